@@ -27,9 +27,19 @@ if TYPE_CHECKING:
     from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
     from .formats.manifest import ShardInfo
     from .inspection.recorded_stats import RecordedStats
-    from .loaders import Resumable, StatefulLoader, merge_node_states, merge_states, stateful_loader, to_node
+    from .loaders import (
+        Resumable,
+        StatefulLoader,
+        ThreadLoader,
+        merge_node_states,
+        merge_states,
+        stateful_loader,
+        thread_loader,
+        to_node,
+    )
     from .pipes import (
         AsyncPrefetch,
+        DecodeImage,
         DecodeSample,
         EqualizeRanks,
         FileReader,
@@ -58,6 +68,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncPrefetch",
     "Backend",
+    "DecodeImage",
     "DecodeSample",
     "EqualizeMode",
     "EqualizeRanks",
@@ -88,6 +99,7 @@ __all__ = [
     "Stats",
     "Stop",
     "StorageOptions",
+    "ThreadLoader",
     "ToTuple",
     "TransferProgress",
     "Transferred",
@@ -114,6 +126,7 @@ __all__ = [
     "stream_files",
     "stream_shards",
     "testing",
+    "thread_loader",
     "to_node",
 ]
 
@@ -132,11 +145,13 @@ _HOMES = {
     ".formats.error_policy": "Skipped accept_missing_end raise_error skip_with_warning",
     ".formats.manifest": "ShardInfo",
     ".inspection.recorded_stats": "RecordedStats",
-    ".loaders": "Resumable StatefulLoader merge_node_states merge_states stateful_loader to_node",
+    ".loaders": (
+        "Resumable StatefulLoader ThreadLoader merge_node_states merge_states stateful_loader thread_loader to_node"
+    ),
     ".pipes": (
-        "AsyncPrefetch DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath ListRemote "
-        "Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop ToTuple "
-        "WriteShards mix stream_files stream_shards"
+        "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
+        "ListRemote Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop "
+        "ToTuple WriteShards mix stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",

@@ -4,6 +4,7 @@ from .async_prefetch import AsyncPrefetch
 from .base.typed import IterableWrapper, IterDataPipe
 from .compose.mix import Mixed, Stop, mix
 from .compose.recipes import stream_files, stream_shards
+from .decode_image import DecodeImage
 from .decode_sample import DecodeSample
 from .equalize_ranks import EqualizeRanks
 from .file_reader import FileReader
@@ -20,6 +21,7 @@ from .write_shards import WriteShards
 
 __all__ = [
     "AsyncPrefetch",
+    "DecodeImage",
     "DecodeSample",
     "EqualizeRanks",
     "FileReader",

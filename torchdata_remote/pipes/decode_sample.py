@@ -8,10 +8,10 @@ from typing import Any, TypeGuard
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
-from ..errors import DecodeError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.decoders import DEFAULT_DECODERS, Decoder, checked_decoders
-from ..formats.sample import Sample, describe, require_sample, sample_url
+from ..formats.decoders._failure import decode_error
+from ..formats.sample import Sample, require_sample
 from .base.threaded import ThreadedMap, works_ahead
 
 
@@ -23,6 +23,9 @@ class DecodeSample(ThreadedMap[Sample]):
     ``cls`` an int, ``json`` its value, ``txt`` a str, ``npy`` an array (one that requires unpickling is refused). For
     an extension of several parts, such as ``seg.png``, a decoder of the complete extension takes precedence over one of
     its last part. Other members stay ``bytes``; values that are not ``bytes`` are unchanged.
+
+    For training, ``decode_image`` makes tensors of images, with crop, resize, flip and normalisation, in less than half
+    of the time; chain it before this pipe, which decodes the other members.
 
     Args:
         source_datapipe: samples.
@@ -75,11 +78,7 @@ class DecodeSample(ThreadedMap[Sample]):
         try:
             return decoder(bytes(value))
         except Exception as error:
-            raise DecodeError(
-                f"{describe(sample)}: the {len(value):,} bytes of {name!r} cannot be decoded: "
-                f"{type(error).__name__}: {error}",
-                url=sample_url(sample),
-            ) from error
+            raise decode_error(sample, name, error) from error
 
 
 def _is_data(value: object) -> TypeGuard[bytes | memoryview]:

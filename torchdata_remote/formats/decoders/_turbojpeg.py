@@ -41,11 +41,8 @@ def divisor(width: int, height: int, min_size: int | None) -> int:
     return next((by for by in (8, 4, 2) if min(width, height) // by >= min_size), 1)
 
 
-def decode_plain_jpeg(data: bytes, min_size: int | None) -> Image | None:
-    """Decode a plain JPEG; return ``None`` if Pillow has to.
-
-    Pillow decodes everything that is not plain (other formats, CMYK, YCCK) and everything that simplejpeg refuses,
-    which is all that libjpeg warns of. So the same files raise the same errors with and without simplejpeg.
+def header_of_plain_jpeg(data: bytes | memoryview) -> tuple[int, int] | None:
+    """Return height and width of a plain JPEG; ``None`` if Pillow has to decode it.
 
     Raises:
         ValueError: for more than ``MAX_PIXELS`` pixels.
@@ -59,6 +56,22 @@ def decode_plain_jpeg(data: bytes, min_size: int | None) -> Image | None:
     check_size(width, height)
     if colours not in _COLOURS or min(width, height) < _MIN_SIDE:
         return None
+    return height, width
+
+
+def decode_plain_jpeg(data: bytes, min_size: int | None) -> Image | None:
+    """Decode a plain JPEG; return ``None`` if Pillow has to.
+
+    Pillow decodes everything that is not plain (other formats, CMYK, YCCK) and everything that simplejpeg refuses,
+    which is all that libjpeg warns of. So the same files raise the same errors with and without simplejpeg.
+
+    Raises:
+        ValueError: for more than ``MAX_PIXELS`` pixels.
+    """
+    header = header_of_plain_jpeg(data)
+    if header is None:
+        return None
+    height, width = header
     by = divisor(width, height, min_size)
     least = {} if by == 1 else {"min_width": -(-width // by), "min_height": -(-height // by)}
     try:
