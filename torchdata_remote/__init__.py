@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
     from .formats.manifest import ShardInfo
     from .inspection.recorded_stats import RecordedStats
-    from .loaders import Resumable, StatefulLoader, merge_node_states, merge_states, stateful_loader, to_node
+    from .loaders import (
+        Resumable,
+        StatefulLoader,
+        ThreadLoader,
+        merge_node_states,
+        merge_states,
+        stateful_loader,
+        thread_loader,
+        to_node,
+    )
     from .pipes import (
         AsyncPrefetch,
         DecodeImage,
@@ -90,6 +99,7 @@ __all__ = [
     "Stats",
     "Stop",
     "StorageOptions",
+    "ThreadLoader",
     "ToTuple",
     "TransferProgress",
     "Transferred",
@@ -116,6 +126,7 @@ __all__ = [
     "stream_files",
     "stream_shards",
     "testing",
+    "thread_loader",
     "to_node",
 ]
 
@@ -134,7 +145,9 @@ _HOMES = {
     ".formats.error_policy": "Skipped accept_missing_end raise_error skip_with_warning",
     ".formats.manifest": "ShardInfo",
     ".inspection.recorded_stats": "RecordedStats",
-    ".loaders": "Resumable StatefulLoader merge_node_states merge_states stateful_loader to_node",
+    ".loaders": (
+        "Resumable StatefulLoader ThreadLoader merge_node_states merge_states stateful_loader thread_loader to_node"
+    ),
     ".pipes": (
         "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
         "ListRemote Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards "
@@ -157,8 +170,8 @@ _MODULES = {
 # Functional names, which are registered before their pipes are imported
 _PIPES = (
     "async_prefetch", "decode_sample", "equalize_ranks", "file_reader", "label_from_path", "list_remote",
-    "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank", "shuffle_samples", "shuffle_shards", "to_tuple",
-    "write_shards",
+    "parallel_map", "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank", "shuffle_samples",
+    "shuffle_shards", "to_tuple", "write_shards",
 )  # fmt: skip
 
 FunctionalNames(_PIPES, lambda: import_first(".pipes", __name__, after_torch=True)).register_when_imported()

@@ -1483,6 +1483,75 @@ TABLE = {
                 "decode_image: expected samples, dicts such as {'__key__': 'cat/1', 'jpg': ...}, got a URL. "
                 "Put a reader of samples before it: shard_tar_reader() or file_reader()."
             ),
+    "parallel_map": [
+        Mistake(
+            "no function",
+            "samples.parallel_map()",
+            TypeError,
+            "parallel_map() is missing 'function' (called with an item). Write parallel_map(function).",
+        ),
+        Mistake(
+            "what the function returned",
+            "samples.parallel_map(len([]), num_threads=2)",
+            TypeError,
+            "parallel_map: function must be a function such as transform, got 0 (int).",
+        ),
+        Mistake(
+            "a function by name",
+            'samples.parallel_map("rgb")',
+            TypeError,
+            "parallel_map: function must be a function such as transform, got 'rgb' (str).",
+        ),
+        Mistake(
+            "the threads by position",
+            "samples.parallel_map(len, 4)",
+            TypeError,
+            (
+                "parallel_map() takes 1 argument by position (function), got 2; not expected: an int. Pass the rest by "
+                "name: num_threads=, max_ahead=."
+            ),
+        ),
+        Mistake(
+            "the word of DataLoader",
+            "samples.parallel_map(len, num_workers=4)",
+            TypeError,
+            "parallel_map() got an unexpected keyword argument 'num_workers'; did you mean 'num_threads'?",
+        ),
+        Mistake(
+            "threads as a text",
+            'samples.parallel_map(len, num_threads="4")',
+            TypeError,
+            "parallel_map: num_threads must be an int of at least 0 or None, got '4' (str). Write 4.",
+        ),
+        Mistake(
+            "threads below zero",
+            "samples.parallel_map(len, num_threads=-1)",
+            ValueError,
+            "parallel_map: num_threads must be an int of at least 0 or None, got -1.",
+        ),
+        Mistake(
+            "no look-ahead",
+            "samples.parallel_map(len, num_threads=2, max_ahead=0)",
+            ValueError,
+            "parallel_map: max_ahead must be an int of at least 1 or None, got 0.",
+        ),
+        Mistake(
+            "a function of two arguments",
+            "list(samples.parallel_map(lambda key, value: key, num_threads=2))",
+            TypeError,
+            "<lambda>() missing 1 required positional argument: 'value'",
+        ),
+        Mistake(
+            "a URL as the source",
+            'tdr.ParallelMap("memory://shards/", len)',
+            UrlError,
+            "parallel_map: expected a pipe of items, got the str 'memory://shards/'.",
+        ),
+        Mistake(
+            "NumPy's number of threads",
+            "len(list(samples.parallel_map(len, num_threads=np.int64(2))))",
+            None,
+            "1",
         ),
     ],
     "decode_sample": [
@@ -1565,7 +1634,10 @@ TABLE = {
             "two arguments",
             "samples.decode_sample({}, {})",
             TypeError,
-            "decode_sample() takes 1 argument by position (decoders), got 2; not expected: a dict.",
+            (
+                "decode_sample() takes 1 argument by position (decoders), got 2; not expected: a dict. Pass the rest "
+                "by name: num_threads=."
+            ),
         ),
         Mistake(
             "a picture that is none",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -129,12 +129,10 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
         state = {"phase": phase, "passed": num_passed, "began": began}
         return state if self.max_buffer_bytes is None else {**state, "read": [*blocks_read, num_read]}
 
-    def snapshot_state(self) -> Snapshot:
-        loaded = self._loaded
-        if loaded is not None:
-            return lambda: loaded
-        now = self._phase, self._num_passed, self._oldest_start, self._blocks_read, self._num_read
-        return partial(self._state_at, *now)
+    def snapshots(self) -> Callable[[], Snapshot]:
+        return lambda: partial(
+            self._state_at, self._phase, self._num_passed, self._oldest_start, self._blocks_read, self._num_read
+        )
 
     def order_options(self) -> Mapping[str, Any]:
         bound = {} if self.max_buffer_bytes is None else {"max_buffer_bytes": self.max_buffer_bytes}

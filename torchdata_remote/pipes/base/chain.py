@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from ...core.iter_datapipe import Batcher, Filter, IterDataPipe, Mapper
@@ -31,37 +31,45 @@ def state_of(pipe: IterDataPipe[Any]) -> Any:
     return require_state(pipe).state_dict()
 
 
-def snapshot_of(pipe: IterDataPipe[Any]) -> Snapshot:
-    """Return a function that returns the state as it is now, or raises why there is none.
+def snapshots_of(pipe: IterDataPipe[Any]) -> Callable[[], Snapshot]:
+    """Return a function that takes snapshots of the state, for a pipe that takes items ahead.
 
-    It is for pipes that take items ahead, which call this after each item. A pipe whose state is large has a cheaper
-    way, ``snapshot_state``; called before the pass, it may prepare for the calls after each item.
+    Call this before the pass, and the function after each item. A pipe whose state is large has a cheaper way,
+    ``snapshots``.
     """
     owner: Any = state_owner(pipe)
-    try:
-        kind: type = type(owner)
-        if _has_snapshot(kind):
-            snapshot: Snapshot = owner.snapshot_state()
-            return snapshot
-        state = copy.deepcopy(state_of(owner))  # that of a user's pipe may be changed later
-    except Exception as error:  # noqa: BLE001  # raised where the state is asked for
-        return _Failed(error.with_traceback(None))  # its frames would keep a sample in memory
-    return lambda: state
+    kind: type = type(owner)
+    if _has_snapshots(kind):
+        take: Callable[[], Snapshot] = owner.snapshots()
+        return take
+
+    if not hasattr(owner, "state_dict"):
+        without = partial(state_of, owner)
+        return lambda: without
+
+    def copied() -> Snapshot:
+        try:
+            state = copy.deepcopy(state_of(owner))  # that of a user's pipe may be changed later
+        except Exception as error:  # noqa: BLE001  # raised where the state is asked for
+            return _Failed(error)
+        return lambda: state
+
+    return copied
 
 
 class _Failed:
     def __init__(self, error: Exception) -> None:
-        self._error = error
+        self._error = error.with_traceback(None)  # its frames would keep a sample in memory
 
     def __call__(self) -> Any:
         raise self._error.with_traceback(None)
 
 
 @lru_cache
-def _has_snapshot(kind: type) -> bool:
+def _has_snapshots(kind: type) -> bool:
     """Whether the hook was written for the state of this class, and not for that of a base class."""
     for base in kind.__mro__:
-        if "snapshot_state" in vars(base):
+        if "snapshots" in vars(base):
             return True
         if "state_dict" in vars(base) or "_state" in vars(base):
             return False

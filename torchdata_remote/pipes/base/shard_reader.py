@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -164,10 +164,9 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
     def _state(self) -> Any:
         return self._progress.state()
 
-    def snapshot_state(self) -> Snapshot:
+    def snapshots(self) -> Callable[[], Snapshot]:
         self._is_followed = True
-        loaded = self._loaded
-        return self._progress.snapshot() if loaded is None else lambda: loaded
+        return lambda: self._progress.snapshot()
 
     def order_options(self) -> Mapping[str, Any]:
         return {"interleave": self._interleave}

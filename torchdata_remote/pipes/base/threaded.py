@@ -17,7 +17,7 @@ from ...core.stats.counters import DECODE
 from ...core.threads.pool import next_item
 from ...core.threads.shared_pool import shared_pools
 from ...formats.sample import describe_item
-from .chain import Snapshot, load_state, snapshot_of, state_of, upstream
+from .chain import Snapshot, load_state, snapshots_of, state_of, upstream
 from .datapipe import OneForOne
 
 T_co = TypeVar("T_co", covariant=True)
@@ -99,7 +99,6 @@ class ThreadedMap(OneForOne[T_co]):
     def _in_threads(self, num_threads: int, position: _Position) -> Iterator[T_co]:
         max_ahead = self.max_ahead or _AHEAD_PER_THREAD * num_threads
         num_taken = 1 + max(1, max_ahead // self._num_streams)  # with the item that is handed out next
-        snapshot_of(self.source_datapipe)  # the source prepares for one after each item
         is_first, ahead, pid = True, _Ahead(self, num_threads), os.getpid()
         try:
             while ahead.fill(num_taken):
@@ -123,9 +122,9 @@ class ThreadedMap(OneForOne[T_co]):
         snapshot = self._position.snapshot
         return state_of(self.source_datapipe) if snapshot is None else snapshot()
 
-    def snapshot_state(self) -> Snapshot:
-        snapshot = self._position.snapshot
-        return snapshot_of(self.source_datapipe) if snapshot is None else snapshot
+    def snapshots(self) -> Callable[[], Snapshot]:
+        of_source = snapshots_of(self.source_datapipe)
+        return lambda: self._position.snapshot or of_source()
 
     def load_state_dict(self, state: Any) -> None:
         """Resume the next pass from a state."""
@@ -143,6 +142,7 @@ class _Ahead:
 
     def __init__(self, pipe: ThreadedMap[Any], num_threads: int) -> None:
         self._pipe, self._function = pipe, pipe.function_of_pass()
+        self._snapshot = snapshots_of(pipe.source_datapipe)
         # State after the item, what the thread returns or raises, and the item, if it is the first one
         self.waiting: deque[tuple[Snapshot, _Answer, Any]] = deque()
         self._source: Iterator[Any] | None = iter(pipe.source_datapipe)
@@ -153,7 +153,7 @@ class _Ahead:
 
     def fill(self, num_taken: int) -> bool:
         """Take items until so many wait, or the source ends; return whether one waits."""
-        source, pipe = self._source, self._pipe
+        source = self._source
         while source is not None and len(self.waiting) < num_taken:
             try:
                 item = next(source)
@@ -164,7 +164,7 @@ class _Ahead:
                 break
             else:
                 answer: _Answer = queue.SimpleQueue()
-                self.waiting.append((snapshot_of(pipe.source_datapipe), answer, item if self._is_first else None))
+                self.waiting.append((self._snapshot(), answer, item if self._is_first else None))
                 self._is_first = False
                 self._submit(item, answer)
                 del item
