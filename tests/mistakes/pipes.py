@@ -1439,7 +1439,10 @@ TABLE = {
             "members as a list",
             'samples.decode_image(224, members=["jpg"])',
             TypeError,
-            "decode_image: members must be a str such as 'jpg;png', got ['jpg'] (list). Pass the str itself, not a list of it.",
+            (
+                "decode_image: members must be a str such as 'jpg;png', got ['jpg'] (list). Pass the str itself, not a "
+                "list of it."
+            ),
         ),
         Mistake(
             "no members",
@@ -1452,8 +1455,8 @@ TABLE = {
             "next(iter(samples.decode_image(224)))",
             MissingMemberError,
             (
-                "sample 'cat/1' of s3://photos/0.tar has no 'jpg' or 'jpeg' or 'png' or 'webp'. It has ['txt']. Name the "
-                'images by decode_image(size, members="...").'
+                "sample 'cat/1' of s3://photos/0.tar has no 'jpg' or 'jpeg' or 'png' or 'webp'. It has ['txt']. Name "
+                'the images by decode_image(size, members="...").'
             ),
         ),
         Mistake(
@@ -1483,6 +1486,8 @@ TABLE = {
                 "decode_image: expected samples, dicts such as {'__key__': 'cat/1', 'jpg': ...}, got a URL. "
                 "Put a reader of samples before it: shard_tar_reader() or file_reader()."
             ),
+        ),
+    ],
     "parallel_map": [
         Mistake(
             "no function",
