@@ -60,9 +60,10 @@ class Job:
         self._source.prepare(self._destination, known=known, resume=resume, progress=progress)
         if not len(self._source):
             raise ShardWriteError("The source has no samples.")
-        if self._options.transform is None:
-            self._source.require_writable(self._options.max_member_bytes)
         plan = self._plan_digest()
+        if self._options.transform is None:
+            are_checked = previous is not None and previous.plan == plan  # a plan is recorded after its names
+            self._source.require_writable(self._options.max_member_bytes, are_names_checked=are_checked)
         for job in candidates:
             if job["plan"] == plan:
                 return self._finished_before(job)

@@ -12,6 +12,7 @@ import numpy as np
 from ...core.urls import RemoteUrl
 
 Column = np.ndarray[Any, Any]
+_NOT_ASCII = 0x80
 
 
 class StringColumn(Sequence[str]):
@@ -45,6 +46,26 @@ class StringColumn(Sequence[str]):
         for end in self._ends:
             yield str(data[start:end], "utf-8", "surrogateescape")
             start = end
+
+    def lengths(self) -> Column:
+        """Return the bytes of each string."""
+        return np.diff(self.columns()["ends"], prepend=0)
+
+    def are_ascii(self) -> Column:
+        """Return whether each string is of ASCII characters only."""
+        data, ends = self.columns().values()
+        are = np.ones(len(ends), np.bool_)
+        are[np.searchsorted(ends, np.flatnonzero(data >= _NOT_ASCII), side="right")] = False
+        return are
+
+    def end_with(self, ending: str) -> Column:
+        """Return whether each string ends with these ASCII characters, in upper or lower case."""
+        data, ends = self.columns().values()
+        do = self.lengths() >= len(ending)
+        for place, (upper, lower) in enumerate(zip(ending.upper().encode(), ending.lower().encode(), strict=True)):
+            found = data[ends[do] - len(ending) + place]
+            do[do] = (found == upper) | (found == lower)
+        return do
 
     def digest(self) -> str:
         """Return a digest of all strings in order."""
