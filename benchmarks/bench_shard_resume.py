@@ -5,7 +5,8 @@
 Each source is written into shards three times in new processes: undisturbed; until its journal names 90 % of the
 shards, then ended by SIGKILL; and resumed. Processor seconds are those of all processes of a job, from the start of the
 interpreter on: the children of a job become those of this process (``PR_SET_CHILD_SUBREAPER``), which waits for them.
-Undisturbed and resumed runs have to leave the same manifest, or the benchmark fails.
+Modules are compiled before, as they are once installed. Undisturbed and resumed runs have to leave the same manifest,
+or the benchmark fails.
 """
 
 from __future__ import annotations
@@ -128,7 +129,12 @@ def run(case: Case, folder: Path, kill_at: int = 0) -> float:
     """Processor seconds of a job, with those of all its processes; it is killed when so many shards are recorded."""
     before_s, begun = children_cpu_s(), time.monotonic()
     arguments = [case.url, f"{folder}/{{shard:06d}}.tar", *map(str, (case.shard_bytes, case.num_workers, kill_at))]
-    environment = {**os.environ, "TORCHDATA_REMOTE_PROGRESS": "0"}
+    environment = {
+        **os.environ,
+        "TORCHDATA_REMOTE_PROGRESS": "0",
+        "PYTHONPYCACHEPREFIX": str(folder.parent / "pycache"),
+    }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as scripts:
         script = Path(scripts, "job.py")
         script.write_text(SCRIPT)
@@ -140,6 +146,14 @@ def run(case: Case, folder: Path, kill_at: int = 0) -> float:
     if code != (-signal.SIGKILL if kill_at else 0):
         raise RuntimeError(f"the job of {case.name} ended with {code}")
     return children_cpu_s() - before_s
+
+
+def compile_modules(scratch: Path, num_workers: int) -> None:
+    """By a small job."""
+    (scratch / "few").mkdir(exist_ok=True)
+    run(Case("few files", make_files(str(scratch / "few"), 4), MIB, num_workers), scratch / "written")
+    for folder in ("few", "written"):
+        shutil.rmtree(scratch / folder)
 
 
 @dataclass(frozen=True)
@@ -190,6 +204,7 @@ def main() -> None:
             url = make(str(source), num_samples)
             for num_workers in args.workers:
                 case = Case(shown, url, shard_bytes, num_workers)
+                compile_modules(Path(temporary), num_workers)
                 found = [measure(case, Path(temporary)) for _ in range(rounds)]
                 whole, resumed = ([getattr(costs, field) for costs in found] for field in ("whole_s", "resume_s"))
                 share = spread([costs.share for costs in found], 2)
