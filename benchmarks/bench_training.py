@@ -25,7 +25,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -150,17 +150,23 @@ def print_first_batches(sides: list[str], job_of: Mapping[str, Job], store: Slow
             seconds = first_batch_s(side, job_of[side], store)
             if seconds is not None:
                 taken[side].append(seconds)
-    rows = [("peer", "s to the first batch (min to max)")]
-    rows += [(PEERS[side].shown, spread(values, 2)) for side, values in taken.items() if values]
-    print_table(rows)
-    ours, others = (
-        [taken[side] for side in sides if (side in OURS) is is_ours and taken[side]] for is_ours in (True, False)
-    )
-    if ours and others:
+    taken = {side: values for side, values in taken.items() if values}
+    rounds = [dict(zip(taken, values, strict=True)) for values in zip(*taken.values(), strict=True)]
+
+    def of_others(names: Collection[str]) -> str:
+        """The best of ours, of the time of the best of these."""
         ratios = [
-            min(one) / min(other) for one, other in zip(zip(*ours, strict=True), zip(*others, strict=True), strict=True)
+            min(one[name] for name in one if name in OURS) / min(one[name] for name in one if name in names)
+            for one in rounds
+            if any(name in OURS for name in one) and any(name in names for name in one)
         ]
-        print(f"\nfirst batch of ours, of the best other's time: {spread(ratios, 2)}; target at most 0.5")
+        return spread(ratios, 2) if ratios else "not measured"
+
+    rows = [("peer", "s to the first batch", "ours, of its time")]
+    print_table(
+        [*rows, *((PEERS[side].shown, spread(values, 2), of_others((side,))) for side, values in taken.items())]
+    )
+    print(f"\nfirst batch of ours, of the best other's time: {of_others(USUAL)}; target at most 0.5")
 
 
 def main() -> None:

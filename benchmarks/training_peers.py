@@ -1,8 +1,8 @@
 """Batches for training from a bucket, by each peer as its documentation says; imports lie in the functions: all are
 optional.
 
-Each reads all samples once, shuffled as it does it, and gives batches of ``job.in_flight`` images and labels: random crops
-of 224 x 224, flipped, float, normalised by ImageNet's mean and deviation. A peer's image is decoded by Pillow and
+Each reads all samples once, shuffled as it does it, and gives batches of ``job.in_flight`` images and labels: random
+crops of 224 x 224, flipped, float, normalised by ImageNet's mean and deviation. A peer's image is decoded by Pillow and
 transformed by torchvision, or, where its name ends in ``-cv2``, decoded by simplejpeg and transformed by OpenCV. Each
 has two workers, or two threads. The clock starts when some batches were delivered, so that neither starts nor first
 connections count; the time to the first batch is measured from the start of the process.
@@ -23,6 +23,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -160,8 +161,11 @@ def webdataset(job: Job, decode: Callable[[Any], Any]) -> Iterable[Any]:
 
 
 def litdata_chunks(job: Job, decode: Callable[[Any], Any]) -> Iterable[Any]:
-    """Its own format, which ``litdata.optimize`` writes, and its own loader."""
+    """Its own format, which ``litdata.optimize`` writes, and its own loader. About http:// see ``loose_file_peers``."""
     import litdata
+    from litdata.streaming import downloader
+
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"
 
     class Images(litdata.StreamingDataset):  # type: ignore[misc, unused-ignore]  # litdata carries no types
         def __getitem__(self, index: Any) -> tuple[Any, int]:
@@ -199,6 +203,9 @@ def mosaicml(job: Job, decode: Callable[[Any], Any]) -> Iterable[Any]:
     """Its own format and shuffle, under torch's loader, as it advises."""
     os.environ["S3_ENDPOINT_URL"] = job.endpoint_url
     import streaming
+    from streaming.base.util import clean_stale_shared_memory
+
+    clean_stale_shared_memory()  # of a process that was ended
 
     class Images(streaming.StreamingDataset):  # type: ignore[misc, unused-ignore]  # it carries no types
         def __getitem__(self, index: Any) -> tuple[Any, int]:
@@ -421,9 +428,13 @@ for _name, (_bucket, _modules, _open, _shown, _distribution) in NAMES.items():
 def main() -> None:
     """Print when the first batch was there, by the clock that all processes share."""
     job = Job(**json.load(sys.stdin))
-    for images, _ in OPEN[sys.argv[1]](job):
-        print(f"\n{time.monotonic()} {images.numel()}", flush=True)
-        os._exit(0)
+    for module in PEERS[sys.argv[1]].modules:
+        import_module(module)
+    batches = iter(OPEN[sys.argv[1]](job))
+    images, _ = next(batches)
+    print(f"\n{time.monotonic()} {images.numel()}", flush=True)
+    del batches  # ends workers, whose shared memory the next process would use
+    os._exit(0)
 
 
 if __name__ == "__main__":
