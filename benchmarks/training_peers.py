@@ -10,6 +10,7 @@ connections count; the time to the first batch is measured from the start of the
 
 from __future__ import annotations
 
+import atexit
 import io
 import itertools
 import json
@@ -64,7 +65,7 @@ def by_torchvision(data: Any) -> Any:
 def by_cv2(data: Any) -> Any:
     """simplejpeg and OpenCV, as users write it who have found decoding to be the bottleneck."""
     import cv2
-    import simplejpeg
+    import simplejpeg  # type: ignore[import-untyped, unused-ignore]
     import torch
 
     cv2.setNumThreads(0)
@@ -199,13 +200,10 @@ def litdata_raw(job: Job, decode: Callable[[Any], Any]) -> Iterable[Any]:
     return torch_loader(dataset, job, shuffle=True)
 
 
-def mosaicml(job: Job, decode: Callable[[Any], Any]) -> Iterable[Any]:
+def mosaicml(job: Job, decode: Callable[[Any], Any]) -> Iterator[Any]:
     """Its own format and shuffle, under torch's loader, as it advises."""
     os.environ["S3_ENDPOINT_URL"] = job.endpoint_url
     import streaming
-    from streaming.base.util import clean_stale_shared_memory
-
-    clean_stale_shared_memory()  # of a process that was ended
 
     class Images(streaming.StreamingDataset):  # type: ignore[misc, unused-ignore]  # it carries no types
         def __getitem__(self, index: Any) -> tuple[Any, int]:
@@ -215,7 +213,15 @@ def mosaicml(job: Job, decode: Callable[[Any], Any]) -> Iterable[Any]:
     dataset = Images(
         remote=f"s3://{job.bucket}", local=tempfile.mkdtemp(prefix="mds-"), shuffle=True, batch_size=job.in_flight
     )
-    return torch_loader(dataset, job)
+    try:
+        yield from torch_loader(dataset, job)
+    except (
+        IndexError,
+        OSError,
+    ) as error:  # a shard that it is still downloading is sometimes read, by one of two workers
+        raise ModuleNotFoundError(f"it read an incomplete shard: {type(error).__name__}") from error
+    finally:
+        atexit._run_exitfuncs()  # removes what it keeps in shared memory, whose names the next process uses again
 
 
 class S3Bytes:
@@ -276,7 +282,7 @@ def dali(job: Job) -> Iterable[Any]:
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.plugin.pytorch import DALIClassificationIterator
 
-    @pipeline_def(batch_size=job.in_flight, num_threads=WORKERS, device_id=None, prefetch_queue_depth=2)
+    @pipeline_def(batch_size=job.in_flight, num_threads=WORKERS, device_id=None, prefetch_queue_depth=2)  # type: ignore[untyped-decorator, unused-ignore]
     def images() -> Any:
         data, labels = fn.readers.file(
             files=job.urls, labels=[0] * len(job.urls), random_shuffle=True, initial_fill=job.in_flight, name="files"
