@@ -1,6 +1,6 @@
 """What does a batch cost on its way to the loop, and what does the loop wait: with a thread, and with workers?
 
-    python benchmarks/bench_loaders.py [--quick]
+    python benchmarks/bench_loaders.py [--quick] [--only way]
 
 Batches of 64 images of 3 x 224 x 224. The chain copies each image from memory into the row of a batch, as an image
 decoder does, so that the way of the batch is all that differs. Processor seconds are those of all processes; memory is
@@ -173,14 +173,19 @@ def print_first(folder: str, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What batches cost on their way to the loop.")
+    parser.add_argument("--only", choices=("way", "step", "first"), help="one of the three questions")
     parser.add_argument("--quick", action="store_true", help="few batches, one round")
-    quick = parser.parse_args().quick
+    arguments = parser.parse_args()
+    quick, only = arguments.quick, arguments.only
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         write_shards(folder, BATCH_SIZE * (8 if quick else 60))
-        print_ways(folder, 1 if quick else 3)
-        print_steps(folder, 10 if quick else 200)
-        print_first(folder, 1 if quick else 5)
+        if only in (None, "way"):
+            print_ways(folder, 1 if quick else 3)
+        if only in (None, "step"):
+            print_steps(folder, 10 if quick else 200)
+        if only in (None, "first"):
+            print_first(folder, 1 if quick else 5)
 
 
 if __name__ == "__main__":
