@@ -107,12 +107,15 @@ class Imports:
             (module for module in self._names if module.startswith(".")),
             key=lambda module: (-len(module) + len(module.lstrip(".")), module.lstrip(".")),
         )
-        blocks = ["\n".join(map(self._statement, modules)) for modules in (standard, own)]
-        return "\n\n".join(block for block in blocks if block)
+        plain = self._names.get("", ())
+        others = [f"import {name}" for name in sorted(plain) if name not in sys.stdlib_module_names]
+        blocks = ["\n".join(map(self._statement, standard)), "\n".join(others), "\n".join(map(self._statement, own))]
+        return "\n\n".join(block.strip() for block in blocks if block.strip())
 
     def _statement(self, module: str) -> str:
         if not module:
-            return "\n".join(f"import {name}" for name in sorted(self._names[module]))
+            own = [name for name in sorted(self._names[module]) if name in sys.stdlib_module_names]
+            return "\n".join(f"import {name}" for name in own)
         names = sorted(self._names[module], key=lambda name: (not name.isupper(), name))
         line = f"from {module} import {', '.join(names)}"
         return line if len(line) <= WIDTH else f"from {module} import (\n    " + ",\n    ".join(names) + ",\n)"

@@ -150,8 +150,8 @@ _HOMES = {
     ),
     ".pipes": (
         "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
-        "ListRemote Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop "
-        "ToTuple WriteShards mix stream_files stream_shards"
+        "ListRemote Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards "
+        "Stop ToTuple WriteShards mix stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",
@@ -169,9 +169,9 @@ _MODULES = {
 
 # Functional names, which are registered before their pipes are imported
 _PIPES = (
-    "async_prefetch", "decode_sample", "equalize_ranks", "file_reader", "label_from_path", "list_remote",
-    "parallel_map", "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank", "shuffle_samples", "shuffle_shards", "to_tuple",
-    "write_shards",
+    "async_prefetch", "decode_image", "decode_sample", "equalize_ranks", "file_reader", "label_from_path",
+    "list_remote", "parallel_map", "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank", "shuffle_samples",
+    "shuffle_shards", "to_tuple", "write_shards",
 )  # fmt: skip
 
 FunctionalNames(_PIPES, lambda: import_first(".pipes", __name__, after_torch=True)).register_when_imported()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -73,7 +74,8 @@ def decode_region(data: bytes | memoryview, choose: Choose) -> Pixels:
         return _divisor(found[0])
 
     image, by = decode_by_pillow(bytes(data), divisor)
-    return _part(np.asarray(image), found[0].box, by)
+    # Pillow's array cannot be written, which torch warns of
+    return _part(np.asarray(image), found[0].box, by).copy()
 
 
 def _divisor(region: Region) -> int:
@@ -111,16 +113,9 @@ def _decode_rows(data: bytes | memoryview, height: int, width: int, box: Box, by
 def _decode(data: bytes | memoryview, height: int, width: int, by: int) -> tuple[Pixels, str]:
     """Decode by simplejpeg; return the pixels, and its first warning or error."""
     shape = (-(-height // by), -(-width // by), 3)
-    memory = _memory(shape[0] * shape[1] * 3)
-    least = {} if by == 1 else {"min_height": shape[0], "min_width": shape[1]}
-    warning = ""
-    try:
-        found = turbojpeg.simplejpeg.decode_jpeg(data, buffer=memory, **least).shape
-        if found != shape:
-            warning = f"decoded to {found}, not {shape}"
-    except ValueError as error:
-        warning = str(error) or "unknown"
-    return memory[: shape[0] * shape[1] * 3].reshape(shape), warning
+    memory = _memory(math.prod(shape))
+    warning = turbojpeg.decode_into(memory, data, shape, is_scaled=by > 1)
+    return memory[: math.prod(shape)].reshape(shape), warning
 
 
 def _memory(num_bytes: int) -> Pixels:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -81,3 +83,18 @@ def decode_plain_jpeg(data: bytes, min_size: int | None) -> Image | None:
     from PIL.Image import fromarray  # imported by the first image that is decoded
 
     return fromarray(pixels)
+
+
+def decode_into(
+    memory: np.ndarray[Any, np.dtype[np.uint8]], data: bytes | memoryview, shape: tuple[int, ...], *, is_scaled: bool
+) -> str:
+    """Decode a plain JPEG into memory, as RGB of this shape; return libjpeg's first warning or error, or ``""``.
+
+    After a warning, the pixels are those that libjpeg made before and after it.
+    """
+    least = {"min_height": shape[0], "min_width": shape[1]} if is_scaled else {}
+    try:
+        found = simplejpeg.decode_jpeg(data, buffer=memory, **least).shape
+    except ValueError as error:
+        return str(error) or "unknown"
+    return "" if found == shape else f"decoded to {found}, not {shape}"

@@ -12,6 +12,8 @@ from ...core.arguments.check import marked, shown
 from .image_tensors import Crop, ImageTensors, Layout
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
+# Of mean and std, which someone may have in values of 0 to 255
+_MOST = 16
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -106,4 +108,7 @@ def _probability(flip: Any, crop: Any) -> float:
 def _channels(name: str, value: Any, *, positive: bool) -> tuple[float, float, float]:
     parts = _parts(name, value, 3, "a number, or one for each of the three channels")
     red, green, blue = (float(real(name, part, positive=positive)) for part in parts)
+    largest = max(red, green, blue)
+    if largest > _MOST:
+        raise marked(ValueError(f"{name} must be from 0 to 1, where 1 is white, got {largest:g}. Divide by 255."))
     return red, green, blue

@@ -6,6 +6,7 @@ with those that decode. ``interpolate`` handles an image of 8 bits in the callin
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -23,6 +24,8 @@ Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 
 # Below the number of elements for which torch starts threads
 _COPIED_AT_ONCE = 1 << 14
+# Of each thread and use; larger ones are not kept
+_MAX_SCRATCH_BYTES = 32 << 20
 _of_thread = threading.local()
 
 
@@ -153,9 +156,11 @@ def resized(pixels: Pixels, size: tuple[int, int]) -> Pixels:
 
 
 def _scratch(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return an array of this thread, which is used again; its content is undefined."""
-    found = getattr(_of_thread, name, None)
-    if found is None or found.shape != shape:
-        found = np.empty(shape, dtype)
-        setattr(_of_thread, name, found)
-    return found
+    """Return an array of this thread, which is used again: new memory costs page faults. Its content is undefined."""
+    memory = getattr(_of_thread, name, None)
+    length = math.prod(shape)
+    if memory is None or len(memory) < length:
+        memory = np.empty(length, dtype)
+        if memory.nbytes <= _MAX_SCRATCH_BYTES:
+            setattr(_of_thread, name, memory)
+    return memory[:length].reshape(shape)
