@@ -159,3 +159,13 @@ def test_bench_resume_runs_and_prints_its_table() -> None:
     again = re.findall(r"read again, of two buffers .*: ([\d.]+) \(.*; target at most 1$", printed, re.MULTILINE)
     assert len(again) == 2, printed
     assert all(float(ratio) <= 1 for ratio in again), printed
+
+
+@pytest.mark.slow
+def test_bench_loaders_prints_the_way_of_a_batch() -> None:
+    """For each type of images, written into the batch and stacked, from each loader."""
+    printed = printed_by("bench_loaders.py", "--quick", "--only", "way")
+    rows = re.findall(
+        r"^(uint8|float32), (?:stacked|written into the batch)( +\d+\.\d\d ms){3}$", printed, re.MULTILINE
+    )
+    assert len(rows) == 4, printed
