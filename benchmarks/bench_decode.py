@@ -112,7 +112,7 @@ def whole_by_simplejpeg() -> Decode:
 
 def plain(decode: Callable[[bytes], Any]) -> Decode:
     """A side of ``bench_training``; fails if its libraries are missing."""
-    decode(images()[0])
+    decode(images(1)[0])
     return lambda data, _number: decode(data)
 
 
@@ -155,8 +155,9 @@ def installed(make: Callable[[], Decode]) -> Decode | str:
 
 def main() -> None:
     options = arguments(__doc__ or "", list(SIDES))
-    chosen, made = options.peers or list(SIDES), images()
-    files = [made[at % len(made)] for at in range(QUICK_IMAGES if options.quick else NUM_IMAGES)]
+    chosen = options.peers or list(SIDES)
+    made = images(QUICK_IMAGES) if options.quick else images()
+    files = made if options.quick else [made[at % len(made)] for at in range(NUM_IMAGES)]
     torch.set_num_threads(1)
     made_or_missing = {name: installed(SIDES[name]) for name in chosen}
     sides = {name: side for name, side in made_or_missing.items() if not isinstance(side, str)}
