@@ -150,8 +150,8 @@ def resized(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     if pixels.shape[:2] == size:
         return pixels
     # torch has a fast way for images whose channels are last in memory
-    image = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
-    made: Pixels = interpolate(image, size, mode="bilinear", antialias=True)[0].permute(1, 2, 0).numpy()
+    image = torch.from_numpy(np.ascontiguousarray(pixels)[None]).permute(0, 3, 1, 2)
+    made: Pixels = interpolate(image, size, mode="bilinear", antialias=True).permute(0, 2, 3, 1).numpy()[0]
     return made
 
 
