@@ -393,9 +393,7 @@ TABLE = {
         Mistake(
             "a state of another chain",
             (
-                (
-                    "tdr.stateful_loader(tdr.stream_shards(shards)).load_state_dict(tdr.stateful_loader(tdr.stream_files(files)).state_dict())"
-                ),
+                "tdr.stateful_loader(tdr.stream_shards(shards)).load_state_dict(tdr.stateful_loader(tdr.stream_files(files)).state_dict())"
             ),
             StateError,
             (
