@@ -5,7 +5,7 @@ begin a listing after any path. So a listing whose pages are waited for is divid
 at a key that is guessed from those that were listed (``key_space``), and the first one ends where the second one began.
 
 Each range costs one request more than a listing in one piece, because its last page contains keys of the next range, or
-none. Ranges are therefore begun only as the number of full pages grows: there is at most one further request for six
+none. Ranges are therefore begun only as the number of full pages grows: there is at most one further request for five
 pages, whatever the layout of the keys and however wrong the guesses are. Those keys of the next range also show whether
 the store began it where it was asked to.
 """
@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
@@ -26,7 +27,7 @@ from .key_space import key_ahead
 MAX_IN_FLIGHT = 16
 MAX_PAGES_AHEAD = 128  # received or requested before the consumer needs them
 MAX_OBJECTS_AHEAD = 128_000  # the same, where pages are larger than S3's
-PAGES_FOR_A_RANGE = 6
+PAGES_FOR_A_RANGE = 5
 _RANGE_PAGES = 8  # the length of a range, if guesses are right
 _NUM_SAMPLES = 16  # keys of a page for a guess
 
@@ -51,6 +52,7 @@ class KeyRange:
         latest: the first keys of the latest pages.
         last: the last key that was listed.
         samples: some keys of the latest page.
+        num_pages: received since ``until`` was set.
     """
 
     after: str = ""
@@ -67,6 +69,7 @@ class KeyRange:
     latest: deque[str] = field(default_factory=lambda: deque(maxlen=_RANGE_PAGES))
     last: str = ""
     samples: list[str] = field(default_factory=list)
+    num_pages: int = 0
 
 
 class Frontier:
@@ -84,6 +87,8 @@ class Frontier:
         self._may_divide = recursive
         self._num_full_pages = 0  # as many requests are needed at least
         self._num_ranges = 0  # begun behind the first one
+        self._num_guesses = 1.0  # to make at once: more, the more of the latest ones were right
+        self._min_pages = 1  # for a guess: more, the more of the latest ones were too near
 
     def __bool__(self) -> bool:
         """Whether pages are left."""
@@ -114,7 +119,7 @@ class Frontier:
         pages = [page for one in self._ranges for page in one.pages]
         in_flight = sum(one.is_in_flight for one in self._ranges)
         room = min(MAX_IN_FLIGHT - in_flight, MAX_PAGES_AHEAD - len(pages) - in_flight)
-        if pages and in_flight:
+        if pages:
             per_page = max(map(len, pages))
             room = min(room, (MAX_OBJECTS_AHEAD - sum(map(len, pages))) // max(1, per_page) - in_flight)
         number = 0
@@ -165,6 +170,8 @@ class Frontier:
             if not self._begins_as_expected(request):
                 self._list_instead(request)
                 return
+            is_empty = request.first is None or (request.until is not None and request.first > request.until)
+            self._num_guesses = 1.0 if is_empty else min(self._num_guesses + 0.5, MAX_IN_FLIGHT)
         self._add(request, table, page.next_token)
 
     def _add(self, request: KeyRange, table: EntryTable, token: str | None) -> None:
@@ -175,8 +182,11 @@ class Frontier:
             first = bisect_right(keys, until)
             kept, rest = bisect_right(table.paths, until), keys[first] if first < len(keys) else None
             behind.expected = rest, table[kept:], token
+            behind.latest.extendleft(islice(reversed(request.latest), _RANGE_PAGES - len(behind.latest)))
             table = table[:kept]
             request.is_open = False
+            is_near = request.num_pages <= _RANGE_PAGES // 4
+            self._min_pages = min(2 * self._min_pages, _RANGE_PAGES) if is_near else max(1, self._min_pages - 1)
             if not behind.has_begun and not behind.is_in_flight and behind.token is None:
                 self._num_ranges -= 1  # nothing was requested
                 self._list_instead(behind)
@@ -191,6 +201,7 @@ class Frontier:
         if keys:
             request.latest.append(keys[0])
             request.last = keys[-1]
+            request.num_pages += 1
             request.samples = keys[:: max(1, len(keys) // _NUM_SAMPLES)]
         if table:
             request.pages.append(table)
@@ -239,10 +250,10 @@ class Frontier:
     def _divide(self, number: int, room: int) -> None:
         """Begin ranges some pages ahead of another one."""
         one = self._ranges[number]
-        if not self._may_divide or not one.last:
+        if not self._may_divide or len(one.latest) < self._min_pages or not one.last:
             return
         times, until = _RANGE_PAGES / len(one.latest), one.until
-        for further in range(1, room + 1):
+        for further in range(1, min(room, int(self._num_guesses)) + 1):
             if (self._num_ranges + 1) * PAGES_FOR_A_RANGE > self._num_full_pages:
                 return
             ahead = key_ahead(one.latest[0], one.last, times * further, one.samples, self._prefix)
@@ -252,7 +263,7 @@ class Frontier:
             self._num_ranges += 1
             number += 1
             self._ranges.insert(number, KeyRange(ahead, until))
-            before.until = ahead
+            before.until, before.num_pages = ahead, 0
 
     def _drop_ended(self) -> None:
         """Remove the ranges at the front whose pages were taken."""

@@ -47,7 +47,9 @@ def key_ahead(first: str, last: str, times: float, samples: Iterable[str], root:
     end = at + _MAX_CHARACTERS
     folder = last[:start]
     known = [key[start:end] for key in (first, last, *samples) if key.startswith(folder)]
-    alphabets = [_alphabet({key[place] for key in known if place < len(key)}) for place in range(end - start)]
+    seen = [{key[place] for key in known if place < len(key)} for place in range(end - start)]
+    varying = set().union(*(characters for characters in seen if len(characters) > 1))
+    alphabets = [_alphabet(characters, has_letters=not varying.isdisjoint(string.ascii_letters)) for characters in seen]
     while alphabets and not alphabets[-1]:
         alphabets.pop()
     low, high, limit = 0, 0, 1
@@ -72,9 +74,14 @@ def _digit(text: str, place: int, alphabet: str) -> int:
     return max(0, alphabet.find(text[place])) if place < len(text) else 0
 
 
-def _alphabet(characters: set[str]) -> str:
-    """Return the characters to expect at a place, sorted."""
-    if len(characters) == 1 and not characters & set(string.ascii_letters + string.digits):
+def _alphabet(characters: set[str], *, has_letters: bool) -> str:
+    """Return the characters to expect at a place, sorted.
+
+    Args:
+        characters: that were seen there.
+        has_letters: whether letters vary at some place.
+    """
+    if len(characters) == 1 and not characters <= set(string.ascii_letters if has_letters else "") | set(string.digits):
         return "".join(characters)
     alphabet = next((one for one in _ALPHABETS if characters <= set(one)), None)
     return "".join(sorted(characters)) if alphabet is None else alphabet
