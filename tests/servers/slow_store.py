@@ -105,8 +105,9 @@ while i <= #bucket do
     out[count] = "<CommonPrefixes><Prefix>" .. folder .. "</Prefix></CommonPrefixes>"
     i = first_index(i, function(key) return key:sub(1, #folder) <= folder end)
   else
-    out[count] = "<Contents><Key>" .. entry.key .. "</Key><LastModified>" .. entry.modified .. "</LastModified><ETag>&quot;"
-      .. entry.etag .. "&quot;</ETag><Size>" .. entry.size .. "</Size><StorageClass>STANDARD</StorageClass></Contents>"
+    out[count] = "<Contents><Key>" .. entry.key .. "</Key><LastModified>" .. entry.modified
+      .. "</LastModified><ETag>&quot;" .. entry.etag .. "&quot;</ETag><Size>"
+      .. entry.size .. "</Size><StorageClass>STANDARD</StorageClass></Contents>"
     i = i + 1
   end
 end

@@ -45,8 +45,14 @@ class EntryTable(Sequence[Entry]):
         """Return a table of entries; a table unchanged."""
         if isinstance(entries, cls):
             return entries
-        columns = [list(column) for column in zip(*entries, strict=True)] or [[], [], [], []]
-        return cls(*columns, seconds=_same)
+        found = list(entries)
+        return cls(
+            [one.path for one in found],
+            [one.size for one in found],
+            [one.etag for one in found],
+            [one.modified_s for one in found],
+            _same,
+        )
 
     def is_sorted(self) -> bool:
         """Whether all that the page lists is sorted, and nothing is listed twice."""
@@ -56,9 +62,14 @@ class EntryTable(Sequence[Entry]):
         """Return a table of the objects for which a value is true. What the page lists remains the same."""
         if all(are_selected):
             return self
-        columns = [list(compress(column, are_selected)) for column in (self.paths, self.sizes, self.etags)]
-        modified = list(compress(self._modified, are_selected))
-        return EntryTable(columns[0], columns[1], columns[2], modified, self._seconds, self.keys)
+        return EntryTable(
+            list(compress(self.paths, are_selected)),
+            list(compress(self.sizes, are_selected)),
+            list(compress(self.etags, are_selected)),
+            list(compress(self._modified, are_selected)),
+            self._seconds,
+            self.keys,
+        )
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -71,10 +82,10 @@ class EntryTable(Sequence[Entry]):
     @overload
     def __getitem__(self, index: slice) -> EntryTable: ...
     def __getitem__(self, index: int | slice) -> Entry | EntryTable:
-        columns = self.paths[index], self.sizes[index], self.etags[index]
         if isinstance(index, slice):
-            return EntryTable(*columns, self._modified[index], self._seconds)  # type: ignore[arg-type]
-        return Entry(*columns, self._seconds(self._modified[index]))  # type: ignore[arg-type]
+            columns = self.sizes[index], self.etags[index], self._modified[index]
+            return EntryTable(self.paths[index], *columns, self._seconds)
+        return Entry(self.paths[index], self.sizes[index], self.etags[index], self._seconds(self._modified[index]))
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, list | EntryTable) else NotImplemented

@@ -93,7 +93,7 @@ def list_source(
                     for one, below, size in zip(table.paths, belows, table.sizes, strict=True)
                 ]
                 others.extend([below for below, is_chosen in zip(belows, are_chosen, strict=True) if not is_chosen])
-                table = table.selected(are_chosen)  # noqa: PLW2901
+                table = table.selected(are_chosen)
             num_found += len(table)
             yield from remote_urls(join_url(scheme, bucket, ""), table.paths, table.sizes, table.etags)
     if not num_found:

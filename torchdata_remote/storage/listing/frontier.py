@@ -1,75 +1,33 @@
 """Divide the listing of a prefix into ranges of keys, which are listed concurrently.
 
-Only the end of a page contains the token of the next one, so the pages of one listing are sequential. A store can also
-begin a listing after any path. So a listing whose pages are waited for is divided: a second one begins some pages ahead,
-at a key that is guessed from those that were listed (``key_space``), and the first one ends where the second one began.
+Only the end of a page contains the token of the next one, so the pages of one listing are sequential. But a listing can
+begin after any path. So one whose pages are waited for is divided: a second one begins some pages ahead, at a key that is
+guessed from those that were listed (``key_space``), and the first one ends where the second one began.
 
 Each range costs one request more than a listing in one piece, because its last page contains keys of the next range, or
-none. Ranges are therefore begun only as the number of full pages grows: there is at most one further request for five
-pages, whatever the layout of the keys and however wrong the guesses are. Those keys of the next range also show whether
+none. Ranges are therefore begun only as the number of full pages grows: there is one further request for five pages at
+most, whatever the layout of the keys and however wrong the guesses are. Those keys of the next range also show whether
 the store began it where it was asked to.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 
 from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
 from ..entry_table import EntryTable
 from ..protocol import Page
+from .key_range import RANGE_PAGES, KeyRange
 from .key_space import key_ahead
 
 MAX_IN_FLIGHT = 16
 MAX_PAGES_AHEAD = 128  # received or requested before the consumer needs them
 MAX_OBJECTS_AHEAD = 128_000  # the same, where pages are larger than S3's
 PAGES_FOR_A_RANGE = 5
-_RANGE_PAGES = 8  # the length of a range, if guesses are right
 _NUM_SAMPLES = 16  # keys of a page for a guess
-
-
-@dataclass(eq=False)
-class KeyRange:
-    """A part of a listing: the objects after one path, up to another. One page is requested at a time.
-
-    Args:
-        after: path after which it begins; empty for the first one.
-        until: the last path that belongs to it; ``None`` for the last range.
-        token: of the page to be requested.
-        pages: received, and not yet taken.
-        is_open: whether a page is to be requested.
-        is_in_flight: whether a page is being requested.
-        has_begun: whether a page was received.
-        error: that ended it.
-        seen: tokens of the pages so far.
-        first: the first key that was listed after ``after``; ``None`` if there was none. Valid if ``has_begun``.
-        expected: what ``first`` has to be, and what to list instead if it is not: the objects and the token that the
-            range before received. ``None`` until that range has ended.
-        latest: the first keys of the latest pages.
-        last: the last key that was listed.
-        samples: some keys of the latest page.
-        num_pages: received since ``until`` was set.
-    """
-
-    after: str = ""
-    until: str | None = None
-    token: str | None = None
-    pages: deque[EntryTable] = field(default_factory=deque)
-    is_open: bool = True
-    is_in_flight: bool = False
-    has_begun: bool = False
-    error: BaseException | None = None
-    seen: set[str] = field(default_factory=set)
-    first: str | None = None
-    expected: tuple[str | None, EntryTable, str | None] | None = None
-    latest: deque[str] = field(default_factory=lambda: deque(maxlen=_RANGE_PAGES))
-    last: str = ""
-    samples: list[str] = field(default_factory=list)
-    num_pages: int = 0
 
 
 class Frontier:
@@ -182,11 +140,11 @@ class Frontier:
             first = bisect_right(keys, until)
             kept, rest = bisect_right(table.paths, until), keys[first] if first < len(keys) else None
             behind.expected = rest, table[kept:], token
-            behind.latest.extendleft(islice(reversed(request.latest), _RANGE_PAGES - len(behind.latest)))
+            behind.latest.extendleft(islice(reversed(request.latest), RANGE_PAGES - len(behind.latest)))
             table = table[:kept]
             request.is_open = False
-            is_near = request.num_pages <= _RANGE_PAGES // 4
-            self._min_pages = min(2 * self._min_pages, _RANGE_PAGES) if is_near else max(1, self._min_pages - 1)
+            is_near = request.num_pages <= RANGE_PAGES // 4
+            self._min_pages = min(2 * self._min_pages, RANGE_PAGES) if is_near else max(1, self._min_pages - 1)
             if not behind.has_begun and not behind.is_in_flight and behind.token is None:
                 self._num_ranges -= 1  # nothing was requested
                 self._list_instead(behind)
@@ -252,7 +210,7 @@ class Frontier:
         one = self._ranges[number]
         if not self._may_divide or len(one.latest) < self._min_pages or not one.last:
             return
-        times, until = _RANGE_PAGES / len(one.latest), one.until
+        times, until = RANGE_PAGES / len(one.latest), one.until
         for further in range(1, min(room, int(self._num_guesses)) + 1):
             if (self._num_ranges + 1) * PAGES_FOR_A_RANGE > self._num_full_pages:
                 return

@@ -24,8 +24,8 @@ _ALPHABETS = (
 def key_ahead(first: str, last: str, times: float, samples: Iterable[str], root: str) -> str | None:
     """Return a key as many times the distance from ``first`` to ``last`` behind ``last``.
 
-    The first path segment in which both differ is taken as a number, whose digits are those of the alphabet that is seen
-    at each place: decimal, hexadecimal, letters. A number that is too large means that the folder has no more.
+    The first path segment in which both differ is taken as a number. Its digits at each place are those of the alphabet
+    that is seen there: decimal, hexadecimal, letters. A number that is too large means that the folder has no more.
 
     Args:
         first: of some keys that were listed.

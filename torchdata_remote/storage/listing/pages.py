@@ -20,7 +20,8 @@ from ...errors import StorageError
 from ..entry_table import EntryTable
 from ..protocol import Entry, Page
 from ..registry import Connection, open_store
-from .frontier import MAX_IN_FLIGHT, Frontier, KeyRange
+from .frontier import MAX_IN_FLIGHT, Frontier
+from .key_range import KeyRange
 
 
 def list_prefix(url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> Iterator[Entry]:
@@ -91,7 +92,7 @@ def _pages(
         for request in frontier.next_requests():
             try:
                 pool.submit(fetch, request, on_dropped=partial(receive, request))
-            except PoolClosedError as error:
+            except PoolClosedError as error:  # noqa: PERF203  # once for each page
                 frontier.receive(request, error)
 
     def fetch(request: KeyRange) -> None:

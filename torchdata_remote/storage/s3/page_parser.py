@@ -70,7 +70,7 @@ def _require_page(handler: Callable[..., None], response_dict: dict[str, Any], *
 
 
 def _take_contents(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """Remove the objects that are left in a response. botocore would parse their dates, for which it tries several formats.
+    """Remove the objects that are left in a response. botocore would parse their dates, by several formats.
 
     An unexpected page is left to botocore, whose errors are known.
     """
@@ -129,10 +129,10 @@ def to_page(response: dict[str, Any]) -> Page:
 
 
 def _decoded(keys: list[str]) -> list[str]:
-    """Decode keys as botocore does.
+    r"""Decode keys as botocore does.
 
     >>> _decoded(["a+b", "%C3%A9%2B", "%0a"])
-    ['a b', 'é+', '\\n']
+    ['a b', 'é+', '\n']
     """
     text = "\n".join(keys)
     if "%" not in text and "+" not in text:

@@ -26,9 +26,9 @@ _INVALID = re.compile("[\x00-\x1f\ufffe\uffff]")  # in XML, or changed by its pa
 
 
 class Objects(NamedTuple):
-    """The objects of a page, one column for each field, with XML's entities replaced; ``modified`` as the store sent it.
+    """The objects of a page, one column for each field, with XML's entities replaced.
 
-    Keys are percent-encoded if the rest of the page says so.
+    Keys are percent-encoded if the rest of the page says so. ``modified`` is what the store sent.
     """
 
     keys: list[str]

@@ -93,19 +93,17 @@ class S3Store:
         return f"s3://{self._bucket}/{path}"
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
-        extra = {} if recursive else {"Delimiter": "/"}
-        return self._page(prefix, token, {**extra, "StartAfter": after} if after and token is None else extra)
+        start = {"StartAfter": after} if after and token is None else {}
+        return self._page(prefix, token, start if recursive else {"Delimiter": "/", **start})
 
     def _page(self, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
-        return to_page(self._listed(prefix, extra if token is None else {**extra, "ContinuationToken": token}))
-
-    def _listed(self, prefix: str, extra: dict[str, Any]) -> dict[str, Any]:
-        """Request a page of a listing."""
+        if token is not None:
+            extra = {**extra, "ContinuationToken": token}
         response: dict[str, Any] = self.request("list_objects_v2", prefix, Prefix=prefix, **extra)
         if "IsTruncated" not in response or (response["IsTruncated"] and not response.get("NextContinuationToken")):
             # botocore parses an empty body as an empty listing
             raise unusable_response(self.url(prefix), "a page of the listing does not say whether it is the last one")
-        return response
+        return to_page(response)
 
     def find(self, path: str) -> Entry | None:
         # A key sorts before all keys that it is a prefix of, so an existing one is listed first.
@@ -226,14 +224,14 @@ class S3Store:
             extra["StartAfter"] = prefix  # or the first page might contain the folder's own marker only
         elif after:
             extra["StartAfter"] = after + _LAST if after.endswith("/") and not recursive else after
-        page = to_page(self._listed(prefix, extra))
+        page = self._page(prefix, None, extra)
         # With markers: a page may contain nothing else
         then = None if page.next_token is None else max([*EntryTable.of(page.entries).keys, *page.folders])
         return page._replace(next_token=then, folders=[path for path in page.folders if path > after])
 
     def _keys(self, prefix: str, extra: dict[str, Any]) -> list[str]:
         """Return the keys of one page, with markers."""
-        return EntryTable.of(to_page(self._listed(prefix, extra)).entries).keys
+        return EntryTable.of(self._page(prefix, None, extra).entries).keys
 
     def has_folder(self, path: str) -> bool:
         return bool(self._keys(path, {"MaxKeys": 1}))
