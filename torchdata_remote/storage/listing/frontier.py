@@ -1,8 +1,8 @@
 """Divide the listing of a prefix into ranges of keys, which are listed concurrently.
 
 Only the end of a page contains the token of the next one, so the pages of one listing are sequential. But a listing can
-begin after any path. So one whose pages are waited for is divided: a second one begins some pages ahead, at a key that is
-guessed from those that were listed (``key_space``), and the first one ends where the second one began.
+begin after any path. So one whose pages are waited for is divided: a second one begins some pages ahead, at a key that
+is guessed from those that were listed (``key_space``), and the first one ends where the second one began.
 
 Each range costs one request more than a listing in one piece, because its last page contains keys of the next range, or
 none. Ranges are therefore begun only as the number of full pages grows: there is one further request for five pages at

@@ -16,7 +16,7 @@ from ..protocol import normalized_etag
 _FIELDS = ("Key", "Size", "ETag", "LastModified")
 _MAX_SHAPES = 8  # of objects in one page: objects with and without an owner, with and without checksums
 _START, _END = "<Contents>", "</Contents>"
-_TAG = re.compile(r"(<[^>]*>)")
+_TAG = re.compile(r"</?[A-Za-z][\w.-]*>|<[A-Za-z][\w.-]*/>")
 _TEXT = re.compile(r">[^<]+<")
 _ENCODING = re.compile(r"""<\?xml[^>]*\sencoding\s*=\s*["']([^"']*)["']""")
 _ENTITY = re.compile(r"&(?:(amp|lt|gt|quot|apos)|#([0-9]{1,7})|#x([0-9A-Fa-f]{1,6}));|&")
@@ -110,21 +110,23 @@ def _ordered(fields: tuple[str, ...], rows: list[tuple[str, ...]]) -> tuple[list
 @lru_cache(maxsize=64)
 def _shape(tags: str) -> _Shape | None:
     """Return how the object with these tags is written, texts left out; ``None`` without one Key and one Size."""
-    parts = _TAG.split(tags)
-    names, fields, depth = parts[1::2], list[str](), 0
+    names, fields, above = _TAG.findall(tags), list[str](), list[str]()
+    if "".join(names) != tags:
+        return None
     pattern = ""
     for tag, following in zip(names, [*names[1:], ""], strict=True):
         pattern += re.escape(tag)
         if tag.startswith("</"):
-            depth -= 1
+            if not above or above.pop() != tag[2:-1]:
+                return None
         elif not tag.endswith("/>"):
-            depth += 1
-        if following == f"</{tag[1:]}" and depth == 2 and tag[1:-1] in _FIELDS:
+            above.append(tag[1:-1])
+        if following == f"</{tag[1:]}" and len(above) == 2 and tag[1:-1] in _FIELDS:
             fields.append(tag[1:-1])
             pattern += "([0-9]+)" if tag == "<Size>" else "([^<]+)" if tag == "<Key>" else "([^<]*)"
         else:
             pattern += "[^<]*"
-    if names[0] != _START or depth != 0 or len(set(fields)) != len(fields) or not {"Key", "Size"} <= set(fields):
+    if names[0] != _START or above or len(set(fields)) != len(fields) or not {"Key", "Size"} <= set(fields):
         return None
     return _Shape(re.compile(pattern), tuple(fields), len(names))
 
