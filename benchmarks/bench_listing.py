@@ -1,6 +1,6 @@
 """What does listing a bucket cost: CPU for a key, requests, time, memory?
 
-    python benchmarks/bench_listing.py [--quick] [--rounds N] [--before COMMIT]
+    python benchmarks/bench_listing.py [--quick] [--rounds N] [--keys N] [--before COMMIT]
 
 The store is nginx with Lua, which answers ListObjectsV2 from memory after 20 ms. It runs in a process of its own, whose
 CPU is not counted. ``--before`` adds this package at an earlier commit, checked out beside the repository. Layouts are
@@ -137,9 +137,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few keys: shows that it runs, measures nothing")
     parser.add_argument("--rounds", type=int, default=None, help="how often each side lists (3; with --quick, 1)")
+    parser.add_argument("--keys", type=int, default=None, help="in the compared listing (1,000,000)")
     parser.add_argument("--before", metavar="COMMIT", help="also list by this package at a commit")
     args = parser.parse_args()
-    num_keys = 20_000 if args.quick else 1_000_000
+    num_keys = args.keys or (20_000 if args.quick else 1_000_000)
     compare(num_keys, args.rounds or (1 if args.quick else 3), args.before)
     print()
     rows: list[tuple[str, ...]] = [("layout", "requests", "of a flat listing", "s")]

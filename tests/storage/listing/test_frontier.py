@@ -196,6 +196,24 @@ def test_a_server_is_listed_with_sizes_and_etags(moto: S3Server, keys: set[str],
     assert len(paged) > 1 or len(full) <= page_keys
 
 
+def test_a_listing_of_a_server_is_divided(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages begin after any key, also one of no object and one with other characters."""
+    bucket, folder, client = shared_bucket(s3), uuid.uuid4().hex, s3.client()
+    keys = sorted([f"{folder}/é {number // 20}+/{number:03d}&" for number in range(60)])
+    for key in keys:
+        client.put_object(Bucket=bucket, Key=key, Body=b"1")
+    page, starts = S3Store._page, list[str]()
+
+    def small(self: S3Store, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
+        starts.extend([extra["StartAfter"]] if "StartAfter" in extra else [])
+        return page(self, prefix, token, {"MaxKeys": 2, **extra})
+
+    monkeypatch.setattr(S3Store, "_page", small)
+    listed = list_prefix(f"s3://{bucket}/", f"{folder}/", True, StorageOptions(s3.storage_options), RETRY)
+    assert [entry.path for entry in listed] == keys
+    assert starts
+
+
 @pytest.mark.parametrize("num_pages", [1, 2, 4])
 def test_a_short_listing_costs_no_further_request(num_pages: int) -> None:
     """With and without folders."""
