@@ -81,6 +81,8 @@ def _alphabet(characters: set[str], *, has_letters: bool) -> str:
         characters: that were seen there.
         has_letters: whether letters vary at some place.
     """
+    if not characters:
+        return ""
     if len(characters) == 1 and not characters <= set(string.ascii_letters if has_letters else "") | set(string.digits):
         return "".join(characters)
     alphabet = next((one for one in _ALPHABETS if characters <= set(one)), None)
