@@ -25,11 +25,10 @@ def ours(url: str) -> Callable[[], Iterable[Any]]:
     """The package on the import path: this one, or an earlier commit."""
     from torch.utils.data.datapipes.iter import IterableWrapper
 
-    import torchdata_remote as tdr
+    from torchdata_remote.pipes import ListRemote
 
-    listing: Callable[[], Iterable[Any]] = lambda: IterableWrapper([url]).list_remote()  # noqa: E731
-    assert tdr.RemoteUrl
-    return listing
+    pipe = ListRemote(IterableWrapper([url]))
+    return lambda: pipe
 
 
 def by_obstore(url: str) -> Callable[[], Iterable[Any]]:
@@ -48,7 +47,7 @@ def by_s3fs(url: str) -> Callable[[], Iterable[Any]]:
 
 
 def by_boto3(url: str) -> Callable[[], Iterable[Any]]:
-    import boto3
+    import boto3  # type: ignore[import-untyped]
 
     client = boto3.client("s3")
     pages = client.get_paginator("list_objects_v2")
