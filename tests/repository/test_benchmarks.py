@@ -59,6 +59,18 @@ def test_bench_loose_files_runs_and_prints_its_table() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_needs_nginx")
+def test_bench_listing_runs_and_prints_its_tables() -> None:
+    """Each side lists every key, and each layout costs a fifth more requests at most."""
+    printed = printed_by("bench_listing.py", "--quick")
+    for side in ("torchdata_remote, list_remote", "obstore, list", "s3fs, find", "boto3, paginator"):
+        assert re.search(rf"^{side} +[\d.]+ \([\d.]+ to [\d.]+\) +[\d.]+ +2\d ", printed, re.MULTILINE), printed
+    ratios = re.findall(r"^[a-z].*? +2\d +(1\.\d\d) +[\d.]+$", printed, re.MULTILINE)
+    assert len(ratios) == 7, printed
+    assert max(map(float, ratios)) <= 1.2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_needs_nginx")
 def test_bench_storm_runs_and_prints_its_table() -> None:
     """All samples are read correctly through every storm."""
     printed = printed_by("bench_storm.py", "--rounds", "1", "--passes", "1", "--peers", "ours")
