@@ -71,6 +71,19 @@ def test_bench_listing_runs_and_prints_its_tables() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_needs_nginx")
+def test_bench_training_runs_and_prints_its_table() -> None:
+    """Each side delivers every image, and the ratio and the time to the first batch are printed."""
+    printed = printed_by("bench_training.py", "--quick", "--peers", "ours", "memory")
+    for side in ("torchdata_remote, thread_loader", "ceiling: decode_image"):
+        assert len(re.findall(rf"^{side}.* [\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE)) == 1, printed
+    assert re.search(r"best of ours, of decoding alone: \d.*; target at least 0.9$", printed, re.MULTILINE)
+    assert re.search(
+        r"^torchdata_remote, thread_loader, decode_image +[\d.]+ \([\d.]+ to [\d.]+\) +1.00 ", printed, re.M
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_needs_nginx")
 def test_bench_storm_runs_and_prints_its_table() -> None:
     """All samples are read correctly through every storm."""
     printed = printed_by("bench_storm.py", "--rounds", "1", "--passes", "1", "--peers", "ours")
