@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import chain
 
 from ..errors import BadMemberError, ShardReadError
 from .error_policy import raise_error
 from .position import ReadPosition
 from .sample import KEY, URL, Sample, is_meta, naming_fault, split_key
+from .sample_pattern import LONG_KEY, SamplePattern, need_care
+
+MemberBatch = tuple[Sequence[str], Iterable[bytes | memoryview]]
+SampleRun = Iterator[Sample]
 
 _MAX_EXTENSIONS = 1_000
-_LONG_KEY = 200
+# Stands for the ending of a name whose first dot does not end its key
+_OTHER = "\n"
 _ADVICE = "Pass on_bad_member=skip_with_warning to leave such members out."
 
 
 def samples_of(
-    runs: Iterable[tuple[Sequence[str], Iterable[bytes | memoryview]]],
+    batches: Iterable[MemberBatch],
     *,
     url: str,
     inside: str | None = None,
@@ -28,7 +34,7 @@ def samples_of(
     """Yield samples: groups of adjacent members that share a key.
 
     Args:
-        runs: batches of names and data of members, in the order of the archive.
+        batches: names and data of members, in the order of the archive.
         url: of the shard, redacted, for samples and errors.
         inside: shown in errors instead of ``url``, for an archive inside the shard.
         prefix: prepended to each key.
@@ -43,18 +49,58 @@ def samples_of(
             a sample, unless ``on_bad_member`` returns.
         ShardReadError: for a key that comes back, or an archive without a single sample.
     """
+    options = {"inside": inside, "prefix": prefix, "on_skip": on_skip, "on_bad_member": on_bad_member}
+    return chain.from_iterable(sample_runs(batches, url=url, position=position, **options))
+
+
+def sample_runs(
+    batches: Iterable[MemberBatch],
+    *,
+    url: str,
+    inside: str | None = None,
+    prefix: str = "",
+    on_skip: Callable[[str], object] = lambda kind: None,
+    on_bad_member: Callable[[BadMemberError], object] = raise_error,
+    position: ReadPosition | None = None,
+) -> Iterator[SampleRun]:
+    """Like :func:`samples_of`, in runs: iterators over samples that are complete, whose length hints are exact.
+
+    The samples of a batch whose data are a list are one run, if they are like those before; others are one run each. A
+    run has to be consumed before the next one is asked for.
+    """
+    is_tracked = position is not None
     shown, position = inside or url, position or ReadPosition()
     # As they are written -> in lower case
     extensions: dict[str, str] = {}
     # Keys; of long ones, which would fill the memory, their hashes
     seen: set[str | bytes] = set()
     sample: Sample = {}
-    # Key of the sample, without the prefix
+    # Key of the sample, without the prefix, and endings of its members, from the first dot on
     current = None
-    for names, values in runs:
-        lines = "\n" + "\n".join(names)
-        known = {} if _need_care(lines) else extensions
-        position.batch_names = unseen = iter(names)
+    endings: list[str] = []
+    pattern = SamplePattern()
+    for names, values in batches:
+        keys = pattern.keys_in(names, current or "", endings) if type(values) is list else None
+        if keys is not None and len(unique := set(keys)) == len(keys) and seen.isdisjoint(unique):
+            seen |= unique
+            sample.update(zip(pattern.extensions[len(endings) :], values))  # noqa: B905  # others follow
+            start = len(pattern.endings) - len(endings)
+            if not keys:
+                endings = list(pattern.endings)
+                continue
+            prefixed = [prefix + key for key in keys] if prefix else keys
+            done = [sample, *pattern.samples(prefixed, values[start:] if start else values, url)]
+            sample, current = done.pop(), keys[-1]
+            endings = list(pattern.endings[: len(sample) - 2])
+            run = iter(done)
+            if is_tracked:
+                position.batch_starts = position.batch_starts[start :: len(pattern.endings)]
+                position.batch_rest = run
+            del values, done  # or they would keep a part in memory
+            yield run
+            continue
+        known = {} if need_care("\n" + "\n".join(names)) else extensions
+        position.batch_rest = unseen = iter(names)
         for name, value in zip(unseen, values, strict=True):
             key, _, ending = name.partition(".")
             extension = known.get(ending)
@@ -71,19 +117,24 @@ def samples_of(
                 key, extension = split_key(path)
                 if "/" not in ending and len(extensions) < _MAX_EXTENSIONS:
                     extensions[ending] = extension
+                else:
+                    ending = _OTHER
             if key != current:
                 if sample:
-                    yield sample
-                mark = key if len(key) <= _LONG_KEY else blake2b(key.encode("utf-8", "surrogatepass")).digest()
+                    if pattern.endings != tuple(endings):
+                        pattern = _pattern_of(endings, sample)
+                    yield iter((sample,))
+                mark = key if len(key) <= LONG_KEY else blake2b(key.encode("utf-8", "surrogatepass")).digest()
                 if mark in seen:
                     raise _came_back(name, key, shown)
                 seen.add(mark)
-                current = key
+                current, endings = key, [f".{ending}"]
                 sample = {KEY: prefix + key, URL: url, extension: value}
             elif extension in sample:
                 on_bad_member(_twice(name, key, extension, shown))
             else:
                 sample[extension] = value
+                endings.append(f".{ending}")
         del values  # or they would keep a part in memory
     if not sample:
         raise ShardReadError(
@@ -92,13 +143,13 @@ def samples_of(
             url=url,
         )
     position.ended = True
-    yield sample
+    yield iter((sample,))
 
 
-def _need_care(lines: str) -> bool:
-    """Return whether a path, each on its own line, may be ``.``, ``..``, absolute, hidden or ``__meta__``."""
-    # Three times as fast as any() for a single path
-    return "/." in lines or "\n." in lines or "\n/" in lines or "\0" in lines or "/__" in lines or "\n__" in lines
+def _pattern_of(endings: list[str], sample: Sample) -> SamplePattern:
+    if any("\n" in ending for ending in endings):
+        return SamplePattern()
+    return SamplePattern(tuple(endings), tuple(name for name in sample if name not in (KEY, URL)))
 
 
 def _misnamed(name: str, reason: str, shown: str) -> BadMemberError:

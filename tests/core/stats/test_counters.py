@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from torchdata_remote.core.stats import counters
-from torchdata_remote.core.stats.counters import FETCH, StageCounter, StageStats, timed
+from torchdata_remote.core.stats.counters import FETCH, StageCounter, StageStats
 from torchdata_remote.core.stats.spans import Span, watched
+from torchdata_remote.core.stats.timing import timed, timed_runs
 from torchdata_remote.core.stats.variable import STATS_VARIABLE
 
 
