@@ -2,7 +2,7 @@
 
 from .claim import BEAT_S, CLAIM_NAME, LEASE_S, Claim
 from .rolling_writer import RollingShardWriter
-from .shard_builder import pack_sample
+from .packed_sample import pack_sample
 from .shard_folder import UNFINISHED, ShardFolder
 from .shard_writer import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
 from .template import ShardTemplate

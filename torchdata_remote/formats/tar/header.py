@@ -13,8 +13,8 @@ from zlib import adler32
 from ...errors import ShardReadError
 
 BLOCK = 512
-_NAME_BYTES = 100
-_MAX_SIZE = 0o77777777777
+NAME_BYTES = 100
+MAX_SIZE = 0o77777777777
 CUT_SHORT = "The upload was cut short: write"
 
 
@@ -112,7 +112,7 @@ def pack_header(name: str, size: int) -> bytes:
     Returns:
         bytes: 512 bytes, or at least 1,536 with a pax record.
     """
-    if len(name) <= _NAME_BYTES and size <= _MAX_SIZE and name.isascii():
+    if len(name) <= NAME_BYTES and size <= MAX_SIZE and name.isascii():
         raw = name.encode()
         pack, middle, others = _layout(size, 0)
         return pack(raw, middle, _checksum(others + (adler32(raw) & 0xFFFF)), _END, b"")
@@ -120,8 +120,8 @@ def pack_header(name: str, size: int) -> bytes:
     fields = {}
     if split is None:
         fields["path"] = name
-        split = b"", _ascii(name)[:_NAME_BYTES]
-    if size > _MAX_SIZE:
+        split = b"", _ascii(name)[:NAME_BYTES]
+    if size > MAX_SIZE:
         fields["size"] = str(size)
     record = _pax_record(fields)
     extended = _ustar(b"", b"pax", len(record), b"x") + record + bytes(padding(len(record))) if record else b""
@@ -135,11 +135,16 @@ def pack_member(name: str, data: bytes) -> bytes:
     1024
     """
     size = len(data)
-    if len(name) <= _NAME_BYTES and size <= _MAX_SIZE and name.isascii():
+    if len(name) <= NAME_BYTES and size <= MAX_SIZE and name.isascii():
         raw = name.encode()
         pack, middle, others = _layout(size, size)
         return pack(raw, middle, _checksum(others + (adler32(raw) & 0xFFFF)), _END, data)
     return pack_header(name, size) + data + bytes(padding(size))
+
+
+def plain_header(name: bytes, size: int) -> bytes:
+    """Pack the header of a regular file whose name and size fit into ustar's fields."""
+    return _ustar(b"", name, size, b"0")
 
 
 def _split_name(name: str) -> tuple[bytes, bytes] | None:
@@ -147,7 +152,7 @@ def _split_name(name: str) -> tuple[bytes, bytes] | None:
     raw = _ascii(name)
     if raw.decode("ascii") != name or len(raw) > 256:
         return None
-    if len(raw) <= _NAME_BYTES:
+    if len(raw) <= NAME_BYTES:
         return b"", raw
     slash = raw.find(b"/", len(raw) - 101)
     if slash <= 0 or slash > 155 or slash + 1 == len(raw):
@@ -182,8 +187,8 @@ def _layout(size: int, with_bytes: int) -> tuple[Callable[..., bytes], bytes, in
         ASCII characters do not reach.
     """
     header = _ustar(b"", b"", size, b"0")
-    others = sum(header[_NAME_BYTES:148]) + 8 * ord(" ") + sum(header[156:]) - 1
-    return struct.Struct(f"100s48s8s356s{with_bytes + padding(with_bytes)}s").pack, header[_NAME_BYTES:148], others
+    others = sum(header[NAME_BYTES:148]) + 8 * ord(" ") + sum(header[156:]) - 1
+    return struct.Struct(f"100s48s8s356s{with_bytes + padding(with_bytes)}s").pack, header[NAME_BYTES:148], others
 
 
 @lru_cache(1 << 14)
