@@ -17,8 +17,8 @@ from tests.support.waiting import new_threads
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ObjectExistsError, ShardWriteError
 from torchdata_remote.formats.manifest import ShardInfo
-from torchdata_remote.writing.rolling_writer import RollingShardWriter, SeriesState
 from torchdata_remote.writing.packed_sample import pack_sample
+from torchdata_remote.writing.rolling_writer import RollingShardWriter, SeriesState
 
 
 def writer_in(place: Place, ending: str = ".tar", **options: Any) -> RollingShardWriter:

@@ -60,9 +60,7 @@ def test_offsets_are_where_samples_begin(payloads: list[bytes]) -> None:
     """Each at the first header of its sample, also where that name needs a header of its own; none for the end."""
     pending = Pending()
     shard = ShardBuilder("memory://s/0.tar", pending)
-    packed = [
-        pack_sample({"__key__": f"{'n' * 60 * i}{i}", "bin": data}) for i, data in enumerate(payloads)
-    ]
+    packed = [pack_sample({"__key__": f"{'n' * 60 * i}{i}", "bin": data}) for i, data in enumerate(payloads)]
     for index, sample in enumerate(packed):
         shard.add(sample)
         assert shard.num_samples == index + 1
@@ -96,7 +94,7 @@ def test_member_without_encoding_names_its_sample() -> None:
 
 
 @given(
-    sizes=st.lists(st.sampled_from([0, 1, 511, 512, 513, 8191, 8192, 8193, 20_000]), max_size=6),
+    sizes=st.lists(st.sampled_from([0, 1, 511, 512, 513, 8191, 8192, 8193, 20_000]), min_size=1, max_size=6),
     key=st.sampled_from(["a", "n" * 96, "n" * 101, "é", "p" * 99 + "/b"]),
 )
 def test_packing_does_not_depend_on_size_or_name(sizes: list[int], key: str) -> None:

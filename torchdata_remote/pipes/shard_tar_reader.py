@@ -19,7 +19,7 @@ from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, r
 from ..formats.grouping import SampleRun, sample_runs
 from ..formats.nested import NestedPrefixes
 from ..formats.position import ReadPosition
-from ..formats.sample import Sample, is_meta
+from ..formats.sample import is_meta
 from ..formats.tar import NestedArchive, TarOptions, read_archives, read_member_batches
 from .base.shard_reader import ShardReader
 

@@ -14,7 +14,6 @@ from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, r
 from ..formats.grouping import SampleRun, sample_runs
 from ..formats.limits import MAX_MEMBER_BYTES, MAX_RATIO
 from ..formats.position import ReadPosition
-from ..formats.sample import Sample
 from ..formats.zip import Entry, read_directory, read_members
 from .base.shard_reader import ShardReader
 

@@ -27,9 +27,9 @@ class PackedSample(NamedTuple):
     Args:
         key: of the sample.
         num_bytes: in the tar, with headers and padding.
-        values: data of the members.
+        values: data of the members, or all pieces if it is not plain.
         suffixes: of the members' names, which begin with the key.
-        is_plain: whether all headers have room for name and size.
+        is_plain: whether all headers have room for name and size, so that they can be made later.
     """
 
     key: str
@@ -40,12 +40,11 @@ class PackedSample(NamedTuple):
 
     def pieces(self) -> Iterator[Data]:
         """Yield header, data and padding of each member; of a small one together."""
+        if not self.is_plain:
+            yield from self.values
+            return
         for suffix, data in zip(self.suffixes, self.values, strict=True):
-            header, end = pack_header(self.key + suffix, len(data)), bytes(padding(len(data)))
-            if len(data) <= _COPIED_BYTES:
-                yield b"".join((header, data, end))
-            else:
-                yield from (header, data, end)
+            yield from _pieces_of(self.key + suffix, data)
 
 
 class _Layout(NamedTuple):
@@ -110,7 +109,8 @@ _new = tuple.__new__
 
 def _pack_with_care(key: str, layout: _Layout, values: Sequence[Any], max_member_bytes: int) -> PackedSample:
     encoded: list[Data] = []
-    num_bytes, plain = 0, True
+    pieces: list[Data] = []
+    plain = True
     for extension, value in zip(layout.extensions, values, strict=True):
         data = value if type(value) is bytes else _encoded(key, extension, value)
         size, name = len(data), f"{key}.{extension}"
@@ -120,9 +120,14 @@ def _pack_with_care(key: str, layout: _Layout, values: Sequence[Any], max_member
                 f"(max_member_bytes={max_member_bytes:,}). Split it, or raise that limit here and in the readers."
             )
         encoded.append(data)
+        pieces += _pieces_of(name, data)
         plain &= is_plain(name, size)
-        num_bytes += (BLOCK if plain else len(pack_header(name, size))) + size + padding(size)
-    return PackedSample(key, num_bytes, encoded, layout.suffixes, plain)
+    return PackedSample(key, sum(map(len, pieces)), encoded if plain else pieces, layout.suffixes, plain)
+
+
+def _pieces_of(name: str, data: Data) -> tuple[Data, ...]:
+    pieces = pack_header(name, len(data)), data, bytes(padding(len(data)))
+    return (b"".join(pieces),) if len(data) <= _COPIED_BYTES else pieces
 
 
 def _encoded(key: str, extension: str, value: Any) -> Data:
@@ -135,8 +140,9 @@ def _encoded(key: str, extension: str, value: Any) -> Data:
         raise EncodeError(f"Sample {key!r}: {error}") from error
 
 
-def join_samples(samples: Sequence[PackedSample], end: bytes = b"") -> bytes:
+def join_samples(samples: Sequence[PackedSample], end: bytes = b"") -> bytes | bytearray:
     """Return the tar bytes of samples, one after the other, and what follows them."""
+    parts: list[bytes | bytearray]
     if all(map(_IS_PLAIN, samples)):
         parts = [_join_plain(samples)] if samples else []
     else:
@@ -148,7 +154,7 @@ def join_samples(samples: Sequence[PackedSample], end: bytes = b"") -> bytes:
 _IS_PLAIN = attrgetter("is_plain")
 
 
-def _join_plain(samples: Sequence[PackedSample]) -> bytes:
+def _join_plain(samples: Sequence[PackedSample]) -> bytearray:
     names = [sample.key + suffix for sample in samples for suffix in sample.suffixes]
     return pack_plain_members(names, list(chain.from_iterable([sample.values for sample in samples])))
 

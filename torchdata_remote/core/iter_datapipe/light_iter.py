@@ -13,6 +13,7 @@ import torch
 
 from ...errors import NOTE_OF_PIPE
 
+_arguments: Callable[[Any], str] | None
 try:
     from torch.utils.data.datapipes._hook_iterator import _generate_input_args_string as _arguments
 except ImportError:
@@ -23,10 +24,10 @@ _running: weakref.WeakKeyDictionary[Any, weakref.ref[Generator[Any, None, None]]
 
 
 def light_iter(hooked: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
-    """Return an ``__iter__`` that does what torch's wrapper of a generator does, once per iteration instead of per item.
+    """Return an ``__iter__`` that does once per iteration what torch's wrapper of a generator does for each item.
 
-    ``reset()`` is called when an iteration starts. A later iterator of the pipe ends the earlier one, whose next item is
-    a ``RuntimeError``: torch compares numbers at each item, and here the generator of the earlier one is closed.
+    ``reset()`` is called when an iteration starts. A later iterator of the pipe ends the earlier one, which then raises
+    ``RuntimeError``: torch compares numbers at each item, and here the generator of the earlier one is closed.
     An error has a note with the pipe. Under torch's profiler, and after its ``fast_forward``, torch's wrapper is used.
 
     Args:
@@ -38,7 +39,7 @@ def light_iter(hooked: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterat
 
     @functools.wraps(make)
     def items(self: Any) -> Generator[Any, None, None]:
-        if torch.autograd._profiler_enabled() or getattr(self, "_fast_forward_iterator", None) is not None:
+        if torch._C._autograd._profiler_enabled() or getattr(self, "_fast_forward_iterator", None) is not None:
             yield from hooked(self)
             return
         source = make(self)
@@ -50,8 +51,8 @@ def light_iter(hooked: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterat
             raise
         if self._valid_iterator_id != number:
             raise RuntimeError(
-                f"This iterator of {type(self).__name__} has been invalidated, because another one was created from the "
-                "same pipe. Build a pipe for each iterator."
+                f"This iterator of {type(self).__name__} has been invalidated, because another one was created from "
+                "the same pipe. Build a pipe for each iterator."
             )
 
     return items

@@ -14,6 +14,7 @@ from typing import Any
 from .spans import Span, consumer_watchers, watchers
 from .variable import on_first_work
 
+
 @dataclass(frozen=True)
 class StageStats:
     """Counters of a stage.

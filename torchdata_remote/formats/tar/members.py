@@ -51,7 +51,7 @@ def read_member_batches(
 ) -> Iterator[MemberBatch]:
     """Like :func:`read_members`, in batches: names of members, and a list of their data.
 
-    A batch has at most 60 members, and at most 256 KiB unless it is one member. ``position`` is set to where they begin.
+    A batch has at most 60 members, and about 256 KiB unless it is one member. ``position`` is set to where they begin.
     """
     position = position or ReadPosition()
     parser, fast_path = TarParser(parts, url, options), FastPath(options.max_member_bytes)

@@ -25,8 +25,8 @@ def is_plain(name: str, size: int) -> bool:
     return len(name) <= NAME_BYTES and size <= MAX_SIZE and name.isascii()
 
 
-def pack_plain_members(names: Sequence[str], values: Sequence[Data]) -> bytes:
-    """Pack regular files, one after the other: the bytes that ``pack_member`` makes of each, in a third of the time.
+def pack_plain_members(names: Sequence[str], values: Sequence[Data]) -> bytearray:
+    """Pack regular files, one after the other: header, data and padding of each.
 
     Args:
         names: for which ``is_plain`` is true.
@@ -61,4 +61,5 @@ def _sums(fields: bytes) -> npt.NDArray[np.int64]:
     """Return the sum of the bytes of each name."""
     words = np.frombuffer(fields, "<u4").reshape(-1, NAME_BYTES // 4)
     lanes = ((words & _BYTES_AT_0_2) + ((words >> np.uint32(8)) & _BYTES_AT_0_2)).sum(axis=1, dtype=np.uint32)
-    return ((lanes & _LANE) + (lanes >> np.uint32(16))).astype(np.int64)
+    sums: npt.NDArray[np.int64] = ((lanes & _LANE) + (lanes >> np.uint32(16))).astype(np.int64)
+    return sums
