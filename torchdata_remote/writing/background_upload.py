@@ -18,7 +18,7 @@ from ..storage import ObjectWriter
 from .background_md5 import BackgroundMd5
 
 Data = bytes | memoryview
-_Chunk = tuple[list[Any], Callable[[list[Any]], bytes | bytearray]]
+_Chunk = tuple[list[Any], Callable[[list[Any]], bytes]]
 T = TypeVar("T")
 
 MAX_WAITING_BYTES = 4 << 20  # between whoever writes and the store
@@ -68,7 +68,7 @@ class BackgroundUpload:
         """
         self.write_joined(pieces, b"".join, sum(map(len, pieces)))
 
-    def write_joined(self, items: list[T], join: Callable[[list[T]], bytes | bytearray], num_bytes: int) -> None:
+    def write_joined(self, items: list[T], join: Callable[[list[T]], bytes], num_bytes: int) -> None:
         """Append a chunk as :meth:`write` does, which the worker thread makes.
 
         Args:
@@ -117,13 +117,13 @@ class _Store:
         self._pending, self._compressor = pending, compressor
         self.md5, self._blocks, self._num_bytes = BackgroundMd5(), BlockSummer(), 0
 
-    def take(self, items: list[Any], join: Callable[[list[Any]], bytes | bytearray]) -> None:
+    def take(self, items: list[Any], join: Callable[[list[Any]], bytes]) -> None:
         """Make, compress and store a chunk."""
         chunk = join(items)
         items.clear()
         self._put(chunk if self._compressor is None else self._compressor.compress(chunk))
 
-    def _put(self, chunk: bytes | bytearray) -> None:
+    def _put(self, chunk: bytes) -> None:
         if chunk:
             self._num_bytes += len(chunk)
             self.md5.update(chunk)

@@ -140,9 +140,8 @@ def _encoded(key: str, extension: str, value: Any) -> Data:
         raise EncodeError(f"Sample {key!r}: {error}") from error
 
 
-def join_samples(samples: Sequence[PackedSample], end: bytes = b"") -> bytes | bytearray:
+def join_samples(samples: Sequence[PackedSample], end: bytes = b"") -> bytes:
     """Return the tar bytes of samples, one after the other, and what follows them."""
-    parts: list[bytes | bytearray]
     if all(map(_IS_PLAIN, samples)):
         parts = [_join_plain(samples)] if samples else []
     else:
@@ -154,7 +153,7 @@ def join_samples(samples: Sequence[PackedSample], end: bytes = b"") -> bytes | b
 _IS_PLAIN = attrgetter("is_plain")
 
 
-def _join_plain(samples: Sequence[PackedSample]) -> bytearray:
+def _join_plain(samples: Sequence[PackedSample]) -> bytes:
     names = [sample.key + suffix for sample in samples for suffix in sample.suffixes]
     return pack_plain_members(names, list(chain.from_iterable([sample.values for sample in samples])))
 

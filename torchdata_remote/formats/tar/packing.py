@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ def is_plain(name: str, size: int) -> bool:
     return len(name) <= NAME_BYTES and size <= MAX_SIZE and name.isascii()
 
 
-def pack_plain_members(names: Sequence[str], values: Sequence[Data]) -> bytearray:
+def pack_plain_members(names: Sequence[str], values: Sequence[Data]) -> bytes:
     """Pack regular files, one after the other: header, data and padding of each.
 
     Args:
@@ -50,7 +51,8 @@ def pack_plain_members(names: Sequence[str], values: Sequence[Data]) -> bytearra
     headers[firsts, :NAME_BYTES] = np.frombuffer(fields, np.uint8).reshape(-1, NAME_BYTES)
     headers[firsts, 124:135] = digits
     headers[firsts, 148:154] = _octal(checksums, _CHECKSUM_SHIFTS)
-    return packed
+    # Nothing changes it any more, and bytes would be another copy
+    return cast(bytes, packed)
 
 
 def _octal(numbers: npt.NDArray[np.int64], shifts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
