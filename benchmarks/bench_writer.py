@@ -3,10 +3,9 @@
     python benchmarks/bench_writer.py [--quick] [--rounds 5] [--peers ours webdataset ...]
 
 All write shards of 64 MiB; LitData and MosaicML in their own formats, which have no headers and no padding: a sample of
-1.5 kB takes 3 kB in a tar. Ours alone makes checksums; it waits until the disk has everything, as does one side of
-MosaicML. Sides alternate by
-rounds, each in a process of its own. Peers come from PyPI: pip install webdataset litdata mosaicml-streaming; one that
-is not there is left out.
+1.5 kB takes 3 kB in a tar. Ours alone makes checksums. Ours, and one side of MosaicML, wait until the disk has all of
+it. Sides alternate by rounds, each in a process of its own. Peers come from PyPI: pip install webdataset litdata
+mosaicml-streaming; one that is not there is left out.
 """
 
 from __future__ import annotations

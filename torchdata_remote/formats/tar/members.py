@@ -51,7 +51,7 @@ def read_member_batches(
 ) -> Iterator[MemberBatch]:
     """Like :func:`read_members`, in batches: names of members, and a list of their data.
 
-    A batch has at most 60 members, and about 256 KiB unless it is one member. ``position`` is set to where they begin.
+    A batch has at most 60 members, and about 256 KiB if data are copied. ``position`` is set to where they begin.
     """
     position = position or ReadPosition()
     parser, fast_path = TarParser(parts, url, options), FastPath(options.max_member_bytes)
@@ -60,7 +60,7 @@ def read_member_batches(
         found = fast_path.members_from(cursor.view, cursor.position)
         if found is not None:
             view, cursor.position = cursor.view, found.after
-            for names, starts, ends in _in_batches(found):
+            for names, starts, ends in _in_batches(found, _BATCH_BYTES if options.copy else sys.maxsize):
                 position.batch_offset, position.batch_starts = cursor.part_offset - BLOCK, starts
                 slices = map(view.__getitem__, map(slice, starts, ends))
                 yield names, list(map(memoryview.tobytes, slices) if options.copy else slices)
@@ -76,9 +76,9 @@ def read_member_batches(
         yield [name], [_data(parser, name, size, options.copy)]
 
 
-def _in_batches(found: Found) -> Iterator[tuple[list[str], list[int], list[int]]]:
+def _in_batches(found: Found, max_bytes: int) -> Iterator[tuple[list[str], list[int], list[int]]]:
     names, starts, ends = found.names, found.starts, found.ends
-    step = max(1, min(_BATCH_MEMBERS, len(names) * _BATCH_BYTES // (found.after - starts[0] + BLOCK)))
+    step = max(1, min(_BATCH_MEMBERS, len(names) * max_bytes // (found.after - starts[0] + BLOCK)))
     for first in range(0, len(names), step):
         after = first + step
         yield names[first:after], starts[first:after], ends[first:after]
