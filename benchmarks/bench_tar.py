@@ -25,7 +25,7 @@ NUM_SHARDS, NUM_CLASSES, QUICK_FRACTION = 4, 1_000, 40
 
 SMALL = (
     Target("against WebDataset", faster("ours", "webdataset"), 10),
-    Target("against LitData reading its own format", faster("ours", "litdata"), 0.8),
+    Target("against LitData reading its own format", faster("ours", "litdata"), 1),
     Target("without copying (copy=False), against LitData", faster("ours-views", "litdata")),
 )
 LARGE = (

@@ -58,6 +58,14 @@ def check(folder: str, job: Job) -> None:
         raise RuntimeError(f"{num_bytes:,} bytes were written of {job.sample_bytes:,}")
 
 
+def sync_files(folder: str) -> None:
+    """Wait until the disk has all files of a folder, and their names."""
+    for path in (*Path(folder).rglob("*"), Path(folder)):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
 def ours(job: Job, ending: str = ".tar") -> Iterator[int]:
     import torchdata_remote as tdr
 
@@ -98,7 +106,7 @@ def litdata(job: Job) -> Iterator[int]:
     check(folder, job)
 
 
-def mosaic(job: Job, **options: Any) -> Iterator[int]:
+def mosaic(job: Job, sync: bool = False, **options: Any) -> Iterator[int]:
     from streaming.base.format.mds.writer import MDSWriter
 
     folder = tempfile.mkdtemp()
@@ -106,7 +114,14 @@ def mosaic(job: Job, **options: Any) -> Iterator[int]:
         for _, jpg, cls in samples(job):
             writer.write({"jpg": jpg, "cls": cls})
             yield len(jpg) + len(cls)
+    if sync:
+        sync_files(folder)
     check(folder, job)
+
+
+def mosaic_synced(job: Job) -> Iterator[int]:
+    """Until the disk has everything, as ours: its shards are what is timed, and so is their fsync."""
+    return mosaic(job, sync=True)
 
 
 def mosaic_zstd(job: Job) -> Iterator[int]:
@@ -155,6 +170,7 @@ PEERS = {
     "webdataset": Peer(WEBDATASET, webdataset, "WebDataset ShardWriter", "webdataset"),
     "litdata": Peer(LITDATA, litdata, "LitData BinaryWriter, its own format", "litdata"),
     "mosaic": Peer(MOSAIC, mosaic, "MosaicML MDSWriter as it comes, its own format", "mosaicml-streaming"),
+    "mosaic-synced": Peer(MOSAIC, mosaic_synced, "the same, then an fsync of its files", "mosaicml-streaming"),
     "mosaic-md5": Peer(MOSAIC, mosaic_md5, "the same, hashes=['md5']", "mosaicml-streaming"),
     "mosaic-zstd": Peer(MOSAIC, mosaic_zstd, "the same, compression='zstd'", "mosaicml-streaming"),
     "ceiling": Peer(OURS, ceiling, "ceiling: as many bytes, write and fsync", "torchdata_remote"),

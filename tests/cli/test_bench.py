@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import queue
@@ -19,7 +20,8 @@ from PIL import Image
 from tests.servers.s3 import S3Server
 from torchdata_remote import stream_files, stream_shards
 from torchdata_remote.cli import main
-from torchdata_remote.core.stats.counters import FETCH, READ, timed
+from torchdata_remote.core.stats.counters import FETCH, READ
+from torchdata_remote.core.stats.timing import timed_runs
 from torchdata_remote.testing import write_small_shards
 
 
@@ -114,7 +116,8 @@ class Hanging:
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
     """Instead of the dataset that the command line names."""
     found = Hanging(3)
-    chain = timed(found.samples(), READ, within=FETCH)
+    runs = (iter((sample,)) for sample in found.samples())
+    chain = itertools.chain.from_iterable(timed_runs(runs, READ, within=FETCH))
     monkeypatch.setattr("torchdata_remote.cli._bench._chain", lambda args: (chain, 16))
     yield found
     found.arrives.put(None)

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import tracemalloc
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchdata_remote.errors import BadMemberError, ShardReadError
 from torchdata_remote.formats.grouping import samples_of
+from torchdata_remote.formats.position import ReadPosition
 from torchdata_remote.formats.sample import is_meta, naming_fault, split_key
 
 URL = "s3://b/t-000.tar"
@@ -127,3 +129,51 @@ def test_a_remembered_key_takes_100_to_200_bytes() -> None:
     finally:
         tracemalloc.stop()
     assert 100 * 20_000 < taken_bytes < 200 * 20_000
+
+
+MEMBERS = st.builds(
+    "{}{}".format,
+    st.sampled_from(["a", "b", "c", "a/d", ".", "__e", "a\nb", "n" * 201]),
+    st.sampled_from([".x", ".y", ".X", ".x.y", "", ".", "/f.x", "\n.x", "\0.x"]),
+)
+
+
+@given(
+    batches=st.lists(st.lists(MEMBERS, min_size=1, max_size=8), max_size=3)
+    | st.lists(st.sampled_from("abcdefgh"), max_size=8, unique=True).map(
+        lambda keys: [
+            [f"{key}{end}" for key in keys[i : i + 3] for end in (".x", ".y.z")] for i in range(0, len(keys), 3)
+        ]
+    ),
+    cut=st.integers(0, 5),
+)
+@example(batches=[["a.x", "b.x", "c.x"], ["d", "x.e.x"]], cut=0)
+@example(batches=[["a.x", "a.y", "b.x"], ["b.y", "c.x", "c.y"], ["d.x", "d.y", "a.x"]], cut=1)
+def test_members_that_are_grouped_together_give_what_single_ones_do(batches: list[list[str]], cut: int) -> None:
+    """Same samples, same positions after each, same members left out, and the same error."""
+
+    def outcome(kind: Any) -> list[Any]:
+        position, found = ReadPosition(), list[Any]()
+        start = 0
+
+        def members() -> Iterator[Any]:
+            nonlocal start
+            for names in batches:
+                for part in (names[:cut], names[cut:]):
+                    if part:
+                        position.batch_offset, position.batch_starts = start, range(0, 10 * len(part), 10)
+                        start += 10 * len(part)
+                        yield part, kind(name.encode() for name in part)
+
+        bad: list[str] = []
+        try:
+            samples = samples_of(
+                members(), url=URL, prefix="p/", on_bad_member=lambda error: bad.append(str(error)), position=position
+            )
+            for sample in samples:
+                found.append((sample, position.current(), len(bad)))
+        except ShardReadError as error:
+            found.append(str(error))
+        return [found, bad]
+
+    assert outcome(list) == outcome(tuple)

@@ -16,7 +16,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata_remote import ShardTarReader, ShardWriter, WriteShards, shard_dataset
 from torchdata_remote.errors import ShardReadError, ShardWriteError
 from torchdata_remote.formats.limits import FREE_BYTES, MAX_NAME_LENGTH
-from torchdata_remote.formats.tar import END_OF_ARCHIVE, pack_member
+from torchdata_remote.formats.tar import END_OF_ARCHIVE, pack_header, padding
 
 ENDINGS = st.sampled_from([".tar", ".tar.gz", ".tar.zst"])
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=6)
@@ -168,7 +168,7 @@ def test_a_source_whose_names_cannot_be_written_is_refused_first(name: str, says
             writer.write({"__key__": "old", "txt": b""})
         before = _files(f"{folder}/to")
         names = [*(f"{number}.jpg" for number in range(5)), name]
-        archive = b"".join(pack_member(one, b"picture") for one in names) + END_OF_ARCHIVE
+        archive = b"".join(pack_header(one, 7) + b"picture" + bytes(padding(7)) for one in names) + END_OF_ARCHIVE
         fsspec.filesystem("memory").pipe({f"{folder}/from/a.tar": archive, f"{folder}/from/b.tar": archive})
         with pytest.raises((ShardWriteError, ShardReadError), match=says or r"characters|no extension"):
             shard_dataset(

@@ -47,7 +47,7 @@ def test_the_next_byte_follows_from_the_number_of_names_that_are_left() -> None:
     """So a member costs no update of its own."""
     position = ReadPosition()
     position.batch_offset, position.batch_starts = 1000, (0, 30, 70)
-    position.batch_names = names = iter("abc")
+    position.batch_rest = names = iter("abc")
     for expected in (1000, 1030, 1070):
         next(names)
         assert position.next_byte() == expected

@@ -21,7 +21,7 @@ from torchdata_remote.sharding.plan import (
     sample_order,
 )
 from torchdata_remote.sharding.planned_samples import key_of
-from torchdata_remote.writing.shard_builder import pack_sample
+from torchdata_remote.writing.packed_sample import pack_sample
 
 END_BYTES = 1024  # of an archive: two empty blocks
 STEMS = st.text("ab/é", max_size=8).map(lambda text: f"s{text}x") | st.integers(80, 300).map(
@@ -69,7 +69,7 @@ def test_packed_bytes_are_those_of_the_writer(
             sample[extension] = bytes(size)
         if labels is not None:
             sample["cls"] = int(labels[index])
-        expected.append(pack_sample(key, sample).num_bytes)
+        expected.append(pack_sample({"__key__": key, **sample}).num_bytes)
     assert found == expected
 
 

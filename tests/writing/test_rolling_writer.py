@@ -17,8 +17,8 @@ from tests.support.waiting import new_threads
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ObjectExistsError, ShardWriteError
 from torchdata_remote.formats.manifest import ShardInfo
+from torchdata_remote.writing.packed_sample import pack_sample
 from torchdata_remote.writing.rolling_writer import RollingShardWriter, SeriesState
-from torchdata_remote.writing.shard_builder import pack_sample
 
 
 def writer_in(place: Place, ending: str = ".tar", **options: Any) -> RollingShardWriter:
@@ -67,7 +67,7 @@ def test_shards_are_filled_up_to_their_limits(sizes: list[int], max_bytes: int, 
         last = at + shard.num_samples
         assert shard.num_samples == 1 or (shard.num_bytes <= max_bytes and shard.num_samples <= max_samples)
         if last < len(sizes):
-            more = pack_sample("next", sample("next", sizes[last])).num_bytes
+            more = pack_sample(sample("next", sizes[last])).num_bytes
             assert shard.num_samples == max_samples or shard.num_bytes + more > max_bytes
         at = last
 

@@ -12,7 +12,8 @@ from typing import Any, Generic, NoReturn, TypeVar
 from torch.utils.data import get_worker_info
 
 from ..core.processes.processors import num_processors
-from ..core.stats.counters import DECODE, FETCH, timed
+from ..core.stats.counters import DECODE, FETCH
+from ..core.stats.timing import timed
 from ..core.threads.ordered_map import Task, ordered_map
 from ..core.urls import redact
 from ..errors import DecodeError, RemoteDataError
@@ -49,7 +50,7 @@ def fetch_objects(
             yield from (task(_wait) for task in tasks)
             return
         with closing(ordered_map(tasks, max_threads=_num_threads())) as results:
-            yield from timed(results, DECODE, within=FETCH, elsewhere=True)
+            yield from timed(results, DECODE, within=FETCH)
 
 
 def _wait(seconds: float) -> None:

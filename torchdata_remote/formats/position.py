@@ -44,7 +44,7 @@ class ReadPosition:
     """Tracks where the next sample begins. Updated once per batch of members, so it costs nothing per sample.
 
     Example: a batch of three members at bytes 1000, 1030 and 1070 sets ``batch_offset`` to 1000 and ``batch_starts`` to
-    ``(0, 30, 70)``. While the second is looked at, one name is left in ``batch_names``: ``next_byte()`` is 1030.
+    ``(0, 30, 70)``. While the second is looked at, one name is left in ``batch_rest``: ``next_byte()`` is 1030.
 
     Args:
         start: where reading starts.
@@ -56,18 +56,20 @@ class ReadPosition:
         self.ended = False
         # Where the end-of-archive blocks begin, once they were found
         self.archive_end = 0
-        # Of the current batch: the byte that its starts count from, where each member's headers begin, and an iterator
-        # over the names of the members that have not been looked at
+        # Of the current batch: the byte that its starts count from; where each member's headers begin, or those of the
+        # first member after each sample; and an iterator over the names that have not been looked at, or the samples
+        # that were not handed out
         self.batch_offset = self.start.byte
         self.batch_starts: Sequence[int] = (0,)
-        self.batch_names: Iterator[str] = iter(())
-        # Samples handed out of a compressed archive; ``None`` if this one is not compressed
+        self.batch_rest: Iterator[Any] = iter(())
+        # Samples of a compressed archive in the runs so far, of which ``batch_rest`` is the last; ``None`` if this one
+        # is not compressed
         self.num_read: int | None = None
         self._nested: tuple[tuple[str, int, int], int, ReadPosition] | None = None
 
     def next_byte(self) -> int:
         """Return where the current member begins: when a sample was handed out, the first member of the next one."""
-        return self.batch_offset + self.batch_starts[len(self.batch_starts) - length_hint(self.batch_names) - 1]
+        return self.batch_offset + self.batch_starts[len(self.batch_starts) - length_hint(self.batch_rest) - 1]
 
     def enter(self, archive: tuple[str, int, int], following: int) -> ReadPosition:
         """Continue in a nested archive; return the position within it.
@@ -86,7 +88,7 @@ class ReadPosition:
         if self.ended:
             return None
         if self.num_read is not None:
-            return Position(0, self.num_read)
+            return Position(0, self.num_read - length_hint(self.batch_rest))
         if self._nested is None:
             byte = self.next_byte()
             # Until something was read, also samples to skip and a nested archive

@@ -97,20 +97,23 @@ def check_writable(sample: Mapping[str, Any]) -> str:
         ShardWriteError: with the key or extension that would not be preserved, and the reason.
     """
     key = sample.get(KEY) if type(sample) is dict or isinstance(sample, Mapping) else None
-    if type(key) is str and _is_plain_key(key) and _are_plain(tuple(sample)):
+    if type(key) is str and is_plain_key(key) and are_plain(tuple(sample)):
         return key
     return _check_with_care(sample, key)
 
 
 @lru_cache(1024)
-def _are_plain(names: tuple[object, ...]) -> bool:
+def are_plain(names: tuple[object, ...]) -> bool:
     """Return whether all extensions are valid at first sight. Cached, because there are few different ones."""
     others = [name for name in names if type(name) is not str or not name.startswith("__")]
     return bool(others) and all(type(name) is str and _is_plain_extension(name) for name in others)
 
 
-def _is_plain_key(key: str) -> bool:
-    return len(key) <= _PLAIN_LENGTH and _PLAIN_KEY.fullmatch(key) is not None
+def is_plain_key(key: str) -> bool:
+    """Return whether a key is valid at first sight."""
+    # Most keys are numbers, which need no regular expression
+    is_plain = (key.isalnum() and key.isascii()) or _PLAIN_KEY.fullmatch(key) is not None
+    return is_plain and len(key) <= _PLAIN_LENGTH
 
 
 def _is_plain_extension(extension: str) -> bool:
@@ -145,7 +148,7 @@ def writing_fault(key: str, extension: str) -> str | None:
     >>> writing_fault("a", "j" * 5_000)
     'it has 5,002 characters, of which readers take 4,096'
     """
-    if _is_plain_key(key) and _is_plain_extension(extension):
+    if is_plain_key(key) and _is_plain_extension(extension):
         return None
     path = f"{key}.{extension}"
     fault = naming_fault(path)

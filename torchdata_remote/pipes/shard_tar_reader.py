@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import islice
+from operator import length_hint
 from typing import Any
 
 from ..core.arguments import check
@@ -14,16 +16,16 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..fetch.streams import parts_of
 from ..formats.compression.decompress import CompressionLimits, decompressed
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
-from ..formats.grouping import samples_of
+from ..formats.grouping import SampleRun, sample_runs
 from ..formats.nested import NestedPrefixes
 from ..formats.position import ReadPosition
-from ..formats.sample import Sample, is_meta
+from ..formats.sample import is_meta
 from ..formats.tar import NestedArchive, TarOptions, read_archives, read_member_batches
 from .base.shard_reader import ShardReader
 
 Data = bytes | memoryview
-_Samples = Iterator[Sample]
-_Read = Callable[[Iterable[Data], TarOptions, ReadPosition], _Samples]
+_Runs = Iterator[SampleRun]
+_Read = Callable[[Iterable[Data], TarOptions, ReadPosition], _Runs]
 
 
 @functional_datapipe("shard_tar_reader")
@@ -108,7 +110,7 @@ class ShardTarReader(ShardReader):
             max_decompressed_bytes=whole("max_decompressed_bytes", max_decompressed_bytes),
         )
 
-    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[Sample]:
+    def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
         options = TarOptions(
             max_member_bytes=self._max_member_bytes,
             copy=self._copy,
@@ -118,12 +120,12 @@ class ShardTarReader(ShardReader):
             on_skip=self.skipped.count_member,
             on_missing_end=guard.accepts,
         )
-        read = partial(self._nested_samples if self._nested else _plain_samples, url, guard.on_bad_member)
-        return self._bare_samples(read, parts_of(url, stream), url, options, position)
+        read = partial(self._nested_runs if self._nested else _plain_runs, url, guard.on_bad_member)
+        return self._bare_runs(read, parts_of(url, stream), url, options, position)
 
-    def _bare_samples(
+    def _bare_runs(
         self, read: _Read, parts: Iterable[Data], url: str, options: TarOptions, position: ReadPosition
-    ) -> _Samples:
+    ) -> _Runs:
         """Read an archive by ``read``. One that is compressed is decompressed from its beginning always."""
         if position.start.byte:
             yield from read(parts, options, position)
@@ -134,15 +136,17 @@ class ShardTarReader(ShardReader):
                 yield from read(bare, options, position)
                 return
             within, position.num_read = ReadPosition(), 0
-            for sample in read(bare, replace(options, num_bytes=None), within):
-                position.ended = within.ended
-                position.num_read += 1
-                if position.num_read > position.start.num_skipped:
-                    yield sample
+            for run in read(bare, replace(options, num_bytes=None), within):
+                num_passed = max(0, position.start.num_skipped - position.num_read)
+                position.ended, position.batch_rest = within.ended, run
+                position.num_read += length_hint(run)
+                for _ in islice(run, num_passed):
+                    pass
+                yield run
 
-    def _nested_samples(
+    def _nested_runs(
         self, url: str, on_bad_member: OnBadMember, parts: Iterable[Data], options: TarOptions, position: ReadPosition
-    ) -> _Samples:
+    ) -> _Runs:
         prefixes = NestedPrefixes(url)
         begun = None if position.start.nested is None else NestedArchive(*position.start.nested)
         for inner, pieces in read_archives(parts, url=url, options=options, begun=begun):
@@ -154,12 +158,12 @@ class ShardTarReader(ShardReader):
                 continue
             within = position.enter(inner, following=inner.after())
             inside = f"{url}, in {inner.name!r:.200}"
-            read = partial(_plain_samples, url, on_bad_member, inside=inside, prefix=prefix)
+            read = partial(_plain_runs, url, on_bad_member, inside=inside, prefix=prefix)
             limits = replace(options, num_bytes=inner.num_bytes, first_byte=within.start.byte, last_byte=None)
-            yield from self._bare_samples(read, pieces, inside, limits, within)
+            yield from self._bare_runs(read, pieces, inside, limits, within)
 
 
-def _plain_samples(
+def _plain_runs(
     url: str,
     on_bad_member: OnBadMember,
     parts: Iterable[Data],
@@ -168,8 +172,8 @@ def _plain_samples(
     *,
     inside: str | None = None,
     prefix: str = "",
-) -> _Samples:
-    return samples_of(
+) -> _Runs:
+    return sample_runs(
         read_member_batches(parts, url=inside or url, options=options, position=position),
         url=url,
         inside=inside,

@@ -11,10 +11,9 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import RemoteDataError
 from ..fetch.streams import parts_of
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
-from ..formats.grouping import samples_of
+from ..formats.grouping import SampleRun, sample_runs
 from ..formats.limits import MAX_MEMBER_BYTES, MAX_RATIO
 from ..formats.position import ReadPosition
-from ..formats.sample import Sample
 from ..formats.zip import Entry, read_directory, read_members
 from .base.shard_reader import ShardReader
 
@@ -81,7 +80,7 @@ class ShardZipReader(ShardReader):
         self._max_member_bytes = whole("max_member_bytes", max_member_bytes)
         self._max_ratio = whole("max_ratio", max_ratio)
 
-    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[Sample]:
+    def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
         on_skip = self.skipped.count_member
         entries = _directory(url, stream)
         members = read_members(
@@ -93,8 +92,8 @@ class ShardZipReader(ShardReader):
             on_skip=on_skip,
             position=position,
         )
-        runs = (([path], [data]) for path, data in members)
-        yield from samples_of(runs, url=url, on_skip=on_skip, on_bad_member=guard.on_bad_member, position=position)
+        batches = (([path], (data,)) for path, data in members)
+        return sample_runs(batches, url=url, on_skip=on_skip, on_bad_member=guard.on_bad_member, position=position)
 
 
 def _directory(url: str, stream: Any) -> list[Entry]:

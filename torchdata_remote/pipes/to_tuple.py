@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 from typing_extensions import TypeVar
@@ -52,16 +53,25 @@ class ToTuple(OneForOne[Items]):
 
     def __iter__(self) -> Iterator[Items]:
         is_first = True
+        # In one call, where each sample has the first name of each choice
+        firsts = [choice[0] for choice in self._choices]
+        take = itemgetter(*firsts) if len(firsts) > 1 else lambda sample: (sample[firsts[0]],)
         for sample in self.source_datapipe:
             try:
-                item = tuple([self._pick(sample, choice) for choice in self._choices])
-            except (AttributeError, TypeError):
-                require_sample(sample, of="to_tuple")
-                raise
+                item = take(sample) if type(sample) is dict else self._picked(sample)
+            except KeyError:
+                item = self._picked(sample)
             if is_first:
                 is_first = False
                 check_item(self, item, where=describe(sample), names=self._names)
             yield item  # type: ignore[misc]  # as long as the names
+
+    def _picked(self, sample: Sample) -> tuple[Any, ...]:
+        try:
+            return tuple([self._pick(sample, choice) for choice in self._choices])
+        except (AttributeError, TypeError):
+            require_sample(sample, of="to_tuple")
+            raise
 
     def _pick(self, sample: Sample, choice: tuple[str, ...]) -> Any:
         for name in choice:

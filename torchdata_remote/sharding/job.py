@@ -14,7 +14,6 @@ from ..core.urls import redact
 from ..errors import ShardWriteError, StorageError, TransientStorageError
 from ..fetch.sample_table import Int64s
 from ..formats.manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, dump_manifest
-from ..formats.sample import check_writable
 from ..formats.sample_index import index_url
 from ..labels import dump_table, load_table
 from ..writing import UNFINISHED, ShardFolder, pack_sample
@@ -188,7 +187,7 @@ class Job:
             return cut_by_bytes(sizes[order], options.max_shard_bytes, options.max_shard_samples)
         measured = order[np.unique(np.linspace(0, len(order) - 1, _MEASURED).astype(np.int64))]
         num_bytes = sum(
-            pack_sample(check_writable(sample), sample, self._options.max_member_bytes).num_bytes
+            pack_sample(sample, self._options.max_member_bytes).num_bytes
             for _, sample in transformed(
                 self._source.select(measured, here=True), options.transform, options.max_shard_bytes
             )

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..core.checksums import BlockSummer, Checksums
 from ..core.threads.worker import Worker
@@ -18,6 +18,8 @@ from ..storage import ObjectWriter
 from .background_md5 import BackgroundMd5
 
 Data = bytes | memoryview
+_Chunk = tuple[list[Any], Callable[[list[Any]], bytes]]
+T = TypeVar("T")
 
 MAX_WAITING_BYTES = 4 << 20  # between whoever writes and the store
 
@@ -50,7 +52,7 @@ class BackgroundUpload:
 
     def __init__(self, pending: ObjectWriter, compressor: Compressor | None = None) -> None:
         try:
-            self._worker: Worker[list[Data], Written] = Worker(
+            self._worker: Worker[_Chunk, Written] = Worker(
                 partial(_store_all, pending, compressor), max_backlog=MAX_WAITING_BYTES
             )
         except BaseException:
@@ -64,7 +66,17 @@ class BackgroundUpload:
         Raises:
             BaseException: the error of storing a chunk before.
         """
-        self._worker.put(pieces, sum(map(len, pieces)))
+        self.write_joined(pieces, b"".join, sum(map(len, pieces)))
+
+    def write_joined(self, items: list[T], join: Callable[[list[T]], bytes], num_bytes: int) -> None:
+        """Append a chunk as :meth:`write` does, which the worker thread makes.
+
+        Args:
+            items: from which it is made; the list belongs to this object from now on.
+            join: makes it.
+            num_bytes: of the chunk.
+        """
+        self._worker.put((items, join), num_bytes)
 
     def end(self, then: Callable[[Written], object] = lambda written: None) -> None:
         """Say that there are no more bytes. Returns at once; the object is completed in the background.
@@ -105,10 +117,10 @@ class _Store:
         self._pending, self._compressor = pending, compressor
         self.md5, self._blocks, self._num_bytes = BackgroundMd5(), BlockSummer(), 0
 
-    def take(self, pieces: list[Data]) -> None:
-        """Compress and store a chunk."""
-        chunk = b"".join(pieces)
-        pieces.clear()
+    def take(self, items: list[Any], join: Callable[[list[Any]], bytes]) -> None:
+        """Make, compress and store a chunk."""
+        chunk = join(items)
+        items.clear()
         self._put(chunk if self._compressor is None else self._compressor.compress(chunk))
 
     def _put(self, chunk: bytes) -> None:
@@ -127,12 +139,12 @@ class _Store:
         return written
 
 
-def _store_all(pending: ObjectWriter, compressor: Compressor | None, chunks: Iterator[list[Data]]) -> Written:
+def _store_all(pending: ObjectWriter, compressor: Compressor | None, chunks: Iterator[_Chunk]) -> Written:
     """Store chunks until they end, and complete the object; or remove it, and raise what went wrong."""
     store = _Store(pending, compressor)
     try:
-        for pieces in chunks:
-            store.take(pieces)
+        for items, join in chunks:
+            store.take(items, join)
         return store.finish()
     except BaseException:
         store.md5.end()

@@ -14,11 +14,12 @@ from ..errors import ShardWriteError
 from ..formats.compression.compress import is_compressed
 from ..formats.limits import MAX_DECOMPRESSED_BYTES, MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
-from ..formats.sample import Sample, check_writable
+from ..formats.sample import Sample
 from ..formats.sample_index import index_url
 from ..formats.tar import END_OF_ARCHIVE
 from ..storage import open_store, publish
-from .shard_builder import ShardBuilder, pack_sample
+from .packed_sample import pack_sample
+from .shard_builder import ShardBuilder
 
 
 class SeriesState(Enum):
@@ -83,21 +84,20 @@ class RollingShardWriter:
         """Add a sample, with the result and the errors of ``ShardWriter.write``."""
         if self.state is not SeriesState.OPEN:
             raise ShardWriteError(f"{redact(self._url_of(0))}: this writer {self.state.value}; make a new one.")
-        key = check_writable(sample)
-        packed = pack_sample(key, sample, self._max_member_bytes)
+        packed = pack_sample(sample, self._max_member_bytes)
         shard = self._open
         if shard is not None:
             if shard.num_bytes + packed.num_bytes > self._max_bytes or len(shard.offsets) >= self._max_samples:
                 shard = None
             else:
-                shard.check_key(key)
+                shard.check_key(packed.key)
         try:
             finished = None
             if self._finishing is not None and (shard is None or self._finishing.upload.settled):
                 finished = self._settle(self._finishing)
             if shard is None:
                 shard = self._next_shard()
-            shard.add(key, packed)
+            shard.add(packed)
         except BaseException:  # how much of the shard was written is unknown, so it cannot be continued
             self.abort()
             raise

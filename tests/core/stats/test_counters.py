@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from torchdata_remote.core.stats import counters
-from torchdata_remote.core.stats.counters import FETCH, StageCounter, StageStats, timed
+from torchdata_remote.core.stats.counters import FETCH, StageCounter, StageStats
 from torchdata_remote.core.stats.spans import Span, watched
+from torchdata_remote.core.stats.timing import timed, timed_runs
 from torchdata_remote.core.stats.variable import STATS_VARIABLE
 
 
@@ -52,21 +53,21 @@ def test_watchers_receive_each_piece_of_work(clock: list[float]) -> None:
     assert stage.snapshot() == StageStats(items=1, num_bytes=12, wait_s=2.0, busy_s=4.0, requests=2)
 
 
-def test_watchers_of_the_consumer_receive_its_waits_and_items(clock: list[float]) -> None:
-    """Each wait, and each item with the waits within it, as long as they watch."""
+def test_watchers_of_the_consumer_receive_its_waits_and_runs(clock: list[float]) -> None:
+    """Each wait, and each run with the waits within it, as long as they watch."""
     outer, inner, spans = StageCounter("outer"), StageCounter("inner"), list[Span]()
 
-    def items() -> Iterator[int]:
+    def runs() -> Iterator[Iterator[int]]:
         for number in range(3):
             with inner.waiting():
                 clock[0] += 2
             clock[0] += 1
-            yield number
+            yield iter((number, number))
 
     with watched(spans.append, consumer=True):
-        for number in timed(items(), outer, within=inner):
+        for run in timed_runs(runs(), outer, within=inner):
             clock[0] += 50
-            if number == 1:
+            if 1 in run:
                 break
     start_s = spans[0].start_s
     assert [(span.stage, span.start_s - start_s, span.end_s - start_s, span.by_consumer) for span in spans] == [
@@ -77,20 +78,37 @@ def test_watchers_of_the_consumer_receive_its_waits_and_items(clock: list[float]
     ]
 
 
-@pytest.mark.parametrize("num_items", [0, 1, 255, 256, 257, 700])
-def test_each_item_is_timed(num_items: int, clock: list[float]) -> None:
+@pytest.mark.parametrize("num_runs", [0, 1, 255, 256, 257, 700])
+def test_each_run_is_timed(num_runs: int, clock: list[float]) -> None:
     """Without the time that its taker takes, and without what was waited for the stage before."""
     outer, inner = StageCounter("outer"), StageCounter("inner")
 
-    def items() -> Iterator[int]:
-        for number in range(num_items):
+    def runs() -> Iterator[Iterator[int]]:
+        for _ in range(num_runs):
             clock[0] += 3
             inner.add(wait_s=1)
-            yield number
+            yield iter((0, 1, 2))
 
-    for _ in timed(items(), outer, within=inner):
-        clock[0] += 50  # a training step
-    assert outer.snapshot() == StageStats(num_items, 0, 2.0 * num_items, 2.0 * num_items)
+    for run in timed_runs(runs(), outer, within=inner):
+        for _ in run:
+            clock[0] += 50  # a training step
+    assert outer.snapshot() == StageStats(3 * num_runs, 0, 2.0 * num_runs, 2.0 * num_runs)
+
+
+def test_runs_of_several_shards_in_turn_are_timed_each(clock: list[float]) -> None:
+    """What one of them waits for another stage does not count in the others."""
+    outer, inner = StageCounter("outer"), StageCounter("inner")
+
+    def runs(waits_s: float) -> Iterator[Iterator[int]]:
+        for _ in range(4):
+            clock[0] += 3 + waits_s
+            inner.add(wait_s=waits_s)
+            yield iter((0,))
+
+    shards = [timed_runs(runs(waits_s), outer, within=inner) for waits_s in (0, 5)]
+    for in_turn in zip(*shards, strict=True):
+        assert [list(run) for run in in_turn] == [[0], [0]]
+    assert outer.snapshot() == StageStats(8, 0, 24.0, 24.0)
 
 
 def test_work_of_other_threads_counts_as_waiting_only(clock: list[float]) -> None:
@@ -101,27 +119,28 @@ def test_work_of_other_threads_counts_as_waiting_only(clock: list[float]) -> Non
         clock[0] += 2
         yield 0
 
-    assert list(timed(items(), outer, within=inner, elsewhere=True)) == [0]
+    assert list(timed(items(), outer, within=inner)) == [0]
     assert outer.snapshot() == StageStats(wait_s=2.0)
 
 
-def test_timed_items_are_closed_early_and_counted(clock: list[float]) -> None:
-    """The source is closed, at once."""
+def test_timed_runs_are_closed_early_and_counted(clock: list[float]) -> None:
+    """The source is closed at once; of the last run, the items that were handed out count."""
     closed: list[bool] = []
 
-    def items() -> Iterator[int]:
+    def runs() -> Iterator[Iterator[int]]:
         try:
             clock[0] += 1
-            yield 0
+            yield iter((0, 1, 2))
         finally:
             closed.append(True)
 
     stage = StageCounter("stage")
-    counted = timed(items(), stage, within=StageCounter("inner"))
-    next(counted)
+    counted = timed_runs(runs(), stage, within=StageCounter("inner"))
+    run = next(counted)
+    assert [next(run), next(run)] == [0, 1]
     counted.close()
     assert closed == [True]
-    assert stage.snapshot() == StageStats(1, 0, 1.0, 1.0)
+    assert stage.snapshot() == StageStats(2, 0, 1.0, 1.0)
 
 
 def _counted_in_child(answers: multiprocessing.SimpleQueue[StageStats]) -> None:
@@ -154,28 +173,31 @@ def test_the_time_of_a_slow_reader_is_counted_twice_a_second(clock: list[float])
     """Not only after some hundred samples, which may be minutes."""
     stage, other = StageCounter("read"), StageCounter("fetch")
 
-    def samples() -> Iterator[int]:
+    def runs() -> Iterator[Iterator[int]]:
         for number in range(8):
             clock[0] += 0.2
-            yield number
+            yield iter((number,))
 
-    waits_s = [stage.snapshot().wait_s for _ in timed(samples(), stage, within=other)]
+    waits_s = [stage.snapshot().wait_s for run in timed_runs(runs(), stage, within=other) for _ in run]
     assert waits_s == pytest.approx([0, 0, 0, 0.6, 0.6, 0.6, 1.2, 1.2])
     assert stage.snapshot().items == 8
     assert stage.snapshot().wait_s == pytest.approx(1.6)
 
 
-def test_each_sample_is_counted_at_once(clock: list[float]) -> None:
-    """Although a lock is taken once for 256 samples: the last ones before a reader hangs are counted, too."""
+def test_each_sample_is_counted_at_once() -> None:
+    """Although a run is counted as a whole: those before a training step that hangs are counted, and no others."""
     stage, other = StageCounter("read"), StageCounter("fetch")
     own: list[int] = []
     added = set()
-    for _ in timed(iter(range(600)), stage, within=other):
-        own.append(stage.snapshot().items)
-        added.add(stage._items)
-    assert own == list(range(1, 601))
-    assert added == {0, 256, 512}
-    assert stage.snapshot().items == 600
+    runs = (iter(range(3)) for _ in range(600))
+    for run in timed_runs(runs, stage, within=other):
+        for _ in run:
+            own.append(stage.snapshot().items)
+            added.add(stage._items)
+    assert own == list(range(1, 1801))
+    # A lock is taken once for 256 runs
+    assert added == {0, 768, 1536}
+    assert stage.snapshot().items == 1800
 
 
 def test_one_thread_starts_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import pytest
 from torchdata_remote.core.concurrency_limit import ConcurrencyLimit
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.stats import counters
-from torchdata_remote.core.stats.counters import StageCounter, StageStats, timed
+from torchdata_remote.core.stats.counters import StageCounter, StageStats
+from torchdata_remote.core.stats.timing import timed_runs
 from torchdata_remote.core.threads.finalizer_lock import FinalizerLock
 from torchdata_remote.storage import registry as storage
 
@@ -130,8 +131,8 @@ def abandoned(finalize: Callable[[], object]) -> Generator[None, None, None]:
 def test_a_snapshot_of_counters_may_finalize_a_timed_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collector may run while the numbers are taken; what it finalizes counts in the same counter."""
     stage, other = StageCounter("stage"), StageCounter("other")
-    left = [timed(iter([1, 2]), stage, within=other)]
-    next(left[0])
+    left = [timed_runs(iter([iter([1, 2])]), stage, within=other)]
+    assert next(next(left[0])) == 1
 
     def collected(*numbers: float) -> StageStats:
         for generator in left:

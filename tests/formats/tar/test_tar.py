@@ -22,11 +22,11 @@ from torchdata_remote.formats.tar import (
     END_OF_ARCHIVE,
     TarOptions,
     pack_header,
-    pack_member,
     padding,
     read_members,
 )
 from torchdata_remote.formats.tar.header import _ustar
+from torchdata_remote.formats.tar.packing import is_plain, pack_plain_members
 
 URL = "s3://b/t-000.tar"
 Members = list[tuple[str, bytes]]
@@ -166,20 +166,24 @@ def test_tarfile_reads_names_at_the_borders() -> None:
 
 
 @given(
-    name=st.text(st.characters(max_codepoint=127), max_size=100),
-    size=st.integers(0, 0o77777777777) | st.sampled_from([0, 511, 512, 513, 0o77777777777]),
+    members=st.lists(
+        st.tuples(st.text(st.characters(max_codepoint=127), max_size=100), st.binary(max_size=1_100)), min_size=1
+    )
 )
-@example(name="\x7f" * 100, size=0o77777777777)
-def test_a_plain_header_packed_fast_equals_the_slow_one(name: str, size: int) -> None:
-    """The bytes are the same as those packed field by field."""
-    assert pack_header(name, size) == _ustar(b"", name.encode(), size, b"0")
+@example(members=[("\x7f" * 100, b""), ("", b"x" * 512), ("a.jpg", b"x" * 513)])
+def test_members_packed_together_equal_those_packed_one_by_one(members: list[tuple[str, bytes]]) -> None:
+    """Header, data and padding of each are the same bytes."""
+    names, values = zip(*members, strict=True)
+    expected = [pack_header(name, len(data)) + data + bytes(padding(len(data))) for name, data in members]
+    assert pack_plain_members(names, values) == b"".join(expected)
 
 
-@given(name=st.text(max_size=130), data=st.binary(max_size=1_100))
-@example(name="n" * 101, data=b"")
-def test_a_member_in_one_piece_is_header_data_and_padding(name: str, data: bytes) -> None:
-    """Whatever its name takes, and whatever is missing to whole blocks."""
-    assert pack_member(name, data) == pack_header(name, len(data)) + data + bytes(padding(len(data)))
+@given(name=st.text(max_size=130), size=st.integers(0, 1 << 40) | st.sampled_from([0o77777777777, 0o77777777777 + 1]))
+@example(name="n" * 100, size=0o77777777777)
+def test_a_plain_name_and_size_fit_into_one_header(name: str, size: int) -> None:
+    """Where members are packed together, none has an extended header."""
+    if is_plain(name, size):
+        assert pack_header(name, size) == _ustar(b"", name.encode(), size, b"0")
 
 
 def test_a_plain_name_takes_no_second_header() -> None:

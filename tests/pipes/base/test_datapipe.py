@@ -43,7 +43,7 @@ def test_items_cost_no_failed_attribute_lookup() -> None:
 
 
 def test_second_iterator_invalidates_the_first() -> None:
-    """torch's rule is unchanged."""
+    """torch's rule is unchanged; what the first one holds is released at once."""
     pipe = _Count()
     first = iter(pipe)
     next(first)

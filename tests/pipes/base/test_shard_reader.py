@@ -21,8 +21,8 @@ from tests.support.waiting import engine_threads, wait_for
 from torchdata_remote import raise_error
 from torchdata_remote.errors import MissingEndError, ShardReadError, StateError
 from torchdata_remote.formats.error_policy import OnBadShard, ShardErrorHandler
+from torchdata_remote.formats.grouping import SampleRun
 from torchdata_remote.formats.position import ReadPosition
-from torchdata_remote.formats.sample import Sample
 from torchdata_remote.pipes.base.shard_reader import ShardReader
 
 
@@ -34,7 +34,7 @@ class Letters(ShardReader):
     ) -> None:
         super().__init__(source, on_bad_shard=on_bad_shard, interleave=interleave, storage_options=None)
 
-    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[Sample]:
+    def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
         at = position.batch_offset = position.start.byte
         text = stream.read().decode()
         for at, letter in enumerate(text, at + 1):  # noqa: B020  # where the next one begins
@@ -44,7 +44,7 @@ class Letters(ShardReader):
                 raise ShardReadError(f"{url}: not accepted", url=url)
             self.skipped.count_member("letter")
             position.batch_offset, position.ended = at, at == position.start.byte + len(text)
-            yield {"__key__": letter, "__url__": url}
+            yield iter(({"__key__": letter, "__url__": url},))
 
 
 class Opened(IterDataPipe[Any]):
@@ -65,9 +65,9 @@ def keys(pipe: IterDataPipe[Any]) -> str:
     return "".join(sample["__key__"] for sample in pipe)
 
 
-def test_samples_in_is_abstract() -> None:
-    """Whoever forgets ``samples_in`` is told so."""
-    with pytest.raises(TypeError, match="samples_in"):
+def test_runs_in_is_abstract() -> None:
+    """A subclass without ``runs_in`` is refused."""
+    with pytest.raises(TypeError, match="runs_in"):
         ShardReader(IterableWrapper([]), on_bad_shard=raise_error, interleave=1, storage_options=None)  # type: ignore[abstract]
 
 

@@ -6,16 +6,13 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from operator import length_hint
+from typing import Any
 
 from .spans import Span, consumer_watchers, watchers
 from .variable import on_first_work
-
-T = TypeVar("T")
-
-_FLUSH_ITEMS, _FLUSH_S = 256, 0.5
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,30 @@ class StageStats:
 _NAMES = tuple(field.name for field in fields(StageStats))
 
 
+class NotAdded:
+    """Counts the items of runs, each when it is handed out, which costs nothing for a single one."""
+
+    def __init__(self) -> None:
+        # Items of all runs, and what is left of the last one: one object, so that other threads see both
+        self._runs: tuple[int, Iterator[Any]] = 0, iter(())
+
+    def add(self, run: Iterator[Any]) -> None:
+        """Count a run, whose length hint is exact, after the one before was handed out."""
+        self._runs = self._runs[0] + length_hint(run), run
+
+    def count(self) -> int:
+        """Return the number of items that were handed out."""
+        num_items, rest = self._runs
+        return num_items - length_hint(rest)
+
+    def take(self) -> int:
+        """Return that number, and count from 0 again."""
+        num_items, rest = self._runs
+        num_rest = length_hint(rest)
+        self._runs = num_rest, rest
+        return num_items - num_rest
+
+
 class StageCounter:
     """The counters of a stage, shared by all threads.
 
@@ -58,14 +79,14 @@ class StageCounter:
 
     def reset(self) -> None:
         """Set all counters to zero, with a new lock: in a forked child the old one may be held forever."""
-        # Reentrant, because the collector may run the `finally` of `timed` in a thread that holds the lock
+        # Reentrant, because the collector may run the `finally` of `timed_runs` in a thread that holds the lock
         self._lock = threading.RLock()
         self._items = self._num_bytes = self._requests = self._retries = 0
         self._wait_s = self._busy_s = 0.0
         # Start of each wait that has not ended, by a key of its own
         self._open_waits: dict[object, float] = {}
-        # Items of each iterator of `timed` that were not added yet, by its id
-        self._not_added: dict[int, list[int]] = {}
+        # Items of each iterator of `timed_runs` that were not added yet, by its id
+        self._not_added: dict[int, NotAdded] = {}
 
     @property
     def wait_s(self) -> float:
@@ -132,28 +153,27 @@ class StageCounter:
             take(Span(self.name, start_s, end_s, num_bytes, by_consumer=wait))
 
     @contextlib.contextmanager
-    def counting(self) -> Iterator[list[int]]:
-        """Yield a list for a number of items that belong to the stage although they were not added to it yet."""
-        own = [0]
+    def counting(self) -> Iterator[NotAdded]:
+        """Yield a counter of items that belong to the stage although they were not added to it yet."""
+        own = NotAdded()
         self._not_added[id(own)] = own
         try:
             yield own
         finally:
             self._not_added.pop(id(own), None)  # missing in a child that was forked meanwhile
 
-    def flush(self, own: list[int], took_s: float, *, elsewhere: bool) -> None:
+    def flush(self, own: NotAdded, took_s: float, *, elsewhere: bool) -> None:
         """Add items, whose number becomes 0, and the time that they took; not those that other threads counted."""
         took_s = max(0.0, took_s)
         with self._lock:  # no snapshot has them twice
-            count, own[0] = own[0], 0
-            self.add(items=0 if elsewhere else count, wait_s=took_s, busy_s=0.0 if elsewhere else took_s)
+            self.add(items=own.take(), wait_s=took_s, busy_s=0.0 if elsewhere else took_s)
 
     def snapshot(self) -> StageStats:
         """Return the current counters; a wait that has not ended counts up to now."""
         with self._lock:
             now_s = time.perf_counter()
             waited_s = self._wait_s + sum(now_s - started_s for started_s in self.open_waits_s)
-            items = self._items + sum(own[0] for own in list(self._not_added.values()))
+            items = self._items + sum(own.count() for own in list(self._not_added.values()))
             now = items, self._num_bytes, waited_s, self._busy_s, self._requests, self._retries
         return StageStats(*now)
 
@@ -162,43 +182,6 @@ LIST, FETCH, READ, DECODE = stages = tuple(StageCounter(name) for name in ("list
 _started_s = time.perf_counter()
 _idle = [True]  # empty once this process has done something
 _first_work_s: float | None = None
-
-
-def timed(
-    items: Iterator[T], stage: StageCounter, *, within: StageCounter, elsewhere: bool = False
-) -> Generator[T, None, None]:
-    """Yield the same items, and count the time that each took, without the time spent waiting for another stage.
-
-    Args:
-        items: closed with this iterator.
-        stage: that produces them.
-        within: the other stage.
-        elsewhere: whether other threads do the work of the stage and count it; then the time counts as waiting only.
-    """
-    clock = time.perf_counter
-    took_s, waited_s = 0.0, within.wait_s
-    with contextlib.nullcontext([0]) if elsewhere else stage.counting() as own:
-        try:
-            started_s = clock()
-            flush_at_s = started_s + _FLUSH_S
-            for item in items:
-                ended_s = clock()
-                took_s += ended_s - started_s
-                own[0] += 1
-                for take in consumer_watchers:
-                    take(Span(stage.name, started_s, ended_s, 0, by_consumer=True))
-                yield item
-                started_s = clock()
-                if own[0] >= _FLUSH_ITEMS or started_s >= flush_at_s:
-                    stage.flush(own, took_s - within.wait_s + waited_s, elsewhere=elsewhere)
-                    took_s, waited_s = 0.0, within.wait_s
-                    flush_at_s = started_s + _FLUSH_S
-            took_s += clock() - started_s
-        finally:
-            stage.flush(own, took_s - within.wait_s + waited_s, elsewhere=elsewhere)
-            close = getattr(items, "close", None)
-            if close is not None:
-                close()
 
 
 def elapsed_s() -> float:

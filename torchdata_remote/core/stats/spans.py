@@ -22,7 +22,7 @@ class Span(NamedTuple):
 
 watchers: list[Callable[[Span], object]] = []
 consumer_watchers: list[Callable[[Span], object]] = []
-"""Apart from the others, because to be told of each item costs a tenth of the time of a small sample."""
+"""Apart from the others, because few want to know of each wait."""
 
 
 @contextlib.contextmanager
@@ -31,8 +31,8 @@ def watched(take: Callable[[Span], object], *, consumer: bool = False) -> Iterat
 
     Args:
         take: the function.
-        consumer: whether it also gets each wait of the consumer, and each item of ``counters.timed``; the latter
-            include the waits within them.
+        consumer: whether it also gets each wait of the consumer, and each item of ``timing.timed`` and run of
+            ``timing.timed_runs``; the latter include the waits within them.
     """
     lists = [watchers, consumer_watchers] if consumer else [watchers]
     for one in lists:

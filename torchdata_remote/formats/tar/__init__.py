@@ -1,6 +1,6 @@
 """Read and write tar archives."""
 
-from .header import BLOCK, is_header, pack_header, pack_member, padding
+from .header import BLOCK, is_header, pack_header, padding
 from .member_headers import MemberHeader, read_member_headers
 from .member_offsets import MemberOffsets, first_name, read_member_offsets
 from .members import MemberBatch, NestedArchive, read_archives, read_member_batches, read_members
@@ -20,7 +20,6 @@ __all__ = [
     "first_name",
     "is_header",
     "pack_header",
-    "pack_member",
     "padding",
     "read_archives",
     "read_member_batches",

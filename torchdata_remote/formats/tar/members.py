@@ -15,11 +15,15 @@ from ..position import ReadPosition
 from .fast_path import FastPath
 from .header import BLOCK, padding
 from .parser import TarOptions, TarParser
+from .vector_scan import Found
 
 Data = bytes | memoryview
-MemberBatch = tuple[list[str], Iterable[Data]]
+MemberBatch = tuple[list[str], list[Data]]
 
 _ONE = (0,)
+
+# Members are copied in batches that fit into a processor's cache; 60 is a multiple of 2 to 6 members of a sample
+_BATCH_MEMBERS, _BATCH_BYTES = 60, 256 << 10
 
 
 def read_members(
@@ -39,15 +43,15 @@ def read_members(
             ends early, or data after its end. The message has the offset.
     """
     for names, values in read_member_batches(parts, url=url, options=replace(options or TarOptions(), copy=True)):
-        yield from zip(names, cast(Iterable[bytes], values), strict=True)
+        yield from zip(names, cast(list[bytes], values), strict=True)
 
 
 def read_member_batches(
     parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions, position: ReadPosition | None = None
 ) -> Iterator[MemberBatch]:
-    """Like :func:`read_members`, in batches: the names of many members, and an iterable of their data.
+    """Like :func:`read_members`, in batches: names of members, and a list of their data.
 
-    The data of a batch are slices until they are taken, in order. ``position`` is set to where its members begin.
+    A batch has at most 60 members, and about 256 KiB if data are copied. ``position`` is set to where they begin.
     """
     position = position or ReadPosition()
     parser, fast_path = TarParser(parts, url, options), FastPath(options.max_member_bytes)
@@ -55,11 +59,13 @@ def read_member_batches(
     while True:
         found = fast_path.members_from(cursor.view, cursor.position)
         if found is not None:
-            position.batch_offset, position.batch_starts = cursor.part_offset - BLOCK, found.starts
             view, cursor.position = cursor.view, found.after
-            slices = map(view.__getitem__, map(slice, found.starts, found.ends))
-            yield found.names, map(memoryview.tobytes, slices) if options.copy else slices
-            del view, slices  # or they would keep the part in memory until the next one arrives
+            for names, starts, ends in _in_batches(found, _BATCH_BYTES if options.copy else sys.maxsize):
+                position.batch_offset, position.batch_starts = cursor.part_offset - BLOCK, starts
+                slices = map(view.__getitem__, map(slice, starts, ends))
+                yield names, list(map(memoryview.tobytes, slices) if options.copy else slices)
+                del slices
+            del view  # or it would keep the part in memory until the next one arrives
             continue
         member = parser.next_member()
         if member is None:
@@ -68,6 +74,14 @@ def read_member_batches(
         name, size = member
         position.batch_offset, position.batch_starts = parser.member_start, _ONE
         yield [name], [_data(parser, name, size, options.copy)]
+
+
+def _in_batches(found: Found, max_bytes: int) -> Iterator[tuple[list[str], list[int], list[int]]]:
+    names, starts, ends = found.names, found.starts, found.ends
+    step = max(1, min(_BATCH_MEMBERS, len(names) * max_bytes // (found.after - starts[0] + BLOCK)))
+    for first in range(0, len(names), step):
+        after = first + step
+        yield names[first:after], starts[first:after], ends[first:after]
 
 
 def _data(parser: TarParser, name: str, size: int, copy: bool) -> Data:

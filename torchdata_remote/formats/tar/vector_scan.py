@@ -27,12 +27,15 @@ _MIN_CHAIN = 4
 _WORD = int.from_bytes(b"usta", "little")
 _DIGIT = np.uint8(ord("0"))
 _BYTES_AT_0_2_4_6 = np.uint64(0x00FF00FF00FF00FF)
+# Of a header: name to type
+_FIRST_WORDS = 20
 _LANE = np.uint64(0xFFFF)
 _SIZE_WEIGHTS = 8 ** np.arange(10, -1, -1, dtype=np.int64)
 _CHECKSUM_WEIGHTS = 8 ** np.arange(5, -1, -1, dtype=np.int64)
 
 Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
 
 
@@ -111,16 +114,30 @@ def _sizes(headers: Bytes) -> tuple[Ints, Bools]:
 
 def _checksums_fit(headers: Bytes) -> Bools:
     """Return whether the checksum fields are plain, six digits, and correct."""
-    words = headers.view("<u8")
-    lanes = ((words & _BYTES_AT_0_2_4_6) + ((words >> np.uint64(8)) & _BYTES_AT_0_2_4_6)).sum(axis=1)
-    # 64 words of at most 510: no overflow
-    sums = sum((lanes >> np.uint64(shift)) & _LANE for shift in (0, 16, 32, 48))
     field = headers[:, 148:156]
     digits, plain = _digits(field[:, :6])
     expected = digits.astype(np.int64) @ _CHECKSUM_WEIGHTS
     plain &= ((field[:, 6:] | 0x20) == 0x20).all(axis=1)
-    plain &= np.asarray(sums, np.int64) - field.sum(axis=1, dtype=np.int64) + 8 * 0x20 == expected
+    plain &= _byte_sums(headers) - field.sum(axis=1, dtype=np.int64) + 8 * 0x20 == expected
     return plain
+
+
+def _byte_sums(headers: Bytes) -> Ints:
+    """Return the sum of the bytes of each header."""
+    words = headers.view("<u8")
+    # What follows the type is the same in nearly all headers: compared at a third of the time of a sum
+    is_other = (words[:, _FIRST_WORDS:] != words[:1, _FIRST_WORDS:]).any(axis=1)
+    sums = _sums(words[:, :_FIRST_WORDS]) + _sums(words[:1, _FIRST_WORDS:])
+    if is_other.any():
+        sums[is_other] = _sums(words[is_other])
+    return sums
+
+
+def _sums(words: Words) -> Ints:
+    """Return the sum of the bytes of each row."""
+    lanes = ((words & _BYTES_AT_0_2_4_6) + ((words >> np.uint64(8)) & _BYTES_AT_0_2_4_6)).sum(axis=1)
+    # At most 64 words of 510: no overflow
+    return np.asarray(sum((lanes >> np.uint64(shift)) & _LANE for shift in (0, 16, 32, 48)), np.int64)
 
 
 def _texts(names: Sequence[bytes]) -> list[str]:

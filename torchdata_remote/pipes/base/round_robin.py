@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ class InterleavedSource(Protocol[T_co]):
 
 def round_robin(
     sources: Iterable[InterleavedSource[T]], num_open: int, waiting: deque[InterleavedSource[T]] | None = None
-) -> Iterator[T]:
+) -> Generator[T, None, None]:
     """Interleave ``num_open`` sources, one item of each in turn; the next source replaces one that is exhausted.
 
     The order is determined by the lengths of the sources alone. A source is taken from ``sources`` when its turn comes,

@@ -13,12 +13,14 @@ from ...core.frameworks.collating import check_item
 from ...core.iter_datapipe import Filter, IterDataPipe
 from ...core.options import FetchOptions, StorageOptions
 from ...core.processes.parent_watch import end_worker_with_trainer
-from ...core.stats.counters import FETCH, READ, timed
+from ...core.stats.counters import FETCH, READ
+from ...core.stats.timing import timed, timed_runs
 from ...core.urls import redact, split_sample_range
 from ...errors import RemoteDataError, StateError
 from ...fetch.listing.source_argument import pipe_of
 from ...fetch.session import FetchSession
 from ...formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, Skipped, raise_error
+from ...formats.grouping import SampleRun
 from ...formats.position import Position, ReadPosition
 from ...formats.sample import Sample, describe_item
 from .chain import Snapshot, all_pipes
@@ -30,7 +32,7 @@ from .split_guard import SplitReader, require_split
 
 
 class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
-    """Base of the pipes that read samples from shards. A subclass implements ``samples_in`` for its format.
+    """Base of the pipes that read samples from shards. A subclass implements ``runs_in`` for its format.
 
     The state consists of the open shards in the order of the round robin, each with the position of its next sample,
     and the number of the next shard. Checks across samples, such as that of repeated keys, restart at these positions.
@@ -100,14 +102,15 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
                 for shard in progress.open:
                     shard.close()
                 raise
-            samples = round_robin(self._upcoming(streams, progress), self._interleave, progress.open)
-            with closing(timed(samples, READ, within=FETCH)) as timed_samples:
-                handed_out = progress.followed(timed_samples) if self._is_followed else timed_samples
-                for sample in handed_out:
-                    check_item(self, sample, where=describe_item(sample))
-                    yield sample
-                    break
-                yield from handed_out
+            with closing(timed(streams, READ, within=FETCH)) as opened:
+                shards = self._upcoming(opened, progress)
+                with closing(round_robin(shards, self._interleave, progress.open)) as samples:
+                    handed_out = progress.followed(samples) if self._is_followed else samples
+                    for sample in handed_out:
+                        check_item(self, sample, where=describe_item(sample))
+                        yield sample
+                        break
+                    yield from handed_out
 
     def _upcoming(self, streams: Iterator[tuple[str, Any]], progress: Progress) -> Iterator[OpenShard]:
         for url, stream in streams:
@@ -157,7 +160,8 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
     def _shard(self, url: str, stream: Any, position: ReadPosition) -> Generator[Sample, None, None]:
         try:
             with ShardErrorHandler(url, self._on_bad_shard, self.skipped, self._on_bad_member) as guard:
-                yield from self.samples_in(url, stream, guard, position)
+                for run in timed_runs(self.runs_in(url, stream, guard, position), READ, within=FETCH):
+                    yield from run
         finally:
             stream.close()
 
@@ -175,8 +179,8 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         self._session = self._session.for_lanes(num_streams)
 
     @abstractmethod
-    def samples_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[Sample]:
-        """Read the samples of one shard.
+    def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
+        """Read the samples of one shard, in runs as those of ``formats.grouping.sample_runs``.
 
         Args:
             url: without credentials, for samples and errors.
