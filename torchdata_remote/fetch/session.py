@@ -57,6 +57,11 @@ def _with_parents(path: str) -> Iterator[str]:
         path = os.path.dirname(path)
 
 
+def connection_of(options: FetchOptions) -> Connection:
+    """Return how to connect to the stores of a session."""
+    return Connection(options.backend, options.retry.progress_timeout_s)
+
+
 class ActiveSession:
     """The running half of a session. Its threads stop with the last lane, unless the session is kept.
 
@@ -68,7 +73,7 @@ class ActiveSession:
 
     def __init__(self, options: FetchOptions) -> None:
         self.options = options
-        self.connection = Connection(options.backend, options.retry.progress_timeout_s)
+        self.connection = connection_of(options)
         self.cache = None
         if options.cache_dir is not None and options.cache_bytes is not None:
             self.cache = _open_cache(options.cache_dir, options.cache_bytes)
