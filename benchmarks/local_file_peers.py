@@ -45,24 +45,24 @@ def list_of_paths(job: Job) -> Iterator[int]:
     return (len(sample["jpg"]) for sample in pipe)
 
 
-def remote_files(make: Callable[[object, list[int]], list[tuple[bytes, str]]]) -> Callable[[Job], Iterator[int]]:
+def remote_files(make: Callable[[object, list[int]], list[tuple[str, bytes]]]) -> Callable[[Job], Iterator[int]]:
     def read(job: Job) -> Iterator[int]:
         import torchdata_remote as tdr
 
         dataset = tdr.RemoteFiles(job.bucket)
         for start in range(0, len(dataset), BATCH):
             found = make(dataset, list(range(start, min(start + BATCH, len(dataset)))))
-            yield from (len(data) for data, _ in found)
+            yield from (len(data) for _, data in found)
 
     return read
 
 
-def batch(dataset: object, indices: list[int]) -> list[tuple[bytes, str]]:
-    found: list[tuple[bytes, str]] = dataset.__getitems__(indices)  # type: ignore[attr-defined]
+def batch(dataset: object, indices: list[int]) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = dataset.__getitems__(indices)  # type: ignore[attr-defined]
     return found
 
 
-def items(dataset: object, indices: list[int]) -> list[tuple[bytes, str]]:
+def items(dataset: object, indices: list[int]) -> list[tuple[str, bytes]]:
     return [dataset[index] for index in indices]  # type: ignore[index]
 
 

@@ -16,14 +16,13 @@ from ..core.stats.counters import FETCH
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import PoolClosedError, next_item
 from ..core.urls import redact
+from .lookahead import Lookahead
 from .object_download import ObjectDownload, Part
 from .range_download import ObjectVersion
 from .range_reader import read_range
 from .session import FetchSession
 
 _OBJECTS_WAITING = 4
-# Sizes are asked for this fraction of the memory budget ahead: it covers a round trip of usual stores
-_ASKED_AHEAD = 4
 
 
 class PartScheduler:
@@ -164,24 +163,12 @@ class PartScheduler:
             del self._unplanned[download]
 
     def _ask_for_sizes(self) -> None:  # with the lock held
-        """Request the first parts of the next objects of unknown size: the responses report their sizes.
-
-        So many that sizes are known when parts can be planned, and no more: large objects that are read later would
-        hold the memory budget.
-        """
-        ahead_bytes, lane_bytes = 0, self._session.lane_bytes(self._num_lanes)
-        share_bytes, expected_bytes = self.options.share_bytes(lane_bytes), self._session.expected_bytes
-        for number, download in enumerate(self._unplanned):
-            if number >= self.options.interleave and ahead_bytes > lane_bytes // _ASKED_AHEAD:
+        lane_bytes = self._session.lane_bytes(self._num_lanes)
+        lookahead = Lookahead(lane_bytes, self.options, self._part_bytes, self._session.expected_bytes)
+        for download in lookahead.unasked(self._unplanned, self._unasked):
+            if not self._has_room_for(download):
                 return
-            part_bytes = self._part_bytes[download.mapped]
-            if download in self._unasked:
-                if not self._has_room_for(download):
-                    return
-                self._plan(download)
-                if not self._unasked:
-                    return
-            ahead_bytes += min(share_bytes, download.unplanned_bytes(expected_bytes or 2 * part_bytes))
+            self._plan(download)
 
     def _may_plan(self, download: ObjectDownload) -> bool:  # with the lock held
         """Whether a part can be added ahead, within the object's share if several streams are read at once."""
