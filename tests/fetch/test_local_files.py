@@ -48,7 +48,7 @@ def test_small_files_are_read_without_a_thread(tmp_path: Path, in_order: bool, i
     assert [type(stream) for stream in streams] == [FileStream] * 3
     assert [stream.read() for stream in streams] == contents
     assert [stream.number for stream in streams] == ([0, 1, 2] if in_order else [None] * 3)
-    assert engine_threads() == before
+    assert engine_threads() <= before, "none was started"
     done = FETCH.snapshot() - counted
     assert (done.items, done.requests, done.num_bytes) == (3, 3, 70_005)
 
