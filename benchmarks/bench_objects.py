@@ -23,6 +23,7 @@ LITTLES_LAW_PER_S = 32 / LATENCY_S  # so many answers can 32 in flight get each 
 SIDES = {  # name: peer, in flight, fraction of the objects
     "ours-32": ("ours", 32, 1),
     "ours-128": ("ours", 128, 1),
+    "ours-512": ("ours", 512, 1),
     "s3fs-32": ("s3fs", 32, 1),
     "s3fs-128": ("s3fs", 128, 1),
     "s3fs-default": ("s3fs-default", 128, 2),
@@ -35,7 +36,7 @@ SIDES = {  # name: peer, in flight, fraction of the objects
     "ceiling-32": ("ceiling", 32, 1),
     "ceiling-128": ("ceiling", 128, 1),
 }
-QUICK = ("ours-32", "ours-128", "s3fs-128", "s3torchconnector-32", "ceiling-32", "ceiling-128")
+QUICK = ("ours-32", "ours-128", "ours-512", "s3fs-128", "s3torchconnector-32", "ceiling-32", "ceiling-128")
 
 
 def of_littles_law(readings: Round) -> float | None:
@@ -45,6 +46,7 @@ def of_littles_law(readings: Round) -> float | None:
 TARGETS = (
     Target("ours, 32 in flight, of Little's law", of_littles_law, 0.85),
     Target("ours, 32 in flight, against the ceiling", faster("ours-32", "ceiling-32")),
+    Target("ours, 512 in flight, against 128", faster("ours-512", "ours-128"), 0.95),
     Target("ours, 128 in flight, against s3fs at its best", faster("ours-128", "s3fs-32", "s3fs-128"), 7),
     Target("ours, 128 in flight, against s3fs as it comes", faster("ours-128", "s3fs-default")),
 )

@@ -30,6 +30,8 @@ SHARDS, LOOSE = "shards", "loose"
 SIDES = {  # name: peer, in flight, fraction of the shards
     "ours-16": ("ours", 16, 1),
     "ours-32": ("ours", 32, 1),
+    "brace-16": ("ours-brace", 16, 1),
+    "http-16": ("ours-http", 16, 1),
     "s3fs": ("s3fs", 16, 2),
     "s3fs-open": ("s3fs-open", 1, 8),
     "s3torchconnector": ("s3torchconnector", 1, 2),
@@ -40,7 +42,7 @@ SIDES = {  # name: peer, in flight, fraction of the shards
     "ceiling-16": ("ceiling", 16, 1),
     "ceiling-32": ("ceiling", 32, 1),
 }
-QUICK = ("ours-16", "s3torchconnector", "webdataset", "s3fs", "ceiling-16")
+QUICK = ("ours-16", "brace-16", "http-16", "s3torchconnector", "webdataset", "s3fs", "ceiling-16")
 
 
 def peak_rss(readings: Round) -> float | None:
@@ -51,6 +53,8 @@ TARGETS = (
     Target("ours, 16 in flight, against WebDataset pipe:curl", faster("ours-16", "webdataset"), 12),
     Target("ours, 16 in flight, against s3torchconnector", faster("ours-16", "s3torchconnector"), 6),
     Target("ours, 16 in flight, against the ceiling", faster("ours-16", "ceiling-16"), 0.85),
+    Target("a brace range, against the listed prefix", faster("brace-16", "ours-16"), 0.95),
+    Target("a list of http URLs, against the listed prefix", faster("http-16", "ours-16"), 0.95),
     Target("ours, 16 in flight, peak RSS above idle at max_buffer_bytes=128 MiB, MiB", peak_rss, 192, at_most=True),
 )
 

@@ -33,6 +33,22 @@ def ours(job: Job) -> Iterator[int]:
     return sample_bytes(IterableWrapper(urls).async_prefetch(max_in_flight=job.in_flight).shard_tar_reader())
 
 
+def ours_brace(job: Job) -> Iterator[int]:
+    """The names of the shards only: the first response to each reports its size. The client is made before."""
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    list(IterableWrapper([f"s3://{job.bucket}/"]).list_remote())
+    urls = IterableWrapper([f"s3://{job.bucket}/{{{','.join(job.names)}}}"]).list_remote()
+    return sample_bytes(urls.async_prefetch(max_in_flight=job.in_flight).shard_tar_reader())
+
+
+def ours_http(job: Job) -> Iterator[int]:
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    urls = IterableWrapper([f"{job.endpoint_url}/{job.bucket}/{name}" for name in job.names])
+    return sample_bytes(urls.async_prefetch(max_in_flight=job.in_flight).shard_tar_reader())
+
+
 def s3fs_cat(job: Job) -> Iterator[int]:
     """``cat``, which is s3fs's way to ask for many ranges of a file at once, of the next shards in threads."""
     import s3fs
@@ -132,6 +148,8 @@ WEBDATASET = ("webdataset", "webdataset.tariterators")
 
 PEERS = {
     "ours": Peer(OURS, ours, "torchdata_remote, {} in flight", "torchdata_remote"),
+    "ours-brace": Peer(OURS, ours_brace, "the same, a brace range, {} in flight", "torchdata_remote"),
+    "ours-http": Peer(OURS, ours_http, "the same, a list of http URLs, {} in flight", "torchdata_remote"),
     "s3fs": Peer(("s3fs", *WEBDATASET), s3fs_cat, "s3fs cat + WebDataset's tar reader, {} ranges", "s3fs"),
     "s3fs-open": Peer(("s3fs", *WEBDATASET), s3fs_open, "s3fs open + WebDataset's tar reader", "s3fs"),
     "s3torchconnector": Peer(

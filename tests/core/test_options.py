@@ -178,6 +178,29 @@ def test_parts_leave_room_in_the_buffer(max_in_flight: int, max_buffer_bytes: in
     assert mapped_bytes == 256 << 10 or 2 * num_lanes * mapped_bytes <= max_buffer_bytes
 
 
+@given(
+    max_in_flight=st.integers(1, 500),
+    max_buffer_bytes=st.integers(1, 1 << 32),
+    num_lanes=st.integers(1, 30),
+    interleave=st.integers(2, 100),
+)
+def test_streams_read_in_turn_have_room_for_a_part_each(
+    max_in_flight: int, max_buffer_bytes: int, num_lanes: int, interleave: int
+) -> None:
+    """For two if so many requests are allowed at once; parts are never larger than without interleaving."""
+    options = FetchOptions(max_in_flight=max_in_flight, max_buffer_bytes=max_buffer_bytes, interleave=interleave)
+    part_bytes, num_streams = options.actual_part_bytes(num_lanes=num_lanes), num_lanes * interleave
+    assert part_bytes <= dataclasses.replace(options, interleave=1).actual_part_bytes(num_lanes=num_lanes)
+    wanted_parts = 2 * num_streams if num_streams <= max_in_flight else num_streams
+    assert part_bytes == 256 << 10 or wanted_parts * part_bytes <= max_buffer_bytes
+
+
+def test_the_default_chain_has_parts_of_4_mib() -> None:
+    """16 shards in turn, 16 requests and 128 MiB: two parts for each shard."""
+    assert FetchOptions(interleave=16).actual_part_bytes() == 4 << 20
+    assert FetchOptions().actual_part_bytes() == 6 << 20
+
+
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("num_lanes", [1, 100])
 def test_parts_of_a_chosen_size_have_it(mapped: bool, num_lanes: int) -> None:

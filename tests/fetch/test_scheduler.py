@@ -130,6 +130,56 @@ def test_requests_wait_for_the_consumer_at_the_bound() -> None:
         assert len(store.reads) <= 8 + 99
 
 
+def test_large_objects_of_unknown_size_hold_no_memory_before_their_turn() -> None:
+    """While the first one is read, the bound is spent on it and the next ones, as if sizes were listed."""
+    with store_of({f"{number}": bytes(40) for number in range(20)}) as store:
+        opened = threading.Event()
+        store.before_read = lambda path, start: opened.wait(DEADLINE_S) and None
+        iterator = streams(store, options(max_in_flight=30, part_bytes=10, max_buffer_bytes=80), listed=False)
+        _, first = next(iterator)
+        opened.set()
+        wait_for(lambda: len(store.reads) == 8 and store.running == 0)
+        paths = [path for path, *_ in store.reads]
+        assert set(paths) <= {"0", "1", "2"}
+        assert first.read() == bytes(40)
+        assert [stream.read() for _, stream in iterator] == [bytes(40)] * 19
+        assert len(store.reads) <= 4 * 20, "the first part of an object reports its size"
+
+
+def test_small_objects_of_unknown_size_are_fetched_as_many_at_once_as_listed_ones() -> None:
+    """Once responses show that they are small, each costs one request, and all in flight are used."""
+    with store_of({f"{number}": bytes(5) for number in range(60)}) as store:
+        full = threading.Event()
+
+        def before_read(path: str, start: int) -> None:
+            if store.running == 8:
+                full.set()
+            if int(path) >= 20:
+                assert full.wait(DEADLINE_S)
+
+        store.before_read = before_read
+        for _, stream in streams(store, options(max_in_flight=8, part_bytes=10, max_buffer_bytes=100), listed=False):
+            stream.read()
+        assert len(store.reads) == 60
+
+
+def test_streams_of_unknown_size_that_are_read_in_turn_are_all_requested_at_once() -> None:
+    """None of them waits for its first part because others were opened before it."""
+    with store_of({f"{number}": bytes(100) for number in range(6)}) as store:
+        chosen = replace(options(max_in_flight=6, part_bytes=10, max_buffer_bytes=60), interleave=6)
+        full = threading.Event()
+
+        def before_read(path: str, start: int) -> None:
+            if store.running == 6:
+                full.set()
+            assert full.wait(DEADLINE_S)
+
+        store.before_read = before_read
+        iterator = streams(store, chosen, listed=False)
+        opened = [next(iterator) for _ in range(6)]
+        assert [stream.read() for _, stream in opened] == [bytes(100)] * 6
+
+
 def test_an_object_larger_than_the_bound_streams() -> None:
     """An object streams through a bound that is smaller than itself, and than one part."""
     data = os.urandom(5_000)

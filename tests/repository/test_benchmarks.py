@@ -222,3 +222,9 @@ def test_bench_loaders_prints_the_way_of_a_batch() -> None:
         r"^(uint8|float32), (?:stacked|written into the batch)( +\d+\.\d\d ms){3}$", printed, re.MULTILINE
     )
     assert len(rows) == 4, printed
+
+
+def test_bench_local_files_runs_and_prints_its_table() -> None:
+    """The ratio of ours against plain Python."""
+    printed = printed_by("bench_local_files.py", "--quick", "--peers", "plain", "stream-files")
+    assert re.search(r"^stream_files, CPU against open and read: \d+\.\d+", printed, re.MULTILINE)

@@ -56,9 +56,10 @@ def store_of(objects: dict[str, bytes]) -> Iterator[FakeStore]:
     """Let every URL be read from this store."""
     store = FakeStore(objects)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "torchdata_remote.fetch.object_download.open_store", lambda url, options, connection: (store, str(url))
-        )
+        for user in ("object_download", "local_files"):
+            patch.setattr(
+                f"torchdata_remote.fetch.{user}.open_store", lambda url, options, connection: (store, str(url))
+            )
         yield store
 
 

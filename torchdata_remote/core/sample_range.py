@@ -26,7 +26,7 @@ def split_part_url(url: str) -> tuple[str, tuple[int, int] | None]:
     Raises:
         ValueError: if only the first of the two marks is left.
     """
-    match = _PART.fullmatch(url)
+    match = _PART.fullmatch(url) if url.startswith("samples+") else None
     if match is None:
         return url, None
     first, last, marked = int(match[1]), int(match[2]), match[3]

@@ -130,6 +130,8 @@ def split_url(url: str) -> tuple[str, str, str]:
     """
     if not isinstance(url, str):
         raise UrlError(f"Expected a URL as str, got {type(url).__name__}: {url!r:.200}")
+    if url.startswith("file:///") and "\0" not in url:
+        return "file", "", url[7:]
     match = _SCHEME.match(url)
     if match is None:
         return "file", "", _local_path(url)
@@ -196,6 +198,8 @@ def redact(url: str) -> str:
     'https://host/a.tar'
     """
     shown = str(url)
+    if "@" not in shown and "?" not in shown and "#" not in shown:
+        return shown
     http = _HTTP_URL.search(shown)
     if http is not None:
         shown = shown[: http.end()] + re.split(r"[?#]", shown[http.end() :], maxsplit=1)[0]

@@ -72,7 +72,7 @@ def _tasks(
                 return
             with stream:
                 try:
-                    data = stream.read()
+                    data = stream.whole()
                 except RemoteDataError as error:
                     yield partial(_failed, url, error)
                 else:

@@ -86,6 +86,15 @@ class ObjectDownload:
         size = self.planned_bytes + part_bytes if self.size is None else self.size
         return min(part_bytes, self._end(size) - self.planned_bytes)
 
+    def unplanned_bytes(self, expected_bytes: int) -> int:
+        """Bytes for which no part is planned.
+
+        Args:
+            expected_bytes: size of an object whose size is unknown.
+        """
+        size = self.size if self.size is not None else self._listed_size
+        return max(0, self._end(expected_bytes if size is None else size) - self.planned_bytes)
+
     def plan(self, part_bytes: int) -> Part:
         """Add the next part, of at most ``part_bytes``."""
         num_bytes = self.next_part_bytes(part_bytes)

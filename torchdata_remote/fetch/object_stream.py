@@ -88,6 +88,10 @@ class ObjectStream(io.BufferedIOBase):
             if view:
                 yield view
 
+    def whole(self) -> bytes:
+        """Read the rest of the object."""
+        return self.read()
+
     def read(self, size: int | None = -1, /) -> bytes:
         self._check_open()
         limit = -1 if size is None else size

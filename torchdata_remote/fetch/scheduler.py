@@ -16,6 +16,7 @@ from ..core.stats.counters import FETCH
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import PoolClosedError, next_item
 from ..core.urls import redact
+from .lookahead import Lookahead
 from .object_download import ObjectDownload, Part
 from .range_download import ObjectVersion
 from .range_reader import read_range
@@ -40,6 +41,7 @@ class PartScheduler:
         self._pool, self._lock = self._session.pool, FinalizerLock(self._leave)
         self._reserved_bytes = 0
         self._unplanned: dict[ObjectDownload, None] = {}  # in order
+        self._unasked: dict[ObjectDownload, None] = {}  # those of unknown size without a request
         self._being_read: dict[ObjectDownload, None] = {}  # in order; includes completely planned ones
         self._waiting_for_room = 0  # unplanned objects that the memory budget holds back; counted to 4
         self._users = 1  # the owner, and every open object
@@ -58,6 +60,8 @@ class PartScheduler:
 
     def _register(self, download: ObjectDownload) -> None:  # with the lock held
         self._unplanned[download] = None
+        if download.size is None:
+            self._unasked[download] = None
 
     def has_room(self) -> bool:
         """Whether more objects should be opened, to have something to plan when bytes are consumed."""
@@ -122,6 +126,7 @@ class PartScheduler:
                 self._release_bytes(part, part.reserved_bytes)
             download.parts.clear()
             self._unplanned.pop(download, None)
+            self._unasked.pop(download, None)
             self._being_read.pop(download, None)
         if self._users == 0:
             self._session.leave()
@@ -141,9 +146,13 @@ class PartScheduler:
             if not download.can_plan() or not self._has_room_for(download):
                 break
             self._plan(download)
+        if self._unasked:
+            self._ask_for_sizes()
         finished = []
         for download in self._unplanned:
-            while self._waiting_for_room == 0 and self._may_plan(download) and self._has_room_for(download):
+            while self._waiting_for_room == 0 and download.size is not None and self._has_room_for(download):
+                if not self._may_plan(download):
+                    break
                 self._plan(download)
             if download.completely_planned():
                 finished.append(download)
@@ -152,6 +161,14 @@ class PartScheduler:
                 break  # many may be open; the following ones wait anyway
         for download in finished:
             del self._unplanned[download]
+
+    def _ask_for_sizes(self) -> None:  # with the lock held
+        lane_bytes = self._session.lane_bytes(self._num_lanes)
+        lookahead = Lookahead(lane_bytes, self.options, self._part_bytes, self._session.expected_bytes)
+        for download in lookahead.unasked(self._unplanned, self._unasked):
+            if not self._has_room_for(download):
+                return
+            self._plan(download)
 
     def _may_plan(self, download: ObjectDownload) -> bool:  # with the lock held
         """Whether a part can be added ahead, within the object's share if several streams are read at once."""
@@ -164,6 +181,7 @@ class PartScheduler:
 
     def _plan(self, download: ObjectDownload) -> bool:  # with the lock held
         """Add the next part and queue its request; returns ``False`` if the pool is closed."""
+        self._unasked.pop(download, None)
         part = download.plan(self._part_bytes[download.mapped])
         self._reserved_bytes += part.reserved_bytes
         try:
@@ -220,6 +238,8 @@ class PartScheduler:
         if (version.size, version.etag, version.end) == (download.size, download.etag, part.end):
             return  # nothing new; taking the lock would slow down many threads
         with self._lock:
+            if download.size is None:
+                self._session.expect(version.size)
             download.learn(version)
             if not download.closed:
                 self._release_bytes(part, part.reserved_bytes - (version.end - part.start))

@@ -17,6 +17,7 @@ from ..storage import Connection, broken_link
 from .cache.disk_cache import DiskCache
 
 _CACHE_ADVICE = "Pass a folder of a local disk that this user can create and write to."
+_RECENT_SIZES = 4  # weight of a size in the expected one: a quarter
 
 
 class _Event(Enum):
@@ -56,6 +57,11 @@ def _with_parents(path: str) -> Iterator[str]:
         path = os.path.dirname(path)
 
 
+def connection_of(options: FetchOptions) -> Connection:
+    """Return how to connect to the stores of a session."""
+    return Connection(options.backend, options.retry.progress_timeout_s)
+
+
 class ActiveSession:
     """The running half of a session. Its threads stop with the last lane, unless the session is kept.
 
@@ -67,7 +73,7 @@ class ActiveSession:
 
     def __init__(self, options: FetchOptions) -> None:
         self.options = options
-        self.connection = Connection(options.backend, options.retry.progress_timeout_s)
+        self.connection = connection_of(options)
         self.cache = None
         if options.cache_dir is not None and options.cache_bytes is not None:
             self.cache = _open_cache(options.cache_dir, options.cache_bytes)
@@ -77,6 +83,7 @@ class ActiveSession:
         self._num_lanes = 0  # lanes with open objects
         self._num_opening = 0  # lanes that may open more
         self._num_started = 0  # lanes of the current pass
+        self.expected_bytes: int | None = None  # size of the next object, from those before; for unknown sizes
         self.kept = False  # whether threads outlive the last lane
         self._pid = os.getpid()
 
@@ -116,6 +123,11 @@ class ActiveSession:
             self.kept = False
         if self._num_lanes == 0 and not self.kept:
             self.pool.close()
+
+    def expect(self, num_bytes: int) -> None:
+        """Record the size of an object whose size was unknown."""
+        expected = num_bytes if self.expected_bytes is None else self.expected_bytes
+        self.expected_bytes = expected + (num_bytes - expected) // _RECENT_SIZES
 
     def lane_bytes(self, num_expected: int) -> int:
         """Return a lane's share of the memory budget, among open lanes and those expected to start."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from ..core.stats.counters import FETCH
 from ..core.urls import redact, split_sample_range
 from ..errors import RemoteDataError, StateError
 from .listing.source_argument import url_of
+from .local_files import LocalFiles, Numbered, stream_files
 from .object_download import ObjectDownload
 from .object_stream import ObjectStream
 from .sample_ranges import wanted_bytes
@@ -34,11 +36,22 @@ def stream_objects(
     Raises:
         StateError: if there are fewer URLs than the state expects.
     """
+    source, files = _numbered(urls, state), LocalFiles(session)
+    while True:
+        fetched, source = yield from stream_files(files, source, in_order=session.options.in_order)
+        for first in fetched:
+            yield from _fetch(chain([first], fetched), session)
+            break
+        else:
+            return
+
+
+def _fetch(source: Iterator[Numbered], session: FetchSession) -> Generator[tuple[str, ObjectStream], None, None]:
+    """Open objects as streams that the session's threads fetch."""
     options = session.options
     scheduler = PartScheduler(session) if options.in_order else UnorderedScheduler(session)
     ahead: dict[ObjectDownload, tuple[str, ObjectStream]] = {}  # opened and not handed out, in order
     try:
-        source = _numbered(urls, state)
         ended: Exception | None = None
         num_ahead, most_ahead = 2 * options.max_in_flight, _OBJECTS_AHEAD * options.max_in_flight
         while True:
@@ -72,7 +85,7 @@ def _open(scheduler: PartScheduler, session: FetchSession, url: str, number: int
     return ObjectStream(scheduler, whole, number, max(first, start), stop)
 
 
-def _numbered(urls: Iterable[str], state: StreamsState | None) -> Iterator[tuple[int, str, int]]:
+def _numbered(urls: Iterable[str], state: StreamsState | None) -> Iterator[Numbered]:
     """Yield number, URL and first byte of each object to open."""
     first, again = (state["next"], state.get("again", [])) if state is not None else (0, [])
     source = (url_of(url, of="async_prefetch") for url in urls)
@@ -104,6 +117,13 @@ def parts_of(url: str, stream: Any, piece_bytes: int = 1 << 20) -> Iterator[byte
         return
     while piece := _read(url, stream, piece_bytes):
         yield piece
+
+
+def whole_of(url: str, stream: Any) -> bytes:
+    """Return the bytes of a file-like object."""
+    whole = getattr(stream, "whole", None)
+    data: bytes = b"".join(parts_of(url, stream)) if whole is None else whole()
+    return data
 
 
 def _read(url: str, stream: Any, piece_bytes: int) -> bytes:

@@ -12,7 +12,7 @@ from ..core.urls import object_path, redact, split_sample_range
 from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
 from ..fetch.session import FetchSession
-from ..fetch.streams import parts_of
+from ..fetch.streams import whole_of
 from ..formats.sample import KEY, URL, Sample, split_key
 from .base.datapipe import StatefulPipe
 from .base.input_streams import number_of, open_first, part_refused, require_number, streams_of
@@ -65,8 +65,9 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
         warmed_up, self._warmed_up = self._warmed_up, None
         for url, stream in warmed_up or streams_of(self.source_datapipe, self._session, state):
             try:
-                if split_sample_range(url)[1] is not None:
-                    raise part_refused(split_sample_range(url)[0], type(self).__name__)
+                whole, samples = split_sample_range(url)
+                if samples is not None:
+                    raise part_refused(whole, type(self).__name__)
                 key, extension = split_key(object_path(url))
                 if not key or not extension:
                     raise SampleError(
@@ -75,7 +76,7 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
                         "list it first: IterableWrapper([url]).list_remote().file_reader().",
                         url=redact(url),
                     )
-                data = b"".join(parts_of(url, stream))
+                data = whole_of(url, stream)
                 self._latest = number_of(stream)
                 yield {KEY: key, URL: redact(url), extension: data}
             finally:

@@ -4,7 +4,7 @@ from .entry_table import EntryTable
 from .listing.folder import list_folder
 from .listing.pages import list_prefix, list_tables
 from .local.names import PARTIAL_SUFFIX, broken_link, broken_link_error, is_internal_name, symlink_error
-from .local.store import LocalStore
+from .local.store import LocalStore, version_of
 from .option_names import check_options
 from .protocol import Answer, Entry, FolderStore, ObjectWriter, Page, RangeNotSatisfiableError, Store, single_chunk
 from .registry import Connection, open_store, publish, read_whole
@@ -33,4 +33,5 @@ __all__ = [
     "read_whole",
     "single_chunk",
     "symlink_error",
+    "version_of",
 ]

@@ -97,7 +97,8 @@ class FetchOptions:
         max_in_flight: concurrent requests, each in a thread of its own.
         part_bytes: objects larger than this are fetched in ranged parts of this size, in parallel. ``None`` is
             8 MiB, or less if ``max_in_flight`` parts would fill more than three quarters of ``max_buffer_bytes``: the
-            rest holds downloaded parts until the consumer asks for them, so that no request has to wait.
+            rest holds downloaded parts until the consumer asks for them, so that no request has to wait. Streams that
+            are read in turn have room for two parts each, up to ``2 * max_in_flight`` parts, and for one at least.
         max_buffer_bytes: bound on all bytes that are fetched or being fetched and not yet consumed. One part is always
             allowed, so an object larger than the bound still streams through.
         in_order: whether objects are returned in the order of their URLs, or as they are complete.
@@ -149,4 +150,10 @@ class FetchOptions:
         if mapped:
             return max(_MIN_PART_BYTES, min(_MAPPED_PART_BYTES, self.max_buffer_bytes // (2 * num_lanes)))
         num_parts = max(self.max_in_flight, 2 * num_lanes)
-        return max(_MIN_PART_BYTES, min(8 * MIB, self.max_buffer_bytes * 3 // (4 * num_parts)))
+        part_bytes = min(8 * MIB, self.max_buffer_bytes * 3 // (4 * num_parts))
+        if self.interleave > 1:
+            # Of each stream one part is consumed while the next one is fetched, as far as requests are allowed
+            num_streams = num_lanes * self.interleave
+            num_parts = max(min(2 * num_streams, 2 * self.max_in_flight), num_streams)
+            part_bytes = min(part_bytes, self.max_buffer_bytes // num_parts)
+        return max(_MIN_PART_BYTES, part_bytes)

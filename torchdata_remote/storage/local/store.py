@@ -26,12 +26,13 @@ def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
     return translate_errors(from_os, f"file://{path}", transient=False)
 
 
-def _etag(status: os.stat_result) -> str:
+def version_of(status: os.stat_result) -> str:
+    """Return the etag of a file: its change time, size and inode."""
     return f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}"
 
 
 def _entry(path: str, status: os.stat_result) -> Entry:
-    return Entry(path, status.st_size, _etag(status), status.st_mtime)
+    return Entry(path, status.st_size, version_of(status), status.st_mtime)
 
 
 class LocalStore:
@@ -83,12 +84,12 @@ class LocalStore:
         with _errors_of(path), open(path, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             size = status.st_size
-            if etag is not None and etag != _etag(status):
+            if etag is not None and etag != version_of(status):
                 raise from_status(412, "", f"file://{path}")
             if start and start >= size:
                 raise RangeNotSatisfiableError(f"file://{path} ends at byte {size:,}.", url=f"file://{path}")
             stop = size if end is None else min(end, size)
-            return Answer(start, stop, size, _etag(status), single_chunk(map_file(file.fileno(), start, stop)))
+            return Answer(start, stop, size, version_of(status), single_chunk(map_file(file.fileno(), start, stop)))
 
     def create(self, path: str, *, overwrite: bool, durable: bool = True) -> _LocalWriter:
         """Start to write a file. Without ``durable`` it may be missing or incomplete after a crash of the machine."""
