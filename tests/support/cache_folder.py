@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import sqlite3
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
+from torchdata_remote.fetch.cache.entry import DamagedError
 from torchdata_remote.fetch.cache.object_table import ENTRY, ObjectTable, identify
 
 DEADLINE_S = 60
@@ -22,6 +24,13 @@ URL, ETAG = "s3://photos/a", '"1"'
 
 
 LARGE = 1 << 40
+
+
+ALONE = 1_000  # bytes of a cache in which objects of more than 3 bytes have a file for themselves
+
+
+# Where there is one, a file system in memory: SQLite waits for a disk when a cache is made and left
+IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -92,8 +101,14 @@ def keep(disk: DiskCache, data: bytes, url: str = URL, etag: str = ETAG) -> bool
 
 
 def kept(disk: DiskCache, size: int, url: str = URL, etag: str = ETAG) -> bytes | None:
+    """The bytes of an object, if it is in the cache; one that is damaged is dropped."""
     found = disk.find(url, size, etag)
-    return None if found is None else bytes(found.view(0, None))
+    try:
+        return None if found is None else bytes(found.view(0, None))
+    except (DamagedError, EOFError):
+        assert found is not None
+        disk.drop(found)
+        return None
 
 
 def path_of(disk: DiskCache, folder: str | Path, data: bytes, url: str = URL) -> Path:

@@ -121,17 +121,13 @@ class Catalog:
         with self._lock:
             self._packs[pack.number] = pack
 
-    def add(self, entry: Entry, crc32s: Sequence[int], *, alone: bool, at_once: bool) -> None:
+    def add(self, entry: Entry, crc32s: Sequence[int], *, alone: bool) -> None:
         """Add an object that was stored. Others see it after the next exchange.
 
         Args:
             entry: where it is.
             crc32s: of its blocks.
             alone: whether its pack has no other objects.
-            at_once: whether to exchange now.
-
-        Raises:
-            OSError: if the index cannot be written.
         """
         with self._lock:
             before = self._table.get(entry.key)
@@ -141,8 +137,14 @@ class Catalog:
             if len(crc32s) > 1:
                 self._crc32s[entry.pack] = tuple(crc32s[1:])
             self._changes.entries.append((entry, crc32s, alone))
-            is_due = at_once or len(self._changes.entries) >= _MAX_OBJECTS
-        if is_due and time.monotonic() > self._retry_at:
+
+    def publish(self, *, at_once: bool) -> None:
+        """Exchange if there are many changes, or at once.
+
+        Raises:
+            OSError: if the index cannot be written.
+        """
+        if (at_once or len(self._changes.entries) >= _MAX_OBJECTS) and time.monotonic() > self._retry_at:
             try:
                 self.exchange(lambda: None)
             except OSError:
@@ -157,6 +159,11 @@ class Catalog:
                 self._table.add(dropped)
                 self._changes.entries.append((dropped, (), False))
                 self._changes.replaced[entry.pack] += entry.size
+
+    def has_lost(self, pack: int) -> bool:
+        """Whether the file of a pack was found missing or replaced."""
+        with self._lock:
+            return self._table.is_gone(pack)
 
     def abandon(self, pack: int) -> None:
         """Give up a pack of which the file was removed. Safe in a finalizer."""
@@ -213,7 +220,7 @@ class Catalog:
         for pack, group in groupby(changes.entries, lambda one: one[0].pack):
             added = list(group)
             entries, rest = [entry for entry, _, _ in added], added[0][1][1:]
-            self._last_batch = self._index.add_batch(
+            batch = self._index.add_batch(
                 pack,
                 pack_entries(entries),
                 struct.pack(f"<{len(rest)}I", *rest),
@@ -221,6 +228,7 @@ class Catalog:
                 live=sum(entry.size for entry in entries),
                 is_complete=added[0][2],
             )
+            self._last_batch = max(self._last_batch, batch)
         self._index.record_reads(changes.read_bytes, changes.sample, changes.used_packs)
         self._index.record_replaced(changes.replaced)
         for pack in changes.lost_packs:

@@ -7,6 +7,7 @@ crashed is noticed when it is read, and fetched again. Files of other users are 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -58,6 +59,8 @@ class DiskCache:
     def drop(self, found: CachedFile) -> None:
         """Drop a damaged object, unless another one has replaced it."""
         self._catalog.drop(found.entry)
+        with contextlib.suppress(OSError):  # others will notice the damage, too
+            self._catalog.publish(at_once=True)
 
     def fill(self, url: str, num_bytes: int, etag: str) -> CacheEntryWriter | None:
         """Start to store an object; ``None`` if there is no room for it.
@@ -76,10 +79,10 @@ class DiskCache:
         self._writers[token] = None
 
         def complete(crc32s: list[int]) -> None:
+            entry = Entry(key, version, place.offset, num_bytes, crc32s[0] if crc32s else 0, place.pack.number)
+            self._catalog.add(entry, crc32s, alone=place.alone)
             self._writers.pop(token, None)
-            first = crc32s[0] if crc32s else 0
-            entry = Entry(key, version, place.offset, num_bytes, first, place.pack.number)
-            self._catalog.add(entry, crc32s, alone=place.alone, at_once=place.alone or not self._writers)
+            self._catalog.publish(at_once=place.alone or not self._writers)
 
         def end(is_complete: bool) -> None:
             self._writers.pop(token, None)

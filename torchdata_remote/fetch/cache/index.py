@@ -16,6 +16,7 @@ from typing import Any
 
 from ...core.threads.forks import hold_forks
 from .folder import make_own_folder, open_own_file
+from .object_table import DROPPED
 
 _BUSY_S = 2.0  # another process is stopped in a transaction
 MAX_SAMPLED = 1 << 32
@@ -40,6 +41,7 @@ CREATE INDEX batches_of_pack ON batches (pack)
 CREATE TABLE reads (clock INTEGER, name INTEGER)
 CREATE INDEX reads_by_clock ON reads (clock)
 """
+_NOT_DAMAGED = re.compile("locked|readonly|full|unable to open|disk I/O")
 _inherited: list[sqlite3.Connection] = []  # of a forked parent; closing one here could disturb it
 
 
@@ -59,10 +61,10 @@ class CacheIndex:
         self._path, self.user, self._pid = os.path.join(folder, "index.sqlite"), user, os.getpid()
         try:
             token = self._open()
-        except sqlite3.OperationalError as error:
-            raise OSError(f"{self._path}: {error}") from error
-        except sqlite3.DatabaseError:  # damaged: the cache starts empty
-            for end in ("", "-wal", "-shm", "-journal"):
+        except (sqlite3.Error, TypeError) as error:  # TypeError: no state
+            if _NOT_DAMAGED.search(str(error)):
+                raise OSError(f"{self._path}: {error}") from error
+            for end in ("", "-wal", "-shm", "-journal"):  # the cache starts empty
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._path + end)
             token = self._open()
@@ -121,17 +123,18 @@ class CacheIndex:
         return self.execute("SELECT id, pack, entries, crc32s FROM batches WHERE id > ? ORDER BY id", last).fetchall()
 
     def add_batch(self, pack: int, entries: bytes, crc32s: bytes, *, filled: int, live: int, is_complete: bool) -> int:
-        """Add objects of one pack; return the batch."""
-        cursor = self.execute("INSERT INTO batches (pack, entries, crc32s) VALUES (?, ?, ?)", pack, entries, crc32s)
-        self.execute(
+        """Add objects of one pack; return the batch, 0 if the pack was removed."""
+        updated = self.execute(
             "UPDATE packs SET filled = max(filled, ?), live = live + ?, open = open AND NOT ? WHERE id = ?",
             filled,
             live,
             is_complete,
             pack,
         )
-        assert cursor.lastrowid is not None
-        return cursor.lastrowid
+        if pack != DROPPED and not updated.rowcount:
+            return 0
+        cursor = self.execute("INSERT INTO batches (pack, entries, crc32s) VALUES (?, ?, ?)", pack, entries, crc32s)
+        return cursor.lastrowid or 0
 
     def record_replaced(self, num_bytes: Mapping[int, int]) -> None:
         """Record how many bytes of each pack are not valid any more."""

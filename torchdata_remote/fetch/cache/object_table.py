@@ -83,6 +83,10 @@ class ObjectTable:
         """Drop all objects of a pack that was removed."""
         self._gone.add(pack)
 
+    def is_gone(self, pack: int) -> bool:
+        """Whether a pack was removed."""
+        return pack in self._gone
+
     def _merge(self, entries: npt.NDArray[np.void]) -> None:
         recent = np.array([tuple(entry) for entry in self._recent.values()], ENTRY)
         every = np.concatenate([self._sorted, recent, entries])
@@ -92,4 +96,3 @@ class ObjectTable:
         self._sorted = every[is_last & ~np.isin(every["pack"], list(self._gone))]
         self._keys = np.ascontiguousarray(self._sorted["key"])
         self._recent = {}
-        self._gone = {DROPPED}

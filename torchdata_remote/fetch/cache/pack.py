@@ -26,20 +26,32 @@ def pack_path(folder: str, number: int) -> str:
     return os.path.join(folder, f"{number}.pack")
 
 
+class _Descriptor:
+    """Closes a descriptor. An object with ``__del__`` can still be had from a weak reference while that runs."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        os.close(self._number)
+
+
 class Pack:
     """An open pack. It is not removed while this object exists.
 
     Args:
         folder: of all packs.
         number: of this one.
-        descriptor: of its file; closed with this object.
+        descriptor: of its file; closed with this object, of which a process has one, by a weak reference.
     """
 
     def __init__(self, folder: str, number: int, descriptor: int) -> None:
         self.path, self.number, self.descriptor = pack_path(folder, number), number, descriptor
+        self._closing = _Descriptor(descriptor)
 
-    def __del__(self) -> None:
-        os.close(self.descriptor)
+    def is_removed(self) -> bool:
+        """Whether the file has no name any more, so that no other process can read it."""
+        return os.fstat(self.descriptor).st_nlink == 0
 
 
 def _locked(folder: str, number: int, flags: int, lock: int) -> Pack:

@@ -67,6 +67,8 @@ class Room:
         with self._lock:
             if self._open is None or num_bytes > self._packed_bytes or self._end + num_bytes > self._reserved:
                 return None
+            if self._catalog.has_lost(self._open.number):
+                return None
             self._end += num_bytes
             return Place(self._open, self._end - num_bytes, alone=False)
 
@@ -111,10 +113,14 @@ class Room:
         """Reserve room for several objects of this size: in the open pack, another process's, or a new one."""
         with self._lock:
             pack, end, start = self._open, self._end, self._reserved
-            if pack is not None and end + num_bytes > self._pack_bytes:
+            is_lost = pack is not None and (self._catalog.has_lost(pack.number) or pack.is_removed())
+            if is_lost or end + num_bytes > self._pack_bytes:
                 self._open = None
         if pack is not None and self._open is None:
-            self._space.seal(pack, end)
+            if is_lost:
+                self._catalog.abandon(pack.number)
+            else:
+                self._space.seal(pack, end)
             pack = None
         if pack is None:
             adopted = self._space.recover(adoptable_bytes=self._pack_bytes - num_bytes)
