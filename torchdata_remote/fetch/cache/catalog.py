@@ -6,6 +6,8 @@ what other processes stored.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import struct
 import threading
 import time
@@ -23,7 +25,7 @@ from .reuse import reuse_window
 from .space import PackSpace
 
 _MAX_OBJECTS = 256  # stored or read between two exchanges
-_EXCHANGES = 8  # at least, while as many bytes are read as the cache may hold
+_EXCHANGES = 32  # at least, while as many bytes are read as the cache may hold
 _MISS_S = 0.05  # at least between two exchanges because of misses
 _RETRY_S = 5.0  # after an exchange that failed
 _MAX_UNTOLD = 1 << 16  # objects that are remembered for the others if exchanges fail
@@ -63,6 +65,7 @@ class Catalog:
         self._last_batch, self._sampled = 0, MAX_SAMPLED
         self._since_sample = [0, 0]  # sampled reads, and bytes
         self._lock, self.exchanging = threading.RLock(), threading.RLock()
+        self._pid = os.getpid()
         self.num_exchanges, self._exchanged_at, self._retry_at = 0, 0.0, 0.0
         self.exchange(lambda: None)
 
@@ -193,6 +196,12 @@ class Catalog:
                 self._exchanged_at = time.monotonic()
                 self._forget_removed()
             return result
+
+    def __del__(self) -> None:
+        """Exchange what is left. No other thread uses this object."""
+        if hasattr(self, "_retry_at") and os.getpid() == self._pid:
+            with contextlib.suppress(OSError):
+                self.exchange(lambda: None)
 
     def _restore(self, changes: _Changes) -> None:
         with self._lock:

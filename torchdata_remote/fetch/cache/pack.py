@@ -6,8 +6,10 @@ that is read or written stays, and one of a killed process is recognised.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import time
 
 from .folder import is_own_file
 
@@ -18,6 +20,7 @@ except ImportError:  # Windows
 has_locks = fcntl is not None
 
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_TRIES, _WAIT_S = 10, 0.002  # to open a pack
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -66,7 +69,13 @@ def open_pack(folder: str, number: int, user: int) -> Pack:
     Raises:
         OSError: if it was removed, is being removed, or other users may have written it.
     """
-    pack = _locked(folder, number, 0, fcntl.LOCK_SH)
+    for _ in range(_TRIES):  # another process looks whether it is in use
+        with contextlib.suppress(BlockingIOError):
+            pack = _locked(folder, number, 0, fcntl.LOCK_SH)
+            break
+        time.sleep(_WAIT_S)
+    else:
+        raise BlockingIOError(errno.EWOULDBLOCK, "It is being removed", pack_path(folder, number))
     if not is_own_file(os.fstat(pack.descriptor), user):
         raise PermissionError(errno.EPERM, "Other users may have written it", pack.path)
     return pack

@@ -18,6 +18,7 @@ from .reuse import reuse_window
 
 _MAX_EVICTION_S = 0.05  # in one go
 _MAX_VICTIMS = 1_024
+_SLACK = 1.25  # what other processes read is recorded a little later
 
 
 class Adopted(NamedTuple):
@@ -64,7 +65,7 @@ class PackSpace:
             yield from self._select("NOT open ORDER BY last_use")
         window = reuse_window(self._index.reads(), clock)
         if window is not None:
-            yield from self._select("NOT open AND last_use < ? ORDER BY last_use", clock - window)
+            yield from self._select("NOT open AND last_use < ? ORDER BY last_use", clock - round(_SLACK * window))
 
     def _select(self, condition: str, *values: int) -> Iterator[int]:
         for (number,) in self._index.execute(
