@@ -59,8 +59,10 @@ def test_links_and_folders_in_place_of_objects_are_ignored(tmp_path: Path, inste
         assert kept(disk, 5) == b"abcde"
 
 
-def test_a_cache_that_became_read_only_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it contains is found, and nothing is added."""
+def test_a_cache_that_became_read_only_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it contains is found, and nothing is added, with one warning."""
     disk = DiskCache(str(tmp_path), 1_000)
     keep(disk, b"abc")
 
@@ -70,8 +72,11 @@ def test_a_cache_that_became_read_only_is_used(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(CacheIndex, "execute", refuse)
     for _ in range(1_000):
         assert kept(disk, 3) == b"abc"
-    with pytest.raises(OSError, match="readonly"):
-        keep(disk, bytes(100), "another")
+    for number in range(9):
+        assert not keep(disk, bytes(100), f"{number}")
+    [record] = caplog.records
+    assert "is not cached: " in record.getMessage()
+    assert "readonly" in record.getMessage()
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 9, b"x" * 9_000, None])

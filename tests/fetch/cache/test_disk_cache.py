@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -427,5 +428,8 @@ def test_a_process_that_is_stopped_does_not_stop_others(tmp_path: Path, monkeypa
             keep(disk, bytes(100), "meanwhile")
         for _ in range(1_000):
             assert kept(disk, 100, "before") == bytes(100)
+            assert not keep(disk, bytes(100), "not tried")
         stopped.execute("ROLLBACK")
+    later = time.monotonic() + 6
+    monkeypatch.setattr(time, "monotonic", lambda: later)
     assert keep(disk, bytes(100), "after")

@@ -66,6 +66,7 @@ class Catalog:
         self._since_sample = [0, 0]  # sampled reads, and bytes
         self._lock, self.exchanging = threading.RLock(), threading.RLock()
         self._pid = os.getpid()
+        self.problem: BaseException | None = None  # of the last exchange that failed
         self.num_exchanges, self._exchanged_at, self._retry_at = 0, 0.0, 0.0
         self.exchange(lambda: None)
 
@@ -80,25 +81,25 @@ class Catalog:
             entry = self._table.get(key)
             is_due = changes.num_reads >= _MAX_OBJECTS or changes.read_bytes * _EXCHANGES >= self._max_bytes
         is_missing = entry is None or entry.version != version
-        now = time.monotonic()
-        if (is_due or (is_missing and now - self._exchanged_at > _MISS_S)) and now > self._retry_at:
+        if (is_due or (is_missing and time.monotonic() > self._exchanged_at + _MISS_S)) and self.may_exchange():
             self._try_exchange()
-        with self._lock:
-            entry = self._table.get(key)
-            if entry is not None and entry.version == version:
-                self._changes.used_packs.add(entry.pack)
-                return entry
-        if entry is not None:  # the object was replaced
-            self.drop(entry)
+            with self._lock:
+                entry = self._table.get(key)
+        if entry is None or entry.version == version:
+            return entry
+        self.drop(entry)  # the object was replaced
         return None
+
+    def may_exchange(self) -> bool:
+        """Whether it is worth a try: no exchange has failed just before."""
+        return time.monotonic() > self._retry_at
 
     def _try_exchange(self) -> None:
         """Exchange, unless another thread does, or it fails: then the changes are kept for the next one."""
         if self.exchanging.acquire(blocking=False):
             try:
-                self.exchange(lambda: None)
-            except OSError:
-                self._retry_at = time.monotonic() + _RETRY_S
+                with contextlib.suppress(OSError):
+                    self.exchange(lambda: None)
             finally:
                 self.exchanging.release()
 
@@ -106,6 +107,7 @@ class Catalog:
         """Return the pack of an entry, and the checksums of the object; ``None`` if it was removed."""
         with self._lock:
             pack = self._packs.get(entry.pack)
+            self._changes.used_packs.add(entry.pack)
         if pack is None:
             try:
                 pack = open_pack(self._index.packs, entry.pack, self._index.user)
@@ -147,12 +149,8 @@ class Catalog:
         Raises:
             OSError: if the index cannot be written.
         """
-        if (at_once or len(self._changes.entries) >= _MAX_OBJECTS) and time.monotonic() > self._retry_at:
-            try:
-                self.exchange(lambda: None)
-            except OSError:
-                self._retry_at = time.monotonic() + _RETRY_S
-                raise
+        if (at_once or len(self._changes.entries) >= _MAX_OBJECTS) and self.may_exchange():
+            self.exchange(lambda: None)
 
     def drop(self, entry: Entry) -> None:
         """Drop a damaged object."""
@@ -165,8 +163,7 @@ class Catalog:
 
     def has_lost(self, pack: int) -> bool:
         """Whether the file of a pack was found missing or replaced."""
-        with self._lock:
-            return self._table.is_gone(pack)
+        return self._table.is_gone(pack)
 
     def abandon(self, pack: int) -> None:
         """Give up a pack of which the file was removed. Safe in a finalizer."""
@@ -188,8 +185,10 @@ class Catalog:
                     self._pull()
                     self._push(changes)
                     result = inside()
-            except BaseException:
+            except BaseException as error:
                 self._restore(changes)
+                self.problem = error
+                self._retry_at = time.monotonic() + _RETRY_S
                 raise
             finally:
                 self.num_exchanges += 1
@@ -202,6 +201,7 @@ class Catalog:
         if hasattr(self, "_retry_at") and os.getpid() == self._pid:
             with contextlib.suppress(OSError):
                 self.exchange(lambda: None)
+        self._index.close()
 
     def _restore(self, changes: _Changes) -> None:
         with self._lock:

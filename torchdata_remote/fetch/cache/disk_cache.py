@@ -73,6 +73,8 @@ class DiskCache:
             return None
         place = self._room.take(num_bytes)
         if place is None:
+            if not self._catalog.may_exchange():
+                self.warn_once(f"{redact(url)} is not cached: {self._catalog.problem}")
             return None
         key, version = identify(url, num_bytes, etag)
         token = object()

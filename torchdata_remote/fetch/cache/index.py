@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import sqlite3
+import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -42,6 +43,7 @@ CREATE TABLE reads (clock INTEGER, name INTEGER)
 CREATE INDEX reads_by_clock ON reads (clock)
 """
 _NOT_DAMAGED = re.compile("locked|readonly|full|unable to open|disk I/O")
+_DAMAGE = sqlite3.Error, TypeError, ValueError, struct.error  # values may be of any type then
 _inherited: list[sqlite3.Connection] = []  # of a forked parent; closing one here could disturb it
 
 
@@ -61,7 +63,7 @@ class CacheIndex:
         self._path, self.user, self._pid = os.path.join(folder, "index.sqlite"), user, os.getpid()
         try:
             token = self._open()
-        except (sqlite3.Error, TypeError) as error:  # TypeError: no state
+        except _DAMAGE as error:
             if _NOT_DAMAGED.search(str(error)):
                 raise OSError(f"{self._path}: {error}") from error
             for end in ("", "-wal", "-shm", "-journal"):  # the cache starts empty
@@ -109,7 +111,7 @@ class CacheIndex:
                 if self._connection.in_transaction:
                     with contextlib.suppress(sqlite3.Error):
                         self.execute("ROLLBACK")
-                if isinstance(error, sqlite3.Error):
+                if isinstance(error, _DAMAGE):
                     raise OSError(f"{self._path}: {error}") from error
                 raise
 
@@ -182,12 +184,10 @@ class CacheIndex:
         """Return the share of objects in the sample, of 2**32."""
         return int(self.execute("SELECT sampled FROM state").fetchone()[0])
 
-    def __del__(self) -> None:
-        connection = getattr(self, "_connection", None)
-        if connection is None:
-            return
+    def close(self) -> None:
+        """Close the connection. In a forked child, which has a copy, it stays open."""
         if os.getpid() != self._pid:
-            _inherited.append(connection)
+            _inherited.append(self._connection)
         else:
             with hold_forks():
-                connection.close()
+                self._connection.close()

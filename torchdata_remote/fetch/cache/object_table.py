@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -26,15 +27,13 @@ class Entry(NamedTuple):
     pack: int
 
 
+@lru_cache(4_096)
 def identify(url: str, num_bytes: int, etag: str) -> tuple[int, int]:
     """Return key and version of an object: 64 bits of SHA-256 each."""
-    name = url.encode(errors="surrogateescape")
-    version = b"%b\n%d\n%b" % (name, num_bytes, etag.encode(errors="surrogateescape"))
-    return _hash(name), _hash(version)
-
-
-def _hash(data: bytes) -> int:
-    return int.from_bytes(hashlib.sha256(data).digest()[:8], "little")
+    name = hashlib.sha256(url.encode(errors="surrogateescape"))
+    key = name.digest()[:8]
+    name.update(b"\n%d\n%b" % (num_bytes, etag.encode(errors="surrogateescape")))
+    return int.from_bytes(key, "little"), int.from_bytes(name.digest()[:8], "little")
 
 
 def pack_entries(entries: list[Entry]) -> bytes:
@@ -58,7 +57,7 @@ class ObjectTable:
         """Return the entry of a key, if its object is in the cache."""
         entry = self._recent.get(key)
         if entry is None:
-            at = int(np.searchsorted(self._keys, np.uint64(key)))
+            at = int(self._keys.searchsorted(np.uint64(key)))
             if at == len(self._keys) or self._keys[at] != key:
                 return None
             entry = Entry(*self._sorted[at].item())

@@ -43,7 +43,7 @@ class Room:
             OSError: if the disk is full, or the folder cannot be used.
         """
         place = self._from_open_pack(num_bytes)
-        if place is None and not self._was_refused(num_bytes):
+        if place is None and not self._was_refused(num_bytes) and self._catalog.may_exchange():
             with self._catalog.exchanging:
                 place = self._from_open_pack(num_bytes)  # another thread may have made room
                 if place is None and not self._was_refused(num_bytes) and self._is_clean():
