@@ -12,12 +12,12 @@ import struct
 import threading
 import time
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TypeVar
 
+from .changes import Changes
 from .index import MAX_SAMPLED, CacheIndex
 from .object_table import DROPPED, Entry, ObjectTable, pack_entries
 from .pack import Pack, open_pack, remove_pack
@@ -28,23 +28,9 @@ _MAX_OBJECTS = 256  # stored or read between two exchanges
 _EXCHANGES = 32  # at least, while as many bytes are read as the cache may hold
 _MISS_S = 0.05  # at least between two exchanges because of misses
 _RETRY_S = 5.0  # after an exchange that failed
-_MAX_UNTOLD = 1 << 16  # objects that are remembered for the others if exchanges fail
 _SAMPLED = 128  # reads, after which the sample is looked at
 
 T = TypeVar("T")
-
-
-@dataclass
-class _Changes:
-    """What happened since the last exchange."""
-
-    entries: list[tuple[Entry, Sequence[int], bool]] = field(default_factory=list)  # checksums; whether alone in a pack
-    replaced: Counter[int] = field(default_factory=Counter)  # pack -> bytes that are not valid any more
-    used_packs: set[int] = field(default_factory=set)
-    lost_packs: set[int] = field(default_factory=set)
-    sample: list[tuple[int, int]] = field(default_factory=list)
-    num_reads: int = 0
-    read_bytes: int = 0
 
 
 class Catalog:
@@ -60,7 +46,7 @@ class Catalog:
         self.space = PackSpace(index, max_bytes)
         self._table, self._crc32s = ObjectTable(), dict[int, tuple[int, ...]]()
         self._packs: weakref.WeakValueDictionary[int, Pack] = weakref.WeakValueDictionary()
-        self._changes = _Changes()
+        self._changes = Changes()
         self._abandoned: deque[int] = deque()  # packs; filled by finalizers
         self._last_batch, self._sampled = 0, MAX_SAMPLED
         self._since_sample = [0, 0]  # sampled reads, and bytes
@@ -177,7 +163,7 @@ class Catalog:
         """
         with self.exchanging:
             with self._lock:
-                changes, self._changes = self._changes, _Changes()
+                changes, self._changes = self._changes, Changes()
             while self._abandoned:
                 changes.lost_packs.add(self._abandoned.popleft())
             try:
@@ -186,7 +172,8 @@ class Catalog:
                     self._push(changes)
                     result = inside()
             except BaseException as error:
-                self._restore(changes)
+                with self._lock:
+                    self._changes.put_back(changes)
                 self.problem = error
                 self._retry_at = time.monotonic() + _RETRY_S
                 raise
@@ -203,13 +190,6 @@ class Catalog:
                 self.exchange(lambda: None)
         self._index.close()
 
-    def _restore(self, changes: _Changes) -> None:
-        with self._lock:
-            now = self._changes
-            now.entries = [*changes.entries, *now.entries][-_MAX_UNTOLD:]
-            now.replaced += changes.replaced
-            now.lost_packs |= changes.lost_packs
-
     def _forget_removed(self) -> None:
         with self._lock:
             for pack in self.space.removed:
@@ -225,7 +205,7 @@ class Catalog:
                 if crc32s:
                     self._crc32s[pack] = struct.unpack(f"<{len(crc32s) // 4}I", crc32s)
 
-    def _push(self, changes: _Changes) -> None:
+    def _push(self, changes: Changes) -> None:
         for pack, group in groupby(changes.entries, lambda one: one[0].pack):
             added = list(group)
             entries, rest = [entry for entry, _, _ in added], added[0][1][1:]
