@@ -60,7 +60,7 @@ def test_url_size_and_etag_identify_an_object(
     """URL, size and etag together name an object: of each URL the last version is found, and nothing else."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         disk = DiskCache(folder, LARGE)
-        whole = {}
+        whole = dict[tuple[str, int, str], bytes]()
         for number, (url, size, etag) in enumerate(versions):
             assert kept(disk, size, url, etag) is None
             whole = {version: data for version, data in whole.items() if version[0] != url}

@@ -47,7 +47,7 @@ def test_nothing_is_stored_before_the_room_of_earlier_objects_is_free(
     paths = earlier(tmp_path, 300)
     clock = iter(range(10**9))
     monkeypatch.setattr(room, "_MAX_CLEANING_S", 50)
-    monkeypatch.setattr(room.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     disk = DiskCache(str(tmp_path), ALONE)
     assert not keep(disk, bytes(100))
     num_left = sum(path.exists() for path in paths)
