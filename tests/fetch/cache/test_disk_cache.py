@@ -42,6 +42,7 @@ from tests.support.cache_folder import (
 )
 from tests.support.open_files import num_open
 from torchdata_remote.core import local_view as mapped
+from torchdata_remote.fetch.cache import catalog
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
 from torchdata_remote.fetch.cache.entry import CachedFile
 from torchdata_remote.fetch.cache.index import CacheIndex
@@ -157,7 +158,9 @@ def test_a_full_disk_gives_back_the_room_that_was_reserved(tmp_path: Path, monke
             patch.setattr(os, "posix_fallocate", _no_space)
             keep(disk, bytes(10_000), "large")
     assert not objects_in(tmp_path)
+    monkeypatch.setattr(catalog, "_MISS_S", -1)
     for number in range(9):
+        assert kept(disk, 100, f"small {number}") is None
         assert keep(disk, bytes(100), f"small {number}")
         assert keep(disk, bytes(10_000), f"large {number}")
     assert len(objects_in(tmp_path)) == 18
@@ -193,6 +196,8 @@ def test_of_objects_that_do_not_fit_together_one_is_completed(tmp_path: Path, mo
                     fillings[url].write(20 * step, data[20 * step : 20 * step + 20])
     assert [url for url in ("first", "second") if kept(disk, 60, url) == bytes(data)] == ["first"]
     room = 1_000
+    monkeypatch.setattr(catalog, "_MISS_S", -1)
+    assert kept(disk, 60, "second") is None
     keep(disk, bytes(data), "second")
     assert kept(disk, 60, "second") == bytes(data)
 
@@ -432,4 +437,5 @@ def test_a_process_that_is_stopped_does_not_stop_others(tmp_path: Path, monkeypa
         stopped.execute("ROLLBACK")
     later = time.monotonic() + 6
     monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert kept(disk, 100, "after") is None
     assert keep(disk, bytes(100), "after")

@@ -17,7 +17,7 @@ from ...errors import StorageError
 from .catalog import Catalog
 from .entry import CachedFile
 from .folder import network_file_system, private_folder
-from .index import CacheIndex
+from .index import CacheIndex, has_sqlite
 from .leftovers import remove_leftovers
 from .object_table import Entry, identify
 from .pack import has_locks
@@ -40,6 +40,10 @@ class DiskCache:
     def __init__(self, folder: str, max_bytes: int) -> None:
         if not has_locks:
             raise StorageError(f"{folder}: a cache needs file locks (flock), which Windows lacks: leave out cache_dir.")
+        if not has_sqlite:
+            raise StorageError(
+                f"{folder}: a cache needs the module sqlite3, which this Python lacks: leave out cache_dir."
+            )
         folder, self._max_bytes = os.path.abspath(os.path.expanduser(folder)), max_bytes
         self._folder, self.user = private_folder(folder)
         kind = network_file_system(self._folder)

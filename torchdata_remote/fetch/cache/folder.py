@@ -11,7 +11,7 @@ import tempfile
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _MOUNTS = "/proc/self/mountinfo"  # Linux
 _SHARED_BY_HOSTS = re.compile(
-    "9p|afs|beegfs|ceph|cifs|fuse.(ceph|glusterfs|sshfs)|gfs2|glusterfs|gpfs|lustre|nfs4?|ocfs2|orangefs|smb3|smbfs|wekafs"
+    "afs|beegfs|ceph|cifs|fuse.(ceph|glusterfs|sshfs)|gfs2|glusterfs|gpfs|lustre|nfs4?|ocfs2|orangefs|smb3|smbfs|wekafs"
 )
 
 

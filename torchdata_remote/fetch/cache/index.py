@@ -10,10 +10,14 @@ import contextlib
 import os
 import re
 import secrets
-import sqlite3
 import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+try:
+    import sqlite3
+except ImportError:  # Python was built without it
+    sqlite3 = None  # type: ignore[assignment]
 
 from ...core.threads.forks import hold_forks
 from .folder import make_own_folder, open_own_file
@@ -43,7 +47,8 @@ CREATE TABLE reads (clock INTEGER, name INTEGER)
 CREATE INDEX reads_by_clock ON reads (clock)
 """
 _NOT_DAMAGED = re.compile("locked|readonly|full|unable to open|disk I/O")
-_DAMAGE = sqlite3.Error, TypeError, ValueError, struct.error  # values may be of any type then
+has_sqlite = sqlite3 is not None
+_DAMAGE = (sqlite3.Error if has_sqlite else OSError, TypeError, ValueError, struct.error)  # values may be of any type
 _inherited: list[sqlite3.Connection] = []  # of a forked parent; closing one here could disturb it
 
 
@@ -86,8 +91,12 @@ class CacheIndex:
                 for statement in re.split(r"\n(?=CREATE)", _SCHEMA.strip()):
                     self.execute(statement)
                 self.execute("INSERT INTO state VALUES (?, 0, 0, ?)", secrets.token_hex(8), MAX_SAMPLED)
-            self.execute("SELECT sum(length(entries)) FROM batches").fetchone()  # reads all of them
-            (token,) = self.execute("SELECT token FROM state").fetchone()
+            self.execute(
+                "SELECT max(substr(entries, -1)), max(substr(crc32s, -1)) FROM batches"
+            ).fetchone()  # all pages
+            token, used = self.execute("SELECT token, used FROM state").fetchone()
+            if self.execute("SELECT total(bytes) FROM packs").fetchone() != (used,):
+                raise ValueError("the packs' sizes are damaged")
             self.execute("COMMIT")
         return str(token)
 

@@ -47,9 +47,11 @@ class Room:
             with self._catalog.exchanging:
                 place = self._from_open_pack(num_bytes)  # another thread may have made room
                 if place is None and not self._was_refused(num_bytes) and self._is_clean():
-                    place = self._reserve(num_bytes)
-                    if place is None:
-                        self._refused = (num_bytes, self._catalog.num_exchanges)
+                    try:
+                        place = self._reserve(num_bytes)
+                    finally:
+                        if place is None:
+                            self._refused = (num_bytes, self._catalog.num_exchanges)
         return place
 
     def _was_refused(self, num_bytes: int) -> bool:
