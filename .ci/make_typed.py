@@ -30,6 +30,9 @@ PIPES = ROOT / "torchdata_remote" / "pipes"
 STUB = PIPES / "base" / "typed.pyi"
 WIDTH = 120
 
+# Type variables of the stub: items of the source, and what a function makes of them
+_TYPE_VARIABLES = ("T_co", "U")
+
 # A pipe that takes names gives tuples of as many items; type checkers know the length up to this number
 _NAMES = "*names: str"
 _LENGTHS = range(1, 7)
@@ -43,6 +46,7 @@ Written by ``.ci/make_typed.py`` from the constructors of the pipes. Do not edit
 {imports}
 
 T_co = TypeVar("T_co", covariant=True)
+U = TypeVar("U")
 
 class IterDataPipe(TorchNames[T_co]):
     """torch's ``IterDataPipe``, whose functional names are typed methods.
@@ -93,7 +97,7 @@ class Imports:
         for node in ast.walk(ast.parse(source, mode="eval")):
             if isinstance(node, ast.Name) and node.id in known:
                 self.add(*known[node.id])
-            elif isinstance(node, ast.Name) and node.id not in dir(builtins) and node.id != "IterDataPipe":
+            elif isinstance(node, ast.Name) and node.id not in (*dir(builtins), "IterDataPipe", *_TYPE_VARIABLES):
                 raise LookupError(f"{node.id} in {source!r} is not imported by the pipe's module")
 
     def text(self) -> str:
@@ -103,12 +107,15 @@ class Imports:
             (module for module in self._names if module.startswith(".")),
             key=lambda module: (-len(module) + len(module.lstrip(".")), module.lstrip(".")),
         )
-        blocks = ["\n".join(map(self._statement, modules)) for modules in (standard, own)]
-        return "\n\n".join(block for block in blocks if block)
+        plain = self._names.get("", ())
+        others = [f"import {name}" for name in sorted(plain) if name not in sys.stdlib_module_names]
+        blocks = ["\n".join(map(self._statement, standard)), "\n".join(others), "\n".join(map(self._statement, own))]
+        return "\n\n".join(block.strip() for block in blocks if block.strip())
 
     def _statement(self, module: str) -> str:
         if not module:
-            return "\n".join(f"import {name}" for name in sorted(self._names[module]))
+            own = [name for name in sorted(self._names[module]) if name in sys.stdlib_module_names]
+            return "\n".join(f"import {name}" for name in own)
         names = sorted(self._names[module], key=lambda name: (not name.isupper(), name))
         line = f"from {module} import {', '.join(names)}"
         return line if len(line) <= WIDTH else f"from {module} import (\n    " + ",\n    ".join(names) + ",\n)"
@@ -134,7 +141,7 @@ def stub() -> str:
 def method_of(path: Path, imports: Imports) -> str:
     """The method of the pipe in a module."""
     tree = ast.parse(path.read_text())
-    known = _names_of(tree, path.stem)
+    known = {name: home for name, home in _names_of(tree, path.stem).items() if name not in _TYPE_VARIABLES}
     node, name = next(
         (node, decorator.args[0].value)
         for node in tree.body
@@ -151,8 +158,11 @@ def method_of(path: Path, imports: Imports) -> str:
     if source != "Any" and not generic:
         imports.add_used(source, known)
     first = "self" if generic or source == "Any" else f"self: IterDataPipe[{source}]"
-    parameters = [first, *_parameters(init, kind, imports, known)]
-    returned = f"{node.name}[T_co]" if generic else node.name
+    parameters = [first, *_parameters(init, kind, imports, known, source if generic else "T_co")]
+    returned = node.name
+    if generic:
+        items = _items_of(node)
+        returned += f"[{'T_co' if items == source else items}]"
     overloads = [_overload(name, first, number, returned) for number in _LENGTHS if parameters[-1] == _NAMES]
     if overloads:
         imports.add("typing", "overload")
@@ -211,8 +221,24 @@ def _items_of_source(init: ast.FunctionDef) -> str:
     return ast.unparse(annotation.slice)
 
 
-def _parameters(init: ast.FunctionDef, kind: type, imports: Imports, known: dict[str, tuple[str, str]]) -> list[str]:
-    """The parameters after the source, with annotations and defaults."""
+def _items_of(node: ast.ClassDef) -> str:
+    """What the items of a pipe are, from its first base, such as ``StatefulPipe[Sample]``."""
+    assert isinstance(node.bases[0], ast.Subscript), f"the items of {node.name} have no type"
+    return ast.unparse(node.bases[0].slice)
+
+
+def _parameters(
+    init: ast.FunctionDef, kind: type, imports: Imports, known: dict[str, tuple[str, str]], source: str
+) -> list[str]:
+    """The parameters after the source, with annotations and defaults.
+
+    Args:
+        init: the constructor.
+        kind: the class.
+        imports: of the stub.
+        known: names in the module.
+        source: the type of the source's items, which is ``T_co`` in the stub if it is a variable.
+    """
     args, written = init.args, []
     defaults = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()}
     nodes = dict(zip(reversed([arg.arg for arg in args.args]), reversed(args.defaults), strict=False))
@@ -220,7 +246,7 @@ def _parameters(init: ast.FunctionDef, kind: type, imports: Imports, known: dict
 
     def text(arg: ast.arg) -> str:
         assert arg.annotation is not None
-        annotation = _written(arg.annotation)
+        annotation = re.sub(rf"\b{re.escape(source)}\b", "T_co", _written(arg.annotation))
         imports.add_used(annotation, known)
         default = ""
         if arg.arg in nodes:

@@ -112,11 +112,11 @@ def litdata(job: Job) -> Iterable[int]:
     return sample_bytes(dataset)
 
 
-def write_litdata(folder: str, samples: list[dict[str, bytes]]) -> None:
+def write_litdata(folder: str, samples: list[dict[str, bytes]], chunk_bytes: int | str = "64MB") -> None:
     """As ``litdata.optimize`` does it, in this process."""
     from litdata.streaming.writer import BinaryWriter
 
-    writer = BinaryWriter(folder, chunk_bytes="64MB")
+    writer = BinaryWriter(folder, chunk_bytes=chunk_bytes)
     for index, sample in enumerate(samples):
         writer[index] = sample
     writer.done()

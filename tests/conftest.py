@@ -43,6 +43,7 @@ SYSTEM_MODULES = (
     "fetch/test_reading_at_exit.py",
     "loaders/listing/test_listings.py",
     "loaders/test_loader.py",
+    "loaders/thread/test_thread_at_exit.py",
     "pipes/base/test_split_guard.py",
     "storage/test_misbehaviour.py",
     "storage/test_unreachable.py",

@@ -27,9 +27,19 @@ if TYPE_CHECKING:
     from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
     from .formats.manifest import ShardInfo
     from .inspection.recorded_stats import RecordedStats
-    from .loaders import Resumable, StatefulLoader, merge_node_states, merge_states, stateful_loader, to_node
+    from .loaders import (
+        Resumable,
+        StatefulLoader,
+        ThreadLoader,
+        merge_node_states,
+        merge_states,
+        stateful_loader,
+        thread_loader,
+        to_node,
+    )
     from .pipes import (
         AsyncPrefetch,
+        DecodeImage,
         DecodeSample,
         EqualizeRanks,
         FileReader,
@@ -38,6 +48,7 @@ if TYPE_CHECKING:
         LabelFromPath,
         ListRemote,
         Mixed,
+        ParallelMap,
         ShardingFilterRank,
         ShardTarReader,
         ShardZipReader,
@@ -57,6 +68,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncPrefetch",
     "Backend",
+    "DecodeImage",
     "DecodeSample",
     "EqualizeMode",
     "EqualizeRanks",
@@ -66,6 +78,7 @@ __all__ = [
     "LabelFromPath",
     "ListRemote",
     "Mixed",
+    "ParallelMap",
     "PrefetchingLoader",
     "RecordedStats",
     "RemoteFiles",
@@ -86,6 +99,7 @@ __all__ = [
     "Stats",
     "Stop",
     "StorageOptions",
+    "ThreadLoader",
     "ToTuple",
     "TransferProgress",
     "Transferred",
@@ -112,6 +126,7 @@ __all__ = [
     "stream_files",
     "stream_shards",
     "testing",
+    "thread_loader",
     "to_node",
 ]
 
@@ -130,11 +145,13 @@ _HOMES = {
     ".formats.error_policy": "Skipped accept_missing_end raise_error skip_with_warning",
     ".formats.manifest": "ShardInfo",
     ".inspection.recorded_stats": "RecordedStats",
-    ".loaders": "Resumable StatefulLoader merge_node_states merge_states stateful_loader to_node",
+    ".loaders": (
+        "Resumable StatefulLoader ThreadLoader merge_node_states merge_states stateful_loader thread_loader to_node"
+    ),
     ".pipes": (
-        "AsyncPrefetch DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath ListRemote "
-        "Mixed ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Stop ToTuple "
-        "WriteShards mix stream_files stream_shards"
+        "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
+        "ListRemote Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards "
+        "Stop ToTuple WriteShards mix stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",
@@ -152,9 +169,9 @@ _MODULES = {
 
 # Functional names, which are registered before their pipes are imported
 _PIPES = (
-    "async_prefetch", "decode_sample", "equalize_ranks", "file_reader", "label_from_path", "list_remote",
-    "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank", "shuffle_samples", "shuffle_shards", "to_tuple",
-    "write_shards",
+    "async_prefetch", "decode_image", "decode_sample", "equalize_ranks", "file_reader", "label_from_path",
+    "list_remote", "parallel_map", "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank", "shuffle_samples",
+    "shuffle_shards", "to_tuple", "write_shards",
 )  # fmt: skip
 
 FunctionalNames(_PIPES, lambda: import_first(".pipes", __name__, after_torch=True)).register_when_imported()

@@ -19,12 +19,21 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.support.ranks import run_ranks
-from torchdata_remote import Resumable, StatefulLoader, World, merge_states, stateful_loader, stream_shards
+from torchdata_remote import (
+    Resumable,
+    StatefulLoader,
+    World,
+    merge_states,
+    stateful_loader,
+    stream_shards,
+    thread_loader,
+)
 from torchdata_remote.errors import EmptyShareError, ShardReadError, StateError
 from torchdata_remote.testing import write_small_shards
 
 NUM_SHARDS, SAMPLES_PER_SHARD = 12, 4
 NUM_STREAMS = 6
+THREAD = -1  # for thread_loader, among numbers of workers
 Batches = list[Any]
 
 pytestmark = [
@@ -52,9 +61,15 @@ def chain_of(folder: str, world: World | None = None) -> Any:
 
 
 def loader_of(folder: str, num_workers: int, start_method: Any = "fork", **more: Any) -> StatefulLoader:
-    options: dict[str, Any] = {"batch_size": 2, "num_streams": NUM_STREAMS, "timeout_s": 60, **more}
-    options["timeout_s"] *= bool(num_workers)
-    return stateful_loader(chain_of(folder), num_workers=num_workers, multiprocessing_context=start_method, **options)
+    return built(chain_of(folder), num_workers, start_method, **{"batch_size": 2, "num_streams": NUM_STREAMS, **more})
+
+
+def built(pipe: Any, num_workers: int, start_method: Any = "fork", **options: Any) -> StatefulLoader:
+    """The loader with so many worker processes, or the one that makes batches in a thread."""
+    if num_workers == THREAD:
+        return thread_loader(pipe, **options)
+    workers = {"num_workers": num_workers, "multiprocessing_context": start_method}
+    return stateful_loader(pipe, **{**workers, "timeout_s": 60 * bool(num_workers), **options})
 
 
 def with_states(loader: StatefulLoader) -> tuple[Batches, list[Any]]:
@@ -102,6 +117,7 @@ def failing(error: type[Exception], says: str) -> Iterator[None]:
 
 CASES = [
     (0, "fork"),
+    (THREAD, "fork"),
     (3, "fork"),
     (2, "forkserver"),
     (1, "spawn"),
@@ -128,7 +144,10 @@ def test_resumed_batches_are_those_of_a_run_without_a_stop(folder: str, num_work
     assert list(again) == epochs[2]
 
 
-@pytest.mark.parametrize(("num_workers", "batch_size", "step"), [(0, 4, 1), (0, None, 5), (2, None, 12), (3, 4, 3)])
+@pytest.mark.parametrize(
+    ("num_workers", "batch_size", "step"),
+    [(0, 4, 1), (0, None, 5), (THREAD, 4, 1), (THREAD, None, 5), (2, None, 12), (3, 4, 3)],
+)
 def test_a_state_after_any_batch_resumes_with_the_next_one(
     folder: str, num_workers: int, batch_size: int | None, step: int
 ) -> None:
@@ -147,7 +166,7 @@ def test_a_state_after_any_batch_resumes_with_the_next_one(
             assert list(again) == following
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, 2, THREAD])
 def test_the_state_at_the_end_of_an_epoch_is_the_start_of_the_next_one(folder: str, num_workers: int) -> None:
     """A state that is saved after the loop over an epoch."""
     loader = loader_of(folder, num_workers)
@@ -160,7 +179,7 @@ def test_the_state_at_the_end_of_an_epoch_is_the_start_of_the_next_one(folder: s
     assert list(again) == list(loader)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, 2, THREAD])
 def test_a_loaded_state_is_returned_until_the_first_batch(folder: str, num_workers: int) -> None:
     """Also if the loader has run before."""
     loader = loader_of(folder, num_workers)
@@ -174,7 +193,7 @@ def test_a_loaded_state_is_returned_until_the_first_batch(folder: str, num_worke
     assert list(again) == batches[5:]
 
 
-@pytest.mark.parametrize(("before", "after"), [(0, 2), (1, 3), (3, 2), (4, 0)])
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (1, 3), (3, 2), (4, 0), (THREAD, 0), (3, THREAD), (THREAD, 2)])
 def test_another_number_of_workers_completes_the_epoch(folder: str, before: int, after: int) -> None:
     """Each sample of the epoch is handed out once, and so are those of the next one."""
     stopped = loader_of(folder, before)
@@ -189,7 +208,7 @@ def test_another_number_of_workers_completes_the_epoch(folder: str, before: int,
 def test_three_resumes_with_different_workers_lose_nothing(folder: str) -> None:
     """And repeat nothing."""
     state, seen = None, []
-    for num_workers in (2, 3, 0, 1):
+    for num_workers in (2, THREAD, 0, 1):
         loader = loader_of(folder, num_workers)
         if state is not None:
             loader.load_state_dict(state)
@@ -217,7 +236,7 @@ def test_workers_persist_over_epochs_and_end_when_a_state_is_loaded(folder: str)
     assert not workers & {process for _, process in loader}
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, 2, THREAD])
 def test_set_epoch_sets_the_next_epoch_at_any_time(folder: str, num_workers: int) -> None:
     """Before, between and in the middle of passes; later passes count from it."""
     whole = loader_of(folder, num_workers)
@@ -237,7 +256,7 @@ def test_set_epoch_sets_the_next_epoch_at_any_time(folder: str, num_workers: int
         assert list(loader) == epochs[epoch]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, 2, THREAD])
 def test_a_pass_that_is_left_early_counts_as_an_epoch(folder: str, num_workers: int) -> None:
     """By ``break``; the state is the position where it was left."""
     whole = loader_of(folder, num_workers)
@@ -262,7 +281,7 @@ DROPPED_WITH_WORKERS = [
 @pytest.mark.parametrize(
     ("num_workers", "num_batches", "way"),
     [
-        *((0, num_batches, way) for num_batches in (0, 1, 5, NUM_BATCHES, 99) for way in WAYS),
+        *((how, num_batches, way) for how in (0, THREAD) for num_batches in (0, 1, 5, NUM_BATCHES, 99) for way in WAYS),
         *((2, *case) for case in DROPPED_WITH_WORKERS),
     ],
 )
@@ -303,22 +322,18 @@ def equal_chain(folder: str, world: World, mode: str) -> Any:
 
 
 @pytest.mark.parametrize("mode", ["drop", "repeat"])
-@pytest.mark.parametrize(("world_size", "num_workers", "num_streams"), [(1, 0, 1), (3, 0, 9), (5, 0, 5), (5, 2, None)])
+@pytest.mark.parametrize(
+    ("world_size", "num_workers", "num_streams"), [(1, 0, 1), (3, 0, 9), (5, 0, 5), (3, THREAD, 9), (5, 2, None)]
+)
 def test_length_is_exact_where_ranks_are_equal(
     folder: str, world_size: int, num_workers: int, num_streams: int | None, mode: str
 ) -> None:
     """And the same in each rank; for batches, single samples and with ``drop_last``."""
     for batch_size, drop_last in ((3, False), (3, True), (None, False)):
         lengths = []
-        for rank in range(world_size if num_workers == 0 else 2):
-            loader = stateful_loader(
-                equal_chain(folder, World(rank, world_size), mode),
-                batch_size=batch_size,
-                drop_last=drop_last,
-                num_workers=num_workers,
-                num_streams=num_streams,
-                multiprocessing_context="fork",
-            )
+        for rank in range(world_size if num_workers <= 0 else 2):
+            pipe, options = equal_chain(folder, World(rank, world_size), mode), {"num_streams": num_streams}
+            loader = built(pipe, num_workers, batch_size=batch_size, drop_last=drop_last, **options)
             lengths.append(len(loader))
             assert [len(list(loader)), len(list(loader))] == [lengths[-1]] * 2
         assert len(set(lengths)) == 1
@@ -330,14 +345,14 @@ def test_length_without_counted_samples_is_a_type_error(folder: str) -> None:
         len(loader_of(folder, 0))
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, 2, THREAD])
 def test_drop_last_hands_out_full_batches_only(folder: str, num_workers: int) -> None:
     """Before and after a resume in the same world."""
     loader = loader_of(folder, num_workers, batch_size=5, drop_last=True, num_streams=2)
     batches, states = with_states(loader)
     assert {len(batch) for batch in batches} == {5}
     following = list(loader)
-    for stop in sorted({*range(0, len(states), 4 if num_workers else 1), len(batches)}):
+    for stop in sorted({*range(0, len(states), 4 if num_workers > 0 else 1), len(batches)}):
         again = loader_of(folder, num_workers, batch_size=5, drop_last=True, num_streams=2)
         again.load_state_dict(states[stop])
         assert list(again) == batches[stop:]
@@ -350,15 +365,13 @@ def fails_at(bad: str, key: str) -> str:
     return key
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, 2, THREAD])
 def test_an_error_of_the_chain_keeps_its_type_and_the_state_before_it(folder: str, num_workers: int) -> None:
     """The state that was saved before it resumes up to the same sample."""
 
     def loader(bad: str) -> StatefulLoader:
         pipe = chain_of(folder).map(partial(fails_at, bad))
-        return stateful_loader(
-            pipe, batch_size=2, num_workers=num_workers, num_streams=2, multiprocessing_context="fork"
-        )
+        return built(pipe, num_workers, batch_size=2, num_streams=2)
 
     whole = list(loader("none"))
     stopped, batches, states = loader(whole[9][1]), [], []
@@ -377,20 +390,20 @@ def test_an_error_of_the_chain_keeps_its_type_and_the_state_before_it(folder: st
         mended = loader("none")
         mended.load_state_dict(states[stop - 1])
         assert list(mended) == whole[stop:]
-    if num_workers == 0:
+    if num_workers <= 0:
         with pytest.raises(StateError, match="ended by an error"):
             stopped.state_dict()
     else:  # where the batch before it was handed out
         assert through_json(stopped.state_dict()) == states[-1]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, 2, THREAD])
 def test_batches_of_the_chain_are_handed_out_unchanged(folder: str, num_workers: int) -> None:
     """With ``batch_size=None``; a state is saved between two of them."""
 
     def loader(workers: int) -> StatefulLoader:
         pipe = chain_of(folder).batch(3, drop_last=False).collate(list)
-        return stateful_loader(pipe, num_workers=workers, num_streams=NUM_STREAMS, multiprocessing_context="fork")
+        return built(pipe, workers, num_streams=NUM_STREAMS)
 
     stopped = loader(num_workers)
     batches, states = with_states(stopped)

@@ -1332,6 +1332,233 @@ TABLE = {
             ),
         ),
     ],
+    "decode_image": [
+        Mistake(
+            "no size",
+            "samples.decode_image()",
+            TypeError,
+            "decode_image() is missing 'size' (height and width of the tensors). Write decode_image(size).",
+        ),
+        Mistake(
+            "size as text",
+            'samples.decode_image("224")',
+            TypeError,
+            "decode_image: size must be an int, or (height, width), got '224' (str).",
+        ),
+        Mistake(
+            "size of torchvision's tensors",
+            "samples.decode_image((3, 224, 224))",
+            ValueError,
+            "decode_image: size must be an int, or (height, width), got (3, 224, 224) (tuple).",
+        ),
+        Mistake(
+            "misspelt crop",
+            'samples.decode_image(224, crop="centre")',
+            ValueError,
+            "decode_image: crop must be 'random', 'center' or None, got 'centre' (str).",
+        ),
+        Mistake(
+            "resize for a random crop",
+            "samples.decode_image(224, resize=256)",
+            ValueError,
+            "decode_image: resize is for crop='center', got crop='random': the size is made at once.",
+        ),
+        Mistake(
+            "resize smaller than the crop",
+            'samples.decode_image(224, crop="center", resize=192)',
+            ValueError,
+            "decode_image: resize must be at least 224, the larger side of size, got 192.",
+        ),
+        Mistake(
+            "flip as a flag",
+            "samples.decode_image(224, flip=True)",
+            TypeError,
+            "decode_image: flip must be a probability, got True. Write 0.5.",
+        ),
+        Mistake(
+            "flip in percent",
+            "samples.decode_image(224, flip=50)",
+            ValueError,
+            "decode_image: flip must be a probability of at most 1, got 50 (int).",
+        ),
+        Mistake(
+            "dtype of NumPy",
+            "samples.decode_image(224, dtype=np.float32)",
+            ValueError,
+            (
+                "decode_image: dtype must be one of torch.float32, torch.float16, torch.bfloat16, torch.uint8, got "
+                "the class float32."
+            ),
+        ),
+        Mistake(
+            "mean for bytes",
+            "samples.decode_image(224, dtype=torch.uint8, mean=(0.5, 0.5, 0.5))",
+            ValueError,
+            (
+                "decode_image: mean and std are for floats: leave them out, or pass dtype=torch.float32; got dtype "
+                "torch.uint8."
+            ),
+        ),
+        Mistake(
+            "mean of one channel in a list",
+            "samples.decode_image(224, mean=[0.5])",
+            ValueError,
+            "decode_image: mean must be a number, or one for each of the three channels, got [0.5] (list).",
+        ),
+        Mistake(
+            "std of 0",
+            "samples.decode_image(224, std=0)",
+            ValueError,
+            "decode_image: std must be positive, got 0.",
+        ),
+        Mistake(
+            "mean of 0 to 255",
+            "samples.decode_image(224, mean=(123.7, 116.3, 103.5))",
+            ValueError,
+            ("decode_image: mean must be from 0 to 1, where 1 is white, got 123.7. Divide by 255."),
+        ),
+        Mistake(
+            "scale as one number",
+            "samples.decode_image(224, scale=0.5)",
+            TypeError,
+            "decode_image: scale must be (least, most), got 0.5 (float).",
+        ),
+        Mistake(
+            "scale in the other order",
+            "samples.decode_image(224, scale=(1, 0.08))",
+            ValueError,
+            "decode_image: scale must be (least, most), at most 1, got (1, 0.08) (tuple).",
+        ),
+        Mistake(
+            "torchvision's layout",
+            'samples.decode_image(224, layout="NCHW")',
+            ValueError,
+            "decode_image: layout must be 'CHW' or 'HWC', got 'NCHW' (str).",
+        ),
+        Mistake(
+            "members as a list",
+            'samples.decode_image(224, members=["jpg"])',
+            TypeError,
+            (
+                "decode_image: members must be a str such as 'jpg;png', got ['jpg'] (list). Pass the str itself, not a "
+                "list of it."
+            ),
+        ),
+        Mistake(
+            "no members",
+            'samples.decode_image(224, members=";")',
+            ValueError,
+            "decode_image: members must name one, such as 'jpg;png', got ';'.",
+        ),
+        Mistake(
+            "samples without images",
+            "next(iter(samples.decode_image(224)))",
+            MissingMemberError,
+            (
+                "sample 'cat/1' of s3://photos/0.tar has no 'jpg' or 'jpeg' or 'png' or 'webp'. It has ['txt']. Name "
+                'the images by decode_image(size, members="...").'
+            ),
+        ),
+        Mistake(
+            "a picture that is none",
+            "list(tdr.stream_files(flat).decode_image(224))",
+            DecodeError,
+            (
+                "sample 'mistakes/flat/0' of memory://mistakes/flat/0.png: the 10 bytes of 'png' cannot be "
+                "decoded: UnidentifiedImageError: not an image of a known format (JPEG, PNG, WEBP, BMP, GIF, "
+                "TIFF, PPM)"
+            ),
+        ),
+        Mistake(
+            "decoded before",
+            "list(tdr.stream_files(pictures).decode_sample().decode_image(224))",
+            DecodeError,
+            (
+                "sample '...' of memory://mistakes/pictures/cat/0.png: 'png' cannot be decoded: TypeError: expected "
+                "the bytes of an image, got an Image. Chain decode_image() before decode_sample() and map()"
+            ),
+        ),
+        Mistake(
+            "URLs where samples are expected",
+            "list(urls.decode_image(224))",
+            SampleError,
+            (
+                "decode_image: expected samples, dicts such as {'__key__': 'cat/1', 'jpg': ...}, got a URL. "
+                "Put a reader of samples before it: shard_tar_reader() or file_reader()."
+            ),
+        ),
+    ],
+    "parallel_map": [
+        Mistake(
+            "no function",
+            "samples.parallel_map()",
+            TypeError,
+            "parallel_map() is missing 'function' (called with an item). Write parallel_map(function).",
+        ),
+        Mistake(
+            "what the function returned",
+            "samples.parallel_map(len([]), num_threads=2)",
+            TypeError,
+            "parallel_map: function must be a function such as transform, got 0 (int).",
+        ),
+        Mistake(
+            "a function by name",
+            'samples.parallel_map("rgb")',
+            TypeError,
+            "parallel_map: function must be a function such as transform, got 'rgb' (str).",
+        ),
+        Mistake(
+            "the threads by position",
+            "samples.parallel_map(len, 4)",
+            TypeError,
+            (
+                "parallel_map() takes 1 argument by position (function), got 2; not expected: an int. Pass the rest by "
+                "name: num_threads=, max_ahead=."
+            ),
+        ),
+        Mistake(
+            "the word of DataLoader",
+            "samples.parallel_map(len, num_workers=4)",
+            TypeError,
+            "parallel_map() got an unexpected keyword argument 'num_workers'; did you mean 'num_threads'?",
+        ),
+        Mistake(
+            "threads as a text",
+            'samples.parallel_map(len, num_threads="4")',
+            TypeError,
+            "parallel_map: num_threads must be an int of at least 0 or None, got '4' (str). Write 4.",
+        ),
+        Mistake(
+            "threads below zero",
+            "samples.parallel_map(len, num_threads=-1)",
+            ValueError,
+            "parallel_map: num_threads must be an int of at least 0 or None, got -1.",
+        ),
+        Mistake(
+            "no look-ahead",
+            "samples.parallel_map(len, num_threads=2, max_ahead=0)",
+            ValueError,
+            "parallel_map: max_ahead must be an int of at least 1 or None, got 0.",
+        ),
+        Mistake(
+            "a function of two arguments",
+            "list(samples.parallel_map(lambda key, value: key, num_threads=2))",
+            TypeError,
+            "<lambda>() missing 1 required positional argument: 'value'",
+        ),
+        Mistake(
+            "a URL as the source",
+            'tdr.ParallelMap("memory://shards/", len)',
+            UrlError,
+            "parallel_map: expected a pipe of items, got the str 'memory://shards/'.",
+        ),
+        Mistake(
+            "NumPy's number of threads",
+            "len(list(samples.parallel_map(len, num_threads=np.int64(2))))",
+            None,
+            "1",
+        ),
+    ],
     "decode_sample": [
         Mistake(
             "decoders as a function",
@@ -1412,7 +1639,10 @@ TABLE = {
             "two arguments",
             "samples.decode_sample({}, {})",
             TypeError,
-            "decode_sample() takes 1 argument by position (decoders), got 2; not expected: a dict.",
+            (
+                "decode_sample() takes 1 argument by position (decoders), got 2; not expected: a dict. Pass the rest "
+                "by name: num_threads=."
+            ),
         ),
         Mistake(
             "a picture that is none",

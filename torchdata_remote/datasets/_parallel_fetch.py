@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
@@ -12,6 +11,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from torch.utils.data import get_worker_info
 
+from ..core.processes.processors import num_processors
 from ..core.stats.counters import DECODE, FETCH, timed
 from ..core.threads.ordered_map import Task, ordered_map
 from ..core.urls import redact
@@ -106,6 +106,4 @@ def _decoded(url: str, data: bytes, decode: Callable[[bytes], Any] | None, wait:
 def _num_threads() -> int:
     """Number of decoding threads: this process's share of the processors."""
     worker = get_worker_info()
-    affinity = getattr(os, "sched_getaffinity", None)  # missing on macOS
-    num_processors = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    return max(1, num_processors // (1 if worker is None else worker.num_workers))
+    return max(1, num_processors() // (1 if worker is None else worker.num_workers))

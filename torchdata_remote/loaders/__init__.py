@@ -4,6 +4,16 @@ from .loader import StatefulLoader
 from .resumable import Resumable
 from .state.state_format import merge_states
 from .stateful_loader import stateful_loader
+from .thread.thread_loader import ThreadLoader, thread_loader
 from .trainers.nodes import merge_node_states, to_node
 
-__all__ = ["Resumable", "StatefulLoader", "merge_node_states", "merge_states", "stateful_loader", "to_node"]
+__all__ = [
+    "Resumable",
+    "StatefulLoader",
+    "ThreadLoader",
+    "merge_node_states",
+    "merge_states",
+    "stateful_loader",
+    "thread_loader",
+    "to_node",
+]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..core.arguments.check import marked
+from ..core.iter_datapipe import IterDataPipe
 from .resumable import Resumable
 
 _OPTIONS = (
@@ -29,6 +31,22 @@ def twin_of(dataset: Resumable) -> Resumable:
     return twin
 
 
+def dataset_of(pipe: IterDataPipe[Any] | Resumable, num_streams: int | None) -> Resumable:
+    """Make the dataset of a loader, from its arguments.
+
+    Raises:
+        ValueError: for a number of streams beside a ``Resumable``, which has its own.
+    """
+    if not isinstance(pipe, Resumable):
+        return Resumable(pipe, num_streams=num_streams)
+    if num_streams is not None:
+        raise marked(
+            ValueError("num_streams belongs to the Resumable that was passed: Resumable(pipe, num_streams=2).")
+        )
+    has_loader = pipe.read_by_workers is None
+    return twin_of(pipe) if has_loader else pipe
+
+
 def reduced(loader: Any, state: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Make the result of ``StatefulLoader.__reduce__``: the generator inside torchdata's loader cannot be pickled.
 
@@ -36,7 +54,7 @@ def reduced(loader: Any, state: Any) -> tuple[Callable[..., Any], tuple[Any, ...
         loader: to copy. The copy starts workers of its own.
         state: with which the copy starts; ``None`` if the dataset has it.
     """
-    options = {name: getattr(loader, name) for name in _OPTIONS}
+    options = {name: getattr(loader, name) for name in (*_OPTIONS, *loader.own_options)}
     if loader.num_workers > 0:
         options["multiprocessing_context"] = loader.multiprocessing_context.get_start_method()
     listings = loader.dataset.listings

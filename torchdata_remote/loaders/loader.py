@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,15 +19,16 @@ from ..core.frameworks.untrained_batches import Snapshot, UntrainedBatches
 from ..core.rank_exchange import in_group
 from ..core.world import World
 from ..errors import StateError
+from .batch_options import BatchOptions
 from .batches_left import require_equal_batches
 from .copies import reduced
-from .loader_options import torchdata_options
+from .loader_options import torchdata_options, without_warning_of_vitals
 from .rank_exchange import compared_first, merged_in_group, states_of_all
 from .resumable import Resumable
 from .state.all_ranks import ALL_RANKS, CYCLED, states_in
 from .state.state_format import State, begin_next_epoch, merge_states
 from .stream_counts import end_together
-from .torchdata_iterator import ended_on_error, position_of, started, state_of_workers
+from .torchdata_iterator import Position, ended_on_error, next_worker_in, position_of, started, state_of_workers
 from .trainers.accelerate import Accelerated
 from .trainers.checkpoint_callers import stores_one_for_all_ranks
 
@@ -48,6 +48,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
     """
 
     dataset: Resumable
+    own_options: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -58,18 +59,18 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         list_in_rank_0: bool = False,
         **options: Any,
     ) -> None:
-        with warnings.catch_warnings():  # torchdata calls set_vital, of which torch 2.13 warns
-            warnings.filterwarnings("ignore", "'set_vital' is deprecated")
+        with without_warning_of_vitals():
             super().__init__(dataset, snapshot_every_n_steps=1, **torchdata_options(dataset, options))
         self.generator = torch.Generator()  # of worker seeds; torch would draw from the global random state
         self.state_of_all_ranks = check.flag("state_of_all_ranks", state_of_all_ranks)
         dataset.listings.once = check.flag("list_once", list_once)
         dataset.listings.in_rank_0 = check.flag("list_in_rank_0", list_in_rank_0)
+        dataset.batch_options = BatchOptions.of(self)
         dataset.read_by_workers, dataset.expected_workers = None, max(1, self.num_workers)
         self._epoch, self._first_worker = -1, 0  # of the latest pass; its first worker has that worker's streams
         self._has_pass = False  # whether a pass was started since a state was loaded
-        self._batches: weakref.ref[Any] | None = None  # torchdata's iterator of the latest pass
-        self._last_position: tuple[bool, Any] = (False, None)  # of that iterator when it ended or was dropped
+        self._batches: Callable[[], Any] = lambda: None  # returns the iterator of the latest pass, if it exists
+        self._last_position: Position = (False, dataset.state_dict)  # of it, when it ended or was dropped
         self._num_passes = 0
         self._compared = False  # whether ranks have compared what they read since the last state was loaded
         self._untrained = UntrainedBatches()
@@ -121,12 +122,10 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._iterator = None
 
     def _captured(self) -> Snapshot:
-        # Trainers set loader._iterator to None when they stop, so the iterator of the pass is stored here.
-        batches = None if self._batches is None else self._batches()
-        finished, of_workers = self._last_position if batches is None else position_of(batches, self.num_workers)
+        batches = self._batches()  # not _iterator, which trainers set to None when they stop
+        finished, position = self._last_position if batches is None else position_of(batches, self.dataset)
         finished = finished and not lightning_loops.epoch_outlasts(self)
-        position = self.dataset.state_dict() if self.num_workers == 0 else of_workers
-        return partial(self._state_at, position, self._first_worker, finished=finished)
+        return partial(self._state_at, position(), self._first_worker, finished=finished)
 
     def _state_at(self, position: Any, first_worker: int, *, finished: bool) -> State:
         num_workers = self.num_workers
@@ -160,10 +159,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
     def load_merged(self, merged: State) -> None:
         """Load a state that contains all streams of this rank, without an exchange between ranks."""
         self.dataset.load_state_dict(merged)
-        world = self.dataset.world()
-        for rank, world_size, num_workers, next_worker in merged.get("turns", []):
-            if (rank, world_size, num_workers) == (world.rank, world.world_size, self.num_workers):
-                self.dataset.first_worker = next_worker
+        self.dataset.first_worker = next_worker_in(merged, self.dataset.world(), self.num_workers)
         self._has_pass, self._compared, self._state_before = False, False, None
 
     def __iter__(self) -> Iterator[Any]:
@@ -176,17 +172,21 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self.generator.manual_seed((torch.initial_seed() + epoch) & _MAX_SEED)
         try:
             with dataset.listing_made(epoch, self.num_workers):  # workers have taken it when the block ends
-                batches = started(self, super().__iter__)
+                batches = self._started()
         except BaseException:
-            self._iterator = self._batches = None  # its workers have ended, and their positions are unknown
+            self._iterator, self._batches = None, lambda: None  # workers have ended, with their positions
             raise
         if self.num_workers > 0:
             dataset.pass_begun()
         self._epoch, self._first_worker, self._has_pass = epoch, first_worker, True
-        self._batches, self._last_position = weakref.ref(batches), position_of(batches, self.num_workers)
+        self._batches, self._last_position = weakref.ref(batches), position_of(batches, dataset)
         self._num_passes += 1
         checked = self._checked(batches, resumed=resumed)
         return self.for_accelerator(self._tracked(checked, batches, self._num_passes))
+
+    def _started(self) -> Iterator[Any]:
+        """Start the iterator of a pass."""
+        return started(self, super().__iter__)
 
     def _follow_lightning(self) -> None:
         """Load the state that Lightning's training loop expects of this pass, or warn that there is none."""
@@ -215,7 +215,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
                 yield batch
         finally:
             if number == self._num_passes:
-                self._last_position = position_of(batches, self.num_workers)
+                self._last_position = position_of(batches, self.dataset)
 
     def _checked(self, batches: Iterator[Any], *, resumed: bool) -> Iterator[Any]:
         """The batches; before the first one, ranks compare what they read."""

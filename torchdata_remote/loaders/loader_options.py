@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
@@ -67,6 +70,14 @@ def torchdata_options(dataset: object, options: dict[str, Any]) -> dict[str, Any
     return options
 
 
+@contextmanager
+def without_warning_of_vitals() -> Iterator[None]:
+    """Hide the warning of torch 2.13 about ``set_vital``, which torchdata's loader calls."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "'set_vital' is deprecated")
+        yield
+
+
 def check_functions(*, context: Any, functions: dict[str, Any]) -> None:
     """Check the options that are neither numbers nor flags.
 
@@ -74,9 +85,11 @@ def check_functions(*, context: Any, functions: dict[str, Any]) -> None:
         TypeError, ValueError: for the first one that is wrong; says what to write.
     """
     for name, value in functions.items():
-        check.function_or_none(
-            name,
-            value,
-            example="torch.utils.data.default_collate" if name == "collate_fn" else "one at the top level of a module",
-        )
+        check_function(name, value)
     check_start_method(context)
+
+
+def check_function(name: str, value: object) -> None:
+    """Check an option that is a function, or ``None``."""
+    example = "torch.utils.data.default_collate" if name == "collate_fn" else "one at the top level of a module"
+    check.function_or_none(name, value, example=example)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -18,15 +19,15 @@ from ..core.iter_datapipe import IterDataPipe
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.processes.worker_start import SentToWorkers
 from ..core.world import World, detect_world, place_in
-from ..errors import StateError
 from ..pipes.base.chain import all_pipes, describe
+from .batch_options import BatchOptions
 from .listing.listings import Listings
 from .listing.packed_listing import Listed
 from .loader_options import require_chain
 from .state.state_format import State, check_same, check_same_chain, check_state, make_state, state_of_rank
-from .stream_copies import ChainTemplate, check_resumable, is_sharded
+from .stream_copies import ChainTemplate, check_resumable, require_split
 from .stream_counts import number_of_streams, require_equal_shares, warn_of_memory
-from .stream_pass import EpochRun, Stream, start_of
+from .stream_pass import EpochRun, Stream, num_left, start_of
 from .trainers.accelerate import refuse_skipping
 from .worker_mark import WorkerMark
 
@@ -79,6 +80,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         self.listings = Listings()
         self.expected_workers = 1  # of a loader that has not started them
         self.read_by_workers: WorkerMark | None = WorkerMark()  # None where a loader asks its workers for their state
+        self.batch_options: BatchOptions | None = None  # of a loader
         self.first_worker = 0  # of a loader: which one's streams the first worker has in the next pass
         self._world: World | None = None  # of the process that sent this to a worker
         self._next_epoch = 0
@@ -129,8 +131,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         if self.read_by_workers is not None:
             self.read_by_workers.require_unset()
         if self._pass is not None and self._loaded is None:
-            now = self._pass
-            return make_state(self.chain, now.listing, now.epoch, now.num_streams, now.state())
+            return self._pass.saved(self.chain)
         num_streams, own = self._share(self.world())
         positions = self._loaded_positions()
         streams = {number: start_of(number, positions) for number in own}
@@ -164,18 +165,20 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         warn_if_state_is_missing()
         state, epoch = self._loaded, self.next_epoch
         num_streams, own = self._share(self.world())
-        if num_streams > 1 and not is_sharded(self.pipe):
-            raise StateError(
-                f"{num_streams} streams would read the same: put sharding_filter_rank() behind the URLs of the chain."
-            )
+        require_split(self.pipe, num_streams)
         require_equal_shares(self.pipe, num_streams, self.world().world_size)
         positions = self._loaded_positions()
         streams = [Stream(number, start_of(number, positions)) for number in own]
         warn_of_memory(self.pipe, len(streams))
         self.pass_begun()
-        template = ChainTemplate(self.pipe, epoch, len(streams), self.listings.of(epoch))
+        template = ChainTemplate(self.pipe, epoch, len(streams), self.listings.of(epoch), self.batch_options)
         self._pass = EpochRun(template, epoch, num_streams, streams)
         return self._pass.items(None if state is None else state["listing"])
+
+    def snapshot_of_pass(self) -> Callable[[], State]:
+        """Return a function that makes the state of the latest pass, in any thread and whatever begins after it."""
+        assert self._pass is not None
+        return partial(self._pass.saved, self.chain)
 
     def _refuse_second_split(self) -> None:
         refuse_skipping(self)
@@ -217,12 +220,8 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         return self._lengths(worlds, self._loaded_positions() or {})
 
     def _lengths(self, worlds: Sequence[World], positions: Mapping[int, Any]) -> list[int]:
-        template, lengths = ChainTemplate(self.pipe, 0, 1, self.listings.kept), []
-        for world in worlds:
-            num_streams, own = self._share(world)
-            streams = [Stream(number, positions.get(number)) for number in own]
-            lengths.append(sum(stream.num_left(template, num_streams) for stream in streams))
-        return lengths
+        template = ChainTemplate(self.pipe, 0, 1, self.listings.kept)
+        return [num_left(template, *self._share(world), positions) for world in worlds]
 
     def list_now(self) -> None:
         """List in this process now: every pass, here and in workers that are started later, reads these objects.

@@ -14,11 +14,10 @@ import torch
 from ..core.arguments import check
 from ..core.arguments.amounts import seconds, whole, whole_or_none
 from ..core.arguments.calls import explained
-from ..core.arguments.check import marked
 from ..core.frameworks.collating import collate_samples
 from ..core.iter_datapipe import IterDataPipe
 from ..core.processes.parent_watch import end_worker_with_trainer
-from .copies import twin_of
+from .copies import dataset_of
 from .loader import StatefulLoader
 from .loader_options import check_functions
 from .resumable import Resumable
@@ -119,15 +118,6 @@ def stateful_loader(
     check_functions(
         context=multiprocessing_context, functions={"collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
     )
-    if isinstance(pipe, Resumable):
-        if num_streams is not None:
-            raise marked(
-                ValueError("num_streams belongs to the Resumable that was passed: Resumable(pipe, num_streams=2).")
-            )
-        has_loader = pipe.read_by_workers is None
-        dataset = twin_of(pipe) if has_loader else pipe
-    else:
-        dataset = Resumable(pipe, num_streams=num_streams)
     workers: dict[str, Any] = {}
     if num_workers > 0:
         workers = {
@@ -138,7 +128,7 @@ def stateful_loader(
             "worker_init_fn": partial(_start_worker, worker_init_fn),
         }
     return StatefulLoader(
-        dataset,
+        dataset_of(pipe, num_streams),
         batch_size=batch_size,
         num_workers=num_workers,
         drop_last=drop_last,

@@ -13,6 +13,7 @@ from ..errors import StateError
 from ..pipes.base.chain import PASS_THROUGH, all_pipes, name_of, require_state, sources_of
 from ..pipes.base.datapipe import SharedList
 from ..pipes.base.epochs import has_epochs, set_epoch
+from .batch_options import BatchOptions
 from .listing.packed_listing import Listed
 from .state.fingerprints import Fingerprint, digest_of_sizes, fingerprint, sorted_names
 
@@ -64,6 +65,18 @@ def is_sharded(pipe: IterDataPipe[Any]) -> bool:
         return True
     sources = [source for _, _, source in sources_of(pipe)]
     return bool(sources) and all(map(is_sharded, sources))
+
+
+def require_split(pipe: IterDataPipe[Any], num_streams: int) -> None:
+    """Check that several streams of a chain have shares of their own.
+
+    Raises:
+        StateError: if they would read the same.
+    """
+    if num_streams > 1 and not is_sharded(pipe):
+        raise StateError(
+            f"{num_streams} streams would read the same: put sharding_filter_rank() behind the URLs of the chain."
+        )
 
 
 class SharedListing(SharedList[Any]):
@@ -126,14 +139,22 @@ class ChainTemplate:
         epoch: of the pass.
         num_streams: that this process reads at the same time.
         listed: what another process has listed, or its error, which :meth:`fingerprints` raises; ``None`` lists here.
+        options: of the loader, for pipes that take them.
     """
 
     def __init__(
-        self, pipe: IterDataPipe[Any], epoch: int, num_streams: int, listed: Listed | Exception | None = None
+        self,
+        pipe: IterDataPipe[Any],
+        epoch: int,
+        num_streams: int,
+        listed: Listed | Exception | None = None,
+        options: BatchOptions | None = None,
     ) -> None:
         self.listings: list[SharedListing] = []
         self._listed = listed
         self._pipe = self._prepared(pipe, {})
+        if options is not None:
+            options.apply(self._pipe)
         for found in all_pipes(self._pipe):
             keep_arguments(found)
             if hasattr(type(found), "prepare_copy"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..core.world import World
 from ..errors import RemoteDataError, StateError
 from ..pipes.base.chain import load_state, name_of, state_of, take_together, warm_up
 from ..pipes.base.datapipe import OtherStateError
-from .state.state_format import ENDED, check_same_listing
+from .state.state_format import ENDED, State, check_same_listing, make_state
 from .stream_copies import ChainTemplate
 
 # Errors that a value of an unexpected type or out of bounds causes.
@@ -158,6 +158,10 @@ class EpochRun:
             )
         return {stream.number: stream.state() for stream in self._streams}
 
+    def saved(self, chain: Sequence[str]) -> State:
+        """The state after the last item: of a chain with this description."""
+        return make_state(chain, self.listing, self.epoch, self.num_streams, self.state())
+
 
 def _round_robin(streams: Sequence[Stream], chains: Sequence[IterDataPipe[Any]]) -> Iterator[Any]:
     """Yield an item of the stream that has handed out least, again and again."""
@@ -177,6 +181,21 @@ def _round_robin(streams: Sequence[Stream], chains: Sequence[IterDataPipe[Any]])
     finally:
         for _, _, items in waiting:
             items.close()
+
+
+def num_left(template: ChainTemplate, num_streams: int, own: Iterable[int], positions: Mapping[int, Any]) -> int:
+    """Count the items that a slot has left.
+
+    Args:
+        template: of the chain.
+        num_streams: of all slots.
+        own: those of the slot.
+        positions: at which streams start; the others start at their beginning.
+
+    Raises:
+        TypeError: if the chain has no length.
+    """
+    return sum(Stream(number, positions.get(number)).num_left(template, num_streams) for number in own)
 
 
 def start_of(number: int, positions: Mapping[int, Any] | None) -> Any:

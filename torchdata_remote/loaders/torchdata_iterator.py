@@ -9,6 +9,7 @@ from ..core.notices.progress_bar import first_awaited, waiting
 from ..core.processes.main_guard import is_forking, name_missing_guard, require_main_guard
 from ..core.processes.worker_errors import with_clear_errors
 from ..core.processes.worker_start import name_what_does_not_pickle
+from ..core.world import World
 from ..pipes.base.chain import all_pipes
 from .state.state_format import State, merge_states
 
@@ -39,14 +40,23 @@ def started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         raise
 
 
-def position_of(batches: Any, num_workers: int) -> tuple[bool, Any]:
-    """Whether the iterator has ended, and the positions that its workers sent with the last batch.
+Position = tuple[bool, Callable[[], Any]]
+"""Whether a pass has ended, and what returns the position after its last batch: a state, or those of all workers."""
+
+
+def position_of(batches: Any, dataset: Any) -> Position:
+    """The position of an iterator.
 
     Args:
-        batches: the iterator.
-        num_workers: of its loader; without workers there are no positions.
+        batches: the iterator, of torchdata or :class:`~.thread.batches_ahead.BatchesAhead`.
+        dataset: of its loader; without workers it has the position.
     """
-    return batches._finished, batches.state_dict()["_snapshot"] if num_workers > 0 else None
+    if hasattr(batches, "position"):
+        return batches._finished, batches.position
+    if batches._num_workers == 0:
+        return batches._finished, dataset.state_dict
+    sent = batches.state_dict()["_snapshot"]  # with the last batch
+    return batches._finished, lambda: sent
 
 
 def state_of_workers(position: Any, first_worker: int, num_workers: int) -> tuple[State, int]:
@@ -59,6 +69,14 @@ def state_of_workers(position: Any, first_worker: int, num_workers: int) -> tupl
     """
     state = merge_states(worker["dataset_state"] for worker in position["_worker_snapshots"].values())
     return state, (first_worker + position["_last_yielded_worker_id"] + 1) % num_workers
+
+
+def next_worker_in(state: State, world: World, num_workers: int) -> int:
+    """The worker whose batch was next when a rank of this world, with this number of workers, saved a state; else 0."""
+    for *place, next_worker in state.get("turns", []):
+        if place == [world.rank, world.world_size, num_workers]:
+            return int(next_worker)
+    return 0
 
 
 def ended_on_error(items: Iterable[Any], batches: Any, before: Callable[[], object] = lambda: None) -> Iterator[Any]:

@@ -4,11 +4,13 @@ from .async_prefetch import AsyncPrefetch
 from .base.typed import IterableWrapper, IterDataPipe
 from .compose.mix import Mixed, Stop, mix
 from .compose.recipes import stream_files, stream_shards
+from .decode_image import DecodeImage
 from .decode_sample import DecodeSample
 from .equalize_ranks import EqualizeRanks
 from .file_reader import FileReader
 from .label_from_path import LabelFromPath
 from .list_remote import ListRemote
+from .parallel_map import ParallelMap
 from .shard_tar_reader import ShardTarReader
 from .shard_zip_reader import ShardZipReader
 from .sharding_filter_rank import ShardingFilterRank
@@ -19,6 +21,7 @@ from .write_shards import WriteShards
 
 __all__ = [
     "AsyncPrefetch",
+    "DecodeImage",
     "DecodeSample",
     "EqualizeRanks",
     "FileReader",
@@ -27,6 +30,7 @@ __all__ = [
     "LabelFromPath",
     "ListRemote",
     "Mixed",
+    "ParallelMap",
     "ShardTarReader",
     "ShardZipReader",
     "ShardingFilterRank",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from ..core.arguments import check
@@ -13,7 +13,7 @@ from ..core.partition import EqualizeMode
 from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import describe_item
-from .base.chain import all_pipes, load_state, state_of, warm_up
+from .base.chain import Snapshot, all_pipes, load_state, snapshots_of, state_of, warm_up
 from .base.datapipe import StatefulPipe
 
 T = TypeVar("T")
@@ -106,6 +106,15 @@ class EqualizeRanks(StatefulPipe[T]):
 
     def _state(self) -> Any:
         return {"passed": self._num_passed, "at": state_of(self.source_datapipe)}
+
+    def snapshots(self) -> Callable[[], Snapshot]:
+        of_source = snapshots_of(self.source_datapipe)
+
+        def take() -> Snapshot:
+            num_passed, at = self._num_passed, of_source()
+            return lambda: {"passed": num_passed, "at": at()}
+
+        return take
 
     def order_options(self) -> Mapping[str, Any]:
         return {"mode": self.mode.value}

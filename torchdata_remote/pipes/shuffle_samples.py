@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from ..core.arguments.amounts import whole, whole_or_none
@@ -11,7 +12,7 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import StateError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import describe_item
-from .base.chain import load_state, state_of, warm_up
+from .base.chain import Snapshot, load_state, state_of, warm_up
 from .base.datapipe import StatefulPipe
 from .base.epochs import SeededPipe
 from .base.shuffle_buffer import ShuffleBuffer
@@ -120,10 +121,18 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
             return error.with_traceback(None)  # its frames would keep a sample in memory
 
     def _state(self) -> Any:
-        if isinstance(self._oldest_start, StateError):
-            raise self._oldest_start
-        state = {"phase": self._phase, "passed": self._num_passed, "began": self._oldest_start}
-        return state if self.max_buffer_bytes is None else {**state, "read": [*self._blocks_read, self._num_read]}
+        return self._state_at(self._phase, self._num_passed, self._oldest_start, self._blocks_read, self._num_read)
+
+    def _state_at(self, phase: int, num_passed: int, began: Any, blocks_read: list[int], num_read: int) -> Any:
+        if isinstance(began, StateError):
+            raise began
+        state = {"phase": phase, "passed": num_passed, "began": began}
+        return state if self.max_buffer_bytes is None else {**state, "read": [*blocks_read, num_read]}
+
+    def snapshots(self) -> Callable[[], Snapshot]:
+        return lambda: partial(
+            self._state_at, self._phase, self._num_passed, self._oldest_start, self._blocks_read, self._num_read
+        )
 
     def order_options(self) -> Mapping[str, Any]:
         bound = {} if self.max_buffer_bytes is None else {"max_buffer_bytes": self.max_buffer_bytes}

@@ -9,11 +9,13 @@ from itertools import islice
 from types import FrameType
 from typing import Any
 
+import torch
 from torch.utils.data import default_collate
-from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
 from ...errors import CollateError
 from ..iter_datapipe import IterDataPipe
+from .batch_rows import block_of
 
 _LABEL = "cls"
 _MAX_DEPTH, _MAX_PARTS = 4, 1_000
@@ -21,17 +23,32 @@ _HANDS_ON = "ShufflerIterDataPipe"  # of torch
 
 
 def collate_samples(batch: list[Any]) -> Any:
-    """Collate samples to a batch: torch's ``default_collate``, whose error names what is missing in the chain.
+    """Collate samples to a batch as torch's ``default_collate``; its error names what is missing in the chain.
+
+    Tensors that were written into the rows of a batch (:class:`BatchRows`) are not copied.
 
     Raises:
         CollateError: names the member that is neither tensor, array, number nor string.
     """
     try:
-        return default_collate(batch)
+        return collate(batch, collate_fn_map=_functions())
     except TypeError as error:
         if batch and (found := next(_not_collated(batch[0]), None)) is not None:
             raise _collate_error("a sample", *found) from error
         raise
+
+
+def _functions() -> dict[Any, Any]:
+    """Return torch's functions for each type, which users may have extended, with ours for tensors."""
+    functions = dict(default_collate_fn_map)
+    if functions.get(torch.Tensor) is collate_tensor_fn:
+        functions[torch.Tensor] = _collate_tensors
+    return functions
+
+
+def _collate_tensors(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
+    block = block_of(batch)
+    return collate_tensor_fn(batch, collate_fn_map=collate_fn_map) if block is None else block
 
 
 def check_item(owner: object, item: Any, *, where: str, names: tuple[str, ...] = ()) -> None:

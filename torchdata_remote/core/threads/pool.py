@@ -14,7 +14,7 @@ import queue
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ...errors import StorageError
 from .finalizer_lock import FinalizerLock
@@ -25,7 +25,19 @@ _POLL_S = 0.5
 _PARENT_POLL_S = 5.0
 
 T = TypeVar("T")
-_live: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+class _Closable(Protocol):
+    """What has threads that are ended before the interpreter ends."""
+
+    def close(self) -> None: ...
+
+    def join(self, deadline: float) -> None: ...
+
+    def drop_queued(self) -> None: ...
+
+
+_live: weakref.WeakSet[_Closable] = weakref.WeakSet()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _live.clear())  # the threads stayed with the parent
 
@@ -199,6 +211,11 @@ def _work(
         del task, function, arguments, on_dropped
         if len(threads) < max_threads:
             idle.put(None)
+
+
+def close_at_exit(owner: _Closable) -> None:
+    """Close an owner of threads together with all pools, before the interpreter ends."""
+    _live.add(owner)
 
 
 @atexit.register

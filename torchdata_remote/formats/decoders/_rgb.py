@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
@@ -87,10 +88,24 @@ def rgb(data: bytes | None = None, *, min_size: int | None = None) -> Image.Imag
 
 def _decode(data: bytes, min_size: int | None) -> Image.Image:
     image = decode_plain_jpeg(data, min_size)
-    return _decode_by_pillow(data, min_size) if image is None else image
+    if image is not None:
+        return image
+    return decode_by_pillow(data, lambda width, height: divisor(width, height, min_size))[0]
 
 
-def _decode_by_pillow(data: bytes, min_size: int | None) -> Image.Image:
+def decode_by_pillow(data: bytes, divide: Callable[[int, int], int]) -> tuple[Image.Image, int]:
+    """Decode an image by Pillow.
+
+    Args:
+        data: a whole file.
+        divide: called with width and height; returns by which of 1, 2, 4 and 8 both may be divided.
+
+    Returns:
+        The image in mode RGB, and by what it was divided: JPEG only is.
+
+    Raises:
+        ValueError, OSError: as :func:`rgb`.
+    """
     from PIL import Image, UnidentifiedImageError  # imported by the first image that is decoded
 
     try:
@@ -103,11 +118,13 @@ def _decode_by_pillow(data: bytes, min_size: int | None) -> Image.Image:
         image: Image.Image = opened
         width, height = image.size
         check_size(width, height)
-        by = divisor(width, height, min_size)
+        by = divide(width, height)
         if by > 1:
             # Affects JPEG only, whose sides become at least these
             opened.draft(None, (width // by, height // by))
         image.load()
+        if image.size == (width, height):
+            by = 1
         if image.mode == "F" or (image.mode == "I" and opened.format not in ("PNG", "PPM")):
             raise ValueError(
                 f"mode {image.mode} has no range that could be scaled to 8 bits; pass a decoder of your own"
@@ -119,4 +136,4 @@ def _decode_by_pillow(data: bytes, min_size: int | None) -> Image.Image:
         image = image.convert("RGB")
         # simplejpeg has none
         image.info = {}
-        return image
+        return image, by

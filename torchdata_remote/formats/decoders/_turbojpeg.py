@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -41,11 +43,8 @@ def divisor(width: int, height: int, min_size: int | None) -> int:
     return next((by for by in (8, 4, 2) if min(width, height) // by >= min_size), 1)
 
 
-def decode_plain_jpeg(data: bytes, min_size: int | None) -> Image | None:
-    """Decode a plain JPEG; return ``None`` if Pillow has to.
-
-    Pillow decodes everything that is not plain (other formats, CMYK, YCCK) and everything that simplejpeg refuses,
-    which is all that libjpeg warns of. So the same files raise the same errors with and without simplejpeg.
+def header_of_plain_jpeg(data: bytes | memoryview) -> tuple[int, int] | None:
+    """Return height and width of a plain JPEG; ``None`` if Pillow has to decode it.
 
     Raises:
         ValueError: for more than ``MAX_PIXELS`` pixels.
@@ -59,6 +58,22 @@ def decode_plain_jpeg(data: bytes, min_size: int | None) -> Image | None:
     check_size(width, height)
     if colours not in _COLOURS or min(width, height) < _MIN_SIDE:
         return None
+    return height, width
+
+
+def decode_plain_jpeg(data: bytes, min_size: int | None) -> Image | None:
+    """Decode a plain JPEG; return ``None`` if Pillow has to.
+
+    Pillow decodes everything that is not plain (other formats, CMYK, YCCK) and everything that simplejpeg refuses,
+    which is all that libjpeg warns of. So the same files raise the same errors with and without simplejpeg.
+
+    Raises:
+        ValueError: for more than ``MAX_PIXELS`` pixels.
+    """
+    header = header_of_plain_jpeg(data)
+    if header is None:
+        return None
+    height, width = header
     by = divisor(width, height, min_size)
     least = {} if by == 1 else {"min_width": -(-width // by), "min_height": -(-height // by)}
     try:
@@ -68,3 +83,18 @@ def decode_plain_jpeg(data: bytes, min_size: int | None) -> Image | None:
     from PIL.Image import fromarray  # imported by the first image that is decoded
 
     return fromarray(pixels)
+
+
+def decode_into(
+    memory: np.ndarray[Any, np.dtype[np.uint8]], data: bytes | memoryview, shape: tuple[int, ...], *, is_scaled: bool
+) -> str:
+    """Decode a plain JPEG into memory, as RGB of this shape; return libjpeg's first warning or error, or ``""``.
+
+    After a warning, the pixels are those that libjpeg made before and after it.
+    """
+    least = {"min_height": shape[0], "min_width": shape[1]} if is_scaled else {}
+    try:
+        found = simplejpeg.decode_jpeg(data, buffer=memory, **least).shape
+    except ValueError as error:
+        return str(error) or "unknown"
+    return "" if found == shape else f"decoded to {found}, not {shape}"

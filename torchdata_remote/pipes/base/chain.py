@@ -6,11 +6,16 @@ one item for each that it takes, or for some of them, has no state of its own: i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
 from typing import Any
 
 from ...core.iter_datapipe import Batcher, Filter, IterDataPipe, Mapper
 from ...errors import StateError
+
+Snapshot = Callable[[], Any]
+"""Returns a state, or raises the error of a pipe that has none."""
 
 _ENDED = object()
 
@@ -24,6 +29,51 @@ def state_of(pipe: IterDataPipe[Any]) -> Any:
         StateError: if no pipe owns a state.
     """
     return require_state(pipe).state_dict()
+
+
+def snapshots_of(pipe: IterDataPipe[Any]) -> Callable[[], Snapshot]:
+    """Return a function that takes snapshots of the state, for a pipe that takes items ahead.
+
+    Call this before the pass, and the function after each item. A pipe whose state is large has a cheaper way,
+    ``snapshots``.
+    """
+    owner: Any = state_owner(pipe)
+    kind: type = type(owner)
+    if _has_snapshots(kind):
+        take: Callable[[], Snapshot] = owner.snapshots()
+        return take
+
+    if not hasattr(owner, "state_dict"):
+        without = partial(state_of, owner)
+        return lambda: without
+
+    def copied() -> Snapshot:
+        try:
+            state = copy.deepcopy(state_of(owner))  # that of a user's pipe may be changed later
+        except Exception as error:  # noqa: BLE001  # raised where the state is asked for
+            return _Failed(error)
+        return lambda: state
+
+    return copied
+
+
+class _Failed:
+    def __init__(self, error: Exception) -> None:
+        self._error = error.with_traceback(None)  # its frames would keep a sample in memory
+
+    def __call__(self) -> Any:
+        raise self._error.with_traceback(None)
+
+
+@lru_cache
+def _has_snapshots(kind: type) -> bool:
+    """Whether the hook was written for the state of this class, and not for that of a base class."""
+    for base in kind.__mro__:
+        if "snapshots" in vars(base):
+            return True
+        if "state_dict" in vars(base) or "_state" in vars(base):
+            return False
+    return False
 
 
 def load_state(pipe: IterDataPipe[Any], state: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...core.arguments import check
@@ -16,7 +16,7 @@ from ...core.stats.report import Stats, stats
 from ...core.world import World
 from ...errors import StateError
 from ...formats.error_policy import Skipped
-from .chain import load_state, state_of, upstream, warm_up
+from .chain import Snapshot, load_state, snapshots_of, state_of, upstream, warm_up
 from .typed import IterDataPipe
 
 T_co = TypeVar("T_co", covariant=True)
@@ -163,6 +163,10 @@ class OneForOne(DataPipe[T_co]):
     def load_state_dict(self, state: Any) -> None:
         """Resume the next pass from a state."""
         load_state(self.source_datapipe, state)
+
+    def snapshots(self) -> Callable[[], Snapshot]:
+        """Hook: return a function that returns the state as it is now, to be called after each item of a pass."""
+        return snapshots_of(self.source_datapipe)
 
     def warm_up(self) -> Iterator[None]:
         return warm_up(self.source_datapipe)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -22,65 +21,12 @@ from ...fetch.session import FetchSession
 from ...formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, Skipped, raise_error
 from ...formats.position import Position, ReadPosition
 from ...formats.sample import Sample, describe_item
-from .chain import all_pipes
+from .chain import Snapshot, all_pipes
 from .datapipe import StatefulPipe
-from .input_streams import number_of, open_first, part_refused, require_number, streams_of
+from .input_streams import number_of, open_first, part_refused, streams_of
+from .open_shards import EndedShard, OpenShard, Progress
 from .round_robin import round_robin
 from .split_guard import SplitReader, require_split
-
-
-class _OpenShard:
-    """A shard that is being read.
-
-    Args:
-        stream: its bytes.
-        position: of the next sample.
-        samples: those that are left.
-    """
-
-    def __init__(self, stream: Any, position: ReadPosition, samples: Generator[Sample, None, None]) -> None:
-        self._stream, self._position, self._samples = stream, position, samples
-
-    def __iter__(self) -> Iterator[Sample]:
-        return self._samples
-
-    def close(self) -> None:
-        self._samples.close()
-        self._stream.close()  # a generator that was not started does not close it
-
-    def state(self) -> list[Any]:
-        position = self._position.current()
-        return [require_number(number_of(self._stream)), None if position is None else position.to_json()]
-
-
-class _EndedShard:
-    """A shard that is exhausted, but still in the queue of the round robin, as a state may have saved it."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def __iter__(self) -> Iterator[Sample]:
-        return iter(())
-
-    def close(self) -> None:
-        pass
-
-    def state(self) -> list[Any]:
-        return [self._number, None]
-
-
-class _Progress:
-    """Progress of a pass. It is reset where the pipe is pickled."""
-
-    def __init__(self, following: int = 0) -> None:
-        self.open: deque[Any] = deque()
-        self.latest: int | None = following - 1
-
-    def state(self) -> dict[str, Any]:
-        return {"open": [shard.state() for shard in self.open], "next": require_number(self.latest) + 1}
-
-    def __reduce__(self) -> tuple[type[_Progress], tuple[()]]:
-        return _Progress, ()
 
 
 class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
@@ -118,7 +64,8 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
             check.function(name, policy, example="tdr.skip_with_warning")
         self._on_bad_shard, self._on_bad_member, self._interleave = on_bad_shard, on_bad_member, interleave
         self._session = FetchSession(FetchOptions(interleave=interleave), StorageOptions(storage_options))
-        self._progress = _Progress()
+        self._progress = Progress()
+        self._is_followed = False  # whether the state is asked for after each sample
         self._warmed_up: Generator[tuple[str, Any], None, None] | None = None
 
     @property
@@ -143,7 +90,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         state = self._take_loaded()
         warmed_up, self._warmed_up = self._warmed_up, None
         self._skipped = Skipped()
-        self._progress = progress = _Progress(0 if state is None else state["next"])
+        self._progress = progress = Progress(0 if state is None else state["next"])
         with closing(warmed_up or self._streams(state)) as streams:
             try:
                 for number, saved in [] if state is None else state["open"]:
@@ -154,14 +101,15 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
                     shard.close()
                 raise
             samples = round_robin(self._upcoming(streams, progress), self._interleave, progress.open)
-            with closing(timed(samples, READ, within=FETCH)) as handed_out:
+            with closing(timed(samples, READ, within=FETCH)) as timed_samples:
+                handed_out = progress.followed(timed_samples) if self._is_followed else timed_samples
                 for sample in handed_out:
                     check_item(self, sample, where=describe_item(sample))
                     yield sample
                     break
                 yield from handed_out
 
-    def _upcoming(self, streams: Iterator[tuple[str, Any]], progress: _Progress) -> Iterator[_OpenShard]:
+    def _upcoming(self, streams: Iterator[tuple[str, Any]], progress: Progress) -> Iterator[OpenShard]:
         for url, stream in streams:
             progress.latest = number_of(stream)
             shard = self._opened(url, stream, None)
@@ -186,19 +134,19 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
                     "samples+3-9+s3://b/0.tar+samples+3-9, and would drop data: put it before sharding_filter_rank()."
                 )
 
-    def _opened(self, url: str, stream: Any, position: Position | None) -> _OpenShard:
+    def _opened(self, url: str, stream: Any, position: Position | None) -> OpenShard:
         url, samples = split_sample_range(str(url))
         if samples is not None and not self.reads_parts:
             raise part_refused(url, type(self).__name__)
         start = Position(getattr(stream, "first_byte", 0)) if position is None else position
         tracked = ReadPosition(start)
-        return _OpenShard(stream, tracked, self._shard(redact(url), stream, tracked))
+        return OpenShard(stream, tracked, self._shard(redact(url), stream, tracked))
 
     def _opened_again(
         self, streams: Iterator[tuple[str, Any]], number: int, position: Position | None
-    ) -> _OpenShard | _EndedShard:
+    ) -> OpenShard | EndedShard:
         if position is None:
-            return _EndedShard(number)
+            return EndedShard(number)
         url, stream = next(streams, ("", None))
         if stream is None or number_of(stream) != number:
             raise StateError(
@@ -215,6 +163,10 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
 
     def _state(self) -> Any:
         return self._progress.state()
+
+    def snapshots(self) -> Callable[[], Snapshot]:
+        self._is_followed = True
+        return lambda: self._progress.snapshot()
 
     def order_options(self) -> Mapping[str, Any]:
         return {"interleave": self._interleave}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from itertools import accumulate
 from typing import Any, Literal, TypeVar
@@ -17,15 +17,13 @@ from ...core.permutation import uniforms
 from ...core.world import World, detect_world
 from ...errors import EmptyShareError
 from ...fetch.listing.source_argument import pipe_of
-from ..base.chain import all_pipes, load_state, state_of, take_together, warm_up
+from ..base.chain import Snapshot, all_pipes, snapshots_of, take_together, warm_up
 from ..base.datapipe import StatefulPipe
-from ..base.epochs import SeededPipe, set_epoch
+from ..base.epochs import SeededPipe
 from .mix_arguments import weights_of
+from .mix_source import MixSource
 
 T = TypeVar("T")
-
-# Larger than any epoch: repeated passes over a source get epochs of their own.
-_REPEAT_STRIDE = 1 << 32
 
 
 class Stop(str, Enum):
@@ -35,39 +33,6 @@ class Stop(str, Enum):
     """When an exhausted source is drawn."""
     ALL_EXHAUSTED = "all_exhausted"
     """When all sources are exhausted. A source that is exhausted is no longer drawn."""
-
-
-class _Source:
-    """One source in a pass.
-
-    Args:
-        name: key in the mapping of sources.
-        pipe: its chain.
-        num_passes: how often it was restarted.
-        state: from which it resumes; ``None`` for its start.
-    """
-
-    def __init__(self, name: str, pipe: IterDataPipe[Any], num_passes: int, state: Any) -> None:
-        self.name, self._pipe, self.num_passes, self._resume_from = name, pipe, num_passes, state
-        self.items: Iterator[Any] = iter(())
-        self.started = False
-
-    def open(self, epoch: int) -> _Source:
-        """Start a pass. Each pass has its own order, also within an epoch."""
-        set_epoch(self._pipe, epoch + self.num_passes * _REPEAT_STRIDE)
-        if self._resume_from is not None:
-            load_state(self._pipe, self._resume_from)
-        self.items = iter(self._pipe)
-        return self
-
-    def restarted(self) -> _Source:
-        """Return the next pass over this source."""
-        if not self.started and self._resume_from is None:
-            raise ValueError(f"mix: the source {self.name!r} is empty, so it cannot be restarted.")
-        return _Source(self.name, self._pipe, self.num_passes + 1, None)
-
-    def state(self) -> list[Any]:
-        return [self.name, self.num_passes, state_of(self._pipe) if self.started else self._resume_from]
 
 
 class Mixed(SeededPipe[T], StatefulPipe[T]):
@@ -103,7 +68,7 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
         starts: list[Any] = [[name, 0, None] for name in self.sources] if state is None else state["sources"]
         self._num_draws, self._num_passed = (0, 0) if state is None else (state["draws"], state["passed"])
         self._active = [
-            _Source(name, self.sources[name], num_passes, source_state).open(self._epoch)
+            MixSource(name, self.sources[name], num_passes, source_state).open(self._epoch)
             for name, num_passes, source_state in starts
         ]
         self._is_warm = True
@@ -157,6 +122,16 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
             "passed": self._num_passed,
             "sources": [source.state() for source in self._active],
         }
+
+    def snapshots(self) -> Callable[[], Snapshot]:
+        of_sources = {name: snapshots_of(pipe) for name, pipe in self.sources.items()}
+
+        def take() -> Snapshot:
+            draws, passed = self._num_draws, self._num_passed
+            sources = [source.snapshot(of_sources[source.name]) for source in self._active]
+            return lambda: {"draws": draws, "passed": passed, "sources": [source() for source in sources]}
+
+        return take
 
     def order_options(self) -> Mapping[str, Any]:
         stop = self.stop.value if isinstance(self.stop, Stop) else self.stop

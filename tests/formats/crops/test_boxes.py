@@ -1,0 +1,124 @@
+"""Crops: the distribution of torchvision's, from seed, epoch and key only."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote.formats.crops.boxes import Box, center_box, draws_of, is_flipped, random_box, resized_shape
+
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+SIDES = st.integers(1, 600)
+
+
+def torchvision_box(height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]) -> Box:
+    """``RandomResizedCrop.get_params`` of torchvision 0.28."""
+    area, log_ratio = height * width, torch.log(torch.tensor(ratio))
+    for _ in range(10):
+        target_area = area * torch.empty(1).uniform_(scale[0], scale[1]).item()
+        aspect_ratio = torch.exp(torch.empty(1).uniform_(float(log_ratio[0]), float(log_ratio[1]))).item()
+        w, h = round(math.sqrt(target_area * aspect_ratio)), round(math.sqrt(target_area / aspect_ratio))
+        if 0 < w <= width and 0 < h <= height:
+            i, j = torch.randint(0, height - h + 1, size=(1,)).item(), torch.randint(0, width - w + 1, size=(1,)).item()
+            return Box(int(i), int(j), h, w)
+    in_ratio = width / height
+    if in_ratio < min(ratio):
+        w, h = width, round(width / min(ratio))
+    elif in_ratio > max(ratio):
+        h, w = height, round(height * max(ratio))
+    else:
+        w, h = width, height
+    return Box((height - h) // 2, (width - w) // 2, h, w)
+
+
+@given(SIDES, SIDES, st.integers(), st.floats(0.01, 1), st.floats(0.01, 1), st.floats(0.1, 9), st.floats(0.1, 9))
+def test_a_random_crop_is_inside_the_image(
+    height: int, width: int, seed: int, small: float, large: float, narrow: float, wide: float
+) -> None:
+    """Of any image, scale and ratio; and it is not empty."""
+    scale, ratio = (min(small, large), max(small, large)), (min(narrow, wide), max(narrow, wide))
+    box = random_box(height, width, scale, ratio, draws_of(seed, 0, "a"))
+    assert box.top >= 0
+    assert box.left >= 0
+    assert 0 < box.height <= height - box.top
+    assert 0 < box.width <= width - box.left
+
+
+def features(box: Box, height: int, width: int) -> list[float]:
+    return [
+        box.height * box.width / (height * width),
+        math.log(box.width / box.height),
+        (box.top + 0.5) / (height - box.height + 1),
+        (box.left + 0.5) / (width - box.width + 1),
+        box.top / height,
+        (box.left + box.width) / width,
+    ]
+
+
+@pytest.mark.parametrize("shape", [(375, 500), (400, 150), (64, 640)], ids=["photo", "tall", "fallback"])
+def test_random_crops_have_the_distribution_of_torchvision(shape: tuple[int, int]) -> None:
+    """Kolmogorov-Smirnov distance of area, aspect ratio and position below the limit for p = 0.001."""
+    count = 2_500
+    torch.manual_seed(0)
+    ours = np.array([features(random_box(*shape, SCALE, RATIO, draws_of(0, 0, key)), *shape) for key in range(count)])
+    theirs = np.array([features(torchvision_box(*shape, SCALE, RATIO), *shape) for _ in range(count)])
+    for column in range(ours.shape[1]):
+        one, other = np.sort(ours[:, column]), np.sort(theirs[:, column])
+        at = np.concatenate([one, other])
+        distance = np.abs(np.searchsorted(one, at, "right") - np.searchsorted(other, at, "right")).max() / count
+        assert distance < 1.95 * math.sqrt(2 / count), column
+
+
+def test_a_crop_that_never_fits_is_torchvisions() -> None:
+    """The largest one in the middle."""
+    for shape in ((10, 500), (500, 10), (7, 7)):
+        box = random_box(*shape, (2.0, 2.0), RATIO, draws_of(0, 0, ""))
+        assert box == torchvision_box(*shape, (2.0, 2.0), RATIO)
+
+
+def test_draws_are_uniform_and_independent() -> None:
+    """Over keys, epochs and seeds; a flip does not depend on the crop."""
+    for draws in (
+        np.array([draws_of(3, 5, f"cat/{key}") for key in range(4_000)]),
+        np.array([draws_of(3, epoch, "cat/1") for epoch in range(4_000)]),
+        np.array([draws_of(seed, 0, "cat/1") for seed in range(4_000)]),
+    ):
+        assert draws.min() >= 0
+        assert draws.max() < 1
+        assert np.abs(draws.mean(axis=0) - 0.5).max() < 0.02
+        assert np.abs(np.corrcoef(draws, rowvar=False) - np.eye(draws.shape[1])).max() < 0.08
+    flipped = sum(is_flipped(draws_of(0, 0, key), 0.3) for key in range(4_000))
+    assert abs(flipped / 4_000 - 0.3) < 0.03
+
+
+def test_draws_are_those_of_earlier_versions() -> None:
+    """Crops of a key never change: a training that is resumed under another version continues."""
+    assert draws_of(0, 0, "cat/1")[:3] == [0.6459102533189771, 0.45326271666429996, 0.5405078632605622]
+    assert random_box(375, 500, SCALE, RATIO, draws_of(7, 3, "train/é")) == Box(27, 94, 196, 180)
+
+
+def test_draws_depend_on_nothing_else() -> None:
+    """Not on the random state, nor on Python's hash seed."""
+    random.seed(1)
+    torch.manual_seed(1)
+    code = "from torchdata_remote.formats.crops.boxes import draws_of; print(draws_of(0, 2, 'cat/1'))"
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert printed.strip() == str(draws_of(0, 2, "cat/1"))
+
+
+@given(st.integers(1, 3_000), st.integers(1, 3_000), st.integers(1, 300))
+def test_center_crops_are_inside_the_resized_image(height: int, width: int, side: int) -> None:
+    """Whose shorter side is at least as long as those of the crop."""
+    shape = resized_shape(height, width, side)
+    assert min(shape) == side
+    box = center_box(*shape, (side, side))
+    assert 0 <= box.top <= shape[0] - side
+    assert 0 <= box.left <= shape[1] - side

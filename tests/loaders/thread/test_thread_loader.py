@@ -1,0 +1,133 @@
+"""``thread_loader``: its options, what it tells the pipes of its chain, and its copies."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+import torchdata_remote as tdr
+from torchdata_remote import Resumable, stateful_loader, thread_loader
+from torchdata_remote.core.frameworks.batch_rows import BatchRows
+from torchdata_remote.core.iter_datapipe import IterableWrapper
+from torchdata_remote.core.processes.processors import num_processors_of_rank
+from torchdata_remote.pipes.base.datapipe import OneForOne
+from torchdata_remote.testing import write_small_shards
+
+
+class Rowed(OneForOne[Any]):
+    """Puts numbers into rows, and notes what the loader tells it."""
+
+    def __init__(self, source_datapipe: Any, told: list[Any]) -> None:
+        self.source_datapipe, self._told = source_datapipe, told
+        self._rows: BatchRows | None = None
+
+    def use_threads(self, num_threads: int) -> None:
+        self._told.append(num_threads)
+
+    def use_rows(self, rows: BatchRows) -> None:
+        self._rows = rows
+        self._told.append((rows.batch_size, rows.memory))
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for number, _ in enumerate(self.source_datapipe):
+            row = torch.empty(3) if self._rows is None else self._rows.take((3,), torch.float32)
+            yield row.fill_(number)
+
+
+@pytest.fixture
+def pipe(memory_folder: str) -> Any:
+    write_small_shards(memory_folder, num_shards=4, samples_per_shard=4)
+    return IterableWrapper([f"{memory_folder}/index.json"]).list_remote().sharding_filter_rank().shard_tar_reader()
+
+
+def test_pipes_get_the_threads_and_the_rows_of_batches(pipe: Any) -> None:
+    """Each pass anew, because the chain is copied for it; the memory of freed batches is used again."""
+    told: list[Any] = []
+    loader = thread_loader(Rowed(pipe, told), batch_size=4, num_threads=3)
+    for _ in range(2):
+        batches = list(loader)
+        assert [batch[:, 0].tolist() for batch in batches] == [
+            [4.0 * n, 4.0 * n + 1, 4.0 * n + 2, 4.0 * n + 3] for n in range(4)
+        ]
+    assert told == [3, (4, "process")] * 2
+
+
+def test_rows_are_handed_out_as_batches_without_a_copy(pipe: Any) -> None:
+    """Each batch stays as it is while it is held."""
+    loader = thread_loader(Rowed(pipe, []), batch_size=3)
+    batches = list(loader)
+    assert [len(batch) for batch in batches] == [3, 3, 3, 3, 3, 1]
+    assert torch.cat(batches)[:, 0].tolist() == list(range(16))
+    assert len({batch.untyped_storage().data_ptr() for batch in batches}) == 6
+
+
+def test_other_collate_functions_get_no_rows(pipe: Any) -> None:
+    """They may keep samples, each of which would keep the memory of a batch."""
+    told: list[Any] = []
+    list(thread_loader(Rowed(pipe, told), batch_size=4, num_threads=0, collate_fn=default_collate))
+    list(thread_loader(Rowed(pipe, told), batch_size=None, num_threads=0))
+    assert told == [0, 0]
+
+
+def test_stateful_loader_gives_rows_and_no_threads(pipe: Any) -> None:
+    """Its workers are processes."""
+    told: list[Any] = []
+    list(stateful_loader(Rowed(pipe, told), batch_size=4))
+    assert told == [(4, "process")]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_rows_of_workers_are_in_shared_memory(pipe: Any) -> None:
+    """So that the way to the loop is no copy."""
+    loader = stateful_loader(Rowed(pipe, []), batch_size=4, num_workers=2, multiprocessing_context="fork")
+    batches = list(loader)
+    assert all(batch.is_shared() for batch in batches)
+    assert sorted(torch.cat(batches)[:, 0].tolist()) == sorted([*range(8), *range(8)])
+
+
+def test_threads_are_as_many_as_the_processors_of_the_rank(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``torchrun`` tells how many ranks share the machine."""
+    assert thread_loader(pipe).num_threads == num_processors_of_rank() >= 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000")
+    assert thread_loader(pipe).num_threads == 1
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copy_continues_with_the_options_of_the_loader(pipe: Any, copied: Any) -> None:
+    """Also those that ``stateful_loader`` does not have."""
+    loader = thread_loader(
+        pipe.to_tuple("__key__"), batch_size=2, num_threads=3, prefetch_batches=4, device="cpu", list_once=True
+    )
+    batches = iter(loader)
+    assert len(list(islice(batches, 3))) == 3
+    twin = copied(loader)
+    assert (twin.num_threads, twin.prefetch_batches, twin.device) == (3, 4, torch.device("cpu"))
+    assert twin.dataset.listings.once is True
+    assert list(twin) == list(batches)
+
+
+def test_a_resumable_can_be_passed_instead_of_a_chain(pipe: Any) -> None:
+    """It then has the number of streams."""
+    data = Resumable(pipe.to_tuple("__key__"), num_streams=2)
+    assert len(list(thread_loader(data, batch_size=4))) == 4
+    with pytest.raises(ValueError, match="num_streams belongs to the Resumable"):
+        thread_loader(data, num_streams=3)
+
+
+def test_the_default_collate_names_what_it_does_not_take(pipe: Any) -> None:
+    """As with every loader: checks of pipes find the loader that calls them."""
+    with pytest.warns(RuntimeWarning, match="'cls' is b'0', bytes that were not decoded"):
+        next(iter(thread_loader(pipe.to_tuple("cls"), batch_size=2)))
+    with pytest.raises(tdr.errors.CollateError, match="of which torch's default collate_fn makes no batch"):
+        next(iter(thread_loader(pipe.map(object_of), batch_size=2)))
+
+
+def object_of(sample: Any) -> object:
+    return object()

@@ -1,0 +1,62 @@
+"""What a loader tells the pipes of its chain: how many threads they use, and the batches that their items become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info
+
+from ..core.frameworks.batch_rows import BatchRows
+from ..core.frameworks.collating import collate_samples
+from ..core.iter_datapipe import IterDataPipe
+from ..pipes.base.chain import all_pipes
+
+
+class BatchOptions:
+    """Options of a loader that pipes with the hooks ``use_threads`` and ``use_rows`` take.
+
+    Args:
+        num_threads: for pipes that were given no number; ``None`` leaves them as they are.
+        rows_of: number of samples in a batch that :func:`~..core.frameworks.collating.collate_samples` makes; ``None``
+            if there are no such batches.
+        pin_memory: whether batches are pinned.
+    """
+
+    def __init__(self, *, num_threads: int | None = None, rows_of: int | None = None, pin_memory: bool = False) -> None:
+        self.num_threads, self.rows_of, self.pin_memory = num_threads, rows_of, pin_memory
+        self._rows: BatchRows | None = None  # of this process, which uses the memory of freed batches again
+
+    @classmethod
+    def of(cls, loader: Any, *, num_threads: int | None = None, to_gpu: bool = False) -> BatchOptions:
+        """The options of a loader.
+
+        Args:
+            loader: of torch, with its ``batch_size``, ``collate_fn`` and ``pin_memory``.
+            num_threads: that it gives to its pipes.
+            to_gpu: whether it copies batches to a GPU.
+        """
+        rows_of = loader.batch_size if loader.collate_fn is collate_samples else None
+        return cls(num_threads=num_threads, rows_of=rows_of, pin_memory=loader.pin_memory or to_gpu)
+
+    def apply(self, pipe: IterDataPipe[Any]) -> None:
+        """Set the options on the pipes of a copied chain, before a pass."""
+        rows = self._restarted_rows()
+        for found in all_pipes(pipe):
+            if self.num_threads is not None and hasattr(type(found), "use_threads"):
+                found.use_threads(self.num_threads)
+            if rows is not None and hasattr(type(found), "use_rows"):
+                found.use_rows(rows)
+
+    def _restarted_rows(self) -> BatchRows | None:
+        if self.rows_of is None:
+            return None
+        if self._rows is None:
+            is_pinned = self.pin_memory and torch.cuda.is_available()
+            memory = "shared" if get_worker_info() is not None else "pinned" if is_pinned else "process"
+            self._rows = BatchRows(self.rows_of, memory)  # type: ignore[arg-type]  # mypy joins the literals to str
+        self._rows.restart()
+        return self._rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_rows": None}

@@ -1,0 +1,51 @@
+"""One source of a mixture, in a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ...core.iter_datapipe import IterDataPipe
+from ..base.chain import Snapshot, load_state, state_of
+from ..base.epochs import set_epoch
+
+# Larger than any epoch: repeated passes over a source get epochs of their own.
+_REPEAT_STRIDE = 1 << 32
+
+
+class MixSource:
+    """One source in a pass.
+
+    Args:
+        name: key in the mapping of sources.
+        pipe: its chain.
+        num_passes: how often it was restarted.
+        state: from which it resumes; ``None`` for its start.
+    """
+
+    def __init__(self, name: str, pipe: IterDataPipe[Any], num_passes: int, state: Any) -> None:
+        self.name, self._pipe, self.num_passes, self._resume_from = name, pipe, num_passes, state
+        self.items: Iterator[Any] = iter(())
+        self.started = False
+
+    def open(self, epoch: int) -> MixSource:
+        """Start a pass. Each pass has its own order, also within an epoch."""
+        set_epoch(self._pipe, epoch + self.num_passes * _REPEAT_STRIDE)
+        if self._resume_from is not None:
+            load_state(self._pipe, self._resume_from)
+        self.items = iter(self._pipe)
+        return self
+
+    def restarted(self) -> MixSource:
+        """Return the next pass over this source."""
+        if not self.started and self._resume_from is None:
+            raise ValueError(f"mix: the source {self.name!r} is empty, so it cannot be restarted.")
+        return MixSource(self.name, self._pipe, self.num_passes + 1, None)
+
+    def state(self) -> list[Any]:
+        return [self.name, self.num_passes, state_of(self._pipe) if self.started else self._resume_from]
+
+    def snapshot(self, take: Callable[[], Snapshot]) -> Snapshot:
+        name, num_passes, start = self.name, self.num_passes, self._resume_from
+        at = take() if self.started else lambda: start
+        return lambda: [name, num_passes, at()]

@@ -1,0 +1,179 @@
+"""``decode_image``: decode, crop, resize, flip and normalise images for training, straight into batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from ..core.arguments import check
+from ..core.arguments.amounts import seed_of
+from ..core.frameworks.batch_rows import BatchRows
+from ..core.iter_datapipe import IterDataPipe, functional_datapipe
+from ..core.stats.counters import DECODE
+from ..errors import MissingMemberError
+from ..fetch.listing.source_argument import pipe_of
+from ..formats.decoders._failure import decode_error
+from ..formats.sample import KEY, Sample, describe, require_sample, sample_url
+from .base.epochs import EpochPipe
+from .base.image_options import image_tensors
+from .base.image_tensors import ImageTensors
+from .base.threaded import ThreadedMap, works_ahead
+
+
+class _Task(NamedTuple):
+    sample: Sample
+    name: str
+    row: torch.Tensor
+
+
+@functional_datapipe("decode_image")
+class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
+    """Decode images to tensors: crop, resize, flip and normalise in one step (functional name: ``decode_image``).
+
+    It does the work of torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ToTensor`` and ``Normalize``
+    in less than half of the CPU time, and writes the result where the batch of ``thread_loader`` needs it.
+
+    Crop and flip of a sample are determined by ``(seed, epoch, key)``: they are the same with any number of ranks,
+    workers, threads and streams, in any order, and after a resume. Their distribution is torchvision's. Epochs are
+    counted as by ``shuffle_shards``.
+
+    Images become RGB, 8 bits per channel, as :func:`decoders.rgb` makes them: gray, palette, CMYK and 16-bit images are
+    converted, alpha is dropped, EXIF orientation is not applied. JPEGs are decoded by simplejpeg if it is installed
+    (``pip install 'torchdata_remote[turbo]'``), else by Pillow, to the same pixels. Where simplejpeg decodes, it stops
+    below the crop, so damage further down is not noticed. An image at least twice as large as needed is decoded at a
+    half, a quarter or an eighth of its size. Resizing is bilinear with antialiasing.
+
+    Compared with Pillow's ``crop`` and ``resize``, no value of 0 to 255 differs by more than 1, nor by 0.25 on average.
+    Where the scale is reduced, the edges of a crop are rounded to pixels of that scale, and values of photographs
+    differ by about 3 on average.
+
+    Args:
+        source_datapipe: samples.
+        size: height and width of the tensors; an int for both.
+        crop: ``"random"`` shows a random part, for training. ``"center"`` resizes the shorter side to ``resize`` and
+            shows the middle, for evaluation. ``None`` shows all, and does not keep the aspect ratio.
+        resize: shorter side in pixels before the crop in the middle; ``None`` for 8/7 of the size, 256 for 224.
+        scale: share of the area that a random crop has, at least and at most.
+        ratio: width / height of a random crop, at least and at most.
+        flip: probability of a horizontal flip; ``None`` for 0.5 with ``crop="random"``, else 0.
+        dtype: ``torch.float32``, ``torch.float16`` or ``torch.bfloat16``, normalised; ``torch.uint8`` for 0 to 255,
+            to be normalised on the GPU.
+        mean: of the channels, where 1 is white; a number for all. ``None`` for ImageNet's: 0.485, 0.456, 0.406.
+        std: of the channels; ``None`` for ImageNet's: 0.229, 0.224, 0.225.
+        layout: ``"CHW"`` or ``"HWC"``, the order of the dimensions.
+        members: extensions separated by ``;``, of which the first that the sample has is decoded. Its name stays.
+        seed: any int.
+        num_threads: that decode, as those of ``parallel_map`` do. ``None`` for those that the loader gives, as
+            ``thread_loader`` does, or none.
+
+    Yields:
+        dict: a new sample, whose image is a tensor of shape ``(3, height, width)``, or ``(height, width, 3)``.
+
+    Raises:
+        DecodeError: names member, sample and shard; the decoder's own error is its ``__cause__``. Also for more than
+            ``decoders.MAX_PIXELS`` pixels.
+        MissingMemberError: names the sample, the requested members and the existing ones.
+
+    Example:
+        >>> import io
+        >>> from PIL import Image
+        >>> Image.new("RGB", (500, 375), "red").save(file := io.BytesIO(), "JPEG")
+        >>> samples = IterableWrapper([{"__key__": "1", "jpg": file.getvalue(), "cls": b"3"}])
+        >>> (sample,) = DecodeImage(samples, 224).decode_sample()
+        >>> sample["jpg"].shape, sample["jpg"].dtype, sample["cls"]
+        (torch.Size([3, 224, 224]), torch.float32, 3)
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[Sample],
+        size: int | Sequence[int],
+        *,
+        crop: Literal["random", "center"] | None = "random",
+        resize: int | None = None,
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        flip: float | None = None,
+        dtype: torch.dtype = torch.float32,
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+        layout: Literal["CHW", "HWC"] = "CHW",
+        members: str = "jpg;jpeg;png;webp",
+        seed: int = 0,
+        num_threads: int | None = None,
+    ) -> None:
+        ThreadedMap.__init__(self, num_threads)
+        EpochPipe.__init__(self)
+        self.source_datapipe = pipe_of(source_datapipe, of="decode_image", holds="samples")
+        self._tensors = image_tensors(
+            size,
+            crop=crop,
+            resize=resize,
+            scale=scale,
+            ratio=ratio,
+            flip=flip,
+            dtype=dtype,
+            mean=mean,
+            std=std,
+            layout=layout,
+        )
+        self._members = check.text("members", members, example="jpg;png")
+        self._names = [name.strip() for name in self._members.split(";") if name.strip()]
+        if not self._names:
+            raise check.marked(ValueError(f"members must name one, such as 'jpg;png', got {members!r}."))
+        self.seed = seed_of(seed)
+        self._rows: BatchRows | None = None
+
+    def use_rows(self, rows: BatchRows | None) -> None:
+        """Hook of loaders: write the tensors of the next passes into rows of batches."""
+        self._rows = rows
+
+    def prepare_copy(self, num_streams: int) -> None:
+        ThreadedMap.prepare_copy(self, num_streams)
+        EpochPipe.prepare_copy(self, num_streams)
+
+    def prepared(self, item: Any) -> _Task:
+        """Take the row of a sample: in the order of the samples, in which the batch needs them."""
+        if not isinstance(item, dict):
+            require_sample(item, of="decode_image")
+        name = next((name for name in self._names if name in item), None)
+        if name is None:
+            members = sorted(name for name in item if not name.startswith("__"))
+            raise MissingMemberError(
+                f"{describe(item)} has no {' or '.join(map(repr, self._names))}. It has {members}. "
+                'Name the images by decode_image(size, members="...").',
+                url=sample_url(item),
+            )
+        shape, dtype = self._tensors.shape, self._tensors.dtype
+        if self._rows is None:
+            return _Task(item, name, torch.empty(shape, dtype=dtype))
+        return _Task(item, name, self._rows.take(shape, dtype, member=self._members))
+
+    def function_of_pass(self) -> Callable[[Any], Sample]:
+        return _Decoder(self._tensors, self.seed, self._epochs.next_epoch())
+
+
+class _Decoder:
+    """Decodes the images of one pass."""
+
+    def __init__(self, tensors: ImageTensors, seed: int, epoch: int) -> None:
+        self._tensors, self._seed, self._epoch = tensors, seed, epoch
+
+    def __call__(self, task: _Task) -> Sample:
+        began_s = time.perf_counter()
+        sample, name, row = task
+        data = sample[name]
+        try:
+            if not isinstance(data, bytes | memoryview):
+                raise TypeError(_NOT_ENCODED.format(check.a_kind(data)))
+            self._tensors.write(data, row, seed=self._seed, epoch=self._epoch, key=sample.get(KEY))
+        except Exception as error:
+            raise decode_error(sample, name, error) from error
+        DECODE.worked(began_s, len(data), items=1, wait=not works_ahead())
+        return {**sample, name: row}
+
+
+_NOT_ENCODED = "expected the bytes of an image, got {}. Chain decode_image() before decode_sample() and map()"

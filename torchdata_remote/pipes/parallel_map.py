@@ -1,0 +1,69 @@
+"""``parallel_map``: call a function with each item, in threads, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..core.arguments import check
+from ..core.iter_datapipe import IterDataPipe, functional_datapipe
+from ..fetch.listing.source_argument import pipe_of
+from .base.threaded import ThreadedMap
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@functional_datapipe("parallel_map")
+class ParallelMap(ThreadedMap[U]):
+    """Call a function with each item, in threads, in order (functional name: ``parallel_map``).
+
+    The results have the order of the items. An error of the function is raised in the place of its item, after the
+    results before it. The state is that of the source after the item that was handed out last: it is the same with any
+    number of threads, and with ``map``, and loads with any other.
+
+    Threads are faster where the function releases Python's global lock: decoders of images, NumPy, OpenCV and torch do
+    for the most part, loops in Python do not. All pipes of a process with the same number of threads share them, as all
+    streams of a ``Resumable`` do. They are started by the first item and ended with the pass.
+
+    The function is called in several threads at once, in no certain order, so it must not change what they share.
+    Random numbers from ``random``, ``numpy.random`` or torch's default generator differ from run to run then: make a
+    generator from the seed, the epoch and the sample's key instead. What a library allows in one thread only, such as
+    one open file or database handle, belongs into a ``threading.local``.
+
+    Args:
+        source_datapipe: any items.
+        function: called with an item; what it returns is handed out. With ``DataLoader`` workers that are spawned, it
+            has to be a function of a module.
+        num_threads: that call it. 0 calls it in the thread that iterates, and takes nothing ahead. ``None`` for those
+            that the loader gives, as ``thread_loader`` does, or 0. Each worker of a ``DataLoader`` has as many.
+        max_ahead: number of items that are taken from the source before they are asked for, which bounds the memory.
+            ``None`` for twice the threads. The streams of a ``Resumable`` in one process share it; each has one at
+            least.
+
+    Yields:
+        What the function returns.
+
+    Raises:
+        Exception: of the function.
+
+    Example:
+        >>> list(ParallelMap(IterableWrapper(["a", "b", "c"]), str.upper, num_threads=2))
+        ['A', 'B', 'C']
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[T],
+        function: Callable[[T], U],
+        *,
+        num_threads: int | None = None,
+        max_ahead: int | None = None,
+    ) -> None:
+        super().__init__(num_threads, max_ahead)
+        self.source_datapipe = pipe_of(source_datapipe, of="parallel_map", holds="items")
+        self._function = check.function("function", function, example="transform")
+
+    def function_of_pass(self) -> Callable[[Any], U]:
+        function: Callable[[Any], U] = self._function
+        return function
