@@ -26,9 +26,9 @@ from .space import PackSpace
 
 _MAX_OBJECTS = 256  # stored or read between two exchanges
 _EXCHANGES = 32  # at least, while as many bytes are read as the cache may hold
-_MISS_S = 0.05  # at least between two exchanges because of misses
+_MISS_S = 0.1  # at least between two exchanges because of misses
 _RETRY_S = 5.0  # after an exchange that failed
-_SAMPLED = 128  # reads, after which the sample is looked at
+_SAMPLED = 512  # reads, after which the sample is looked at
 
 T = TypeVar("T")
 
