@@ -85,12 +85,12 @@ ROWS = (
 )
 
 
-def images() -> list[bytes]:
+def images(count: int = DISTINCT) -> list[bytes]:
     """Coloured gradients under noise, which compresses as a photograph does; each another one."""
     down, right = np.mgrid[0 : 1 : HEIGHT * 1j, 0 : 1 : WIDTH * 1j]
     source = np.random.default_rng(0)
     made = []
-    for _ in range(DISTINCT):
+    for _ in range(count):
         gradients = np.stack([down * a + right * (1 - a) for a in source.random(3)], axis=-1) * 255
         pixels = gradients + source.normal(0, NOISE, (HEIGHT, WIDTH, 3))
         file = io.BytesIO()

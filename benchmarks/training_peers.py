@@ -1,8 +1,8 @@
 """Batches for training from a bucket, by each peer as its documentation says; imports lie in the functions: all are
 optional.
 
-Each reads all samples once, shuffled as it does it, and gives batches of ``job.in_flight`` images and labels: random crops
-of 224 x 224, flipped, float, normalised by ImageNet's mean and deviation. A peer's image is decoded by Pillow and
+Each reads all samples once, shuffled as it does it, and gives batches of ``job.in_flight`` images and labels: random
+crops of 224 x 224, flipped, float, normalised by ImageNet's mean and deviation. A peer's image is decoded by Pillow and
 transformed by torchvision, or, where its name ends in ``-cv2``, decoded by simplejpeg and transformed by OpenCV. Each
 has two workers, or two threads. The clock starts when some batches were delivered, so that neither starts nor first
 connections count; the time to the first batch is measured from the start of the process.
@@ -10,6 +10,7 @@ connections count; the time to the first batch is measured from the start of the
 
 from __future__ import annotations
 
+import atexit
 import io
 import itertools
 import json
@@ -23,6 +24,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -63,7 +65,7 @@ def by_torchvision(data: Any) -> Any:
 def by_cv2(data: Any) -> Any:
     """simplejpeg and OpenCV, as users write it who have found decoding to be the bottleneck."""
     import cv2
-    import simplejpeg
+    import simplejpeg  # type: ignore[import-untyped, unused-ignore]
     import torch
 
     cv2.setNumThreads(0)
@@ -160,8 +162,11 @@ def webdataset(job: Job, decode: Callable[[Any], Any]) -> Iterable[Any]:
 
 
 def litdata_chunks(job: Job, decode: Callable[[Any], Any]) -> Iterable[Any]:
-    """Its own format, which ``litdata.optimize`` writes, and its own loader."""
+    """Its own format, which ``litdata.optimize`` writes, and its own loader. About http:// see ``loose_file_peers``."""
     import litdata
+    from litdata.streaming import downloader
+
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"
 
     class Images(litdata.StreamingDataset):  # type: ignore[misc, unused-ignore]  # litdata carries no types
         def __getitem__(self, index: Any) -> tuple[Any, int]:
@@ -195,7 +200,7 @@ def litdata_raw(job: Job, decode: Callable[[Any], Any]) -> Iterable[Any]:
     return torch_loader(dataset, job, shuffle=True)
 
 
-def mosaicml(job: Job, decode: Callable[[Any], Any]) -> Iterable[Any]:
+def mosaicml(job: Job, decode: Callable[[Any], Any]) -> Iterator[Any]:
     """Its own format and shuffle, under torch's loader, as it advises."""
     os.environ["S3_ENDPOINT_URL"] = job.endpoint_url
     import streaming
@@ -208,7 +213,15 @@ def mosaicml(job: Job, decode: Callable[[Any], Any]) -> Iterable[Any]:
     dataset = Images(
         remote=f"s3://{job.bucket}", local=tempfile.mkdtemp(prefix="mds-"), shuffle=True, batch_size=job.in_flight
     )
-    return torch_loader(dataset, job)
+    try:
+        yield from torch_loader(dataset, job)
+    except (
+        IndexError,
+        OSError,
+    ) as error:  # a shard that it is still downloading is sometimes read, by one of two workers
+        raise ModuleNotFoundError(f"it read an incomplete shard: {type(error).__name__}") from error
+    finally:
+        atexit._run_exitfuncs()  # removes what it keeps in shared memory, whose names the next process uses again
 
 
 class S3Bytes:
@@ -269,7 +282,7 @@ def dali(job: Job) -> Iterable[Any]:
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.plugin.pytorch import DALIClassificationIterator
 
-    @pipeline_def(batch_size=job.in_flight, num_threads=WORKERS, device_id=None, prefetch_queue_depth=2)
+    @pipeline_def(batch_size=job.in_flight, num_threads=WORKERS, device_id=None, prefetch_queue_depth=2)  # type: ignore[untyped-decorator, unused-ignore]
     def images() -> Any:
         data, labels = fn.readers.file(
             files=job.urls, labels=[0] * len(job.urls), random_shuffle=True, initial_fill=job.in_flight, name="files"
@@ -421,9 +434,13 @@ for _name, (_bucket, _modules, _open, _shown, _distribution) in NAMES.items():
 def main() -> None:
     """Print when the first batch was there, by the clock that all processes share."""
     job = Job(**json.load(sys.stdin))
-    for images, _ in OPEN[sys.argv[1]](job):
-        print(f"\n{time.monotonic()} {images.numel()}", flush=True)
-        os._exit(0)
+    for module in PEERS[sys.argv[1]].modules:
+        import_module(module)
+    batches = iter(OPEN[sys.argv[1]](job))
+    images, _ = next(batches)
+    print(f"\n{time.monotonic()} {images.numel()}", flush=True)
+    del batches  # ends workers, whose shared memory the next process would use
+    os._exit(0)
 
 
 if __name__ == "__main__":

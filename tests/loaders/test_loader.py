@@ -525,6 +525,8 @@ def key_of(sample):
 def loader_of(source, num_workers=0, **more):
     pipe = IterableWrapper(source).list_remote().shuffle_shards(seed=1).sharding_filter_rank().shard_tar_reader()
     pipe = pipe.shuffle_samples(buffer_size=3).to_tuple("__key__").map(key_of)
+    if num_workers == "threads":
+        return tdr.thread_loader(pipe, batch_size=2, num_streams=4)
     return tdr.stateful_loader(
         pipe, batch_size=2, num_workers=num_workers, num_streams=4, multiprocessing_context="fork", **more
     )
@@ -555,7 +557,7 @@ gathered = [None, None]
 torch.distributed.all_gather_object(gathered, state)
 again.load_state_dict(gathered if rank == 0 else [])  # only one has files
 report["rest of one"] = list(again)
-again = loader_of(whole)
+again = loader_of(whole, num_workers="threads")
 again.load_state_dict(tdr.merge_states(gathered))
 report["rest of merged"] = list(again)
 try:
@@ -567,6 +569,7 @@ shards = [f"{arguments['folder']}/{number:06d}.tar" for number in range(6 + rank
 report["unequal"] = error_of(loader_of(shards))
 missing = [*shards[:6], arguments["folder"] + "/missing-{0..3}.tar"] if rank else shards[:6]
 report["failing"] = error_of(loader_of(missing))
+report["failing in a thread"] = error_of(loader_of(missing, num_workers="threads"))
 print(json.dumps(report))
 torch.distributed.barrier()
 torch.distributed.destroy_process_group()
@@ -611,10 +614,11 @@ def test_ranks_that_list_different_objects_raise_the_difference(ranks: list[dict
 
 def test_the_failure_of_a_rank_is_raised_in_all_ranks(ranks: list[dict[str, Any]]) -> None:
     """The others name the rank and its error; that rank raises its own error."""
-    assert ranks[0]["failing"][0] == "RemoteDataError"
-    assert ranks[0]["failing"][1].startswith("Rank 1 failed to take its first batch: ")
-    assert ranks[1]["failing"][0] != "RemoteDataError"
-    assert ranks[1]["failing"][0] in ranks[0]["failing"][1]
+    for failing in ("failing", "failing in a thread"):
+        assert ranks[0][failing][0] == "RemoteDataError"
+        assert ranks[0][failing][1].startswith("Rank 1 failed to take its first batch: ")
+        assert ranks[1][failing][0] != "RemoteDataError"
+        assert ranks[1][failing][0] in ranks[0][failing][1]
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")

@@ -623,6 +623,180 @@ TABLE = {
             ("StatefulLoader() got an unexpected keyword argument 'list_one'; did you mean 'list_once'?"),
         ),
     ],
+    "thread_loader": [
+        Mistake(
+            "no chain",
+            "tdr.thread_loader()",
+            TypeError,
+            (
+                "thread_loader() is missing 'pipe' (the chain, with sharding_filter_rank after its URLs). Write "
+                "thread_loader(pipe)."
+            ),
+        ),
+        Mistake(
+            "a URL instead of a chain",
+            "tdr.thread_loader(shards)",
+            TypeError,
+            (
+                "thread_loader: pipe must be a chain of pipes, got a str. Begin a chain by "
+                "tdr.stream_shards(url) or IterableWrapper([url]).list_remote()."
+            ),
+        ),
+        Mistake(
+            "batch size by position",
+            "tdr.thread_loader(tdr.stream_shards(shards), 8)",
+            TypeError,
+            (
+                "thread_loader() takes 1 argument by position (pipe), got 2; not expected: an int. Pass the rest"
+                " by name: batch_size=, num_threads=, prefetch_batches=, num_streams=, drop_last=, collate_fn=, "
+                "device=, pin_memory=, state_of_all_ranks=, list_once=, list_in_rank_0=."
+            ),
+        ),
+        Mistake(
+            "workers of the other loader",
+            "tdr.thread_loader(tdr.stream_shards(shards), num_workers=2)",
+            TypeError,
+            "thread_loader() got an unexpected keyword argument 'num_workers'; did you mean 'num_threads'?",
+        ),
+        Mistake(
+            "prefetch_factor of DataLoader",
+            "tdr.thread_loader(tdr.stream_shards(shards), prefetch_factor=2)",
+            TypeError,
+            "thread_loader() got an unexpected keyword argument 'prefetch_factor'; did you mean 'prefetch_batches'?",
+        ),
+        Mistake(
+            "nothing ahead",
+            "tdr.thread_loader(tdr.stream_shards(shards), prefetch_batches=0)",
+            ValueError,
+            "thread_loader: prefetch_batches must be an int of at least 1, got 0.",
+        ),
+        Mistake(
+            "a word for num_threads",
+            "tdr.thread_loader(tdr.stream_shards(shards), threads=4)",
+            TypeError,
+            "thread_loader() got an unexpected keyword argument 'threads'; did you mean 'num_threads'?",
+        ),
+        Mistake(
+            "negative threads",
+            "tdr.thread_loader(tdr.stream_shards(shards), num_threads=-1)",
+            ValueError,
+            "thread_loader: num_threads must be an int of at least 0 or None, got -1.",
+        ),
+        Mistake(
+            "threads as a word",
+            'tdr.thread_loader(tdr.stream_shards(shards), num_threads="all")',
+            TypeError,
+            "thread_loader: num_threads must be an int of at least 0 or None, got 'all' (str).",
+        ),
+        Mistake(
+            "a device that torch does not know",
+            'tdr.thread_loader(tdr.stream_shards(shards), device="gpu")',
+            ValueError,
+            "thread_loader: device must be one of torch's, such as 'cuda', got 'gpu': ...",
+        ),
+        Mistake(
+            "a device as a number with a point",
+            "tdr.thread_loader(tdr.stream_shards(shards), device=1.5)",
+            TypeError,
+            "thread_loader: device must be a str such as 'cuda', or a torch.device, got 1.5 (float).",
+        ),
+        Mistake(
+            "a device as a flag",
+            "tdr.thread_loader(tdr.stream_shards(shards), device=True)",
+            TypeError,
+            "thread_loader: device must be a str such as 'cuda', or a torch.device, got True (bool).",
+        ),
+        Mistake(
+            "batch_size=0",
+            "tdr.thread_loader(tdr.stream_shards(shards), batch_size=0)",
+            ValueError,
+            "thread_loader: batch_size must be an int of at least 1 or None, got 0.",
+        ),
+        Mistake(
+            "drop_last as a word",
+            'tdr.thread_loader(tdr.stream_shards(shards), drop_last="yes")',
+            TypeError,
+            "thread_loader: drop_last must be True or False, got 'yes' (str). Write True, without quotes.",
+        ),
+        Mistake(
+            "collate_fn by name",
+            'tdr.thread_loader(tdr.stream_shards(shards), collate_fn="default")',
+            TypeError,
+            (
+                "thread_loader: collate_fn must be a function such as torch.utils.data.default_collate, got "
+                "'default' (str)."
+            ),
+        ),
+        Mistake(
+            "pin_memory as a device",
+            'tdr.thread_loader(tdr.stream_shards(shards), pin_memory="cuda")',
+            TypeError,
+            "thread_loader: pin_memory must be True or False, got 'cuda' (str).",
+        ),
+        Mistake(
+            "streams of a Resumable",
+            "tdr.thread_loader(tdr.Resumable(tdr.stream_shards(shards)), num_streams=2)",
+            ValueError,
+            "thread_loader: num_streams belongs to the Resumable that was passed: Resumable(pipe, num_streams=2).",
+        ),
+        Mistake(
+            "a chain whose order is random",
+            "tdr.thread_loader(tdr.stream_shards(shards).shuffle())",
+            StateError,
+            "Shuffler cannot be resumed where it was. Use instead: shuffle_samples(), or shuffle_shards() for URLs.",
+        ),
+        Mistake(
+            "shuffle of DataLoader",
+            "tdr.thread_loader(tdr.stream_shards(shards), shuffle=True)",
+            TypeError,
+            (
+                "thread_loader() got an unexpected keyword argument 'shuffle'. It takes pipe, batch_size, "
+                "num_threads, prefetch_batches, num_streams, drop_last, collate_fn, device, pin_memory, "
+                "state_of_all_ranks, list_once, list_in_rank_0."
+            ),
+        ),
+        Mistake(
+            "the length of a chain without one",
+            "len(tdr.thread_loader(tdr.stream_shards(shards), batch_size=2))",
+            TypeError,
+            (
+                "ShuffleSamples has no length (object of type 'ShardTarReader' has no len()). Chain "
+                "equalize_ranks(), which takes it from the manifest, or count steps instead of epochs."
+            ),
+        ),
+    ],
+    "ThreadLoader": [
+        Mistake(
+            "a chain instead of a Resumable",
+            "tdr.ThreadLoader(tdr.stream_shards(shards))",
+            TypeError,
+            "ThreadLoader: dataset must be a Resumable, got a ShuffleSamples. Build it by stateful_loader(pipe).",
+        ),
+        Mistake(
+            "no dataset",
+            "tdr.ThreadLoader()",
+            TypeError,
+            "ThreadLoader() is missing 'dataset' (the chain). Write ThreadLoader(dataset).",
+        ),
+        Mistake(
+            "workers",
+            "tdr.ThreadLoader(tdr.Resumable(tdr.stream_shards(shards)), num_workers=2)",
+            ValueError,
+            "ThreadLoader: num_workers must be 0, because this loader has no processes; stateful_loader has them.",
+        ),
+        Mistake(
+            "misspelt own option",
+            "tdr.ThreadLoader(tdr.Resumable(tdr.stream_shards(shards)), prefetch=4)",
+            TypeError,
+            "StatefulLoader() got an unexpected keyword argument 'prefetch'; did you mean 'prefetch_factor'?",
+        ),
+        Mistake(
+            "half a batch ahead",
+            "tdr.ThreadLoader(tdr.Resumable(tdr.stream_shards(shards)), prefetch_batches=1.5)",
+            TypeError,
+            "ThreadLoader: prefetch_batches must be an int of at least 1, got 1.5 (float).",
+        ),
+    ],
     "merge_states": [
         Mistake("no states", "tdr.merge_states([])", StateError, "There is no state to merge."),
         Mistake(

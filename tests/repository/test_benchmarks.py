@@ -92,6 +92,15 @@ def test_bench_datapipe_runs_and_prints_its_table() -> None:
     assert re.fullmatch(r"an item costs [\d.]+ µs instead of [\d.]+: [\d.]+x \([\d.]+ to [\d.]+\) as .*\n", printed)
 
 
+def test_bench_decode_runs_and_prints_its_table() -> None:
+    """Each side decodes every image, in one thread and in two; what is not installed is named."""
+    printed = printed_by("bench_decode.py", "--quick")
+    figure = r" +[\d.]+ \([\d.]+ to [\d.]+\)"
+    for side in ("decode_image", "Pillow, NumPy", "only decoding all of it, by simplejpeg"):
+        assert re.search(rf"^{side}{figure} +[\d,]+{figure}$", printed, re.MULTILINE), printed
+    assert re.search(rf"^Pillow, torchvision transforms({figure}| +not installed: )", printed, re.MULTILINE), printed
+
+
 @pytest.mark.slow
 def test_bench_tar_runs_and_prints_its_table() -> None:
     """Each side reads every sample of one size, and this package those of both; the ratios are printed."""
@@ -169,3 +178,13 @@ def test_bench_resume_runs_and_prints_its_table() -> None:
     again = re.findall(r"read again, of two buffers .*: ([\d.]+) \(.*; target at most 1$", printed, re.MULTILINE)
     assert len(again) == 2, printed
     assert all(float(ratio) <= 1 for ratio in again), printed
+
+
+@pytest.mark.slow
+def test_bench_loaders_prints_the_way_of_a_batch() -> None:
+    """For each type of images, written into the batch and stacked, from each loader."""
+    printed = printed_by("bench_loaders.py", "--quick", "--only", "way")
+    rows = re.findall(
+        r"^(uint8|float32), (?:stacked|written into the batch)( +\d+\.\d\d ms){3}$", printed, re.MULTILINE
+    )
+    assert len(rows) == 4, printed

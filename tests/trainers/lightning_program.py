@@ -43,6 +43,8 @@ def train_loader(case: str, folder: Path) -> Any:
         # Batches of 16 are fewer: that loader begins its next pass within Lightning's epoch
         return {"long": stateful(pipe_of(folder)), "short": stateful(pipe_without_length(folder), batch_size=16)}
     pipe = pipe_without_length(folder) if "no length" in case else pipe_of(folder)
+    if "threads" in case:
+        return tdr.thread_loader(pipe, batch_size=BATCH_SIZE, num_streams=NUM_STREAMS)
     return stateful(pipe, num_workers=2 if "workers" in case else 0, batch_size=1 if case == UNEVEN else BATCH_SIZE)
 
 
@@ -74,9 +76,9 @@ CASES = (
     "two loaders",
     "length, validation",
     "no length, validation",
-    "no length, accumulated",
+    "no length, accumulated, threads",
     "no length, limited",
-    "length, reloaded",
+    "length, reloaded, threads",
 )
 """Checkpoints in mid-epoch, by ``ModelCheckpoint(every_n_train_steps=...)``."""
 

@@ -252,6 +252,23 @@ def test_auto_find_batch_size_trains_the_same_number_of_epochs(dataset: Path, tm
     assert sorted(before[0] + after[-2]) == sorted(after[-1]) == list(range(NUM_SAMPLES))
 
 
+class Threads(ChainTrainer):
+    """Its batches are made by threads."""
+
+    num_threads = 2
+
+
+def test_threads_take_the_place_of_workers(dataset: Path, tmp_path: Path) -> None:
+    """A checkpoint that they have saved is resumed by workers, and by them again."""
+    trainer, before = trained(dataset, tmp_path, kind=Threads, stop_at=5)
+    assert isinstance(trainer.accelerator._dataloaders[0], tdr.ThreadLoader)
+    for kind in (Threads, ChainTrainer):
+        _, after = trained(dataset, tmp_path, kind=kind, load=tmp_path / "checkpoint-5")
+        assert sorted(before[0] + after[0]) == list(range(NUM_SAMPLES))
+    with pytest.raises(StateError, match="num_threads=2 and dataloader_num_workers=1"):
+        trained(dataset, tmp_path, kind=Threads, workers=1)
+
+
 def test_a_users_own_way_to_save_checkpoints_is_warned_of(dataset: Path, tmp_path: Path) -> None:
     class OwnSave(ChainTrainer):
         def _save_checkpoint(self, model: Any, trial: Any) -> None:

@@ -34,7 +34,7 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
     """Decode images to tensors: crop, resize, flip and normalise in one step (functional name: ``decode_image``).
 
     It does the work of torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ToTensor`` and ``Normalize``
-    in less than half of the CPU time, and writes the result where the batch of ``thread_loader`` needs it.
+    in about half of the CPU time, and writes the result where the batch of ``thread_loader`` needs it.
 
     Crop and flip of a sample are determined by ``(seed, epoch, key)``: they are the same with any number of ranks,
     workers, threads and streams, in any order, and after a resume. Their distribution is torchvision's. Epochs are

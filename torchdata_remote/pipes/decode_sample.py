@@ -24,8 +24,8 @@ class DecodeSample(ThreadedMap[Sample]):
     an extension of several parts, such as ``seg.png``, a decoder of the complete extension takes precedence over one of
     its last part. Other members stay ``bytes``; values that are not ``bytes`` are unchanged.
 
-    For training, ``decode_image`` makes tensors of images, with crop, resize, flip and normalisation, in less than half
-    of the time; chain it before this pipe, which decodes the other members.
+    For training, ``decode_image`` makes tensors of images, with crop, resize, flip and normalisation, in about half of
+    the time; chain it before this pipe, which decodes the other members.
 
     Args:
         source_datapipe: samples.

@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from torchdata_remote.formats.crops.boxes import draws_of, is_flipped, random_box
+from torchdata_remote.formats.crops.boxes import Draws, is_flipped, random_box
 from torchdata_remote.formats.decoders import _turbojpeg as turbojpeg
 from torchdata_remote.pipes.base import image_tensors as module
 from torchdata_remote.pipes.base.image_options import image_tensors
@@ -56,7 +56,7 @@ def written(made: ImageTensors, file: bytes, key: object = "a") -> npt.NDArray[A
 def by_pillow(made: ImageTensors, file: bytes, key: object = "a") -> npt.NDArray[np.int64]:
     image: Image.Image = Image.open(io.BytesIO(file)).convert("RGB")
     height, width = made.size
-    draws = draws_of(0, 0, key)
+    draws = Draws(0, 0, key)
     if made.crop == "random":
         box = random_box(image.height, image.width, made.scale, made.ratio, draws)
         image = image.crop((box.left, box.top, box.left + box.width, box.top + box.height))

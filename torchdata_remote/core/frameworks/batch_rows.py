@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -13,6 +12,7 @@ import torch
 
 from ..arguments.amounts import whole
 from ..arguments.check import marked, shown
+from .reused_memory import ReusedMemory
 
 Memory = Literal["process", "pinned", "shared"]
 
@@ -53,8 +53,7 @@ class BatchRows:
         self.memory: Memory = memory
         # Block and number of rows taken, for each kind of row
         self._current: dict[tuple[Any, ...], tuple[torch.Tensor, int]] = {}
-        # Memory of batches that were freed, by its size in bytes
-        self._free: dict[int, deque[torch.Tensor]] = {}
+        self._memory = ReusedMemory()
         self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -106,15 +105,7 @@ class BatchRows:
         if self.memory == "pinned":
             # torch has a cache of pinned memory, which knows when the copies to the GPU have ended
             return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
-        free = self._free.setdefault(num_bytes, deque())
-        try:
-            memory = free.pop()
-        except IndexError:
-            memory = torch.empty(num_bytes, dtype=torch.uint8)
-        # The storage of the block holds this array, which is freed with the last tensor on that storage
-        array = memory.numpy()
-        weakref.finalize(array, free.append, memory).atexit = False
-        return torch.from_numpy(array)
+        return self._memory.take(num_bytes)
 
 
 def stack_rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

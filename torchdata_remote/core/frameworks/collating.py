@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
 from ...errors import CollateError
 from ..iter_datapipe import IterDataPipe
 from .batch_rows import block_of
+from .reused_memory import ReusedMemory
 
 _LABEL = "cls"
 _MAX_DEPTH, _MAX_PARTS = 4, 1_000
+# From which on the C library asks the system for new memory, at the latest
+_MANY_BYTES = 1 << 20
+_memory = ReusedMemory()
 _HANDS_ON = "ShufflerIterDataPipe"  # of torch
 
 
@@ -48,7 +52,25 @@ def _functions() -> dict[Any, Any]:
 
 def _collate_tensors(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
     block = block_of(batch)
+    if block is None:
+        block = _stacked(batch)
     return collate_tensor_fn(batch, collate_fn_map=collate_fn_map) if block is None else block
+
+
+def _stacked(batch: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Stack plain tensors that fill much memory into memory that is used again; ``None`` leaves them to torch."""
+    first = batch[0]
+    num_bytes = first.numel() * first.element_size() * len(batch)
+    if num_bytes < _MANY_BYTES or get_worker_info() is not None or not all(_is_like(first, other) for other in batch):
+        return None
+    memory = _memory.take(num_bytes).view(first.dtype).view(len(batch), *first.shape)
+    return torch.stack(list(batch), out=memory)
+
+
+def _is_like(first: torch.Tensor, other: torch.Tensor) -> bool:
+    is_plain = type(other) is torch.Tensor and other.layout is torch.strided and not other.is_nested
+    is_data = other.device.type == "cpu" and not other.requires_grad and not other.is_quantized
+    return is_plain and is_data and other.shape == first.shape and other.dtype is first.dtype
 
 
 def check_item(owner: object, item: Any, *, where: str, names: tuple[str, ...] = ()) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import struct
-from hashlib import shake_128
+from hashlib import blake2b
 from typing import NamedTuple
 
 _ATTEMPTS = 10
-_NUM_DRAWS = 3 + 2 * _ATTEMPTS
+_BLOCK = 8
 
 
 class Box(NamedTuple):
@@ -20,27 +20,35 @@ class Box(NamedTuple):
     width: int
 
 
-def draws_of(seed: int, epoch: int, key: object) -> list[float]:
-    """Return the random numbers of a sample, from 0 to below 1: the same in every process, thread and order.
+class Draws:
+    """The random numbers of a sample, from 0 to below 1: the same in every process, thread and order.
 
-    They are the first 53 of each 64 bits that SHAKE128 makes of seed, epoch and key.
+    They are the first 53 of each 64 bits that BLAKE2b makes of seed, epoch and key, with the number of the block of
+    eight as its salt.
 
     Example:
-        >>> draws_of(0, 0, "cat/1") == draws_of(0, 0, "cat/1"), draws_of(0, 0, "cat/1") == draws_of(0, 1, "cat/1")
+        >>> Draws(0, 0, "cat/1")[0] == Draws(0, 0, "cat/1")[0], Draws(0, 0, "cat/1")[0] == Draws(0, 1, "cat/1")[0]
         (True, False)
     """
-    digest = shake_128(f"{seed}/{epoch}/{key}".encode("utf-8", "surrogatepass")).digest(8 * _NUM_DRAWS)
-    return [(number >> 11) * 2.0**-53 for number in struct.unpack(f"<{_NUM_DRAWS}Q", digest)]
+
+    def __init__(self, seed: int, epoch: int, key: object) -> None:
+        self._text = f"{seed}/{epoch}/{key}".encode("utf-8", "surrogatepass")
+        self._numbers: list[float] = []
+
+    def __getitem__(self, at: int) -> float:
+        while at >= len(self._numbers):
+            block = len(self._numbers) // _BLOCK
+            digest = blake2b(self._text, digest_size=8 * _BLOCK, salt=block.to_bytes(1, "little")).digest()
+            self._numbers += [(number >> 11) * 2.0**-53 for number in struct.unpack(f"<{_BLOCK}Q", digest)]
+        return self._numbers[at]
 
 
-def is_flipped(draws: list[float], probability: float) -> bool:
+def is_flipped(draws: Draws, probability: float) -> bool:
     """Return whether a sample is flipped."""
     return draws[0] < probability
 
 
-def random_box(
-    height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], draws: list[float]
-) -> Box:
+def random_box(height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], draws: Draws) -> Box:
     """Return a crop with the distribution of torchvision's ``RandomResizedCrop`` (Szegedy et al., 2015).
 
     Its area is uniform in ``scale``, the logarithm of its aspect ratio in ``ratio``, and each position as likely. If
@@ -51,10 +59,10 @@ def random_box(
         width: of the image.
         scale: least and largest share of the image's area.
         ratio: least and largest width / height.
-        draws: of the sample, from :func:`draws_of`.
+        draws: of the sample.
     """
     area, low, high = height * width, math.log(ratio[0]), math.log(ratio[1])
-    for at in range(3, _NUM_DRAWS, 2):
+    for at in range(3, 3 + 2 * _ATTEMPTS, 2):
         target = area * (scale[0] + (scale[1] - scale[0]) * draws[at])
         aspect = math.exp(low + (high - low) * draws[at + 1])
         crop_width, crop_height = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))

@@ -49,6 +49,10 @@ class ThreadLoader(StatefulLoader):
         **options: Any,
     ) -> None:
         num_threads = whole_or_none("num_threads", num_threads, at_least=0)
+        if options.get("num_workers"):
+            raise check.marked(
+                ValueError("num_workers must be 0, because this loader has no processes; stateful_loader has them.")
+            )
         self.prefetch_batches, self.device = whole("prefetch_batches", prefetch_batches), device_of(device)
         super().__init__(dataset, **options)
         self.num_threads = num_processors_of_rank() if num_threads is None else num_threads

@@ -7,15 +7,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ...core.iter_datapipe import IterDataPipe
 from ...errors import StateError
 from ..copies import twin_of
 from ..loader import StatefulLoader
 from ..resumable import Resumable
-from ..stateful_loader import stateful_loader
 from .eval_batches import EvalBatches, require_equal_shares
+from .loader_of_arguments import loader_of
 from .loader_record import Record, read_record, write_record
 from .trainer_batches import TrainerBatches
 
@@ -43,6 +41,8 @@ class RemoteTrainerMixin:
     Attributes:
         num_streams: of the chains, as for :class:`Resumable`; ``None`` takes one for each worker of each process. Set
             a number that is divisible by the numbers of workers with which you will resume.
+        num_threads: for :func:`thread_loader`, which then makes the batches in place of workers; ``None`` for
+            :func:`stateful_loader` with ``dataloader_num_workers``.
 
     Raises:
         StateError: when training is resumed from a checkpoint without the loader's state; and when processes would
@@ -52,6 +52,7 @@ class RemoteTrainerMixin:
     """
 
     num_streams: int | None = None
+    num_threads: int | None = None
 
     args: Any  # of Trainer
     accelerator: Any
@@ -170,19 +171,12 @@ class RemoteTrainerMixin:
         return batches
 
     def _loader(self, dataset: Resumable, batch_size: int, description: str) -> StatefulLoader:
-        args = self.args
-        of_columns = getattr(self, "_get_collator_with_removed_columns", lambda collator, **_: collator)
-        loader = stateful_loader(
-            dataset,
-            batch_size=batch_size,
-            num_workers=args.dataloader_num_workers,
-            drop_last=args.dataloader_drop_last,
-            collate_fn=of_columns(self.data_collator, description=description),  # type: ignore[attr-defined]
-            pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
-            prefetch_factor=args.dataloader_prefetch_factor,
-            multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None) or "forkserver",
-            state_of_all_ranks=True,
+        args, of_columns = (
+            self.args,
+            getattr(self, "_get_collator_with_removed_columns", lambda collator, **_: collator),
         )
+        collate_fn = of_columns(self.data_collator, description=description)  # type: ignore[attr-defined]
+        loader = loader_of(dataset, args, batch_size=batch_size, collate_fn=collate_fn, num_threads=self.num_threads)
         prepared: StatefulLoader = self.accelerator.prepare(loader)
         return prepared
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from ...formats.crops.boxes import Box, center_box, draws_of, is_flipped, random_box, resized_shape
+from ...formats.crops.boxes import Box, Draws, center_box, is_flipped, random_box, resized_shape
 from ...formats.crops.region import Pixels, Region, decode_region
 
 Crop = Literal["random", "center"]
@@ -86,7 +86,7 @@ class ImageTensors:
         Raises:
             ValueError, OSError: as :func:`rgb`.
         """
-        draws = draws_of(seed, epoch, key) if self.crop == "random" or 0 < self.flip < 1 else []
+        draws = Draws(seed, epoch, key)
 
         def choose(height: int, width: int) -> Region:
             if self.crop == "random":
@@ -100,7 +100,7 @@ class ImageTensors:
         if self.crop == "center":
             top, left, height, width = center_box(*chosen[0], self.size)
             pixels = pixels[top : top + height, left : left + width]
-        if self.flip == 1 or (draws and is_flipped(draws, self.flip)):
+        if self.flip and is_flipped(draws, self.flip):
             pixels = pixels[:, ::-1]
         self._copy(pixels, row)
 
@@ -150,8 +150,8 @@ def resized(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     if pixels.shape[:2] == size:
         return pixels
     # torch has a fast way for images whose channels are last in memory
-    image = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
-    made: Pixels = interpolate(image, size, mode="bilinear", antialias=True)[0].permute(1, 2, 0).numpy()
+    image = torch.from_numpy(np.ascontiguousarray(pixels)[None]).permute(0, 3, 1, 2)
+    made: Pixels = interpolate(image, size, mode="bilinear", antialias=True).permute(0, 2, 3, 1).numpy()[0]
     return made
 
 

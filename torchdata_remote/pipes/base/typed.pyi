@@ -140,7 +140,7 @@ class IterDataPipe(TorchNames[T_co]):
         """Decode images to tensors: crop, resize, flip and normalise in one step (functional name: ``decode_image``).
 
         It does the work of torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ToTensor`` and ``Normalize``
-        in less than half of the CPU time, and writes the result where the batch of ``thread_loader`` needs it.
+        in about half of the CPU time, and writes the result where the batch of ``thread_loader`` needs it.
 
         Crop and flip of a sample are determined by ``(seed, epoch, key)``: they are the same with any number of ranks,
         workers, threads and streams, in any order, and after a resume. Their distribution is torchvision's. Epochs are
@@ -205,8 +205,8 @@ class IterDataPipe(TorchNames[T_co]):
         an extension of several parts, such as ``seg.png``, a decoder of the complete extension takes precedence over one of
         its last part. Other members stay ``bytes``; values that are not ``bytes`` are unchanged.
 
-        For training, ``decode_image`` makes tensors of images, with crop, resize, flip and normalisation, in less than half
-        of the time; chain it before this pipe, which decodes the other members.
+        For training, ``decode_image`` makes tensors of images, with crop, resize, flip and normalisation, in about half of
+        the time; chain it before this pipe, which decodes the other members.
 
         Args:
             decoders: extension -> function from bytes to a value, in addition to the defaults or in place of them;
