@@ -77,6 +77,7 @@ def saved(store: SlowStore, urls: Sequence[str], folder: str, share: float) -> l
 def longest_step_s(folder: str, num_objects: int) -> tuple[float, float]:
     """Fill a cache, then read other objects until they have replaced all; return the longest step and the total."""
     disk, data = DiskCache(folder, num_objects * SMALL_BYTES), memoryview(bytes(SMALL_BYTES))
+    in_flight = disk.fill("in flight", 1, "1")  # with other requests under way, objects are indexed many at a time
     longest_s, begin = 0.0, time.perf_counter()
     for dataset, num_epochs in (("before", 1), ("after", 5)):
         for _ in range(num_epochs):
@@ -88,7 +89,8 @@ def longest_step_s(folder: str, num_objects: int) -> tuple[float, float]:
                 elif (writer := disk.fill(f"{dataset}/{number}", SMALL_BYTES, "1")) is not None:
                     writer.write(0, data)
                 longest_s = max(longest_s, time.perf_counter() - start)
-    assert num_found == num_objects, "the other objects are in the cache now"
+    assert in_flight is not None
+    assert num_found > 0.98 * num_objects, "the other objects are in the cache now"
     return longest_s, time.perf_counter() - begin
 
 
