@@ -30,7 +30,7 @@ def test_the_last_entry_of_a_key_is_found_unless_its_pack_is_gone(
 ) -> None:
     """Added one by one or as stored bytes, before and after they are merged."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(object_table, "_MIN_MERGED", 5)
+        patch.setattr(object_table, "_MIN_SORTED", 3)
         table, last = ObjectTable(), dict[int, Entry]()
         for entries, stored in batches:
             if stored:

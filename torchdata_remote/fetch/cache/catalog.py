@@ -198,10 +198,11 @@ class Catalog:
             self.space.removed.clear()
 
     def _pull(self) -> None:
-        for number, pack, entries, crc32s in self._index.batches_after(self._last_batch):
-            self._last_batch = number
-            with self._lock:
-                self._table.add_stored(entries)
+        batches = self._index.batches_after(self._last_batch)
+        with self._lock:
+            self._table.add_stored(*(entries for _, _, entries, _ in batches))
+            for number, pack, _, crc32s in batches:
+                self._last_batch = number
                 if crc32s:
                     self._crc32s[pack] = struct.unpack(f"<{len(crc32s) // 4}I", crc32s)
 

@@ -13,7 +13,7 @@ ENTRY = np.dtype(
     [("key", "<u8"), ("version", "<u8"), ("offset", "<u8"), ("size", "<u8"), ("crc32", "<u4"), ("pack", "<u4")]
 )
 DROPPED = 0  # pack of an entry that says that an object is not in the cache any more
-_MIN_MERGED = 4_096
+_MIN_SORTED, _GROWTH = 1_024, 4
 
 
 class Entry(NamedTuple):
@@ -44,12 +44,12 @@ def pack_entries(entries: list[Entry]) -> bytes:
 class ObjectTable:
     """The last entry of each key. Not thread-safe.
 
-    New entries are kept in a dict, and merged into a sorted array when there are many.
+    New entries are kept in a dict. When there are many, they become a sorted array, the last of a few, each of them
+    several times as long as the next one: so an array is merged rarely, and a lookup searches few.
     """
 
     def __init__(self) -> None:
-        self._sorted = np.empty(0, ENTRY)
-        self._keys: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
+        self._sorted: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.void]]] = []  # keys and entries, oldest first
         self._recent: dict[int, Entry] = {}
         self._gone: set[int] = {DROPPED}  # packs
 
@@ -57,26 +57,32 @@ class ObjectTable:
         """Return the entry of a key, if its object is in the cache."""
         entry = self._recent.get(key)
         if entry is None:
-            at = int(self._keys.searchsorted(np.uint64(key)))
-            if at == len(self._keys) or self._keys[at] != key:
-                return None
-            entry = Entry(*self._sorted[at].item())
-        return None if entry.pack in self._gone else entry
+            entry = self._search(np.uint64(key))
+        return None if entry is None or entry.pack in self._gone else entry
+
+    def _search(self, key: np.uint64) -> Entry | None:
+        for keys, entries in reversed(self._sorted):
+            at = int(keys.searchsorted(key))
+            if at < len(keys) and keys[at] == key:
+                return Entry(*entries[at].item())
+        return None
 
     def add(self, entry: Entry) -> None:
         """Add an entry, in place of the one of the same key."""
         self._recent[entry.key] = entry
-        if len(self._recent) > max(_MIN_MERGED, len(self._sorted) // 8):
-            self._merge(np.empty(0, ENTRY))
+        if len(self._recent) >= _MIN_SORTED:
+            self._sort_recent()
 
-    def add_stored(self, stored: bytes) -> None:
+    def add_stored(self, *stored: bytes) -> None:
         """Add what ``pack_entries`` returned. Bytes of another length are ignored."""
-        entries = np.frombuffer(stored, ENTRY) if len(stored) % ENTRY.itemsize == 0 else np.empty(0, ENTRY)
-        if len(entries) < _MIN_MERGED:
+        whole = b"".join(part for part in stored if len(part) % ENTRY.itemsize == 0)
+        entries = np.frombuffer(whole, ENTRY)
+        if len(entries) >= _MIN_SORTED:
+            self._sort_recent()
+            self._sort(entries)
+        else:
             for values in entries.tolist():
                 self.add(Entry(*values))
-        else:
-            self._merge(entries)
 
     def forget_pack(self, pack: int) -> None:
         """Drop all objects of a pack that was removed."""
@@ -86,12 +92,15 @@ class ObjectTable:
         """Whether a pack was removed."""
         return pack in self._gone
 
-    def _merge(self, entries: npt.NDArray[np.void]) -> None:
-        recent = np.array([tuple(entry) for entry in self._recent.values()], ENTRY)
-        every = np.concatenate([self._sorted, recent, entries])
-        every = every[np.argsort(every["key"], kind="stable")]
-        is_last = np.ones(len(every), bool)
-        is_last[:-1] = every["key"][1:] != every["key"][:-1]
-        self._sorted = every[is_last & ~np.isin(every["pack"], list(self._gone))]
-        self._keys = np.ascontiguousarray(self._sorted["key"])
-        self._recent = {}
+    def _sort_recent(self) -> None:
+        recent, self._recent = self._recent, {}
+        if recent:
+            self._sort(np.array([tuple(entry) for entry in recent.values()], ENTRY))
+
+    def _sort(self, entries: npt.NDArray[np.void]) -> None:
+        while self._sorted and len(self._sorted[-1][1]) < _GROWTH * len(entries):
+            entries = np.concatenate([self._sorted.pop()[1], entries])
+        order = np.argsort(entries["key"], kind="stable")
+        keys = entries["key"][order]
+        is_last = np.append(keys[1:] != keys[:-1], True)
+        self._sorted.append((keys[is_last], entries[order[is_last]]))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ...core.local_view import map_file
-from .block_checksums import BLOCK_BYTES, ArrivingBlocks
+from .block_checksums import ArrivingBlocks, num_blocks
 from .pack import Pack
 
 
@@ -63,7 +63,7 @@ class CacheEntryWriter:
         descriptor, done = self._place.pack.descriptor, 0
         while done < len(data):
             done += os.pwrite(descriptor, data[done:], self._place.offset + start + done)
-        if done == self._num_bytes <= BLOCK_BYTES and not self._is_complete:  # a small object in one piece
+        if done == self._num_bytes and num_blocks(done) <= 1 and not self._is_complete:  # a small object in one piece
             self._is_complete = True
             self._on_complete([zlib.crc32(data)])
             return
