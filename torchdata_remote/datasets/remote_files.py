@@ -46,4 +46,4 @@ class RemoteFiles(FilesDataset):
         return None
 
     def _item(self, number: int, value: Any) -> tuple[str, bytes]:
-        return redact(self._urls[number]), value
+        return redact(self._files.urls[number]), value

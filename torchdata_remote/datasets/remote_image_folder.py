@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from ..core.arguments import check
 from ..core.arguments.calls import explained
 from ..core.options import Backend, RetryPolicy
-from ..core.urls import redact
+from ..core.urls import RemoteUrl, redact
 from ..fetch.listing.index_file import Index
-from ..fetch.listing.url_table import UrlTable
 from ..formats.decoders import rgb
 from ..formats.error_policy import raise_error
 from ..formats.images import IMAGE_FOLDER_SUFFIXES
@@ -117,11 +116,14 @@ class RemoteImageFolder(FilesDataset):
             retry=retry,
             backend=backend,
         )
-        self._labels, self.class_to_idx = _labelled(
-            self._paths, classes
-        )  # numbered by all files, also behind the limit
-        self._keep_first(limit)
-        self._labels = self._labels[:limit]
+        # Numbered by all files, also behind the limit
+        numbers, self.class_to_idx = _labelled(self._files.paths, classes)
+        self._files = self._files.with_labels(numbers).first(limit)
+
+    @property
+    def _labels(self) -> NDArray[np.int32]:
+        assert self._files.labels is not None
+        return self._files.labels
 
     @cached_property
     def classes(self) -> list[str]:
@@ -138,7 +140,7 @@ class RemoteImageFolder(FilesDataset):
     @property
     def samples(self) -> Sequence[tuple[str, int]]:
         """URL and label of each image, created on access."""
-        return _Samples(self._urls, self._labels)
+        return _Samples(self._files.urls, self._labels)
 
     def _decoder(self) -> Callable[[bytes], Any]:
         return self._decode
@@ -152,7 +154,7 @@ class RemoteImageFolder(FilesDataset):
 class _Samples(Sequence[tuple[str, int]]):
     """Sequence of URLs with their labels."""
 
-    def __init__(self, urls: UrlTable, labels: NDArray[np.int32]) -> None:
+    def __init__(self, urls: Sequence[RemoteUrl], labels: NDArray[np.int32]) -> None:
         self._urls, self._labels = urls, labels
 
     def __len__(self) -> int:

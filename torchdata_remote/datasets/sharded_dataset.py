@@ -30,6 +30,7 @@ from ..formats.sample import Sample, is_meta, split_key
 from ..formats.sample_index import Offsets
 from ..formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, first_name, read_member_batches
 from ._map_style import MapStyle
+from ._shard_table import ShardOffsets, ShardTable
 
 _BATCHES_AHEAD = 4
 _BORDER_BYTES = 3 * BLOCK  # after a sample: the next header, and a header that extends it
@@ -103,9 +104,9 @@ class ShardedDataset(MapStyle[Any]):
         require_folder(source, of="ShardedDataset", what="a manifest or of its folder")
         if base_name(source) != MANIFEST_NAME:
             source = f"{source.rstrip('/')}/{MANIFEST_NAME}"
-        self._shards = read_shard_set(source, self._session.storage_options, options.retry).shards
-        self._ends = np.cumsum([shard.num_samples or 0 for shard in self._shards])  # number of samples up to each shard
-        self._offsets: dict[int, Offsets] = {}  # of the shards that were used
+        self._shards = ShardTable(read_shard_set(source, self._session.storage_options, options.retry).shards)
+        self._ends = np.cumsum(self._shards.counts)  # number of samples up to each shard
+        self._offsets = ShardOffsets(self._shards.counts)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -169,7 +170,8 @@ class ShardedDataset(MapStyle[Any]):
         missing = [shard for shard in shards if shard not in self._offsets]
         tasks = [self._read_index(shard) for shard in missing]
         found = ordered_map(tasks, max_threads=min(len(missing), self._session.options.max_in_flight) or 1)
-        self._offsets.update(zip(missing, found, strict=True))
+        for shard, offsets in zip(missing, found, strict=True):
+            self._offsets[shard] = offsets
 
     def _read_index(self, shard: int) -> Task[Offsets]:
         options, retry = self._session.storage_options, self._session.options.retry

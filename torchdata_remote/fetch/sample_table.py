@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,6 +76,8 @@ class SampleTable:
 
     def first_names(self) -> Iterator[str]:
         """Yield the name of each sample's first member."""
+        if np.array_equal(self.firsts(), np.arange(len(self.names) + 1)):  # one member each
+            return iter(self.names)
         return map(self.names.__getitem__, self._firsts)
 
     def select(self, samples: Int64s) -> Members:
@@ -94,26 +96,30 @@ class SampleTable:
             counts,
         )
 
-    def dump(self) -> bytes:
-        """Serialize the table for :meth:`load`."""
-        columns: dict[str, Any] = {name: np.frombuffer(getattr(self, name), np.int64) for name in _NUMBERS}
-        for prefix, table in (("names", self.names), ("urls", self.urls)):
-            columns |= {f"{prefix}.{name}": column for name, column in table.columns().items()}
-        buffer = io.BytesIO()
-        np.savez(buffer, **columns)
-        return buffer.getvalue()
+    def columns(self) -> dict[str, Any]:
+        """Return the arrays of :meth:`from_columns`: those of the samples and of the members' names."""
+        columns: dict[str, Any] = {
+            name.removeprefix("_"): np.frombuffer(getattr(self, name), np.int64) for name in _NUMBERS
+        }
+        return columns | {f"names.{name}": column for name, column in self.names.columns().items()}
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Any], urls: Iterable[RemoteUrl]) -> SampleTable:
+        """Restore a table from :meth:`columns` and the URLs of its objects."""
+        table = cls()
+        for name in _NUMBERS:
+            setattr(table, name, array("q", columns[name.removeprefix("_")].tobytes()))
+        table.names = StringColumn.from_columns(columns["names.data"], columns["names.ends"])
+        table.urls = UrlTable(urls)
+        return table
 
     @classmethod
     def load(cls, data: bytes) -> SampleTable:
-        """Restore a table from :meth:`dump`."""
-        table = cls()
-        with np.load(io.BytesIO(data), allow_pickle=False) as columns:
-            for name in _NUMBERS:
-                setattr(table, name, array("q", columns[name].tobytes()))
-            table.names = StringColumn.from_columns(columns["names.data"], columns["names.ends"])
-            urls = {name.removeprefix("urls."): columns[name] for name in columns if name.startswith("urls.")}
-            table.urls = UrlTable.from_columns(urls)
-        return table
+        """Restore a table from the file of a release before the first one, with the URLs of its objects."""
+        with np.load(io.BytesIO(data), allow_pickle=False) as found:
+            urls = {name.removeprefix("urls."): found[name] for name in found if name.startswith("urls.")}
+            columns = {name.removeprefix("_"): found[name] for name in found if not name.startswith("urls.")}
+        return cls.from_columns(columns, UrlTable.from_columns(urls))
 
 
 _NUMBERS = ("_objects", "_starts", "_sizes", "_firsts")

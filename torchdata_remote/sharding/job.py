@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +18,13 @@ from ..formats.sample import check_writable
 from ..formats.sample_index import index_url
 from ..labels import dump_table, load_table
 from ..writing import UNFINISHED, ShardFolder, pack_sample
+from .finished_shards import sources_url, unchanged_tasks
 from .journal import Journal, PreviousRun
 from .plan import cut_by_bytes, cut_evenly, sample_order
 from .provenance import merge_sources
+from .run_here import run_here
 from .source import ShardSource
-from .task import ShardOptions, ShardTask, start_shard, transformed, write_shard
+from .task import ShardOptions, ShardTask, transformed, write_shard
 from .temporary_objects import TemporaryObjects
 from .workers.pool import Workers, run_tasks
 
@@ -60,9 +60,10 @@ class Job:
         self._source.prepare(self._destination, known=known, resume=resume, progress=progress)
         if not len(self._source):
             raise ShardWriteError("The source has no samples.")
-        if self._options.transform is None:
-            self._source.require_writable(self._options.max_member_bytes)
         plan = self._plan_digest()
+        if self._options.transform is None:
+            are_checked = previous is not None and previous.plan == plan  # a plan is recorded after its names
+            self._source.require_writable(self._options.max_member_bytes, are_names_checked=are_checked)
         for job in candidates:
             if job["plan"] == plan:
                 return self._finished_before(job)
@@ -75,12 +76,12 @@ class Job:
                 f"{url} holds the shards of an unfinished job with another source, seed, labels or limits. Start that "
                 "one again to finish it, or pass overwrite=True to replace its shards, or resume=False."
             )
-        finished = unfinished.finished if unfinished is not None and unfinished.plan == plan else {}
+        kept = unfinished if unfinished is not None and unfinished.plan == plan else PreviousRun(plan, {})
         self._journal.set_plan(plan)
         if overwrite:
             self._destination.remove_description()
         try:
-            shards = self._write(workers, finished, progress)
+            shards = self._write(workers, kept, progress)
             self._finish(shards, plan, overwrite=overwrite)
         except StorageError as error:
             if not isinstance(error, TransientStorageError):
@@ -143,31 +144,39 @@ class Job:
         )
         return hashlib.sha256(repr(decisive).encode()).hexdigest()
 
-    def _write(self, workers: Workers, finished: dict[int, list[ShardInfo]], progress: bool) -> list[ShardInfo]:
+    def _write(self, workers: Workers, kept: PreviousRun, progress: bool) -> list[ShardInfo]:
         order = sample_order(len(self._source), self._seed)
         cuts = list(self._cuts(order))
         options = self._options = replace(self._options, num_tasks=len(cuts))
+        unchanged = unchanged_tasks(kept.finished, kept.etags, self._destination, options.sources_prefix)
         tasks = (
             ShardTask(
                 number,
                 self._source.select(order[cut]),
                 options,
-                tuple(finished[number]) if number in finished else None,
+                tuple(kept.finished[number]) if number in kept.finished else None,
             )
             for number, cut in enumerate(cuts)
+            if number not in unchanged
         )
         shards: list[ShardInfo] = []
+
+        def add(number: int, written: list[ShardInfo]) -> None:
+            shards.extend(written)
+            cut = cuts[number]
+            shown.add_shards(len(written), cut.stop - cut.start, sum(shard.num_bytes for shard in written))
+
         with Progress("shard", len(order), "samples", shown=progress) as shown:
             run = (
                 run_tasks(tasks, write_shard, workers)
                 if workers.executor is not None or workers.num_workers
-                else _run_here(tasks)
+                else run_here(tasks)
             )
+            for number in sorted(unchanged):
+                add(number, kept.finished[number])
             for task, written in run:
-                self._journal.add_finished(task.number, written)
-                shards += written
-                cut = cuts[task.number]
-                shown.add_shards(len(written), cut.stop - cut.start, sum(shard.num_bytes for shard in written))
+                self._journal.add_finished(task.number, *written)
+                add(task.number, written.shards)
         if not shards:
             raise ShardWriteError("transform left out all samples.")
         return sorted(shards, key=lambda shard: self._destination.template.index(shard.url) or 0)
@@ -208,7 +217,7 @@ class Job:
         stem, ending = PROVENANCE_NAME.split(".")
         name = f"{stem}-{self._options.first_number:06d}.{ending}" if self._options.first_number else PROVENANCE_NAME
         to = self._destination.template.folder + name
-        urls = [f"{self._options.sources_prefix}{number:06d}" for number in range(self._options.num_tasks)]
+        urls = [sources_url(self._options.sources_prefix, number) for number in range(self._options.num_tasks)]
         merge_sources(urls, to, self._options.storage_options)
 
     def _clean(self) -> None:
@@ -218,31 +227,3 @@ class Job:
                 f"{self._destination.template.folder}{UNFINISHED}{prefix}", self._destination.options
             ).remove()
         self._journal.end()
-
-
-def _run_here(tasks: Iterator[ShardTask]) -> Iterator[tuple[ShardTask, list[ShardInfo]]]:
-    """Run tasks in this process; a shard is finished in the background while the next one is packed."""
-    pending: deque[tuple[ShardTask, Callable[[], list[ShardInfo]]]] = deque()
-    try:
-        for task in tasks:
-            try:
-                pending.append((task, start_shard(task)))
-            except BaseException:
-                yield from _finished(pending)  # these shards are complete
-                raise
-            if len(pending) > 1:
-                previous, finish = pending.popleft()
-                yield previous, finish()
-        yield from _finished(pending)
-    finally:
-        for _, finish in pending:
-            with contextlib.suppress(Exception):  # the error that led here is the one to report
-                finish()
-
-
-def _finished(
-    pending: deque[tuple[ShardTask, Callable[[], list[ShardInfo]]]],
-) -> Iterator[tuple[ShardTask, list[ShardInfo]]]:
-    while pending:
-        task, finish = pending.popleft()
-        yield task, finish()

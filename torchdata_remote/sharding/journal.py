@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from types import TracebackType
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple
 
 from ..core.urls import redact
@@ -16,10 +17,14 @@ _MIN_INTERVAL = 20  # shortest time between two writes, as a multiple of the dur
 
 
 class PreviousRun(NamedTuple):
-    """State of an earlier run: its plan (``None`` if it had none yet), and its finished shards by task."""
+    """State of an earlier run: its plan (``None`` if it had none yet), and its finished shards by task.
+
+    ``etags`` are those of the objects that it has finished, by base name, if the store reports them.
+    """
 
     plan: str | None
     finished: dict[int, list[ShardInfo]]
+    etags: Mapping[str, str] = MappingProxyType({})
 
     def names(self) -> set[str]:
         """Return the base names of the finished shards."""
@@ -40,6 +45,7 @@ class Journal(Claim):
         self.took_over = False  # whether there was an unfinished run
         self._plan: str | None = None
         self._finished: dict[int, list[ShardInfo]] = {}
+        self._etags: dict[str, str] = {}
         self._is_open = False
 
     def __enter__(self) -> Journal:
@@ -63,20 +69,25 @@ class Journal(Claim):
     def _adopt(self, previous: dict[str, Any]) -> None:
         run = _previous_run(previous, self._destination)
         if run is not None:  # stays in the journal until there is a plan
-            self._plan, self._finished = run.plan, dict(run.finished)
+            self._plan, self._finished, self._etags = run.plan, dict(run.finished), dict(run.etags)
 
     def _completed(self, document: dict[str, Any]) -> dict[str, Any]:
-        return {**document, "tasks": [], "shardlist": []}
+        return {**document, "tasks": [], "shardlist": [], "etags": {}}
 
     def set_plan(self, plan: str) -> None:
         """Record the digest of the plan; finished shards of another plan are dropped from the journal."""
         with self._lock:
             if self._plan != plan:
-                self._plan, self._finished = plan, {}
+                self._plan, self._finished, self._etags = plan, {}, {}
         self._write()
 
-    def add_finished(self, task: int, shards: list[ShardInfo]) -> None:
+    def add_finished(self, task: int, shards: list[ShardInfo], etags: Mapping[str, str] = MappingProxyType({})) -> None:
         """Record the shards of a finished task.
+
+        Args:
+            task: its number.
+            shards: that it has written.
+            etags: of its objects, by base name, if the store reports them.
 
         Raises:
             ObjectExistsError: if another job has taken the destination.
@@ -84,6 +95,7 @@ class Journal(Claim):
         self.raise_if_lost()
         with self._lock:
             self._finished[task] = shards
+            self._etags |= etags
         if time.monotonic() - self._written_at > _MIN_INTERVAL * self._writing_s:
             with contextlib.suppress(TransientStorageError):  # it is written again with the next shard
                 self._write()
@@ -127,7 +139,8 @@ class Journal(Claim):
         entries = [
             {"task": task, **dump_entry(shard)} for task in sorted(self._finished) for shard in self._finished[task]
         ]
-        return {"plan": self._plan, "tasks": sorted(self._finished), "shardlist": entries}
+        tasks = sorted(self._finished)
+        return {"plan": self._plan, "tasks": tasks, "shardlist": entries, "etags": dict(self._etags)}
 
 
 def _previous_run(document: dict[str, Any], destination: ShardFolder) -> PreviousRun | None:
@@ -139,8 +152,9 @@ def _previous_run(document: dict[str, Any], destination: ShardFolder) -> Previou
         finished: dict[int, list[ShardInfo]] = {int(task): [] for task in document["tasks"]}
         for entry in document["shardlist"]:
             finished[int(entry["task"])].append(load_entry(entry, url))
-    except (ValueError, KeyError, TypeError) as error:
+        etags = {str(name): str(etag) for name, etag in document.get("etags", {}).items()}  # missing in older journals
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ManifestError(
             f"{redact(url)} is damaged ({error!r}). Remove it to start again.", url=redact(url)
         ) from error
-    return PreviousRun(document["plan"], finished)
+    return PreviousRun(document["plan"], finished, etags)

@@ -27,22 +27,41 @@ def sample_order(num_samples: int, seed: int | None) -> Int64s:
 
 def packed_bytes(table: SampleTable, labels: Labels | None, num_folders: int) -> Int64s:
     """Return the bytes of a shard that each sample takes, headers and padding included; shape ``(num_samples,)``."""
-    sizes = table.sizes()
-    member_bytes = np.empty(len(sizes), np.int64)
-    for index, (name, size) in enumerate(zip(table.names, sizes.tolist(), strict=True)):
-        key, extension = key_of(name, num_folders)
-        written = f"{key}.{extension}"
-        plain = written.isascii() and len(written) <= _PLAIN_NAME and size < _PLAIN_BYTES
-        header_bytes = BLOCK if plain else len(pack_header(written, size))
-        member_bytes[index] = 0 if labels is not None and extension == LABEL else header_bytes + _padded(size)
+    sizes, names = table.sizes(), table.names
+    plain = names.are_ascii() & (names.lengths() + len(f".{LABEL}") <= _PLAIN_NAME) & (sizes < _PLAIN_BYTES)
+    member_bytes = BLOCK + sizes + -sizes % BLOCK
+    for index in np.flatnonzero(~plain).tolist():
+        key, extension = key_of(names[index], num_folders)
+        size = int(sizes[index])
+        member_bytes[index] = len(pack_header(f"{key}.{extension}", size)) + _padded(size)
+    if labels is not None:
+        for index in np.flatnonzero(names.end_with(f".{LABEL}")).tolist():
+            if key_of(names[index], num_folders)[1] == LABEL:
+                member_bytes[index] = 0
     firsts = table.firsts()
     totals = np.diff(np.append(0, np.cumsum(member_bytes))[firsts])
     if labels is not None:
-        for index, (name, label) in enumerate(zip(table.first_names(), labels.tolist(), strict=True)):
-            written = f"{key_of(name, num_folders)[0]}.{LABEL}"
-            plain = written.isascii() and len(written) <= _PLAIN_NAME
-            totals[index] += (BLOCK if plain else len(pack_header(written, 1))) + _padded(len(str(label)))
+        totals += 2 * BLOCK  # a label has at most ten digits
+        for index in np.flatnonzero(~plain[firsts[:-1]]).tolist():
+            written = f"{key_of(names[int(firsts[index])], num_folders)[0]}.{LABEL}"
+            totals[index] += len(pack_header(written, 1)) - BLOCK
     return totals
+
+
+def require_sizes(table: SampleTable, max_member_bytes: int) -> None:
+    """Require that no member is larger than readers accept.
+
+    Raises:
+        ShardWriteError: for the first one that is.
+    """
+    large = np.flatnonzero(table.sizes() > max_member_bytes)
+    if len(large):
+        name, size = table.names[int(large[0])], int(table.sizes()[large[0]])
+        raise ShardWriteError(
+            f"{name!r:.200} of the source has {size:,} bytes, which is more than readers accept "
+            f"(max_member_bytes={max_member_bytes:,}). Leave it out by pattern=, or raise that limit here "
+            "and in the readers."
+        )
 
 
 def require_writable(table: SampleTable, num_folders: int, labelled: bool, max_member_bytes: int) -> None:
@@ -65,14 +84,7 @@ def require_writable(table: SampleTable, num_folders: int, labelled: bool, max_m
                 f"{name!r:.200} of the source cannot be part of a shard, as {key!r:.200} with {extension!r:.200}: "
                 f"{fault}. Rename it, or leave it out by pattern=."
             )
-    large = np.flatnonzero(table.sizes() > max_member_bytes)
-    if len(large):
-        name, size = table.names[int(large[0])], int(table.sizes()[large[0]])
-        raise ShardWriteError(
-            f"{name!r:.200} of the source has {size:,} bytes, which is more than readers accept "
-            f"(max_member_bytes={max_member_bytes:,}). Leave it out by pattern=, or raise that limit here "
-            "and in the readers."
-        )
+    require_sizes(table, max_member_bytes)
 
 
 def _padded(size: int) -> int:

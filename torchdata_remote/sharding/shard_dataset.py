@@ -56,7 +56,8 @@ def shard_dataset(
     The source is listed and, if it consists of archives, read once to index its samples (about 100 bytes of memory
     each). Then each shard reads its samples by ranged requests. Only compressed archives are unpacked, into temporary
     objects beside the shards. The same source, seed and limits give the same bytes, with any number of workers and any
-    executor. The same call resumes a job that was stopped: finished shards are verified by size and checksum, and kept.
+    executor. The same call resumes a job that was stopped: the index of the same archives is loaded instead of made,
+    and finished shards are kept, if a listing has them with size and etag as stored, or else their checksums match.
 
     Args:
         source: URL or path of a folder of files (those whose paths differ in the extension only are one sample), of a

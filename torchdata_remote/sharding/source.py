@@ -20,8 +20,9 @@ from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
 from ..writing import UNFINISHED, ShardFolder
 from .archive_index import index_archives
 from .argument_checks import require_dataset
-from .plan import Labels, folders_to_drop, packed_bytes, require_writable
+from .plan import Labels, folders_to_drop, packed_bytes, require_sizes, require_writable
 from .planned_samples import DatasetSamples, FileSamples, PlannedSamples
+from .source_index import dump_index, read_index
 from .source_listing import list_samples
 from .temporary_objects import TemporaryObjects
 
@@ -52,8 +53,12 @@ class ShardSource(Protocol):
     def plan_digest(self) -> str:
         """Return a digest of everything that decides what is written."""
 
-    def require_writable(self, max_member_bytes: int) -> None:
+    def require_writable(self, max_member_bytes: int, *, are_names_checked: bool) -> None:
         """Require that all samples can be written unchanged, if that is known before they are read.
+
+        Args:
+            max_member_bytes: limit of a member.
+            are_names_checked: whether an earlier run has checked the names of the same plan.
 
         Raises:
             ShardWriteError: for the first one that cannot.
@@ -107,8 +112,8 @@ class FilesSource:
         archives = self._listing.archives
         _require_apart(self._url, archives, destination)
         if archives:
-            saved = destination.read(self._index_name) if resume else None
-            self._table = SampleTable.load(saved) if saved is not None else self._index(destination, progress)
+            saved = read_index(destination, self._index_name, archives) if resume else None
+            self._table = self._index(destination, progress) if saved is None else saved
         self._num_folders = folders_to_drop(self._table, len(archives))
         if self._labeller is not None:
             self._labels, self.classes = assign_labels(self._labeller, self._table.first_names(), known=known)
@@ -125,8 +130,9 @@ class FilesSource:
         except BaseException:
             scratch.abort()
             raise
-        if scratch.used:
-            destination.publish(self._index_name, table.dump())
+        # Without etags a changed archive of the same size would not be noticed
+        if scratch.used or all(url.etag or url.md5 for url in self._listing.archives):
+            destination.publish(self._index_name, dump_index(table, self._listing.archives, self._scratch_url))
         return table
 
     def __len__(self) -> int:
@@ -140,8 +146,11 @@ class FilesSource:
             digest.update(self._labels.tobytes())
         return digest.hexdigest()
 
-    def require_writable(self, max_member_bytes: int) -> None:
-        require_writable(self._table, self._num_folders, self._labels is not None, max_member_bytes)
+    def require_writable(self, max_member_bytes: int, *, are_names_checked: bool) -> None:
+        if are_names_checked:
+            require_sizes(self._table, max_member_bytes)
+        else:
+            require_writable(self._table, self._num_folders, self._labels is not None, max_member_bytes)
 
     def sample_bytes(self) -> Int64s:
         return packed_bytes(self._table, self._labels, self._num_folders)
@@ -203,7 +212,7 @@ class DatasetSource:
     def plan_digest(self) -> str:
         return self.digest
 
-    def require_writable(self, max_member_bytes: int) -> None:
+    def require_writable(self, max_member_bytes: int, *, are_names_checked: bool) -> None:
         pass
 
     def sample_bytes(self) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.options import MIB, FetchOptions, RetryPolicy, StorageOptions
-from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl
 from ..errors import RemoteDataError, ShardReadError, ShardWriteError, StorageError
 from ..fetch.session import FetchSession
@@ -19,8 +18,9 @@ from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample
 from ..formats.sample_index import dump_index, index_url
 from ..formats.shard_digest import ShardDigest, sample_offsets
-from ..storage import open_store, publish, read_whole
+from ..storage import publish, read_whole
 from ..writing import RollingShardWriter, ShardTemplate
+from .finished_shards import Written, entry_of, etags_of, objects_of, sources_url
 from .planned_samples import LABEL, Drawn, PlannedSamples
 
 Transform = Callable[[Sample], Sample | None]
@@ -72,7 +72,7 @@ class ShardTask:
     finished: tuple[ShardInfo, ...] | None = None
 
 
-def write_shard(task: ShardTask) -> list[ShardInfo]:
+def write_shard(task: ShardTask) -> Written:
     """Write a planned shard, unless an earlier run did.
 
     If sizes were not known before, the samples may exceed the limits: then the rest goes into shards numbered after the
@@ -84,11 +84,14 @@ def write_shard(task: ShardTask) -> list[ShardInfo]:
     return start_shard(task)()
 
 
-def start_shard(task: ShardTask) -> Callable[[], list[ShardInfo]]:
+def start_shard(task: ShardTask) -> Callable[[], Written]:
     """As :func:`write_shard`, but return a function that waits for the end of the upload."""
     options = task.options
-    if task.finished is not None and _is_whole(task, task.finished):
-        return lambda: list(task.finished or ())
+    if task.finished is not None:
+        etags = _etags_of(task, task.finished)  # of what is read now
+        if _is_whole(task, task.finished):
+            verified = Written(list(task.finished), etags)
+            return lambda: verified
     template = ShardTemplate(options.url_template)
     writer = RollingShardWriter(
         lambda index: template.url(options.first_number + task.number + index * options.num_tasks),
@@ -107,16 +110,31 @@ def start_shard(task: ShardTask) -> Callable[[], list[ShardInfo]]:
                 name = url.rpartition("/")[2]
                 sources[source] = {"class": _class_of(sample), "targetFile": name, "position": position}
         if options.sources_prefix is not None:
-            publish(_sources_url(task), json.dumps(sources).encode(), options.storage_options, overwrite=True)
+            publish(
+                sources_url(options.sources_prefix, task.number),
+                json.dumps(sources).encode(),
+                options.storage_options,
+                overwrite=True,
+            )
         writer.end()
     except BaseException:
         writer.abort()
         raise
-    return writer.result
+
+    def finish() -> Written:
+        shards = writer.result()
+        return Written(shards, _etags_of(task, shards))
+
+    return finish
 
 
-def _sources_url(task: ShardTask) -> str:
-    return f"{task.options.sources_prefix}{task.number:06d}"
+def _sources_url(task: ShardTask) -> str | None:
+    prefix = task.options.sources_prefix
+    return None if prefix is None else sources_url(prefix, task.number)
+
+
+def _etags_of(task: ShardTask, shards: Sequence[ShardInfo]) -> dict[str, str]:
+    return etags_of(objects_of(shards, _sources_url(task)), task.options.storage_options)
 
 
 def _class_of(sample: Sample) -> int | None:
@@ -148,7 +166,8 @@ def _is_whole(task: ShardTask, shards: tuple[ShardInfo, ...]) -> bool:
     """Whether shards and the objects beside them are as an earlier run wrote them, by size and checksum."""
     options = task.options.storage_options
     try:
-        if task.options.sources_prefix is not None and _size_of(_sources_url(task), options) is None:
+        sources = _sources_url(task)
+        if sources is not None and entry_of(sources, options) is None:
             return False
         return all(_is_same(shard, options) for shard in shards)
     except (StorageError, ShardReadError):
@@ -156,7 +175,8 @@ def _is_whole(task: ShardTask, shards: tuple[ShardInfo, ...]) -> bool:
 
 
 def _is_same(shard: ShardInfo, options: StorageOptions) -> bool:
-    if _size_of(shard.url, options) != shard.num_bytes:
+    entry = entry_of(shard.url, options)
+    if entry is None or entry.size != shard.num_bytes:
         return False
     for url, stream in stream_objects([RemoteUrl(shard.url, shard.num_bytes)], FetchSession(FetchOptions(), options)):
         with closing(stream):
@@ -169,9 +189,3 @@ def _is_same(shard: ShardInfo, options: StorageOptions) -> bool:
         if index is not None:
             return read_whole(index_url(shard.url), options, RetryPolicy()) == index
     return True
-
-
-def _size_of(url: str, options: StorageOptions) -> int | None:
-    store, path = open_store(url, options)
-    found = call_with_retries(lambda: store.find(path), RetryPolicy(), url=url)
-    return None if found is None else found.size

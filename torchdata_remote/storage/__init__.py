@@ -1,7 +1,8 @@
 """Transports behind one interface: open a store by the URL of an object."""
 
+from .entry_table import EntryTable
 from .listing.folder import list_folder
-from .listing.pages import list_prefix
+from .listing.pages import list_prefix, list_tables
 from .local.names import PARTIAL_SUFFIX, broken_link, broken_link_error, is_internal_name, symlink_error
 from .local.store import LocalStore
 from .option_names import check_options
@@ -13,6 +14,7 @@ __all__ = [
     "Answer",
     "Connection",
     "Entry",
+    "EntryTable",
     "FolderStore",
     "LocalStore",
     "ObjectWriter",
@@ -25,6 +27,7 @@ __all__ = [
     "is_internal_name",
     "list_folder",
     "list_prefix",
+    "list_tables",
     "open_store",
     "publish",
     "read_whole",

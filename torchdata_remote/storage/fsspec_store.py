@@ -110,7 +110,7 @@ class FsspecStore:
     def _full(self, path: str) -> str:
         return str(self._kind._strip_protocol(self._url(path)))
 
-    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
         folder = prefix[: prefix.rfind("/") + 1]
         found: dict[str, Any] = {}
         with contextlib.suppress(ObjectNotFoundError), self._calls(folder) as filesystem:

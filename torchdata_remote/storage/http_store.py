@@ -64,7 +64,7 @@ class HttpStore:
         url = redact(join_url(self._scheme, self._host, path))
         return UrlError(f"{url}: http {reason}.", url=url)
 
-    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
         raise self._unsupported(
             prefix, "cannot be listed. Name the objects, or a brace range such as t-{000000..000099}.tar"
         )

@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 class Page(NamedTuple):
     """Entries of a listing, and the token that requests the next page (``None`` on the last one)."""
 
-    entries: list[Entry]
+    entries: Sequence[Entry]
     next_token: str | None
     folders: Sequence[str] = ()  # with a slash at the end, if the listing is not recursive
 
@@ -111,8 +111,16 @@ class Store(Protocol):
     may_ignore_ranges: bool  # if so, wait for the first response before requesting a second range
     maps_files: bool  # chunks are views of the page cache, each as long as the range
 
-    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
-        """List objects that begin with ``prefix``, and maybe others of its folder, unsorted and without markers."""
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        """List objects that begin with ``prefix``, and maybe others of its folder, unsorted and without markers.
+
+        Args:
+            prefix: of their paths.
+            recursive: whether to list the folders below it.
+            token: of the page; ``None`` for the first one.
+            after: the first page begins after this path. Given only to stores that return several pages; one that
+                ignores it is noticed.
+        """
 
     def find(self, path: str) -> Entry | None:
         """Return the object at exactly this path, or ``None``. Needs no more permissions than a listing."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.processes.process_identity import describe, is_this_process
 from ..core.retry import call_with_retries
-from ..core.urls import redact
+from ..core.urls import RemoteUrl, redact
 from ..errors import ManifestError, ObjectExistsError, ObjectNotFoundError
 from ..formats.compression.compress import is_compressed
 from ..formats.manifest import (
@@ -145,8 +145,12 @@ class ShardFolder:
 
     def list(self, prefix: str) -> list[str]:
         """List the URLs of objects whose names begin with a prefix, sorted."""
+        return [str(found) for found in self.listed(prefix)]
+
+    def listed(self, prefix: str) -> Iterator[RemoteUrl]:
+        """As :meth:`list`, with sizes and etags."""
         url = self.template.folder + prefix
-        return [str(found) for found in list_folder(url, recursive=False, options=self.options, retry=self._retry)]
+        return list_folder(url, recursive=False, options=self.options, retry=self._retry)
 
     def remove_description(self) -> None:
         """Remove the manifest, class table and provenance, before the shards that they describe are replaced."""

@@ -60,6 +60,15 @@ def test_a_url_takes_24_bytes_more_than_its_characters() -> None:
     assert sum(column.nbytes for column in table.columns().values()) <= characters + 24 * len(urls)
 
 
+@given(st.lists(NAMES | st.sampled_from(["a.cls", "a.CLS", "é.cLs", ".cls", "cls", "a.clsé"]), max_size=8))
+def test_properties_of_all_strings_at_once(texts: list[str]) -> None:
+    """Lengths in bytes, ASCII, and an ending in any case."""
+    column = StringColumn(texts)
+    assert column.lengths().tolist() == [len(text.encode("utf-8", "surrogateescape")) for text in texts]
+    assert column.are_ascii().tolist() == [text.isascii() for text in texts]
+    assert column.end_with(".cls").tolist() == [text[-4:].isascii() and text.lower().endswith(".cls") for text in texts]
+
+
 def test_the_digest_of_texts_depends_on_their_order_and_borders() -> None:
     """Not on their characters alone."""
     digests = {StringColumn(texts).digest() for texts in (["ab", "c"], ["a", "bc"], ["c", "ab"], ["ab", "c", ""], [])}

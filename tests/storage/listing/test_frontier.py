@@ -1,13 +1,14 @@
-"""A listing folder by folder is the listing page by page, only sooner."""
+"""A listing in several ranges is the listing page by page, only sooner, and with few more requests."""
 
 from __future__ import annotations
 
 import bisect
+import hashlib
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from itertools import chain
+from itertools import product
 from typing import Any
 
 import pytest
@@ -18,9 +19,11 @@ from tests.servers.s3 import S3Server
 from tests.support.s3_stores import shared_bucket
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import AccessDeniedError, StorageError, TransientStorageError
-from torchdata_remote.storage import Entry, Page
+from torchdata_remote.storage import Entry, EntryTable, Page
+from torchdata_remote.storage.listing import frontier as frontier_module
 from torchdata_remote.storage.listing import pages as _paging
-from torchdata_remote.storage.listing.frontier import MAX_IN_FLIGHT, MAX_PAGES_AHEAD, Frontier, PageRequest
+from torchdata_remote.storage.listing.frontier import MAX_IN_FLIGHT, MAX_PAGES_AHEAD, Frontier
+from torchdata_remote.storage.listing.key_range import KeyRange
 from torchdata_remote.storage.listing.pages import list_prefix
 from torchdata_remote.storage.s3.store import S3Store
 
@@ -32,33 +35,49 @@ PREFIX = st.sampled_from(["", "", "", "a", "a/", "a/a/", "a0"])
 
 
 class Bucket:
-    """Keys that are listed in pages like by S3, where a folder counts as one key. Requests are recorded."""
+    """Keys that are listed in pages like by S3. Requests are recorded."""
 
     def __init__(self, keys: set[str], page_keys: int) -> None:
         self.keys, self.page_keys = sorted(keys), page_keys
-        self.requests = list[tuple[str, bool, str | None]]()
+        self.requests = list[tuple[str | None, str]]()
 
-    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
-        self.requests.append((prefix, recursive, token))
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        assert recursive
+        self.requests.append((token, after))
         at = bisect.bisect_left(self.keys, max(prefix, token or ""))
-        entries, folders = list[Entry](), list[str]()
-        while at < len(self.keys) and self.keys[at].startswith(prefix):
-            if len(entries) + len(folders) == self.page_keys:
-                return Page(entries, self.keys[at], folders)
-            slash = -1 if recursive else self.keys[at].find("/", len(prefix))
-            if slash < 0:
-                entries.append(Entry(self.keys[at], 1, None))
-                at += 1
-            else:
-                folders.append(self.keys[at][: slash + 1])
-                at = bisect.bisect_left(self.keys, folders[-1][:-1] + "0")
-        return Page(entries, None, folders)
+        if after:
+            assert token is None
+            at = max(at, bisect.bisect_right(self.keys, after))
+        end = bisect.bisect_left(self.keys, prefix + "\U0010ffff") if prefix else len(self.keys)
+        then = self.keys[at + self.page_keys] if at + self.page_keys < end else None
+        return Page([Entry(key, 1, None) for key in self.keys[at : min(end, at + self.page_keys)]], then)
 
     def listed(self, prefix: str = "") -> Iterator[str]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_paging, "open_store", lambda url, options, connection: (self, ""))
             for entry in list_prefix("s3://b/", prefix, True, StorageOptions(), RETRY):
                 yield entry.path
+
+    def num_pages(self, prefix: str = "") -> int:
+        """The number of requests of a listing in one piece."""
+        return max(1, -(-sum(key.startswith(prefix) for key in self.keys) // self.page_keys))
+
+    def num_rounds(self) -> int:
+        """List it; each round takes as long as a request. Return their number."""
+        frontier, listed, num_rounds = Frontier("s3://b/", "", recursive=True), list[str](), 0
+        while frontier:
+            in_flight = list(frontier.next_requests())
+            for request in in_flight:
+                frontier.receive(request, self.list_page("", recursive=True, token=request.token, **after_of(request)))
+            num_rounds += 1
+            while frontier and not frontier.is_waiting:
+                listed += frontier.take().paths
+        assert listed == self.keys
+        return num_rounds
+
+
+def after_of(request: KeyRange) -> dict[str, str]:
+    return {"after": request.after} if request.after and request.token is None else {}
 
 
 def of_folders(num_folders: int, num_keys: int) -> set[str]:
@@ -77,22 +96,81 @@ def test_any_keys_are_listed_once_and_in_order(keys: set[str], page_keys: int, p
     assert list(Bucket(keys, page_keys).listed(prefix)) == sorted(key for key in keys if key.startswith(prefix))
 
 
-@given(keys=KEYS, page_keys=st.integers(1, 12), prefix=PREFIX, data=st.data())
+@given(keys=KEYS, page_keys=st.integers(1, 4), prefix=PREFIX, data=st.data())
 def test_pages_may_be_received_in_any_order(keys: set[str], page_keys: int, prefix: str, data: st.DataObject) -> None:
-    """They are taken in order, and the number of pages ahead is bounded."""
+    """They are taken in order, with a fifth more requests at most, and the number of pages ahead is bounded."""
     bucket, frontier = Bucket(keys, page_keys), Frontier("s3://b/", prefix, recursive=True)
-    in_flight, listed = list[PageRequest](), list[str]()
+    in_flight, listed = list[KeyRange](), list[str]()
     while frontier:
         in_flight += frontier.next_requests()
         assert len(in_flight) <= MAX_IN_FLIGHT + 1
         if in_flight and (frontier.is_waiting or data.draw(st.booleans())):
             request = in_flight.pop(data.draw(st.integers(0, len(in_flight) - 1)))
             frontier.receive(
-                request, bucket.list_page(request.prefix, recursive=request.recursive, token=request.token)
+                request, bucket.list_page(prefix, recursive=True, token=request.token, **after_of(request))
             )
         elif not frontier.is_waiting:
-            listed += [entry.path for entry in frontier.take()]
+            listed += frontier.take().paths
     assert listed == sorted(key for key in keys if key.startswith(prefix))
+    assert len(bucket.requests) <= 1.2 * bucket.num_pages(prefix)
+
+
+NAME = st.sampled_from(["a", "b", "0", "1", "00", "07", "2026-01-02", "n014", "é", "x y", "~", "-"])
+NAMES = st.one_of(
+    st.tuples(st.sampled_from(["", "f", "img_"]), st.integers(1, 400), st.integers(1, 8)).map(
+        lambda one: [f"{one[0]}{number:0{one[2]}d}" for number in range(one[1])]
+    ),
+    st.integers(1, 400).map(lambda num: [hashlib.sha256(b"%d" % number).hexdigest()[:9] for number in range(num)]),
+    st.lists(NAME, min_size=1, max_size=9),
+)
+FEW_NAMES = NAMES.map(lambda names: names[:20])
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> set[str]:
+    """Folders of folders, each with few or many objects, in any order."""
+    keys = set[str]()
+    for top in draw(st.lists(NAME, min_size=1, max_size=4, unique=True)):
+        levels = draw(st.lists(FEW_NAMES, max_size=2))
+        folders = ["/".join(parts) for parts in product([top], *levels)]
+        for folder in folders:
+            keys |= {f"{folder}/{name}" for name in (draw(NAMES) if len(folders) < 3 else levels[-1])}
+    return keys
+
+
+@settings(max_examples=30, deadline=None)
+@given(keys=trees(), page_keys=st.integers(1, 9))
+def test_a_tree_costs_a_fifth_more_requests_at_most(keys: set[str], page_keys: int) -> None:
+    """The keys are those of a listing in one piece."""
+    bucket = Bucket(keys, page_keys)
+    bucket.num_rounds()
+    assert len(bucket.requests) <= 1.2 * bucket.num_pages()
+
+
+LAYOUTS: dict[str, Callable[[], set[str]]] = {
+    "one folder": lambda: {f"train/{number:07d}.jpg" for number in range(5_000)},
+    "hashes": lambda: {hashlib.sha256(b"%d" % number).hexdigest() for number in range(5_000)},
+    "four folders": lambda: {f"{'abcd'[number % 4]}/{number:07d}.jpg" for number in range(5_000)},
+    "huge, then tiny": lambda: {f"a/{n:05d}" for n in range(2_500)} | {f"b{n:05d}/x" for n in range(2_500)},
+    "tiny, then huge": lambda: {f"b/{n:05d}" for n in range(2_500)} | {f"a{n:05d}/x" for n in range(2_500)},
+    "tiny folders": lambda: {f"{number:06d}/{name}" for number in range(2_500) for name in "ab"},
+}
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_many_pages_are_listed_concurrently(layout: str) -> None:
+    """A listing of 500 pages takes a fifth of the time of one in one piece, or less."""
+    bucket = Bucket(LAYOUTS[layout](), 10)
+    assert bucket.num_rounds() <= 500 / 5
+    assert len(bucket.requests) <= 1.2 * 500
+
+
+def test_one_huge_folder_before_tiny_ones_costs_few_requests() -> None:
+    """100,000 keys used to take 50,102 requests: one for each of the folders."""
+    huge = {f"a/{number:06d}" for number in range(50_000)}
+    bucket = Bucket(huge | {f"b/{number:06d}/x" for number in range(50_000)}, 1_000)
+    assert list(bucket.listed()) == bucket.keys
+    assert len(bucket.requests) <= 1.2 * 101
 
 
 @settings(max_examples=20)
@@ -118,85 +196,61 @@ def test_a_server_is_listed_with_sizes_and_etags(moto: S3Server, keys: set[str],
     assert len(paged) > 1 or len(full) <= page_keys
 
 
-def test_a_listing_of_one_page_costs_one_request() -> None:
+def test_a_listing_of_a_server_is_divided(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages begin after any key, also one of no object and one with other characters."""
+    bucket, folder, client = shared_bucket(s3), uuid.uuid4().hex, s3.client()
+    keys = sorted([f"{folder}/é {number // 20}+/{number:03d}&" for number in range(60)])
+    for key in keys:
+        client.put_object(Bucket=bucket, Key=key, Body=b"1")
+    page, starts = S3Store._page, list[str]()
+
+    def small(self: S3Store, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
+        starts.extend([extra["StartAfter"]] if "StartAfter" in extra else [])
+        return page(self, prefix, token, {"MaxKeys": 2, **extra})
+
+    monkeypatch.setattr(S3Store, "_page", small)
+    listed = list_prefix(f"s3://{bucket}/", f"{folder}/", True, StorageOptions(s3.storage_options), RETRY)
+    assert [entry.path for entry in listed] == keys
+    assert starts
+
+
+@pytest.mark.parametrize("num_pages", [1, 2, 4])
+def test_a_short_listing_costs_no_further_request(num_pages: int) -> None:
     """With and without folders."""
-    for keys in (of_folders(4, 5), {"a"}, set[str]()):
+    for keys in (of_folders(4, 5 * num_pages), {f"{number:03d}" for number in range(20 * num_pages)}):
         bucket = Bucket(keys, 20)
         assert list(bucket.listed()) == sorted(keys)
-        assert bucket.requests == [("", True, None)]
+        assert len(bucket.requests) == num_pages
+    empty = Bucket(set(), 20)
+    assert list(empty.listed()) == []
+    assert len(empty.requests) == 1
 
 
-@pytest.mark.parametrize("keys", [{f"{number:03d}" for number in range(95)}, of_folders(95, 1)])
-def test_a_prefix_without_large_folders_is_not_divided(keys: set[str]) -> None:
-    """Each page is requested once."""
-    bucket = Bucket(keys, 10)
-    assert list(bucket.listed()) == sorted(keys)
-    assert len(bucket.requests) == 10
-    assert all(recursive for _, recursive, _ in bucket.requests)
+def test_the_next_page_is_requested_while_the_consumer_is_busy() -> None:
+    """At the pace of the store, up to the bound."""
+    bucket = Bucket({f"{number:05d}" for number in range(200)}, 10)
+    list_page, requested = bucket.list_page, threading.Semaphore(0)
 
+    def counting(prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        requested.release()
+        return list_page(prefix, recursive=recursive, token=token, after=after)
 
-def test_a_single_folder_is_entered_until_there_are_several() -> None:
-    """Without a second request for the first page."""
-    bucket = Bucket({f"data/train/{key}" for key in of_folders(5, 10)}, 10)
-    assert list(bucket.listed()) == bucket.keys
-    assert bucket.requests[:4] == [
-        ("", True, None),
-        ("", False, None),
-        ("data/", False, None),
-        ("data/train/", False, None),
-    ]
-    assert sorted(bucket.requests[4:]) == [(f"data/train/{folder:03d}/", True, None) for folder in range(5)]
-
-
-def test_each_large_folder_is_divided() -> None:
-    """``train/`` is divided although ``val/`` is beside it."""
-    bucket = Bucket({f"{part}/{key}" for part in ("train", "val") for key in of_folders(5, 10)}, 10)
-    assert list(bucket.listed()) == bucket.keys
-    assert {f"{part}/{folder:03d}/" for part in ("train", "val") for folder in range(5)} <= {
-        prefix for prefix, _, _ in bucket.requests
-    }
-    assert len(bucket.requests) <= 20
-
-
-def test_folders_are_listed_concurrently() -> None:
-    """Up to the limit."""
-    bucket = Bucket(of_folders(MAX_IN_FLIGHT, 10), 10)
-    barrier, list_page = threading.Barrier(MAX_IN_FLIGHT, timeout=60), bucket.list_page
-
-    def together(prefix: str, *, recursive: bool, token: str | None) -> Page:
-        if prefix and token is None:
-            barrier.wait()
-        return list_page(prefix, recursive=recursive, token=token)
-
-    bucket.list_page = together  # type: ignore[method-assign]
-    assert list(bucket.listed()) == bucket.keys
-
-
-def test_the_first_page_is_yielded_before_folders_are_listed() -> None:
-    bucket = Bucket(of_folders(9, 10), 10)
-    answer, list_page = threading.Event(), bucket.list_page
-
-    def late(prefix: str, *, recursive: bool, token: str | None) -> Page:
-        assert not prefix or answer.wait(60)
-        return list_page(prefix, recursive=recursive, token=token)
-
-    bucket.list_page = late  # type: ignore[method-assign]
+    bucket.list_page = counting  # type: ignore[method-assign]
     with closing(bucket.listed()) as listed:  # type: ignore[type-var]
-        assert [next(listed) for _ in range(10)] == bucket.keys[:10]
-        answer.set()
-        assert list(listed) == bucket.keys[10:]
+        next(listed)
+        assert all(requested.acquire(timeout=60) for _ in range(20))
 
 
 @pytest.mark.parametrize("fault", [TransientStorageError("never"), AccessDeniedError("not for you")])
-def test_an_error_of_a_folder_is_raised_in_its_position(fault: StorageError) -> None:
+def test_an_error_of_a_page_is_raised_in_its_position(fault: StorageError) -> None:
     """Entries before it are yielded, none after it, and the threads end."""
     before = set(threading.enumerate())
     bucket = Bucket(of_folders(40, 10), 10)
     list_page = bucket.list_page
 
-    def failing(prefix: str, *, recursive: bool, token: str | None) -> Page:
-        page = list_page(prefix, recursive=recursive, token=token)
-        if prefix == "020/":
+    def failing(prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        page = list_page(prefix, recursive=recursive, token=token, after=after)
+        if page.entries[0].path <= "020/00" <= page.entries[-1].path:
             raise fault
         return page
 
@@ -204,55 +258,89 @@ def test_an_error_of_a_folder_is_raised_in_its_position(fault: StorageError) -> 
     listed = list[str]()
     with pytest.raises(type(fault), match=str(fault)):
         listed.extend(bucket.listed())  # keeps the entries before the error
-    assert listed == bucket.keys[:200]
+    assert bucket.keys[:190] <= listed == bucket.keys[: len(listed)]
+    assert "020/00" not in listed
     assert threads_end(before)
 
 
 def test_a_transient_error_repeats_one_page() -> None:
     """Each page is retried by itself."""
     bucket = Bucket(of_folders(20, 25), 10)
-    list_page, failed = bucket.list_page, set[tuple[str, bool, str | None]]()
+    list_page, failed = bucket.list_page, set[tuple[str | None, str]]()
 
-    def failing(prefix: str, *, recursive: bool, token: str | None) -> Page:
-        if (prefix, recursive, token) not in failed:
-            failed.add((prefix, recursive, token))
+    def failing(prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        if (token, after) not in failed:
+            failed.add((token, after))
             raise TransientStorageError("once more")
-        return list_page(prefix, recursive=recursive, token=token)
+        return list_page(prefix, recursive=recursive, token=token, after=after)
 
     bucket.list_page = failing  # type: ignore[method-assign]
     assert list(bucket.listed()) == bucket.keys
     assert len(bucket.requests) == len(failed)
 
 
-def test_a_store_that_denies_delimiters_is_listed_page_by_page() -> None:
-    """A policy may allow one kind of listing only."""
-    bucket = Bucket(of_folders(6, 10), 10)
-    list_page = bucket.list_page
+@pytest.mark.parametrize("layout", ["one folder", "huge, then tiny", "tiny folders"])
+@pytest.mark.parametrize("fault", ["denied", "ignored", "empty", "late", "begins anew"])
+def test_a_store_that_cannot_begin_anywhere_is_listed_in_one_piece(layout: str, fault: str) -> None:
+    """It may refuse, list from the first key, list nothing, or leave keys out: no key is missing or repeated."""
+    bucket = Bucket(LAYOUTS[layout](), 20)
+    list_page, num_wrong = bucket.list_page, 0
 
-    def refusing(prefix: str, *, recursive: bool, token: str | None) -> Page:
-        if not recursive:
-            raise AccessDeniedError("no delimiters here")
+    def wrong(prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        nonlocal num_wrong
+        num_wrong += bool(after)
+        if after and fault == "denied":
+            raise AccessDeniedError("no start-after here")
+        if after and fault == "empty":
+            return Page([], None)
+        if after and fault == "late":
+            page = list_page(prefix, recursive=recursive, token=token, after=after)
+            return page._replace(entries=page.entries[3:])
+        if after and fault == "begins anew":
+            return list_page(prefix, recursive=recursive, token=bucket.keys[0])
         return list_page(prefix, recursive=recursive, token=token)
 
-    bucket.list_page = refusing  # type: ignore[method-assign]
+    bucket.list_page = wrong  # type: ignore[method-assign]
     assert list(bucket.listed()) == bucket.keys
-    assert len(bucket.requests) == 6
+    assert 1 <= num_wrong <= MAX_IN_FLIGHT
 
 
-@pytest.mark.parametrize("folder", ["", "a/", "a/000", "other/"])
-def test_a_folder_outside_the_prefix_is_an_error(folder: str) -> None:
-    """It might lead to an endless listing."""
-    keys = {f"a/{key}" for key in of_folders(4, 10)}
-    bucket = Bucket(keys, 10)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_pages_with_markers_only_cost_no_further_requests(data: st.DataObject) -> None:
+    """Ranges also end in a stretch of folders without objects."""
+    keys = sorted({f"{number:04d}" for number in range(600)})
+    first = data.draw(st.integers(0, 500))
+    markers = set(keys[first : first + data.draw(st.integers(0, 400))])
+    bucket = Bucket(set(keys), 10)
     list_page = bucket.list_page
 
-    def with_wrong_folder(prefix: str, *, recursive: bool, token: str | None) -> Page:
-        page = list_page(prefix, recursive=recursive, token=token)
-        return page if recursive else page._replace(folders=[folder, *page.folders])
+    def without_markers(prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        page = list_page(prefix, recursive=recursive, token=token, after=after)
+        table = EntryTable.of(page.entries)
+        return page._replace(entries=table.selected([path not in markers for path in table.paths]))
 
-    bucket.list_page = with_wrong_folder  # type: ignore[method-assign]
-    with pytest.raises(StorageError):
-        list(bucket.listed("a/"))
+    bucket.list_page = without_markers  # type: ignore[method-assign]
+    assert list(bucket.listed()) == [key for key in keys if key not in markers]
+    assert len(bucket.requests) <= 1.2 * bucket.num_pages()
+
+
+def test_keys_written_while_a_listing_runs_do_not_repeat_or_lose_others() -> None:
+    """A key that appears where a range has begun is found by the range before it only."""
+    bucket = Bucket({f"{number:05d}" for number in range(2_000)}, 10)
+    before, list_page = list(bucket.keys), bucket.list_page
+
+    def growing(prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        page = list_page(prefix, recursive=recursive, token=token, after=after)
+        if after:
+            bisect.insort(bucket.keys, f"{after}+")
+        return page
+
+    bucket.list_page = growing  # type: ignore[method-assign]
+    listed = list(bucket.listed())
+    assert len(bucket.keys) > len(before)
+    assert [key for key in listed if not key.endswith("+")] == before
+    assert listed == sorted(set(listed))
 
 
 def test_a_closed_listing_ends_its_threads() -> None:
@@ -266,38 +354,34 @@ def test_a_closed_listing_ends_its_threads() -> None:
 
 
 def test_a_slow_consumer_bounds_the_pages_ahead() -> None:
-    bucket = Bucket(of_folders(90, 30), 10)
+    bucket = Bucket({f"{number:05d}" for number in range(4_000)}, 10)
     for number, _ in enumerate(bucket.listed()):
-        ahead = sum(recursive for _, recursive, _ in bucket.requests) - number // 10
-        assert ahead <= MAX_PAGES_AHEAD + MAX_IN_FLIGHT + 2
+        assert len(bucket.requests) - number // 10 <= MAX_PAGES_AHEAD + MAX_IN_FLIGHT + 2
+
+
+def test_large_pages_ahead_are_bounded_by_their_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dataset service has 10,000 in a page."""
+    monkeypatch.setattr(frontier_module, "MAX_OBJECTS_AHEAD", 400)
+    bucket, frontier = (
+        Bucket({f"{number:05d}" for number in range(9_000)}, 100),
+        Frontier("s3://b/", "", recursive=True),
+    )
+    while in_flight := list(frontier.next_requests()):
+        for request in in_flight:
+            frontier.receive(request, bucket.list_page("", recursive=True, token=request.token, **after_of(request)))
+    assert 3 <= len(bucket.requests) <= 5
 
 
 def test_pages_after_a_missing_one_are_bounded() -> None:
     """Others are requested until enough of them are received."""
-    bucket, frontier = Bucket(of_folders(200, 10), 10), Frontier("s3://b/", "", recursive=True)
+    bucket, frontier = Bucket({f"{number:05d}" for number in range(9_000)}, 10), Frontier("s3://b/", "", recursive=True)
     in_flight, num_received = list(frontier.next_requests()), 0
     while in_flight:
         request = in_flight.pop()
-        if request.prefix != "001/":
-            frontier.receive(
-                request, bucket.list_page(request.prefix, recursive=request.recursive, token=request.token)
-            )
+        if request.last != "00299":
+            frontier.receive(request, bucket.list_page("", recursive=True, token=request.token, **after_of(request)))
             num_received += 1
         in_flight += frontier.next_requests()
-        if not frontier.is_waiting:
+        while not frontier.is_waiting:
             frontier.take()
-    assert MAX_PAGES_AHEAD <= num_received <= MAX_PAGES_AHEAD + MAX_IN_FLIGHT
-
-
-def test_repeated_folders_are_an_error() -> None:
-    """Their objects would be listed twice."""
-    bucket = Bucket(of_folders(4, 10), 10)
-    list_page = bucket.list_page
-
-    def doubling(prefix: str, *, recursive: bool, token: str | None) -> Page:
-        page = list_page(prefix, recursive=recursive, token=token)
-        return page._replace(folders=list(chain(page.folders, page.folders)))
-
-    bucket.list_page = doubling  # type: ignore[method-assign]
-    with pytest.raises(StorageError, match="overlap or are not in order"):
-        list(bucket.listed())
+    assert num_received <= 30 + MAX_PAGES_AHEAD + MAX_IN_FLIGHT

@@ -10,10 +10,10 @@ from itertools import chain
 from ...core.notices.progress_bar import counts_listing
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
-from ...core.urls import HTTP, LOCAL, RemoteUrl, join_url, object_path, redact, split_url
+from ...core.urls import HTTP, LOCAL, RemoteUrl, join_url, object_path, redact, remote_urls, split_url
 from ...errors import EmptyListingError
 from ...formats.manifest import MANIFEST_NAME, ShardInfo, load_manifest
-from ...storage import Connection, Entry, broken_link_error, list_prefix, open_store, read_whole
+from ...storage import Connection, EntryTable, broken_link_error, list_tables, open_store, read_whole
 from .globs import glob_regex, glob_start, unescape
 from .patterns import choice_start, escape_url, expand_braces, has_braces, literal_url
 from .whereabouts import Others, about_empty, about_glob
@@ -53,7 +53,7 @@ def list_source(
     """
     matches = in_folder = _matcher(pattern)
     if not match_named:
-        matches = _matcher(None)
+        matches = None
     num_found, left_out = 0, ""
     others = Others()  # that do not match
     is_literal = isinstance(url, RemoteUrl)
@@ -63,14 +63,14 @@ def list_source(
         scheme, bucket, path = split_url(literal)
         is_glob = not is_literal and scheme not in HTTP and glob_start(split_url(single)[2]) is not None
         if are_choices and not is_glob and not path.endswith("/"):
-            if matches(object_path(literal)):
+            if matches is None or matches(object_path(literal)):
                 num_found += 1
                 yield RemoteUrl(literal)
             continue
         if path.rpartition("/")[2] == MANIFEST_NAME:
             for shard in _shards(literal, options, retry):
                 left_out = object_path(shard.url).rpartition("/")[2]
-                if matches(left_out):
+                if matches is None or matches(left_out):
                     num_found += 1
                     yield RemoteUrl(
                         shard.url,
@@ -82,13 +82,20 @@ def list_source(
                     )
             continue
         chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(split_url(single)[2]) else in_folder
-        for entry, below in _entries(single, literal, is_glob, recursive, options, retry):
-            is_chosen = (matches if entry.path == path else chosen)(below)
-            if is_chosen and _has_target(scheme, entry, below, is_wanted):
-                num_found += 1
-                yield RemoteUrl(join_url(scheme, bucket, entry.path), entry.size, entry.etag)
-            else:
-                others.add(below)
+        for table, fixed in _tables(single, literal, is_glob, recursive, options, retry):
+            is_named = table.paths == [path]
+            is_matching = matches if is_named else chosen
+            if is_matching is not None or (scheme in LOCAL and None in table.sizes):
+                belows = [one[fixed:] for one in ([object_path(literal)] if is_named else table.paths)]
+                are_chosen = [
+                    (is_matching is None or is_matching(below))
+                    and (size is not None or _has_target(scheme, one, below, is_wanted))
+                    for one, below, size in zip(table.paths, belows, table.sizes, strict=True)
+                ]
+                others.extend([below for below, is_chosen in zip(belows, are_chosen, strict=True) if not is_chosen])
+                table = table.selected(are_chosen)
+            num_found += len(table)
+            yield from remote_urls(join_url(scheme, bucket, ""), table.paths, table.sizes, table.etags)
     if not num_found:
         shown = redact(url)
         raise EmptyListingError(
@@ -106,12 +113,12 @@ def list_source(
         )
 
 
-def _has_target(scheme: str, entry: Entry, below: str, is_wanted: Callable[[str], bool]) -> bool:
+def _has_target(scheme: str, path: str, below: str, is_wanted: Callable[[str], bool]) -> bool:
     """Return ``False`` for a local link that leads nowhere; raise if the caller would take it."""
-    if entry.size is not None or scheme not in LOCAL or os.path.exists(entry.path):
+    if scheme not in LOCAL or os.path.exists(path):
         return True
     if is_wanted(below):
-        raise broken_link_error(entry.path)
+        raise broken_link_error(path)
     return False
 
 
@@ -144,10 +151,13 @@ def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[Shard
     return load_manifest(read_whole(url, options, retry, by_obstore=False), url)
 
 
-def _entries(
+def _tables(
     source: str, url: str, is_glob: bool, recursive: bool, options: StorageOptions, retry: RetryPolicy
-) -> Iterator[tuple[Entry, str]]:
-    """Yield the entries of one source without braces, each with its path below it; ``url`` is the unescaped source."""
+) -> Iterator[tuple[EntryTable, int]]:
+    """Yield the pages of one source without braces, each with the length of the folder above it.
+
+    An object that the source names is a page of its own. ``url`` is the unescaped source.
+    """
     store, path = open_store(source if is_glob else url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     if is_glob:
         regex = glob_regex(path + "**" if path.endswith("/") else path)
@@ -155,10 +165,10 @@ def _entries(
         fixed = unescape(path[:start])
         deep = "/" in path[start:] or "**" in path
         matched = False
-        for entry in list_prefix(source, fixed, deep, options, retry):
-            if regex.fullmatch(entry.path):
+        for table in list_tables(source, fixed, deep, options, retry):
+            if matching := table.selected(list(map(regex.fullmatch, table.paths))):
                 matched = True
-                yield entry, entry.path[fixed.rfind("/") + 1 :]
+                yield matching, fixed.rfind("/") + 1
         if not matched and not path.endswith("/"):
             yield from _named_literally(source, options, retry)
         return
@@ -166,33 +176,33 @@ def _entries(
     if path and not path.endswith("/"):
         exact = call_with_retries(lambda: store.find(path), retry, url=url)
         folder = path + "/"
-        below = iter(()) if split_url(url)[0] in HTTP else list_prefix(url, folder, recursive, options, retry)
+        below = iter(()) if split_url(url)[0] in HTTP else list_tables(url, folder, recursive, options, retry)
         first = next(below, None)
         if exact is not None and not (exact.size == 0 and first is not None):  # an empty object is a folder marker
             found = True
-            yield exact, object_path(url).rpartition("/")[2]
+            yield EntryTable.of([exact]), path.rfind("/") + 1
         below = below if first is None else chain([first], below)
     else:
         folder = path
-        below = list_prefix(url, folder, recursive, options, retry)
-    for entry in below:
+        below = list_tables(url, folder, recursive, options, retry)
+    for table in below:
         found = True
-        yield entry, entry.path[len(folder) :]
+        yield table, len(folder)
     if not found and source != url and not source.endswith("/"):
         yield from _named_literally(source, options, retry)
 
 
-def _named_literally(source: str, options: StorageOptions, retry: RetryPolicy) -> Iterator[tuple[Entry, str]]:
+def _named_literally(source: str, options: StorageOptions, retry: RetryPolicy) -> Iterator[tuple[EntryTable, int]]:
     """Yield the object whose name is the source itself, if the pattern matched nothing: a name may have brackets."""
     store, path = open_store(source, options, Connection(read_timeout_s=retry.progress_timeout_s))
     entry = call_with_retries(lambda: store.find(path), retry, url=source)
     if entry is not None:
-        yield entry, path.rpartition("/")[2]
+        yield EntryTable.of([entry]), path.rfind("/") + 1
 
 
-def _matcher(pattern: str | None) -> Callable[[str], bool]:
-    """Return a predicate for paths below the source."""
+def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
+    """Return a predicate for paths below the source; ``None`` for all."""
     if pattern is None:
-        return lambda below: True
+        return None
     regex, whole = glob_regex(pattern), "/" in pattern
     return lambda below: regex.fullmatch(below if whole else below.rpartition("/")[2]) is not None

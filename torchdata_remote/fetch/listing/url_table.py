@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -12,10 +12,14 @@ import numpy as np
 from ...core.urls import RemoteUrl
 
 Column = np.ndarray[Any, Any]
+_NOT_ASCII = 0x80
 
 
 class StringColumn(Sequence[str]):
     """A sequence of strings in one buffer."""
+
+    _data: Any  # bytearray; a memoryview if it was restored by view()
+    _ends: Any  # array of "q", or a memoryview
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._data, self._ends = bytearray(), array("q")
@@ -35,7 +39,33 @@ class StringColumn(Sequence[str]):
             return [self[at] for at in range(*index.indices(len(self)))]
         end = self._ends[index]
         start = self._ends[index - 1] if index % len(self) else 0
-        return self._data[start:end].decode("utf-8", "surrogateescape")
+        return str(self._data[start:end], "utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        data, start = self._data, 0
+        for end in self._ends:
+            yield str(data[start:end], "utf-8", "surrogateescape")
+            start = end
+
+    def lengths(self) -> Column:
+        """Return the bytes of each string."""
+        return np.diff(self.columns()["ends"], prepend=0)
+
+    def are_ascii(self) -> Column:
+        """Return whether each string is of ASCII characters only."""
+        data, ends = self.columns().values()
+        are = np.ones(len(ends), np.bool_)
+        are[np.searchsorted(ends, np.flatnonzero(data >= _NOT_ASCII), side="right")] = False
+        return are
+
+    def end_with(self, ending: str) -> Column:
+        """Return whether each string ends with these ASCII characters, in upper or lower case."""
+        data, ends = self.columns().values()
+        do = self.lengths() >= len(ending)
+        for place, (upper, lower) in enumerate(zip(ending.upper().encode(), ending.lower().encode(), strict=True)):
+            found = data[ends[do] - len(ending) + place]
+            do[do] = (found == upper) | (found == lower)
+        return do
 
     def digest(self) -> str:
         """Return a digest of all strings in order."""
@@ -54,6 +84,16 @@ class StringColumn(Sequence[str]):
         column._data, column._ends = bytearray(data.tobytes()), array("q", ends.tobytes())
         return column
 
+    @classmethod
+    def view(cls, data: Column, ends: Column) -> StringColumn:
+        """As :meth:`from_columns`, without a copy: nothing can be appended."""
+        column = cls()
+        column._data, column._ends = data.data, ends.data
+        return column
+
+    def __reduce__(self) -> Any:
+        return StringColumn.view, tuple(self.columns().values())
+
 
 class UrlTable(Sequence[RemoteUrl]):
     """A sequence of URLs with size and etag; each takes 24 bytes more than its characters.
@@ -61,6 +101,8 @@ class UrlTable(Sequence[RemoteUrl]):
     Args:
         urls: initial ones; a plain ``str`` has neither size nor etag.
     """
+
+    _sizes: Any  # array of "q"; a memoryview if it was restored by view()
 
     def __init__(self, urls: Iterable[str] = ()) -> None:
         self._urls, self._etags, self._sizes = StringColumn(), StringColumn(), array("q")
@@ -98,3 +140,15 @@ class UrlTable(Sequence[RemoteUrl]):
         table._urls = StringColumn.from_columns(columns["urls.data"], columns["urls.ends"])
         table._etags = StringColumn.from_columns(columns["etags.data"], columns["etags.ends"])
         return table
+
+    @classmethod
+    def view(cls, columns: Mapping[str, Column]) -> UrlTable:
+        """As :meth:`from_columns`, without a copy: nothing can be appended."""
+        table = cls()
+        table._sizes = columns["sizes"].data
+        table._urls = StringColumn.view(columns["urls.data"], columns["urls.ends"])
+        table._etags = StringColumn.view(columns["etags.data"], columns["etags.ends"])
+        return table
+
+    def __reduce__(self) -> Any:
+        return UrlTable.view, (self.columns(),)

@@ -177,9 +177,12 @@ class Others:
 
     def add(self, name: str) -> None:
         """Count one."""
-        self._num += 1
-        if len(self.names) <= _MAX_SHOWN:
-            self.names.append(name)
+        self.extend([name])
+
+    def extend(self, names: Sequence[str]) -> None:
+        """Count some."""
+        self._num += len(names)
+        self.names += names[: _MAX_SHOWN + 1 - len(self.names)]
 
     def text(self, pattern: str | None) -> str:
         """Say which they are; empty if there are none.

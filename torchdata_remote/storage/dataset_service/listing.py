@@ -6,7 +6,8 @@ import datetime as dt
 from typing import Any, NamedTuple
 
 from ...errors import ObjectNotFoundError, UrlError
-from ..protocol import Entry, Page
+from ..entry_table import EntryTable
+from ..protocol import Page
 from .client import ServiceRequests
 
 MAX_PAGE = 10_000  # entries, the service's limit
@@ -80,10 +81,14 @@ class ListRequests(ServiceRequests):
         except ObjectNotFoundError:
             return Page([], None)
         with self._client.expecting("files", root + below):
-            entries = [
-                Entry(root + one["path"], int(one["size"]), str(one["etag"]), _seconds(one.get("modified")))
-                for one in response["files"]
-            ]
+            files = response["files"]
+            entries = EntryTable(
+                [root + one["path"] for one in files],
+                [int(one["size"]) for one in files],
+                [str(one["etag"]) for one in files],
+                [one.get("modified") for one in files],
+                _seconds,
+            )
             folders = [root + folder for folder in response["folders"]] if not recursive else []
             next_path = response["next"]
         return Page(entries, None if next_path is None else f"{root}{next_path}", folders)

@@ -73,8 +73,8 @@ class DatasetsStore(ListRequests, UploadRequests):
 
     # Listings
 
-    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
-        return self.list_after(prefix, recursive=recursive, after=token or "", limit=MAX_PAGE)
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        return self.list_after(prefix, recursive=recursive, after=token or after, limit=MAX_PAGE)
 
     # Files
 

@@ -1,178 +1,229 @@
-"""Divide the listing of a prefix into listings of its folders, which are requested concurrently.
+"""Divide the listing of a prefix into ranges of keys, which are listed concurrently.
 
-Only the end of a page contains the token of the next one, so the pages of one listing are sequential. Those of several
-folders can be requested at the same time. A prefix is divided into its folders if its first page shows that this is
-worth it, and a large folder in the same way. All keys of a folder ``a/`` sort between ``a.`` and ``a0``: folders, and
-the objects between them, are returned in the order of one long listing.
+Only the end of a page contains the token of the next one, so the pages of one listing are sequential. But a listing can
+begin after any path. So one whose pages are waited for is divided: a second one begins some pages ahead, at a key that
+is guessed from those that were listed (``key_space``), and the first one ends where the second one began.
+
+Each range costs one request more than a listing in one piece, because its last page contains keys of the next range, or
+none. Ranges are therefore begun only as the number of full pages grows: there is one further request for five pages at
+most, whatever the layout of the keys and however wrong the guesses are. Those keys of the next range also show whether
+the store began it where it was asked to.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from operator import itemgetter
+from itertools import islice
 
 from ...core.urls import redact
-from ...errors import AccessDeniedError, StorageError
-from ..protocol import Entry, Page
+from ...errors import StorageError, TransientStorageError
+from ..entry_table import EntryTable
+from ..protocol import Page
+from .key_range import RANGE_PAGES, KeyRange
+from .key_space import key_ahead
 
 MAX_IN_FLIGHT = 16
-MAX_PAGES_AHEAD = 64  # received or requested before the consumer needs them
-_MAX_FOLDERS = 8  # in one page: requests for smaller folders would return too few objects to be faster
-
-
-@dataclass(eq=False)
-class PageRequest:
-    """A request for a page.
-
-    Args:
-        prefix: argument of ``Store.list_page``.
-        recursive: argument of ``Store.list_page``.
-        token: argument of ``Store.list_page``.
-        after: entries up to this path have been received.
-        seen: tokens of the pages so far.
-        fallback: if the folders of a prefix are requested: the request without folders, and the first page received.
-    """
-
-    prefix: str
-    recursive: bool = True
-    token: str | None = None
-    after: str = ""
-    seen: set[str] = field(default_factory=set)
-    fallback: tuple[PageRequest, list[Entry]] | None = None
-
-
-_Segment = list[Entry] | BaseException | PageRequest
+MAX_PAGES_AHEAD = 128  # received or requested before the consumer needs them
+MAX_OBJECTS_AHEAD = 128_000  # the same, where pages are larger than S3's
+PAGES_FOR_A_RANGE = 5
+_NUM_SAMPLES = 16  # keys of a page for a guess
 
 
 class Frontier:
-    """The pages of a listing that were received and not yet taken, and the requests for others. Used by one thread.
+    """The pages of a listing that were received and not yet taken, and the requests for others. Used under a lock.
 
     Args:
         url: for errors.
         prefix: of the paths.
-        recursive: whether to list folders below it.
+        recursive: whether to list folders below it. Otherwise the listing is not divided.
     """
 
     def __init__(self, url: str, prefix: str, *, recursive: bool) -> None:
-        self._url = redact(url)
-        self._segments: list[_Segment] = [PageRequest(prefix, recursive)]
-        self._in_flight: set[PageRequest] = set()
-        self._num_received = 0
+        self._url, self._prefix = redact(url), prefix
+        self._ranges = [KeyRange()]
+        self._may_divide = recursive
+        self._num_full_pages = 0  # as many requests are needed at least
+        self._num_ranges = 0  # begun behind the first one
+        self._num_guesses = 1.0  # to make at once: more, the more of the latest ones were right
+        self._min_pages = 1  # for a guess: more, the more of the latest ones were too near
 
     def __bool__(self) -> bool:
         """Whether pages are left."""
-        return bool(self._segments)
+        self._drop_ended()
+        return bool(self._ranges)
 
     @property
     def is_waiting(self) -> bool:
         """Whether the next page has not been received."""
-        return isinstance(self._segments[0], PageRequest)
+        return not self._ranges[0].pages and self._ranges[0].error is None
 
-    def next_requests(self) -> Iterator[PageRequest]:
-        """Yield the requests to send now, in the order of the listing. The next page is always requested."""
-        is_first = True
-        for segment in self._segments:
-            if isinstance(segment, BaseException):
-                return  # the listing ends with this error
-            if isinstance(segment, PageRequest):
-                if segment not in self._in_flight:
-                    num_in_flight = len(self._in_flight)
-                    is_full = num_in_flight >= MAX_IN_FLIGHT or self._num_received + num_in_flight >= MAX_PAGES_AHEAD
-                    if is_full and not is_first:
-                        return
-                    self._in_flight.add(segment)
-                    yield segment
-                is_first = False
-
-    def receive(self, request: PageRequest, page: Page | BaseException) -> None:
-        """Store the page, or the error, of a request."""
-        self._in_flight.remove(request)
-        segments = [segment for segment in self._segments_of(request, page) if segment != []]
-        self._num_received += sum(isinstance(segment, list) for segment in segments)
-        index = self._segments.index(request)
-        self._segments[index : index + 1] = segments
-
-    def take(self) -> list[Entry]:
+    def take(self) -> EntryTable:
         """Remove and return the next page.
 
         Raises:
             BaseException: if its request failed.
         """
-        segment = self._segments.pop(0)
-        if isinstance(segment, BaseException):
-            raise segment
-        assert isinstance(segment, list)
-        self._num_received -= 1
-        return segment
+        first = self._ranges[0]
+        if first.pages:
+            return first.pages.popleft()
+        assert first.error is not None
+        self._ranges.clear()
+        raise first.error
 
-    def _segments_of(self, request: PageRequest, page: Page | BaseException) -> list[_Segment]:
-        """Return what replaces a request in the listing."""
-        if isinstance(page, AccessDeniedError) and request.fallback is not None and request.token is None:
-            return [request.fallback[0]]  # a policy may allow one kind of listing only
+    def next_requests(self) -> Iterator[KeyRange]:
+        """Yield the ranges whose next page is to be requested now. The next page is always requested."""
+        self._drop_ended()
+        pages = [page for one in self._ranges for page in one.pages]
+        in_flight = sum(one.is_in_flight for one in self._ranges)
+        room = min(MAX_IN_FLIGHT - in_flight, MAX_PAGES_AHEAD - len(pages) - in_flight)
+        if pages:
+            per_page = max(map(len, pages))
+            room = min(room, (MAX_OBJECTS_AHEAD - sum(map(len, pages))) // max(1, per_page) - in_flight)
+        number = 0
+        while number < len(self._ranges):
+            one = self._ranges[number]
+            if one.error is not None:
+                return  # the listing ends with this error
+            if one.is_open and not one.is_in_flight and (room > 0 or (number == 0 and not one.pages)):
+                one.is_in_flight = True
+                room -= 1
+                yield one
+            if room > 0 and one.is_open and len(self._ranges[0].pages) <= 1:
+                self._divide(number, room)
+            number += 1
+
+    def receive(self, request: KeyRange, page: Page | BaseException) -> None:
+        """Store the page, or the error, of a request."""
+        request.is_in_flight = False
+        if request not in self._ranges:
+            return  # listed by the range before it, too
         if isinstance(page, BaseException):
-            return [page]
-        token, more = page.next_token, None
-        if token is not None:
-            if token in request.seen:
-                return [StorageError(f"{self._url}: the store repeats page {token!r} of its listing.", url=self._url)]
+            self._receive_error(request, page)
+            return
+        try:
+            self._receive_page(request, page)
+        except Exception as error:  # noqa: BLE001  # of a page of wrong types; raised where it is taken
+            self._end(request, error)
+
+    def _receive_page(self, request: KeyRange, page: Page) -> None:
+        table = EntryTable.of(page.entries)
+        is_sorted = table.is_sorted()
+        if not is_sorted:
+            self._may_divide = False
+        keys = table.keys
+        if not request.has_begun and request.after and keys and not (is_sorted and keys[0] > request.after):
+            self._ignores_after(request)
+            return
+        if keys and not (is_sorted and keys[0].startswith(self._prefix) and keys[-1].startswith(self._prefix)):
+            table = table.selected([path.startswith(self._prefix) for path in table.paths])
+        if page.next_token is not None and page.next_token in request.seen:
+            self._end(
+                request,
+                StorageError(f"{self._url}: the store repeats page {page.next_token!r} of its listing.", url=self._url),
+            )
+            return
+        if not request.has_begun and (keys or page.next_token is None):
+            request.has_begun, request.first = True, keys[0] if keys else None
+            if not self._begins_as_expected(request):
+                self._list_instead(request)
+                return
+            is_empty = request.first is None or (request.until is not None and request.first > request.until)
+            self._num_guesses = 1.0 if is_empty else min(self._num_guesses + 0.5, MAX_IN_FLIGHT)
+        self._add(request, table, page.next_token)
+
+    def _add(self, request: KeyRange, table: EntryTable, token: str | None) -> None:
+        """Add a page to its range, and end the range where the next one begins."""
+        keys, until = table.keys, request.until
+        behind = self._range_behind(request)
+        if behind is not None and until is not None and (token is None or (keys and keys[-1] > until)):
+            first = bisect_right(keys, until)
+            kept, rest = bisect_right(table.paths, until), keys[first] if first < len(keys) else None
+            behind.expected = rest, table[kept:], token
+            behind.latest.extendleft(islice(reversed(request.latest), RANGE_PAGES - len(behind.latest)))
+            table = table[:kept]
+            request.is_open = False
+            is_near = request.num_pages <= RANGE_PAGES // 4
+            self._min_pages = min(2 * self._min_pages, RANGE_PAGES) if is_near else max(1, self._min_pages - 1)
+            if not behind.has_begun and not behind.is_in_flight and behind.token is None:
+                self._num_ranges -= 1  # nothing was requested
+                self._list_instead(behind)
+            elif not self._begins_as_expected(behind):
+                self._list_instead(behind)
+        elif token is None:
+            request.is_open = False
+        else:
             request.seen.add(token)
-            more = replace(request, token=token)
-        if request.fallback is not None:
-            return self._segments_of_folders(request, page, more)
-        entries = [entry for entry in page.entries if entry.path.startswith(request.prefix)]
-        if (
-            more is not None
-            and request.recursive
-            and request.token is None
-            and _is_worth_dividing(entries, request.prefix)
-        ):
-            last = max(request.after, entries[-1].path)
-            more = PageRequest(request.prefix, recursive=False, after=last, fallback=(more, entries))
-        return [_entries_after(entries, request.after), *([] if more is None else [more])]
+            request.token = token
+            self._num_full_pages += 1
+        if keys:
+            request.latest.append(keys[0])
+            request.last = keys[-1]
+            request.num_pages += 1
+            request.samples = keys[:: max(1, len(keys) // _NUM_SAMPLES)]
+        if table:
+            request.pages.append(table)
 
-    def _segments_of_folders(self, request: PageRequest, page: Page, more: PageRequest | None) -> list[_Segment]:
-        """Return what replaces a request for the folders of a prefix, and the objects beside them."""
-        assert request.fallback is not None
-        for folder in page.folders:
-            if not (folder.startswith(request.prefix) and folder.endswith("/") and folder != request.prefix):
-                return [
-                    StorageError(
-                        f"{self._url}: the store lists {folder!r} as a folder of {request.prefix!r}. Name the objects "
-                        "by a brace range.",
-                        url=self._url,
-                    )
-                ]
-        folders = [folder for folder in page.folders if folder > request.after or request.after.startswith(folder)]
-        entries = _entries_after(
-            [entry for entry in page.entries if entry.path.startswith(request.prefix)], request.after
-        )
-        if more is None and request.token is None and not entries and len(folders) == 1:
-            without, first = request.fallback
-            inside = [entry for entry in first if entry.path.startswith(folders[0])]
-            if _is_worth_dividing(inside, folders[0]):
-                return [replace(request, prefix=folders[0], seen=set())]
-            if inside:
-                return [without]
-        segments: list[_Segment] = []
-        items: list[tuple[str, Entry | None]] = [(entry.path, entry) for entry in entries]
-        items += [(folder, None) for folder in folders]
-        for path, entry in sorted(items, key=itemgetter(0)):
-            if entry is None:
-                segments.append(PageRequest(path, after=request.after if request.after.startswith(path) else ""))
-            elif segments and isinstance(segments[-1], list):
-                segments[-1].append(entry)
-            else:
-                segments.append([entry])
-        return segments if more is None else [*segments, more]
+    def _begins_as_expected(self, request: KeyRange) -> bool:
+        """Whether a range begins with the key that the range before it has seen, as far as both are known."""
+        if request.expected is None or not request.has_begun or request.expected[0] == request.first:
+            return True
+        self._may_divide = False  # the store did not begin where it was asked to, or objects were written meanwhile
+        return False
 
+    def _list_instead(self, request: KeyRange) -> None:
+        """Replace a range by the pages that follow those of the range before it."""
+        assert request.expected is not None
+        _, table, token = request.expected
+        number = self._ranges.index(request)
+        instead = KeyRange(request.after, request.until, has_begun=True, first=request.expected[0])
+        self._ranges[number] = instead
+        self._add(instead, table, token)
 
-def _entries_after(entries: list[Entry], path: str) -> list[Entry]:
-    return [entry for entry in entries if entry.path > path] if path else entries
+    def _ignores_after(self, request: KeyRange) -> None:
+        """Stop to divide: the range before a range lists it, too."""
+        self._may_divide = False
+        number = self._ranges.index(request)
+        if request.expected is not None:
+            self._list_instead(request)
+            return
+        before = self._ranges[number - 1]
+        before.until = request.until
+        self._ranges.pop(number)
 
+    def _receive_error(self, request: KeyRange, error: BaseException) -> None:
+        refused = isinstance(error, StorageError) and not isinstance(error, TransientStorageError)
+        if refused and request.after and not request.has_begun:
+            self._ignores_after(request)  # a policy or a server may allow one kind of listing only
+        else:
+            self._end(request, error)
 
-def _is_worth_dividing(entries: list[Entry], prefix: str) -> bool:
-    """Whether to list the pages after this first one folder by folder."""
-    paths = [entry.path for entry in entries]
-    folders = {path[: path.index("/", len(prefix)) + 1] for path in paths if "/" in path[len(prefix) :]}
-    return 1 <= len(folders) <= _MAX_FOLDERS and paths == sorted(paths)
+    def _end(self, request: KeyRange, error: BaseException) -> None:
+        request.error, request.is_open = error, False
+
+    def _range_behind(self, request: KeyRange) -> KeyRange | None:
+        number = self._ranges.index(request) + 1
+        return self._ranges[number] if number < len(self._ranges) else None
+
+    def _divide(self, number: int, room: int) -> None:
+        """Begin ranges some pages ahead of another one."""
+        one = self._ranges[number]
+        if not self._may_divide or len(one.latest) < self._min_pages or not one.last:
+            return
+        times, until = RANGE_PAGES / len(one.latest), one.until
+        for further in range(1, min(room, int(self._num_guesses)) + 1):
+            if (self._num_ranges + 1) * PAGES_FOR_A_RANGE > self._num_full_pages:
+                return
+            ahead = key_ahead(one.latest[0], one.last, times * further, one.samples, self._prefix)
+            before = self._ranges[number]
+            if ahead is None or ahead <= max(before.after, before.last) or (until is not None and ahead >= until):
+                return
+            self._num_ranges += 1
+            number += 1
+            self._ranges.insert(number, KeyRange(ahead, until))
+            before.until, before.num_pages = ahead, 0
+
+    def _drop_ended(self) -> None:
+        """Remove the ranges at the front whose pages were taken."""
+        while self._ranges and not (self._ranges[0].is_open or self._ranges[0].pages or self._ranges[0].error):
+            self._ranges.pop(0)

@@ -4,94 +4,128 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 import time
 from collections.abc import Generator, Iterator
 from functools import partial
 from itertools import chain
+from operator import lt
 
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
 from ...core.stats.counters import LIST
-from ...core.threads.pool import Pool, next_item
+from ...core.threads.pool import Pool, PoolClosedError, next_item
 from ...core.urls import redact
 from ...errors import StorageError
+from ..entry_table import EntryTable
 from ..protocol import Entry, Page
 from ..registry import Connection, open_store
-from .frontier import MAX_IN_FLIGHT, Frontier, PageRequest
+from .frontier import MAX_IN_FLIGHT, Frontier
+from .key_range import KeyRange
 
 
 def list_prefix(url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> Iterator[Entry]:
-    """Yield the entries that begin with a prefix, sorted, while later pages are being requested.
+    """Yield the entries that begin with a prefix, as :func:`list_tables` does."""
+    return chain.from_iterable(list_tables(url, prefix, recursive, options, retry))
 
-    Stores list in the order of paths. If the first page is not sorted (S3's directory buckets), all pages are
-    requested and then sorted.
+
+def list_tables(
+    url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy
+) -> Generator[EntryTable, None, None]:
+    """Yield the entries that begin with a prefix page by page, sorted, while later pages are being requested.
+
+    Stores list in the order of paths, and nothing is sorted again. If the first page is not sorted (S3's directory
+    buckets), all pages are requested and then sorted.
 
     Raises:
         StorageError: if pages repeat, or are not in order.
     """
     pages = _pages(url, prefix, recursive, options, retry)
     with contextlib.closing(pages):
-        first = next(pages, [])
-        paged: Iterator[list[Entry]] = chain([first], pages)
-        if first != sorted(first, key=_path):
-            paged = iter([sorted(chain.from_iterable(paged), key=_path)])
+        first = next(pages, None)
+        if first is None:
+            return
+        paged: Iterator[EntryTable] = chain([first], pages)
+        if first.paths != sorted(first.paths):
+            paged = iter([EntryTable.of(sorted(chain.from_iterable(paged), key=_path))])
         last = ""
         for page in paged:
-            for entry in page:
-                if entry.path <= last:
-                    raise StorageError(
-                        f"{redact(url)}: the store lists {entry.path!r} after {last!r}: its pages overlap or are not "
-                        "in order, so that objects may be missing or repeated. List again; if the error remains, name "
-                        "the objects by a brace range.",
-                        url=redact(url),
-                    )
-                last = entry.path
-                yield entry
+            paths = page.paths
+            if paths[0] <= last or not all(map(lt, paths, paths[1:])):
+                above = [last, *paths]
+                number = next(number for number, path in enumerate(paths) if path <= above[number])
+                yield page[:number]
+                raise StorageError(
+                    f"{redact(url)}: the store lists {paths[number]!r} after {above[number]!r}: its pages overlap or "
+                    "are not in order, so that objects may be missing or repeated. List again; if the error remains, "
+                    "name the objects by a brace range.",
+                    url=redact(url),
+                )
+            last = paths[-1]
+            yield page
 
 
 def _path(entry: Entry) -> str:
     return entry.path
 
 
-def _dropped(
-    request: PageRequest, responses: queue.SimpleQueue[tuple[PageRequest, Page | BaseException]], error: BaseException
-) -> None:
-    responses.put((request, error))
-
-
 def _pages(
     url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy
-) -> Generator[list[Entry], None, None]:
-    """Yield the pages of a listing that are not empty, in order, while the next ones are being requested."""
+) -> Generator[EntryTable, None, None]:
+    """Yield the pages of a listing that are not empty, in order, while the next ones are being requested.
+
+    The thread that receives a page sends the request for the next one. So pages are requested one after the other at
+    the pace of the store, whatever the consumer does with those before them.
+    """
     store, _ = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     pool = Pool(MAX_IN_FLIGHT)
-    responses: queue.SimpleQueue[tuple[PageRequest, Page | BaseException]] = queue.SimpleQueue()
+    frontier, lock = Frontier(url, prefix, recursive=recursive), threading.RLock()
+    received: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def fetch(request: PageRequest) -> None:
+    def receive(request: KeyRange, page: Page | BaseException) -> None:
+        with lock:
+            frontier.receive(request, page)
+            submit()
+        received.put(None)
+
+    def submit() -> None:
+        for request in frontier.next_requests():
+            try:
+                pool.submit(fetch, request, on_dropped=partial(receive, request))
+            except PoolClosedError as error:  # noqa: PERF203  # once for each page
+                frontier.receive(request, error)
+
+    def fetch(request: KeyRange) -> None:
         started_s = time.perf_counter()
+        after = {"after": request.after} if request.after and request.token is None else {}
         try:
             page = call_with_retries(
-                lambda: store.list_page(request.prefix, recursive=request.recursive, token=request.token),
+                lambda: store.list_page(prefix, recursive=recursive, token=request.token, **after),
                 retry,
                 url=url,
                 sleep=pool.sleep,
             )
         except BaseException as error:  # noqa: BLE001  # raised where the page is taken
-            responses.put((request, error))
+            page_or_error: Page | BaseException = error
         else:
+            page_or_error = page
             LIST.worked(started_s, 0, items=len(page.entries), requests=1)
-            responses.put((request, page))
+        receive(request, page_or_error)
 
-    frontier = Frontier(url, prefix, recursive=recursive)
     try:
-        while frontier:
-            for request in frontier.next_requests():
-                pool.submit(fetch, request, on_dropped=partial(_dropped, request, responses))
-            if frontier.is_waiting or not responses.empty():
-                with LIST.waiting():
-                    response = next_item(responses)
-                frontier.receive(*response)
-            else:
-                yield frontier.take()
+        with lock:
+            submit()
+        while True:
+            with lock:
+                if not frontier:
+                    return
+                page = None if frontier.is_waiting else frontier.take()
+                if page is not None:
+                    submit()
+            if page is not None:
+                yield page
+                continue
+            with LIST.waiting():
+                next_item(received)
     finally:
         pool.close()

@@ -43,7 +43,7 @@ class LocalStore:
     may_ignore_ranges = False
     maps_files = True
 
-    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
         folder = prefix[: prefix.rfind("/") + 1]
         with _errors_of(folder):
             if not os.path.isdir(folder):

@@ -1,4 +1,8 @@
-"""Parse pages of S3's listings without their dates, on which botocore spends most of its time."""
+"""Parse pages of S3's listings: the objects by regular expressions, and the rest by botocore.
+
+botocore spends most of its time on the dates of objects. A page whose objects the expressions do not match is parsed by
+ElementTree, without the dates.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,14 @@ import datetime as dt
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
 
-from ..protocol import Entry, Page, normalized_etag
+from ..entry_table import EntryTable
+from ..protocol import Page, normalized_etag
+from .page_text import Objects, take_objects
+
+_OBJECTS = "TorchdataRemoteObjects"  # beside the fields of botocore's response
 
 
 def install_page_parser(client: Any) -> None:
@@ -16,12 +25,27 @@ def install_page_parser(client: Any) -> None:
     import botocore.handlers
 
     events = client.meta.events
-    events.register("before-parse.s3.ListObjectsV2", _take_contents)
     # It turns a 200 without XML into a 500, which would be retried until the deadline
     handle_200_error = getattr(botocore.handlers, "_handle_200_error", None)
     if handle_200_error is not None:
         events.unregister("before-parse.s3.*", handle_200_error)
-        events.register_first("before-parse.s3.*", partial(_require_page, handle_200_error))
+    events.register_first("before-parse.s3.*", partial(_before_parse, handle_200_error))
+    events.register("before-parse.s3.ListObjectsV2", _take_contents)
+
+
+def _before_parse(handler: Callable[..., None] | None, operation_model: Any, **response: Any) -> None:
+    """Take the objects out of a page, check what remains, and call botocore's handler for other responses."""
+    if operation_model.name == "ListObjectsV2":
+        _take_objects(**response)
+    if handler is not None:
+        _require_page(handler, operation_model=operation_model, **response)
+
+
+def _take_objects(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+    """Remove the objects from the text of a page, before it is parsed."""
+    taken = take_objects(response_dict["body"]) if response_dict["status_code"] == 200 else None
+    if taken is not None:
+        customized_response_dict[_OBJECTS], response_dict["body"] = taken
 
 
 def _require_page(handler: Callable[..., None], response_dict: dict[str, Any], **more: Any) -> None:
@@ -46,11 +70,11 @@ def _require_page(handler: Callable[..., None], response_dict: dict[str, Any], *
 
 
 def _take_contents(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """Remove the objects from a response. botocore would parse their dates, for which it tries several formats.
+    """Remove the objects that are left in a response. botocore would parse their dates, by several formats.
 
     An unexpected page is left to botocore, whose errors are known.
     """
-    if response_dict["status_code"] != 200:
+    if response_dict["status_code"] != 200 or b"Contents" not in response_dict["body"]:
         return
     try:
         root = ET.fromstring(response_dict["body"])  # noqa: S314  # botocore parses it in the same way
@@ -86,10 +110,32 @@ def seconds(when: dt.datetime | str | None) -> float | None:
 
 def to_page(response: dict[str, Any]) -> Page:
     """Make a page from botocore's response, without markers of folders (empty objects whose key ends with a slash)."""
-    entries = [
-        Entry(found["Key"], int(found["Size"]), normalized_etag(found.get("ETag")), seconds(found.get("LastModified")))
-        for found in response.get("Contents", ())
-        if not (found["Key"].endswith("/") and found["Size"] == 0)  # a folder's marker
-    ]
+    objects: Objects | None = response.get(_OBJECTS)
+    if objects is None:
+        found = response.get("Contents", ())
+        keys = [one["Key"] for one in found]
+        sizes = [int(one["Size"]) for one in found]
+        etags = [normalized_etag(one.get("ETag")) for one in found]
+        modified: list[Any] = [one.get("LastModified") for one in found]
+    else:
+        keys, sizes, etags, modified = objects
+        if response.get("EncodingType") == "url":
+            keys = _decoded(keys)
+    table = EntryTable(keys, sizes, etags, modified, seconds)
+    if 0 in sizes:
+        table = table.selected([size > 0 or not key.endswith("/") for key, size in zip(keys, sizes, strict=True)])
     next_token = response["NextContinuationToken"] if response["IsTruncated"] else None
-    return Page(entries, next_token, [found["Prefix"] for found in response.get("CommonPrefixes", ())])
+    return Page(table, next_token, [one["Prefix"] for one in response.get("CommonPrefixes", ())])
+
+
+def _decoded(keys: list[str]) -> list[str]:
+    r"""Decode keys as botocore does.
+
+    >>> _decoded(["a+b", "%C3%A9%2B", "%0a"])
+    ['a b', 'é+', '\n']
+    """
+    text = "\n".join(keys)
+    if "%" not in text and "+" not in text:
+        return keys
+    decoded = unquote_plus(text).split("\n")
+    return decoded if len(decoded) == len(keys) else list(map(unquote_plus, keys))

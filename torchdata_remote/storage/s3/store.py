@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from ...errors import AccessDeniedError, ExpiredCredentialsError, StorageError
+from ..entry_table import EntryTable
 from ..error_tables import from_botocore
 from ..errors import from_status, translate_errors
 from ..http.content_encoding import require_unencoded
@@ -91,19 +92,18 @@ class S3Store:
         """URL of an object, for errors."""
         return f"s3://{self._bucket}/{path}"
 
-    def list_page(self, prefix: str, *, recursive: bool, token: str | None) -> Page:
-        return self._page(prefix, token, {} if recursive else {"Delimiter": "/"})
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        start = {"StartAfter": after} if after and token is None else {}
+        return self._page(prefix, token, start if recursive else {"Delimiter": "/", **start})
 
     def _page(self, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
-        return to_page(self._listed(prefix, extra if token is None else {**extra, "ContinuationToken": token}))
-
-    def _listed(self, prefix: str, extra: dict[str, Any]) -> dict[str, Any]:
-        """Request a page of a listing."""
+        if token is not None:
+            extra = {**extra, "ContinuationToken": token}
         response: dict[str, Any] = self.request("list_objects_v2", prefix, Prefix=prefix, **extra)
         if "IsTruncated" not in response or (response["IsTruncated"] and not response.get("NextContinuationToken")):
             # botocore parses an empty body as an empty listing
             raise unusable_response(self.url(prefix), "a page of the listing does not say whether it is the last one")
-        return response
+        return to_page(response)
 
     def find(self, path: str) -> Entry | None:
         # A key sorts before all keys that it is a prefix of, so an existing one is listed first.
@@ -224,14 +224,17 @@ class S3Store:
             extra["StartAfter"] = prefix  # or the first page might contain the folder's own marker only
         elif after:
             extra["StartAfter"] = after + _LAST if after.endswith("/") and not recursive else after
-        response = self._listed(prefix, extra)
-        keys = [found["Key"] for found in response.get("Contents", ())]  # with markers: a page may contain nothing else
-        page = to_page(response)
-        then = None if page.next_token is None else max([*keys, *page.folders])
+        page = self._page(prefix, None, extra)
+        # With markers: a page may contain nothing else
+        then = None if page.next_token is None else max([*EntryTable.of(page.entries).keys, *page.folders])
         return page._replace(next_token=then, folders=[path for path in page.folders if path > after])
 
+    def _keys(self, prefix: str, extra: dict[str, Any]) -> list[str]:
+        """Return the keys of one page, with markers."""
+        return EntryTable.of(self._page(prefix, None, extra).entries).keys
+
     def has_folder(self, path: str) -> bool:
-        return bool(self.request("list_objects_v2", path, Prefix=path, MaxKeys=1).get("Contents"))
+        return bool(self._keys(path, {"MaxKeys": 1}))
 
     def make_folder(self, path: str) -> None:
         """Create an empty object whose key ends with a slash, as S3's console does. Listings omit it."""
@@ -240,7 +243,7 @@ class S3Store:
         self.create(path, overwrite=False).commit()
 
     def remove_folder(self, path: str) -> None:
-        while found := self.request("list_objects_v2", path, Prefix=path, StartAfter=path).get("Contents"):
-            for one in found:
-                self.delete(one["Key"])
+        while keys := self._keys(path, {"StartAfter": path}):
+            for key in keys:
+                self.delete(key)
         self.delete(path)  # the marker is last: until then the folder exists

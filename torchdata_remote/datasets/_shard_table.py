@@ -1,0 +1,106 @@
+"""The shards of a map-style dataset and the places of their samples: tables of which a host has one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.shared_columns import SharedColumns
+from ..core.shared_memory import SharedMemory
+from ..core.urls import RemoteUrl
+from ..fetch.listing.url_table import UrlTable
+from ..fetch.sample_table import Int64s
+from ..formats.sample_index import ENTRY_BYTES, Offsets
+
+_READ = b"\1"
+
+
+class ShardTable(Sequence[RemoteUrl]):
+    """Shards, without the checksums of their blocks, which single samples are not compared with.
+
+    Args:
+        shards: with sizes and numbers of samples.
+    """
+
+    def __init__(self, shards: Sequence[RemoteUrl]) -> None:
+        counts = np.array([shard.num_samples or 0 for shard in shards], np.int64)
+        sums = np.array([-1 if shard.index_crc32 is None else shard.index_crc32 for shard in shards], np.int64)
+        self._columns = SharedColumns({**UrlTable(shards).columns(), "counts": counts, "index_crc32s": sums})
+        self._view()
+
+    def _view(self) -> None:
+        columns = self._columns.columns
+        self._urls, self.counts, self._sums = UrlTable.view(columns), columns["counts"], columns["index_crc32s"]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        url, crc32 = self._urls[index], int(self._sums[index])
+        return RemoteUrl(
+            url, url.size, url.etag, None, int(self.counts[index]), index_crc32=None if crc32 < 0 else crc32
+        )
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        if self._columns.share():  # a worker is being started
+            self._view()
+        return {"columns": self._columns}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self._columns = state["columns"]
+        self._view()
+
+
+class ShardOffsets:
+    """The first byte of each sample, by shard, as far as they were read. Workers of a host read each index once.
+
+    They write what they have read into :class:`SharedMemory`, which takes space from then on.
+
+    Args:
+        counts: number of samples of each shard.
+        memory: of the process that starts this one.
+    """
+
+    def __init__(self, counts: Int64s, memory: SharedMemory | None = None) -> None:
+        self._counts = counts
+        self._ends = np.cumsum(counts + 1)  # an entry for each sample, and one for the end of the last one
+        self._found: dict[int, Offsets] = {}
+        self._flags_at = int(self._ends[-1]) * ENTRY_BYTES if len(counts) else 0
+        self._memory = memory or SharedMemory.create(self._flags_at + len(counts))
+
+    def __getitem__(self, shard: int) -> Offsets:
+        return self._found[shard]
+
+    def __contains__(self, shard: int) -> bool:
+        """Whether the offsets of a shard were read, by this process or another one."""
+        if shard in self._found:
+            return True
+        # Read by a call of the system, which orders it after the writing of the offsets
+        if self._memory is None or self._memory.read(1, self._flags_at + shard) != _READ:
+            return False
+        self._found[shard] = self._mapped(self._memory, shard)
+        return True
+
+    def __setitem__(self, shard: int, offsets: Offsets) -> None:
+        memory = self._memory
+        if memory is not None and memory.write(np.ascontiguousarray(offsets, np.uint64), self._start(shard)):
+            memory.write(_READ, self._flags_at + shard)
+            offsets = self._mapped(memory, shard)
+        self._found[shard] = offsets
+
+    def _start(self, shard: int) -> int:
+        return int(self._ends[shard] - self._counts[shard] - 1) * ENTRY_BYTES
+
+    def _mapped(self, memory: SharedMemory, shard: int) -> Offsets:
+        return np.frombuffer(memory.view(), np.uint64, int(self._counts[shard]) + 1, self._start(shard))
+
+    def __reduce__(self) -> Any:
+        memory = self._memory if SharedMemory.can_be_sent() else None
+        return ShardOffsets, (self._counts, memory)
+
+    def __deepcopy__(self, memo: object) -> ShardOffsets:
+        return self
