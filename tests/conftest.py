@@ -37,6 +37,7 @@ SYSTEM_MODULES = (
     "core/processes/test_worker_errors.py",
     "core/processes/test_worker_start.py",
     "core/test_shared_columns.py",
+    "core/test_shared_memory_receivers.py",
     "core/threads/test_pool.py",
     "datasets/test_prefetching_loader.py",
     "datasets/test_shared_tables.py",

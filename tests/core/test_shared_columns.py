@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tests.core.test_shared_memory import Starting, pytestmark, starting  # noqa: F401  # a fixture
+from torchdata_remote.core import shared_columns
 from torchdata_remote.core.shared_columns import SharedColumns
 from torchdata_remote.core.shared_memory import SharedMemory
 
@@ -55,7 +56,9 @@ def test_columns_are_the_same_after_they_were_moved_to_shared_memory(given: dict
     expected = values(columns)
     context.set_spawning_popen(Starting())
     try:
-        assert columns.share() == any(column.nbytes for column in given.values())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shared_columns, "_MIN_SHARED_BYTES", 0)
+            assert columns.share() == any(column.nbytes for column in given.values())
     finally:
         context.set_spawning_popen(None)
     assert values(columns) == expected
@@ -81,7 +84,7 @@ def test_a_new_process_maps_the_memory_of_its_parent(method: str) -> None:
 
 def test_a_new_process_gets_a_descriptor_instead_of_the_columns(starting: Starting) -> None:  # noqa: F811
     """The pickle has the same length for any number of rows."""
-    lengths = [len(reduction.ForkingPickler.dumps(SharedColumns({"a": np.zeros(n)}))) for n in (1_000, 1_001_000)]
+    lengths = [len(reduction.ForkingPickler.dumps(SharedColumns({"a": np.zeros(n)}))) for n in (10_000, 1_001_000)]
     assert lengths[1] - lengths[0] < 4
     assert lengths[0] < 400
     assert len(starting._fds) == 2
@@ -95,7 +98,15 @@ def test_without_shared_memory_a_new_process_gets_the_columns(
     for replaced, result in (("create", None), ("write", False)):
         with monkeypatch.context() as patch:
             patch.setattr(SharedMemory, replaced, lambda *args, result=result: result)
-            columns = SharedColumns({"a": np.arange(3)})
+            columns = SharedColumns({"a": np.arange(10_000)})
             again = pickle.loads(reduction.ForkingPickler.dumps(columns))
-            assert values(again) == values(columns) == {"a": ("<i8", [0, 1, 2])}
+            assert values(again) == values(columns) == {"a": ("<i8", list(range(10_000)))}
+    assert starting._fds == []
+
+
+def test_a_small_table_is_sent_as_content(starting: Starting) -> None:  # noqa: F811
+    """It needs no descriptor."""
+    assert pickle.loads(reduction.ForkingPickler.dumps(SharedColumns({"a": np.arange(9)}))).columns[
+        "a"
+    ].tolist() == list(range(9))
     assert starting._fds == []

@@ -92,10 +92,12 @@ def test_a_pickle_that_is_not_for_a_new_process_is_an_error() -> None:
         pickle.dumps(created(1))
 
 
-def test_a_new_process_gets_a_limited_number_of_descriptors(starting: Starting) -> None:
+def test_a_new_process_gets_a_limited_number_of_descriptors(
+    starting: Starting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A fork server passes 256, of which others need some; each new process gets its own."""
-    memory = created(1)
-    for _ in range(shared_memory._MAX_SENT):
+    monkeypatch.setattr(shared_memory, "_MAX_SENT", 3)
+    for memory in [created(1) for _ in range(3)]:
         assert SharedMemory.can_be_sent()
         reduction.ForkingPickler.dumps(memory)
     assert not SharedMemory.can_be_sent()

@@ -51,7 +51,7 @@ OFFSETS = [np.array([0, 512, 1024], np.uint64), np.array([0], np.uint64), np.arr
 def test_what_one_process_has_read_another_one_finds() -> None:
     """As soon as it was written completely."""
     ours = ShardOffsets(COUNTS)
-    theirs = ShardOffsets(COUNTS, ours._memory)
+    theirs = ShardOffsets(COUNTS, ours.share())
     for shard in (2, 0, 1):
         assert shard not in theirs
         ours[shard] = OFFSETS[shard]
@@ -63,7 +63,7 @@ def test_what_one_process_has_read_another_one_finds() -> None:
 def test_offsets_that_cannot_be_shared_stay_in_their_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full host, and where memory cannot be shared at all."""
     ours = ShardOffsets(COUNTS)
-    theirs = ShardOffsets(COUNTS, ours._memory)
+    theirs = ShardOffsets(COUNTS, ours.share())
     with monkeypatch.context() as patch:
         patch.setattr(SharedMemory, "write", lambda *args: False)
         ours[0] = OFFSETS[0]
@@ -84,3 +84,15 @@ def test_offsets_are_read_again_where_a_pickle_from_a_file_is_loaded() -> None:
     assert 0 not in again
     again[0] = OFFSETS[0]
     assert again[0].tolist() == OFFSETS[0].tolist()
+
+
+def test_a_dataset_of_one_process_takes_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither made nor loaded from a pickle; once it is shared, what was read before is there for others."""
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedMemory, "create", lambda num_bytes: pytest.fail("created"))
+        ours = ShardOffsets(COUNTS)
+        ours[2] = OFFSETS[2]
+        assert 0 not in pickle.loads(pickle.dumps(ours))
+    theirs = ShardOffsets(COUNTS, ours.share())
+    assert [shard in theirs for shard in range(3)] == [False, False, True]
+    assert theirs[2].tolist() == OFFSETS[2].tolist()

@@ -15,10 +15,16 @@ from torch.utils.data import DataLoader
 
 from tests.support.paths import ROOT
 from torchdata_remote import RemoteFiles, ShardedDataset, labels
+from torchdata_remote.core import shared_columns
 from torchdata_remote.datasets.remote_image_folder import RemoteImageFolder
 from torchdata_remote.testing import write_small_shards
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="looks for files in memory, which Linux has")
+
+
+@pytest.fixture(autouse=True)
+def _share_small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_columns, "_MIN_SHARED_BYTES", 0)
 
 
 def mapped_bytes() -> int:

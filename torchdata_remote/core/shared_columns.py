@@ -12,6 +12,8 @@ from .shared_memory import SharedMemory
 Column = np.ndarray[Any, Any]
 _Layout = list[tuple[str, str, int, int]]  # name, dtype, first byte and length of each column
 _ALIGNMENT = 64
+_MIN_SHARED_BYTES = 64 << 10
+"""A smaller table is sent as content: a copy takes less than what a process needs for a mapping."""
 
 
 class SharedColumns:
@@ -19,7 +21,7 @@ class SharedColumns:
 
     Forked workers have the memory of their parent. When a worker is started in another way, the columns are moved into
     :class:`SharedMemory`, and the pickle holds its descriptor. Any other pickle, such as one to a file or for another
-    host, holds the columns.
+    host, and that of a small table, holds the columns.
 
     Args:
         columns: one-dimensional arrays.
@@ -39,6 +41,8 @@ class SharedColumns:
             return False
         if self._memory is None:
             layout, num_bytes = _layout(self.columns)
+            if num_bytes < _MIN_SHARED_BYTES:
+                return False
             memory = SharedMemory.create(num_bytes)
             if memory is None or not all(
                 memory.write(np.ascontiguousarray(self.columns[name]), start) for name, _, start, _ in layout

@@ -6,13 +6,22 @@ import contextlib
 import logging
 import mmap
 import os
+import sys
 import tempfile
 import weakref
 from multiprocessing import context, reduction
 from typing import Any
 
+from ..errors import WorkerStartError
+
+_Identity = tuple[int, int]  # device and inode
+
+_MAX_CREATED = 32  # files that a process holds open for its tables; each takes up to two descriptors
 _MAX_SENT = 64  # descriptors that a new process gets from here; a fork server passes 256 in all
-_sent: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # number of them, by process that is starting
+_open: weakref.WeakValueDictionary[_Identity, SharedMemory] = weakref.WeakValueDictionary()  # all of this process
+_sent: weakref.WeakKeyDictionary[Any, dict[_Identity, tuple[SharedMemory, Any]]] = weakref.WeakKeyDictionary()
+"""What a process that is starting, or runs, was sent: it may open it late, and from several pickles."""
+_MAPPING_ONLY: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}  # else it has a descriptor
 _log = logging.getLogger("torchdata_remote")
 
 
@@ -21,32 +30,36 @@ class SharedMemory:
 
     On Linux it is a file in memory (``memfd_create``), which ``/dev/shm`` and its limit of 64 MiB in Docker do not
     concern; elsewhere, or if that fails, a deleted file of the temporary folder. The system removes it with the last
-    process that maps it, also after a kill.
+    process that maps it, also after a kill. It is one object in each process, however often it was pickled.
 
     Args:
-        descriptor: of the file; owned by this object.
+        descriptor: of the file, which is not empty; owned by this object.
+
+    Raises:
+        OSError: if it cannot be mapped.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._mapping: mmap.mmap | None = None
         weakref.finalize(self, _close, descriptor).atexit = False  # the system closes it at exit
+        self._mapping = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ, **_MAPPING_ONLY)
+        self._identity = _identity(descriptor)
+        _open[self._identity] = self
 
     @classmethod
     def create(cls, num_bytes: int) -> SharedMemory | None:
         """Create memory of this size, all zero and not used before it is written; ``None`` if that is not possible.
 
-        It is not possible on Windows, for nothing, and on a host without space: a warning says so.
+        It is not possible on Windows, for nothing, and while this process has many others; nor on a host without space,
+        or in a process without free descriptors, of which a warning tells.
         """
-        if not hasattr(os, "pwrite") or not num_bytes:
+        if not hasattr(os, "pwrite") or not num_bytes or len(_open) >= _MAX_CREATED:
             return None
         try:
-            memory = cls(_unnamed_file())
-            os.ftruncate(memory._descriptor, num_bytes)
+            return cls(_unnamed_file(num_bytes))
         except OSError as error:
             _log.warning("No memory can be shared with workers, which get copies: %s", error)
             return None
-        return memory
 
     def write(self, data: Any, at: int) -> bool:
         """Copy bytes to a place; returns whether there was space for them."""
@@ -66,18 +79,16 @@ class SharedMemory:
 
     def view(self) -> memoryview:
         """Return all bytes, read-only."""
-        if self._mapping is None:
-            self._mapping = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
         return memoryview(self._mapping)
 
     @staticmethod
     def can_be_sent() -> bool:
         """Whether this is called while a process is started that can get the descriptor of a file."""
         starting = context.get_spawning_popen()
-        return starting is not None and hasattr(reduction, "DupFd") and _sent.get(starting, 0) < _MAX_SENT
+        return starting is not None and hasattr(reduction, "DupFd") and len(_sent.get(starting, ())) < _MAX_SENT
 
     def __reduce__(self) -> Any:
-        """Send the descriptor to a process that is being started.
+        """Send the descriptor to a process that is being started, once, and where to find the file otherwise.
 
         Raises:
             TypeError: elsewhere. What holds shared memory pickles its contents then.
@@ -85,15 +96,51 @@ class SharedMemory:
         starting = context.get_spawning_popen()
         if starting is None:
             raise TypeError("shared memory is sent to new processes of this host only")
-        _sent[starting] = _sent.get(starting, 0) + 1
-        return _received, (reduction.DupFd(self._descriptor),)
+        sent = _sent.setdefault(starting, {})
+        if self._identity not in sent:  # a descriptor that is registered twice is refused, and would be closed twice
+            sent[self._identity] = self, reduction.DupFd(self._descriptor)
+        return _received, (self._identity, sent[self._identity][1], os.getpid(), self._descriptor)
 
 
-def _received(duplicate: Any) -> SharedMemory:
-    return SharedMemory(duplicate.detach())
+def _received(identity: _Identity, inherited: Any, sender: int, number: int) -> SharedMemory:
+    """Return the memory that was sent, by the descriptor of this process, or that of the sender.
+
+    A wrapper may keep the bytes of a pickle and send them to a second process, which has inherited other descriptors.
+    """
+    found = _open.get(identity)
+    if found is not None:
+        return found
+    with contextlib.suppress(OSError, LookupError, TypeError):  # another process has inherited it
+        descriptor = inherited.detach()
+        if _identity(descriptor) == identity:
+            return SharedMemory(descriptor)
+    with contextlib.suppress(OSError):
+        descriptor = os.open(f"/proc/{sender}/fd/{number}", os.O_RDWR)  # Linux
+        if _identity(descriptor) == identity:
+            return SharedMemory(descriptor)
+        os.close(descriptor)
+    raise WorkerStartError(
+        f"A table that was pickled for a new process has been closed by process {sender}, which has pickled it, or "
+        "cannot be opened from here. Pickle it for each process, or keep the dataset until the processes have started."
+    )
 
 
-def _unnamed_file() -> int:
+def _identity(descriptor: int) -> _Identity:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _unnamed_file(num_bytes: int) -> int:
+    descriptor = _memory_file()
+    try:
+        os.ftruncate(descriptor, num_bytes)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _memory_file() -> int:
     if hasattr(os, "memfd_create"):  # Linux
         with contextlib.suppress(OSError):  # a sandbox may refuse it
             return os.memfd_create("torchdata_remote")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,7 +60,8 @@ class ShardTable(Sequence[RemoteUrl]):
 class ShardOffsets:
     """The first byte of each sample, by shard, as far as they were read. Workers of a host read each index once.
 
-    They write what they have read into :class:`SharedMemory`, which takes space from then on.
+    They write what they have read into :class:`SharedMemory`, which takes space from then on. It is created when the
+    first of them is started or forked: a dataset that is read in one process needs none.
 
     Args:
         counts: number of samples of each shard.
@@ -70,7 +73,16 @@ class ShardOffsets:
         self._ends = np.cumsum(counts + 1)  # an entry for each sample, and one for the end of the last one
         self._found: dict[int, Offsets] = {}
         self._flags_at = int(self._ends[-1]) * ENTRY_BYTES if len(counts) else 0
-        self._memory = memory or SharedMemory.create(self._flags_at + len(counts))
+        self._memory = memory
+        _alive[id(self)] = self
+
+    def share(self) -> SharedMemory | None:
+        """Return the memory that a new process is to have, with what this one has read; ``None`` if there is none."""
+        if self._memory is None:
+            self._memory = SharedMemory.create(self._flags_at + len(self._counts))
+            for shard, offsets in list(self._found.items()):
+                self[shard] = offsets
+        return self._memory
 
     def __getitem__(self, shard: int) -> Offsets:
         return self._found[shard]
@@ -99,8 +111,22 @@ class ShardOffsets:
         return np.frombuffer(memory.view(), np.uint64, int(self._counts[shard]) + 1, self._start(shard))
 
     def __reduce__(self) -> Any:
-        memory = self._memory if SharedMemory.can_be_sent() else None
+        memory = self.share() if SharedMemory.can_be_sent() else None
         return ShardOffsets, (self._counts, memory)
 
     def __deepcopy__(self, memo: object) -> ShardOffsets:
         return self
+
+
+_alive: weakref.WeakValueDictionary[int, ShardOffsets] = weakref.WeakValueDictionary()
+
+
+def _share_with_fork() -> None:
+    for reference in _alive.valuerefs():
+        offsets = reference()
+        if offsets is not None:
+            offsets.share()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_share_with_fork)
