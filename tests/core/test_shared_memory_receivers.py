@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch.multiprocessing import spawn
+from torch import multiprocessing as torch_processes
 from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.map import SequenceWrapper
 
@@ -111,7 +111,7 @@ def test_bytes_that_outlive_their_memory_are_an_error(starting: Starting) -> Non
     other = os.memfd_create("other")
     try:
         assert other == number
-        with pytest.raises(RuntimeError, match="has been closed by process .*Pickle it for each process"):
+        with pytest.raises(RuntimeError, match=r"has been closed by process .*Pickle it for each process"):
             pickle.loads(sent)
         assert os.fstat(other).st_size == 0
     finally:
@@ -143,7 +143,7 @@ def _length(dataset: Any, items: Any) -> tuple[int, int]:
 
 def test_a_loader_gets_a_dataset_twice(dataset: RemoteFiles) -> None:
     """As the source of torch's pipe, which has a pickler of its own, and in ``collate_fn``."""
-    loader = DataLoader(
+    loader: DataLoader[Any] = DataLoader(
         SequenceWrapper(dataset),  # type: ignore[arg-type]
         batch_size=3,
         num_workers=1,
@@ -182,7 +182,8 @@ def _ranked(rank: int, dataset: RemoteFiles, path: str) -> None:
 
 def test_ranks_get_a_dataset_and_write_it_to_files(dataset: RemoteFiles, tmp_path: Path) -> None:
     """``torch.multiprocessing.spawn``; what a rank has mapped is written as content, and loads after its end."""
-    spawn(_ranked, args=(dataset, str(tmp_path)), nprocs=2)
+    start: Any = torch_processes.spawn
+    start(_ranked, args=(dataset, str(tmp_path)), nprocs=2)
     for rank in range(2):
         again = pickle.loads((tmp_path / f"{rank}.pickle").read_bytes())
         assert [again[number] for number in range(6)] == [dataset[number] for number in range(6)]

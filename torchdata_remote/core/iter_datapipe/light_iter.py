@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
+import operator
+import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -19,6 +22,7 @@ try:
 except ImportError:
     _arguments = None
 
+_COUNT = "_number_of_samples_yielded"  # torch's attribute
 _running: weakref.WeakKeyDictionary[Any, weakref.ref[Generator[Any, None, None]]] = weakref.WeakKeyDictionary()
 """The items of the latest iterator of each pipe."""
 
@@ -28,7 +32,8 @@ def light_iter(hooked: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterat
 
     ``reset()`` is called when an iteration starts. A later iterator of the pipe ends the earlier one, which then raises
     ``RuntimeError``: torch compares numbers at each item, and here the generator of the earlier one is closed.
-    An error has a note with the pipe. Under torch's profiler, and after its ``fast_forward``, torch's wrapper is used.
+    An error has a note with the pipe. What was yielded is counted, which torch's snapshots need. Under torch's
+    profiler, and after its ``fast_forward``, torch's wrapper is used.
 
     Args:
         hooked: ``__iter__`` of a class of pipes, as torch has wrapped it. If it is not a generator, it is returned.
@@ -44,11 +49,15 @@ def light_iter(hooked: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterat
             return
         source = make(self)
         number = _start(self, source)
+        counted = itertools.repeat(True, sys.maxsize)  # one is taken with each item
+        vars(self)[_COUNT] = _Count(counted)
         try:
-            yield from source
+            yield from itertools.compress(source, counted)
         except Exception as error:
             _note(error, self)
             raise
+        finally:
+            source.close()
         if self._valid_iterator_id != number:
             raise RuntimeError(
                 f"This iterator of {type(self).__name__} has been invalidated, because another one was created from "
@@ -56,6 +65,33 @@ def light_iter(hooked: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterat
             )
 
     return items
+
+
+class _Count:
+    """How many items an iterator has yielded, as torch's wrapper counts them. A copy or a pickle of it is a number.
+
+    Args:
+        left: of ``sys.maxsize`` items, those that are still to be counted.
+    """
+
+    def __init__(self, left: Iterator[bool]) -> None:
+        self._left = left
+
+    def __index__(self) -> int:
+        return sys.maxsize - operator.length_hint(self._left)
+
+    def __reduce__(self) -> Any:
+        return int, (operator.index(self),)
+
+
+def num_yielded(pipe: Any) -> int:
+    """Return how many items the latest iterator of a pipe has yielded; of a copy, those before it was copied."""
+    return operator.index(vars(pipe).get(_COUNT, 0))
+
+
+def set_num_yielded(pipe: Any, number: int) -> None:
+    """Take the count from torch, which sets it to 0 when a pass starts, and counts where its wrapper is used."""
+    vars(pipe)[_COUNT] = number
 
 
 def _start(pipe: Any, source: Generator[Any, None, None]) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from ...core.arguments import check
 from ...core.arguments.calls import explain_init
 from ...core.iter_datapipe import IterDataPipe as TorchDataPipe
-from ...core.iter_datapipe.light_iter import light_iter
+from ...core.iter_datapipe.light_iter import light_iter, num_yielded, set_num_yielded
 from ...core.processes.worker_start import SentToWorkers
 from ...core.shared_names import SHARED
 from ...core.stats.report import Stats, stats
@@ -44,6 +44,8 @@ class DataPipe(SentToWorkers, IterDataPipe[T_co]):
     """Whether the state contains that of each source, so that each of them must have one."""
     gives_equal_counts = False
     """Whether all ranks get the same number of items."""
+
+    _number_of_samples_yielded = property(num_yielded, set_num_yielded)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
