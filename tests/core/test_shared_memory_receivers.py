@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -16,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import multiprocessing as torch_processes
 from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.map import SequenceWrapper
 
@@ -182,7 +182,7 @@ def _ranked(rank: int, dataset: RemoteFiles, path: str) -> None:
 
 def test_ranks_get_a_dataset_and_write_it_to_files(dataset: RemoteFiles, tmp_path: Path) -> None:
     """``torch.multiprocessing.spawn``; what a rank has mapped is written as content, and loads after its end."""
-    start: Any = torch_processes.spawn
+    start: Any = importlib.import_module("torch.multiprocessing").spawn
     start(_ranked, args=(dataset, str(tmp_path)), nprocs=2)
     for rank in range(2):
         again = pickle.loads((tmp_path / f"{rank}.pickle").read_bytes())
