@@ -42,11 +42,22 @@ def replaced(path: Path) -> None:
     new.replace(path)
 
 
+def changed_in_place(path: Path) -> None:
+    """In one byte, with the times set back, as a faulty tool or a restored backup does."""
+    status, content = path.stat(), path.read_bytes()
+    while path.stat().st_ctime_ns == status.st_ctime_ns:  # the clock of a filesystem has ticks
+        path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_mtime_ns, after.st_size, after.st_ino) == (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
 CHANGES: dict[str, Callable[[Path], object]] = {
     "removed": Path.unlink,
     "shorter": lambda path: path.write_bytes(path.read_bytes()[:-1]),
     "touched": lambda path: os.utime(path, ns=(0, 0)),
     "replaced": replaced,
+    "changed in place": changed_in_place,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -50,14 +51,20 @@ def objects_of(shards: Iterable[ShardInfo], sources: str | None) -> list[str]:
 def etags_of(urls: Iterable[str], options: StorageOptions) -> dict[str, str]:
     """Look up the etags of objects: base name -> etag; empty if one has none, or cannot be looked up."""
     etags = {}
-    with contextlib.suppress(StorageError):  # then a resumed job reads them instead
+    with contextlib.suppress(StorageError, OSError):  # then a resumed job reads them instead
         for url in urls:
             found = entry_of(url, options)
             if found is None or found.etag is None:
                 return {}
-            etags[url.rpartition("/")[2]] = found.etag
+            etags[url.rpartition("/")[2]] = _version(url, found.etag, options)
         return etags
     return {}
+
+
+def _version(url: str, etag: str, options: StorageOptions) -> str:
+    """Return the etag of an object; that of a local file with the time that no program sets back."""
+    store, path = open_store(url, options)
+    return f"{etag}-{os.stat(path).st_ctime_ns:x}" if store.maps_files else etag
 
 
 def unchanged_tasks(
@@ -66,7 +73,7 @@ def unchanged_tasks(
     folder: ShardFolder,
     sources_prefix: str | None,
 ) -> set[int]:
-    """Return the tasks of which all objects are as they were recorded, by size and etag.
+    """Return the tasks of which all objects are as they were recorded, by size and etag; local files also by ctime.
 
     Args:
         finished: the shards of each task, as the journal has them.
@@ -83,7 +90,12 @@ def unchanged_tasks(
 
     def is_unchanged(url: str) -> bool:
         name = url.rpartition("/")[2]
-        return name in listed and name in etags and listed[name].etag == etags[name]
+        etag = listed[name].etag if name in listed and name in etags else None
+        if etag is None:
+            return False
+        with contextlib.suppress(OSError):  # removed since it was listed
+            return _version(url, etag, folder.options) == etags[name]
+        return False
 
     unchanged = set()
     for task, shards in finished.items():
