@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-from collections import deque
 
 from ..core.options import StorageOptions
 from ..core.urls import RemoteUrl, redact
@@ -37,6 +36,27 @@ class ObjectDownload:
         stop: the byte after the last one to read; ``None`` for the object's end.
     """
 
+    __slots__ = (
+        "_cached",
+        "_last_byte",
+        "_listed_size",
+        "checksums",
+        "closed",
+        "error",
+        "etag",
+        "first_byte",
+        "mapped",
+        "parts",
+        "path",
+        "planned_bytes",
+        "size",
+        "source",
+        "start",
+        "started",
+        "stop",
+        "url",
+    )
+
     def __init__(
         self,
         url: str,
@@ -63,7 +83,7 @@ class ObjectDownload:
         self.start, self.stop = start, stop
         self.planned_bytes = self.first_byte = start - start % block
         self._last_byte = stop if stop is None else stop + -stop % block
-        self.parts: deque[Part] = deque()  # the first one is being consumed
+        self.parts: list[Part] = []  # the first one is being consumed
         self.started = start > 0 and self.size is not None and start >= self.size  # there is nothing to read
         self.closed = False
         self.error: BaseException | None = None  # raised in the consumer; final

@@ -7,7 +7,6 @@ fetched, being fetched, or next in the queue, and the source of URLs is only rea
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
@@ -106,7 +105,7 @@ class PartScheduler:
         part = download.parts[0]
         self._release_bytes(part, num_bytes)
         if part.reserved_bytes == 0:
-            download.parts.popleft()
+            del download.parts[0]
         self._plan_ahead()
 
     def close_object(self, download: ObjectDownload) -> None:
@@ -185,7 +184,7 @@ class PartScheduler:
         part = download.plan(self._part_bytes[download.mapped])
         self._reserved_bytes += part.reserved_bytes
         try:
-            self._pool.submit(self._fetch, download, part, on_dropped=lambda error: self._fetch(download, part, error))
+            self._pool.submit(self._fetch, download, part, on_dropped=None)
         except PoolClosedError as error:
             part.error = error
             part.pieces.put(None)
@@ -197,14 +196,16 @@ class PartScheduler:
         try:
             if dropped is not None:
                 raise dropped
-            on_version = partial(self._update_plan, download, part)
-            with contextlib.closing(self.read_range(download, part.start, part.end, on_version)) as pieces:
+            pieces = self.read_range(download, part.start, part.end, partial(self._update_plan, download, part))
+            try:
                 at = part.start
                 while not download.closed and (piece := next(pieces, None)) is not None:
                     download.keep(at, piece)
                     at += len(piece)
                     part.pieces.put(piece)
                     self._pool.check()
+            finally:
+                pieces.close()
         except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
             if not download.closed:
                 part.error = error
@@ -230,9 +231,12 @@ class PartScheduler:
             self.options.retry,
             in_flight=self._session.in_flight,
             on_found=on_version,
-            sleep=lambda seconds: self._pool.sleep(seconds, is_closed=lambda: download.closed),
+            sleep=partial(self._sleep, download),
             on_damage=download.distrust_cache,
         )
+
+    def _sleep(self, download: ObjectDownload, seconds: float) -> None:
+        self._pool.sleep(seconds, is_closed=lambda: download.closed)
 
     def _update_plan(self, download: ObjectDownload, part: Part, version: ObjectVersion) -> None:
         if (version.size, version.etag, version.end) == (download.size, download.etag, part.end):
