@@ -119,13 +119,15 @@ class FileStream(ObjectStream):
         number: of the file among those of its pipe; ``None`` if their order cannot be repeated.
     """
 
+    __slots__ = ("_data", "_files", "_is_fetched", "_listed", "_path", "_size")
+
     def __init__(self, files: LocalFiles, url: str, path: str, number: int | None) -> None:
         self._files, self._listed, self._path = files, url, path
         self.url, self.number = str(url), number
         self.first_byte, self.last_byte, self._position, self._piece_bytes = 0, None, 0, 0
         self._size = url.size if isinstance(url, RemoteUrl) else None
         self._data: bytes | None = None
-        self._view, self._released, self._is_fetched = _NOTHING, True, False
+        self._view, self._released, self._is_fetched, self._is_closed = _NOTHING, True, False, False
 
     @property
     def num_bytes(self) -> int | None:

@@ -43,6 +43,7 @@ class PartScheduler:
         self._unasked: dict[ObjectDownload, None] = {}  # those of unknown size without a request
         self._being_read: dict[ObjectDownload, None] = {}  # in order; includes completely planned ones
         self._waiting_for_room = 0  # unplanned objects that the memory budget holds back; counted to 4
+        self.num_waits = 0  # of the consumer, for bytes that had not arrived
         self._users = 1  # the owner, and every open object
         self._pid = os.getpid()
 
@@ -87,6 +88,7 @@ class PartScheduler:
                 if not download.parts:
                     return None
                 part = download.parts[0]
+            self.num_waits += part.pieces.empty()
             with FETCH.waiting():
                 piece = next_item(part.pieces)
             if piece is not None:
