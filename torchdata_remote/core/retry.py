@@ -40,20 +40,6 @@ class Attempts:
         uniform: returns a random number from 0 to 1.
     """
 
-    __slots__ = (
-        "_began",
-        "_clock",
-        "_counted_from",
-        "_failed",
-        "_failed_in_a_row",
-        "_likely_permanent_in_a_row",
-        "_policy",
-        "_row_began",
-        "_sleep",
-        "_start",
-        "_uniform",
-    )
-
     def __init__(
         self,
         policy: RetryPolicy,

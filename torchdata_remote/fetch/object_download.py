@@ -36,27 +36,6 @@ class ObjectDownload:
         stop: the byte after the last one to read; ``None`` for the object's end.
     """
 
-    __slots__ = (
-        "_cached",
-        "_last_byte",
-        "_listed_size",
-        "checksums",
-        "closed",
-        "error",
-        "etag",
-        "first_byte",
-        "mapped",
-        "parts",
-        "path",
-        "planned_bytes",
-        "size",
-        "source",
-        "start",
-        "started",
-        "stop",
-        "url",
-    )
-
     def __init__(
         self,
         url: str,

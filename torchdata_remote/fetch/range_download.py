@@ -68,22 +68,6 @@ class RangeDownload:
             cache, which has dropped them. Then they are requested again at once, without an error.
     """
 
-    __slots__ = (
-        "_at",
-        "_check",
-        "_clock",
-        "_damaged_blocks",
-        "_dropped",
-        "_on_damage",
-        "_on_found",
-        "_other_versions",
-        "_progress_from",
-        "_progress_timeout_s",
-        "_source",
-        "_version",
-        "request",
-    )
-
     def __init__(
         self,
         source: RangeSource,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from functools import partial
 
 from ..core.stats.counters import FETCH
@@ -198,16 +199,13 @@ class PartScheduler:
         try:
             if dropped is not None:
                 raise dropped
-            pieces = self.read_range(download, part.start, part.end, partial(self._update_plan, download, part))
-            try:
-                at = part.start
+            at, on_version = part.start, partial(self._update_plan, download, part)
+            with closing(self.read_range(download, at, part.end, on_version)) as pieces:
                 while not download.closed and (piece := next(pieces, None)) is not None:
                     download.keep(at, piece)
                     at += len(piece)
                     part.pieces.put(piece)
                     self._pool.check()
-            finally:
-                pieces.close()
         except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
             if not download.closed:
                 part.error = error
