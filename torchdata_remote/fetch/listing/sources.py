@@ -191,7 +191,7 @@ def _tables(
         first = next(below, None)
         if exact is not None and not (exact.size == 0 and first is not None):  # an empty object is a folder marker
             found = True
-            yield EntryTable.of([exact]), path.rfind("/") + 1
+            yield EntryTable.of([exact]), object_path(url).rfind("/") + 1  # a query may have slashes
         below = below if first is None else chain([first], below)
     else:
         folder = path
