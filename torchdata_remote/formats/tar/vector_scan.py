@@ -20,7 +20,7 @@ import numpy.typing as npt
 from .header import BLOCK, text_field
 
 # Fits into a processor's cache
-WINDOW_BYTES = 1 << 20
+WINDOW_BYTES = 2 << 20
 
 _MIN_CHAIN = 4
 
