@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from ..entry_table import EntryTable
+from ..protocol import Page, Store
 
 RANGE_PAGES = 8  # the length of a range, if guesses are right
 
@@ -31,6 +32,7 @@ class KeyRange:
         last: the last key that was listed.
         samples: some keys of the latest page.
         num_pages: received since ``until`` was set.
+        listed: the first and the last key of each page.
     """
 
     after: str = ""
@@ -48,3 +50,9 @@ class KeyRange:
     last: str = ""
     samples: list[str] = field(default_factory=list)
     num_pages: int = 0
+    listed: list[tuple[str, str]] = field(default_factory=list)
+
+    def send(self, store: Store, prefix: str) -> Page:
+        """Request the next page."""
+        after = {"after": self.after} if self.after and self.token is None else {}
+        return store.list_page(prefix, recursive=True, token=self.token, **after)
