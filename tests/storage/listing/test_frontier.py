@@ -22,6 +22,7 @@ from torchdata_remote.errors import AccessDeniedError, StorageError, TransientSt
 from torchdata_remote.storage import Entry, EntryTable, Page
 from torchdata_remote.storage.listing import frontier as frontier_module
 from torchdata_remote.storage.listing import pages as _paging
+from torchdata_remote.storage.listing.folder_names import FolderRequest
 from torchdata_remote.storage.listing.frontier import MAX_IN_FLIGHT, MAX_PAGES_AHEAD, Frontier
 from torchdata_remote.storage.listing.key_range import KeyRange
 from torchdata_remote.storage.listing.pages import list_prefix
@@ -42,15 +43,29 @@ class Bucket:
         self.requests = list[tuple[str | None, str]]()
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
-        assert recursive
         self.requests.append((token, after))
         at = bisect.bisect_left(self.keys, max(prefix, token or ""))
         if after:
             assert token is None
             at = max(at, bisect.bisect_right(self.keys, after))
         end = bisect.bisect_left(self.keys, prefix + "\U0010ffff") if prefix else len(self.keys)
+        if not recursive:
+            return self._folders(prefix, at, end)
         then = self.keys[at + self.page_keys] if at + self.page_keys < end else None
         return Page([Entry(key, 1, None) for key in self.keys[at : min(end, at + self.page_keys)]], then)
+
+    def _folders(self, prefix: str, at: int, end: int) -> Page:
+        """The objects and folders in a folder."""
+        found, folders = list[Entry](), list[str]()
+        while at < end and len(found) + len(folders) < self.page_keys:
+            name, slash, _ = self.keys[at][len(prefix) :].partition("/")
+            if slash:
+                folders.append(f"{prefix}{name}/")
+                at = bisect.bisect_left(self.keys, f"{prefix}{name}0", at)
+            else:
+                found.append(Entry(self.keys[at], 1, None))
+                at += 1
+        return Page(found, self.keys[at] if at < end else None, folders)
 
     def listed(self, prefix: str = "") -> Iterator[str]:
         with pytest.MonkeyPatch.context() as patch:
@@ -68,16 +83,12 @@ class Bucket:
         while frontier:
             in_flight = list(frontier.next_requests())
             for request in in_flight:
-                frontier.receive(request, self.list_page("", recursive=True, token=request.token, **after_of(request)))
+                frontier.receive(request, request.send(self, ""))
             num_rounds += 1
             while frontier and not frontier.is_waiting:
                 listed += frontier.take().paths
         assert listed == self.keys
         return num_rounds
-
-
-def after_of(request: KeyRange) -> dict[str, str]:
-    return {"after": request.after} if request.after and request.token is None else {}
 
 
 def of_folders(num_folders: int, num_keys: int) -> set[str]:
@@ -100,15 +111,13 @@ def test_any_keys_are_listed_once_and_in_order(keys: set[str], page_keys: int, p
 def test_pages_may_be_received_in_any_order(keys: set[str], page_keys: int, prefix: str, data: st.DataObject) -> None:
     """They are taken in order, with a fifth more requests at most, and the number of pages ahead is bounded."""
     bucket, frontier = Bucket(keys, page_keys), Frontier("s3://b/", prefix, recursive=True)
-    in_flight, listed = list[KeyRange](), list[str]()
+    in_flight, listed = list[KeyRange | FolderRequest](), list[str]()
     while frontier:
         in_flight += frontier.next_requests()
         assert len(in_flight) <= MAX_IN_FLIGHT + 1
         if in_flight and (frontier.is_waiting or data.draw(st.booleans())):
             request = in_flight.pop(data.draw(st.integers(0, len(in_flight) - 1)))
-            frontier.receive(
-                request, bucket.list_page(prefix, recursive=True, token=request.token, **after_of(request))
-            )
+            frontier.receive(request, request.send(bucket, prefix))
         elif not frontier.is_waiting:
             listed += frontier.take().paths
     assert listed == sorted(key for key in keys if key.startswith(prefix))
@@ -368,7 +377,7 @@ def test_large_pages_ahead_are_bounded_by_their_objects(monkeypatch: pytest.Monk
     )
     while in_flight := list(frontier.next_requests()):
         for request in in_flight:
-            frontier.receive(request, bucket.list_page("", recursive=True, token=request.token, **after_of(request)))
+            frontier.receive(request, request.send(bucket, ""))
     assert 3 <= len(bucket.requests) <= 5
 
 
@@ -379,7 +388,7 @@ def test_pages_after_a_missing_one_are_bounded() -> None:
     while in_flight:
         request = in_flight.pop()
         if request.last != "00299":
-            frontier.receive(request, bucket.list_page("", recursive=True, token=request.token, **after_of(request)))
+            frontier.receive(request, request.send(bucket, ""))
             num_received += 1
         in_flight += frontier.next_requests()
         while not frontier.is_waiting:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from math import inf
 from os.path import commonprefix
 
 from ..protocol import Page, Store
@@ -46,6 +47,8 @@ class FolderNames:
         self._names = list[str]()
         self._asked = dict[str, str]()  # folder: the path up to which its folders are known; empty for all
         self._ranges = list[KeyRange]()  # with pages
+        self._num_told = 1_000  # by a request
+        self._guessed = set[int]()
         self._sizes: dict[int, float] | None = None  # pages in a folder, by depth
         self._complete = set[str]()  # folders whose folders are all known
         self.may_ask = True
@@ -59,14 +62,18 @@ class FolderNames:
         """
         if not self.may_ask or not one.latest or not one.last.startswith(self._prefix):
             return None
+        number = bisect_right(self._names, one.last)
+        if number > 0 and one.last.startswith(here := self._names[number - 1]) and here not in self._asked:
+            if "/" in one.last[len(here) :] and not self._is_tiny(here, one):
+                self._asked[here] = ""
+                return FolderRequest(here, "")
         folder, root = _folder_of(commonprefix([one.latest[0], one.last])), _folder_of(self._prefix)
         while len(folder) >= len(root):
             known = self._asked.get(folder)
             if "/" in one.last[len(folder) :] and (known is None or (known and one.last >= known)):
-                if known and self._pages_in(f"{folder}/") * 1_000 < _MIN_PAGES:
+                if known and self._pages_in(f"{folder}/") * self._num_told < _MIN_PAGES:
                     return None
-                inside = {key[: key.find("/", len(folder))] for key in one.samples}
-                if len(inside) > _MAX_PER_PAGE * len(one.samples):
+                if self._is_tiny(folder, one):
                     return None
                 self._asked[folder] = ""
                 return FolderRequest(folder, known or (first if first.startswith(folder) else ""))
@@ -75,6 +82,12 @@ class FolderNames:
             folder = _folder_of(folder[:-1])
         return None
 
+    @staticmethod
+    def _is_tiny(folder: str, one: KeyRange) -> bool:
+        """Whether the folders in a folder have so few keys that their names tell little."""
+        inside = {key[: key.find("/", len(folder))] for key in one.samples}
+        return len(inside) > _MAX_PER_PAGE * len(one.samples)
+
     def receive(self, request: FolderRequest, page: Page) -> None:
         """Add the names of a response."""
         prefix = request.prefix
@@ -82,6 +95,7 @@ class FolderNames:
         if page.next_token is None:
             self._complete.add(prefix)
         else:
+            self._num_told = len(found)
             self._asked[prefix] = max(found, default="\U0010ffff") + "\U0010ffff"
         self._names = sorted({*self._names, *found})
         self._sizes = None
@@ -100,14 +114,16 @@ class FolderNames:
         return self._sizes.get(name.count("/"), RANGE_PAGES)
 
     def _measured(self) -> dict[int, float]:
-        whole, passed, longest = dict[int, float](), dict[int, int](), dict[int, float]()
+        whole, passed = dict[int, float](), dict[int, int]()
+        in_folder, longest = dict[str, float](), dict[int, float]()  # of folders that may have more
         names = self._names
         for one in self._ranges:
             number = bisect_right(names, one.after)
             begun = number > 0 and names[number - 1] == one.after
-            pages = 0.0
+            pages, above, end = 0.0, "", 0
             for first, last in one.listed:
-                start, end = bisect_right(names, first), bisect_right(names, last)
+                start, end = bisect_right(names, above or first), bisect_right(names, last)
+                above = last
                 if end == start:
                     pages += 1
                     continue
@@ -116,11 +132,19 @@ class FolderNames:
                 whole[depth] = whole.get(depth, 0.0) + (pages + part if begun else 0.0) + part * (end - start - 1)
                 passed[depth] = passed.get(depth, 0) + begun + end - start - 1
                 begun, pages = True, part
-            if begun and end > 0:
-                depth = names[end - 1].count("/")
-                longest[depth] = max(longest.get(depth, 0.0), pages)
-        sizes = {depth: max(pages, RANGE_PAGES) for depth, pages in longest.items()}
-        return sizes | {depth: pages / passed[depth] for depth, pages in whole.items() if passed[depth]}
+            if end > 0:
+                in_folder[names[end - 1]] = in_folder.get(names[end - 1], 0.0) + pages
+        sizes = {depth: pages / passed[depth] for depth, pages in whole.items() if passed[depth]}
+        for folder in self._complete:
+            depth, number = folder.count("/"), bisect_right(names, folder)
+            inside = bisect_right(names, folder + "\U0010ffff") - number
+            if depth not in sizes and depth + 1 in sizes:
+                sizes[depth] = inside * sizes[depth + 1]
+        for name, pages in in_folder.items():
+            depth = name.count("/")
+            longest[depth] = max(longest.get(depth, 0.0), pages)
+        self._guessed = {depth for depth in longest if depth not in sizes}
+        return {depth: max(pages, RANGE_PAGES) for depth, pages in longest.items()} | sizes
 
     def steps(self, one: KeyRange) -> tuple[list[tuple[str, float]], float | None]:
         """Return the names in the rest of a range, each with about how many pages are before it.
@@ -138,6 +162,8 @@ class FolderNames:
             if first < here:
                 break
             since += 1
+        if here.count("/") in self._guessed and (since >= RANGE_PAGES // 2 or size > RANGE_PAGES):
+            size = inf
         whole = size if one.after <= here else size / 2
         left = whole - since if whole > since else float(since)
         steps = list[tuple[str, float]]()

@@ -31,8 +31,9 @@ MIN_PAGES_AHEAD = 4
 PAGES_AHEAD_FOR_A_PAGE = 4
 MAX_OBJECTS_AHEAD = 128_000  # the same, where pages are larger than S3's
 PAGES_FOR_A_RANGE = 5
-_MAX_RANGE = 1.5 * RANGE_PAGES
+_MAX_RANGE = 1.5 * RANGE_PAGES  # longer ones are divided
 _MIN_RANGE = 3
+_SPAN = 4 * RANGE_PAGES  # of a range, while there are few
 _NUM_SAMPLES = 16  # keys of a page for a guess
 
 
@@ -47,7 +48,7 @@ class Frontier:
 
     def __init__(self, url: str, prefix: str, *, recursive: bool) -> None:
         self._url, self._prefix = redact(url), prefix
-        self._ranges = [KeyRange()]
+        self._ranges = [KeyRange(is_recursive=recursive)]
         self._may_divide = recursive
         self._num_requests = 0  # received
         self._num_pages = 0.0  # of a listing in one piece, with the same keys
@@ -252,14 +253,14 @@ class Frontier:
             return None
         steps, left = self._names.steps(one)
         num_open = sum(one.is_open for one in self._ranges)
-        wanted = max(RANGE_PAGES, MAX_PAGES_AHEAD / 2 / num_open)
+        wanted = max(RANGE_PAGES, _SPAN / num_open)
         if left is not None:
             wanted = min(wanted, left / 2)
             if wanted < _MIN_RANGE:
                 return None
         if steps:
             name, pages = min(steps, key=lambda step: abs(step[1] - wanted))
-            if _MIN_RANGE <= pages and (left is not None or pages >= wanted / 2):
+            if pages >= _MIN_RANGE and (left is not None or pages >= wanted / 2):
                 if pages <= max(_MAX_RANGE, 2 * wanted):
                     self._split(number, name)
                     return None
@@ -270,15 +271,16 @@ class Frontier:
             if request is not None:
                 return request
         if self._asking is None:
-            self._guess(number, 1 if steps else min(room, int(self._num_guesses)), steps[0][0] if steps else None)
+            distance = RANGE_PAGES if left is None else min(RANGE_PAGES, wanted)
+            self._guess(number, min(room, int(self._num_guesses)), steps[0][0] if steps else None, distance)
         return None
 
-    def _guess(self, number: int, num_guesses: int, name: str | None) -> None:
+    def _guess(self, number: int, num_guesses: int, name: str | None, pages: float) -> None:
         """Begin ranges at keys that are guessed, but not behind the name of a folder."""
         one = self._ranges[number]
         if len(one.latest) < self._min_pages or not one.last:
             return
-        times, until = RANGE_PAGES / len(one.latest), one.until
+        times, until = pages / len(one.latest), one.until
         for further in range(1, num_guesses + 1):
             if not self._may_spend():
                 return
@@ -289,6 +291,8 @@ class Frontier:
             if ahead is None or ahead <= max(before.after, before.last) or (until is not None and ahead >= until):
                 return
             self._split(number, ahead)
+            if ahead == name:
+                return
             number += 1
 
     def _split(self, number: int, ahead: str) -> None:

@@ -33,6 +33,7 @@ class KeyRange:
         samples: some keys of the latest page.
         num_pages: received since ``until`` was set.
         listed: the first and the last key of each page.
+        is_recursive: whether to list folders below the prefix.
     """
 
     after: str = ""
@@ -51,8 +52,9 @@ class KeyRange:
     samples: list[str] = field(default_factory=list)
     num_pages: int = 0
     listed: list[tuple[str, str]] = field(default_factory=list)
+    is_recursive: bool = True
 
     def send(self, store: Store, prefix: str) -> Page:
         """Request the next page."""
         after = {"after": self.after} if self.after and self.token is None else {}
-        return store.list_page(prefix, recursive=True, token=self.token, **after)
+        return store.list_page(prefix, recursive=self.is_recursive, token=self.token, **after)
