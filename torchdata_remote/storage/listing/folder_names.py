@@ -15,6 +15,8 @@ from ..protocol import Page, Store
 from .key_range import RANGE_PAGES, KeyRange
 
 _MIN_PAGES = 32  # to be divided by 1,000 names: otherwise they are not worth a request
+_PART_NEW = 8  # sizes are measured again when one in so many pages is new
+_MAX_STEPS_PAGES = 16 * RANGE_PAGES  # names that are further ahead are not looked at
 _MAX_PER_PAGE = 0.8  # of the samples of a page: folders with so few keys are not worth a request for their names
 
 
@@ -47,6 +49,7 @@ class FolderNames:
         self._names = list[str]()
         self._asked = dict[str, str]()  # folder: the path up to which its folders are known; empty for all
         self._ranges = list[KeyRange]()  # with pages
+        self._num_new = 0  # pages since sizes were measured
         self._num_told = 1_000  # by a request
         self._guessed = set[int]()
         self._sizes: dict[int, float] | None = None  # pages in a folder, by depth
@@ -63,11 +66,12 @@ class FolderNames:
         if not self.may_ask or not one.latest or not one.last.startswith(self._prefix):
             return None
         number = bisect_right(self._names, one.last)
-        if number > 0 and one.last.startswith(here := self._names[number - 1]) and here not in self._asked:
-            if "/" in one.last[len(here) :] and not self._is_tiny(here, one):
-                self._asked[here] = ""
-                return FolderRequest(here, "")
-        folder, root = _folder_of(commonprefix([one.latest[0], one.last])), _folder_of(self._prefix)
+        here = self._names[number - 1] if number > 0 else ""
+        is_inside = number > 0 and one.last.startswith(here) and "/" in one.last[len(here) :]
+        if is_inside and here not in self._asked and not self._is_tiny(here, one):
+            self._asked[here] = ""
+            return FolderRequest(here, "")
+        folder, root = _common_folder(one.latest[0], one.last), _folder_of(self._prefix)
         while len(folder) >= len(root):
             known = self._asked.get(folder)
             if "/" in one.last[len(folder) :] and (known is None or (known and one.last >= known)):
@@ -105,12 +109,12 @@ class FolderNames:
         if not one.listed:
             self._ranges.append(one)
         one.listed.append((first, last))
-        self._sizes = None
+        self._num_new += 1
 
     def _pages_in(self, name: str) -> float:
         """Return about how many pages a folder takes."""
-        if self._sizes is None:
-            self._sizes = self._measured()
+        if self._sizes is None or self._num_new * _PART_NEW > sum(len(one.listed) for one in self._ranges):
+            self._sizes, self._num_new = self._measured(), 0
         return self._sizes.get(name.count("/"), RANGE_PAGES)
 
     def _measured(self) -> dict[int, float]:
@@ -167,7 +171,7 @@ class FolderNames:
         whole = size if one.after <= here else size / 2
         left = whole - since if whole > since else float(since)
         steps = list[tuple[str, float]]()
-        while number < len(names) and (until is None or names[number] < until):
+        while number < len(names) and (until is None or names[number] < until) and left < _MAX_STEPS_PAGES:
             steps.append((names[number], left))
             if not (number + 1 < len(names) and names[number + 1].startswith(names[number])):
                 left += self._pages_in(names[number])
@@ -183,6 +187,10 @@ class FolderNames:
                 return True
             folder = _folder_of(folder[:-1])
         return False
+
+
+def _common_folder(path: str, other: str) -> str:
+    return _folder_of(commonprefix([path, other]))  # noqa: RUF071  # of keys, which may have empty parts
 
 
 def _folder_of(path: str) -> str:

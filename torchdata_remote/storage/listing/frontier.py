@@ -1,13 +1,9 @@
 """Divide the listing of a prefix into ranges of keys, which are listed concurrently.
 
 Only the end of a page contains the token of the next one, so the pages of one listing are sequential. But a listing can
-begin after any path. So one whose pages are waited for is divided: a second one begins some pages ahead, at a key that
-is guessed from those that were listed (``key_space``), and the first one ends where the second one began.
-
-Each range costs one request more than a listing in one piece, because its last page contains keys of the next range, or
-none. Ranges are therefore begun only as the number of full pages grows: there is one further request for five pages at
-most, whatever the layout of the keys and however wrong the guesses are. Those keys of the next range also show whether
-the store began it where it was asked to.
+begin after any path. So one whose pages are waited for is divided: a second one begins some pages ahead, and the first
+one ends where the second one began (``divider``). The last page of a range also has keys of the next one, which show
+whether the store began it where it was asked to.
 """
 
 from __future__ import annotations
@@ -21,19 +17,15 @@ from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
 from ..entry_table import EntryTable
 from ..protocol import Page
-from .folder_names import FolderNames, FolderRequest
+from .divider import Divider
+from .folder_names import FolderRequest
 from .key_range import RANGE_PAGES, KeyRange
-from .key_space import key_ahead
 
 MAX_IN_FLIGHT = 16
 MAX_PAGES_AHEAD = 128  # received or requested before the consumer needs them
-MIN_PAGES_AHEAD = 4
-PAGES_AHEAD_FOR_A_PAGE = 4
+MIN_PAGES_AHEAD = 4  # of a consumer that has taken none
+PAGES_AHEAD_FOR_A_PAGE = 4  # further ones for each page that was taken
 MAX_OBJECTS_AHEAD = 128_000  # the same, where pages are larger than S3's
-PAGES_FOR_A_RANGE = 5
-_MAX_RANGE = 1.5 * RANGE_PAGES  # longer ones are divided
-_MIN_RANGE = 3
-_SPAN = 4 * RANGE_PAGES  # of a range, while there are few
 _NUM_SAMPLES = 16  # keys of a page for a guess
 
 
@@ -50,15 +42,9 @@ class Frontier:
         self._url, self._prefix = redact(url), prefix
         self._ranges = [KeyRange(is_recursive=recursive)]
         self._may_divide = recursive
-        self._num_requests = 0  # received
-        self._num_pages = 0.0  # of a listing in one piece, with the same keys
-        self._names = FolderNames(prefix)
-        self._asking: FolderRequest | None = None
-        self._num_splits = 0
-        self._num_taken = 0
-        self._page_keys = 0
-        self._num_guesses = 1.0  # to make at once: more, the more of the latest ones were right
-        self._min_pages = 1  # for a guess: more, the more of the latest ones were too near
+        self._divider = Divider(self._ranges, prefix)
+        self._num_taken = 0  # pages
+        self._page_keys = 0  # in the largest page
 
     def __bool__(self) -> bool:
         """Whether pages are left."""
@@ -88,7 +74,7 @@ class Frontier:
         """Yield the ranges whose next page is to be requested now. The next page is always requested."""
         self._drop_ended()
         pages = [page for one in self._ranges for page in one.pages]
-        in_flight = sum(one.is_in_flight for one in self._ranges) + (self._asking is not None)
+        in_flight = sum(one.is_in_flight for one in self._ranges) + (self._divider.asking is not None)
         most = min(MAX_PAGES_AHEAD, MIN_PAGES_AHEAD + PAGES_AHEAD_FOR_A_PAGE * self._num_taken)
         room = min(MAX_IN_FLIGHT - in_flight, most - len(pages) - in_flight)
         if pages:
@@ -104,18 +90,18 @@ class Frontier:
                 room -= 1
                 yield one
             if room > 0 and one.is_open and self._may_divide and len(self._ranges[0].pages) <= 1:
-                wanted = self._divide(number, room)
+                wanted = self._divider.divide(number, room)
                 if wanted is not None:
-                    self._asking = wanted
+                    self._divider.asking = wanted
                     room -= 1
                     yield wanted
             number += 1
 
     def receive(self, request: KeyRange | FolderRequest, page: Page | BaseException) -> None:
         """Store the page, or the error, of a request."""
-        self._num_requests += 1
+        self._divider.num_requests += 1
         if isinstance(request, FolderRequest):
-            self._asking = None
+            self._divider.asking = None
             self._receive_names(request, page)
             return
         request.is_in_flight = False
@@ -130,11 +116,11 @@ class Frontier:
             self._end(request, error)
 
     def _receive_names(self, request: FolderRequest, page: Page | BaseException) -> None:
-        self._names.may_ask = False
+        self._divider.names.may_ask = False
         if isinstance(page, Page):
             with contextlib.suppress(Exception):  # names of wrong types
-                self._names.receive(request, page)
-                self._names.may_ask = True
+                self._divider.names.receive(request, page)
+                self._divider.names.may_ask = True
 
     def _receive_page(self, request: KeyRange, page: Page) -> None:
         table = EntryTable.of(page.entries)
@@ -159,7 +145,7 @@ class Frontier:
                 self._list_instead(request)
                 return
             is_empty = request.first is None or (request.until is not None and request.first > request.until)
-            self._num_guesses = 1.0 if is_empty else min(self._num_guesses + 0.5, MAX_IN_FLIGHT)
+            self._divider.num_guesses = 1.0 if is_empty else min(self._divider.num_guesses + 0.5, MAX_IN_FLIGHT)
         self._add(request, table, page.next_token)
 
     def _add(self, request: KeyRange, table: EntryTable, token: str | None, part: float = 1.0) -> None:
@@ -179,7 +165,8 @@ class Frontier:
             table = table[:kept]
             request.is_open = False
             is_near = request.num_pages <= RANGE_PAGES // 4
-            self._min_pages = min(2 * self._min_pages, RANGE_PAGES) if is_near else max(1, self._min_pages - 1)
+            near, far = 2 * self._divider.min_pages, self._divider.min_pages - 1
+            self._divider.min_pages = min(near, RANGE_PAGES) if is_near else max(1, far)
             if not behind.has_begun and not behind.is_in_flight and behind.token is None:
                 self._list_instead(behind, of_next)  # nothing was requested
             elif not self._begins_as_expected(behind):
@@ -189,9 +176,9 @@ class Frontier:
         else:
             request.seen.add(token)
             request.token = token
-        self._num_pages += part
+        self._divider.num_pages += part
         if keys:
-            self._names.add_page(request, keys[0], keys[-1])
+            self._divider.names.add_page(request, keys[0], keys[-1])
             request.latest.append(keys[0])
             request.last = keys[-1]
             request.num_pages += 1
@@ -239,67 +226,6 @@ class Frontier:
     def _range_behind(self, request: KeyRange) -> KeyRange | None:
         number = self._ranges.index(request) + 1
         return self._ranges[number] if number < len(self._ranges) else None
-
-    def _may_spend(self) -> bool:
-        """Whether a further request is in the bound. Each range but the last one may end with a page in vain."""
-        num_open = sum(one.is_open for one in self._ranges) - self._ranges[-1].is_open
-        spent = self._num_requests - self._num_pages + num_open + (self._asking is not None)
-        return spent + 1 <= self._num_pages // PAGES_FOR_A_RANGE + 1e-6
-
-    def _divide(self, number: int, room: int) -> FolderRequest | None:
-        """Begin ranges some pages ahead of another one; or return the request for names that this needs."""
-        one = self._ranges[number]
-        if not self._may_spend():
-            return None
-        steps, left = self._names.steps(one)
-        num_open = sum(one.is_open for one in self._ranges)
-        wanted = max(RANGE_PAGES, _SPAN / num_open)
-        if left is not None:
-            wanted = min(wanted, left / 2)
-            if wanted < _MIN_RANGE:
-                return None
-        if steps:
-            name, pages = min(steps, key=lambda step: abs(step[1] - wanted))
-            if pages >= _MIN_RANGE and (left is not None or pages >= wanted / 2):
-                if pages <= max(_MAX_RANGE, 2 * wanted):
-                    self._split(number, name)
-                    return None
-        if left is not None and left <= _MAX_RANGE:
-            return None
-        if self._asking is None and self._num_splits:
-            request = self._names.wanted_by(one, next((first.last for first in self._ranges if first.last), ""))
-            if request is not None:
-                return request
-        if self._asking is None:
-            distance = RANGE_PAGES if left is None else min(RANGE_PAGES, wanted)
-            self._guess(number, min(room, int(self._num_guesses)), steps[0][0] if steps else None, distance)
-        return None
-
-    def _guess(self, number: int, num_guesses: int, name: str | None, pages: float) -> None:
-        """Begin ranges at keys that are guessed, but not behind the name of a folder."""
-        one = self._ranges[number]
-        if len(one.latest) < self._min_pages or not one.last:
-            return
-        times, until = pages / len(one.latest), one.until
-        for further in range(1, num_guesses + 1):
-            if not self._may_spend():
-                return
-            ahead = key_ahead(one.latest[0], one.last, times * further, one.samples, self._prefix)
-            if name is not None and (ahead is None or ahead >= name):
-                ahead = name
-            before = self._ranges[number]
-            if ahead is None or ahead <= max(before.after, before.last) or (until is not None and ahead >= until):
-                return
-            self._split(number, ahead)
-            if ahead == name:
-                return
-            number += 1
-
-    def _split(self, number: int, ahead: str) -> None:
-        before = self._ranges[number]
-        self._num_splits += 1
-        self._ranges.insert(number + 1, KeyRange(ahead, before.until))
-        before.until, before.num_pages = ahead, 0
 
     def _drop_ended(self) -> None:
         """Remove the ranges at the front whose pages were taken."""
