@@ -457,7 +457,7 @@ def test_pages_after_a_missing_one_are_bounded() -> None:
     in_flight, num_received = list(frontier.next_requests()), 0
     while in_flight:
         request = in_flight.pop()
-        if request.last != "00299":
+        if isinstance(request, FolderRequest) or request.last != "00299":
             frontier.receive(request, request.send(bucket, ""))
             num_received += 1
         in_flight += frontier.next_requests()

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import inf
 from os.path import commonprefix
 
-from ..protocol import Page, Store
-from .key_range import RANGE_PAGES, KeyRange
+from ..protocol import Page
+from .key_range import RANGE_PAGES, KeyRange, Lister
 
 _MIN_PAGES = 32  # to be divided by 1,000 names: otherwise they are not worth a request
 _PART_NEW = 8  # sizes are measured again when one in so many pages is new
@@ -32,7 +32,7 @@ class FolderRequest:
     prefix: str
     after: str
 
-    def send(self, store: Store, prefix: str) -> Page:
+    def send(self, store: Lister, prefix: str) -> Page:
         """Request the names."""
         return store.list_page(self.prefix, recursive=False, token=None, after=self.after)
 
