@@ -122,7 +122,7 @@ class _Spawned(popen_spawn_posix.Popen):
     """Takes descriptors for a process that is never started."""
 
     def __init__(self) -> None:
-        self._fds = []
+        self._fds: list[int] = []
 
 
 def pickle_bytes(data: Any) -> int:

@@ -53,11 +53,11 @@ def test_columns_are_the_same_after_they_were_moved_to_shared_memory(given: dict
     """Of any types and lengths, also empty ones; then a pickle to a file still holds them."""
     columns = SharedColumns(given)
     expected = values(columns)
-    context.set_spawning_popen(Starting())  # type: ignore[attr-defined]
+    context.set_spawning_popen(Starting())
     try:
         assert columns.share() == any(column.nbytes for column in given.values())
     finally:
-        context.set_spawning_popen(None)  # type: ignore[attr-defined]
+        context.set_spawning_popen(None)
     assert values(columns) == expected
     assert values(pickle.loads(pickle.dumps(columns))) == expected
 
@@ -65,9 +65,9 @@ def test_columns_are_the_same_after_they_were_moved_to_shared_memory(given: dict
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_a_new_process_maps_the_memory_of_its_parent(method: str) -> None:
     """Two processes, one after the other; forked ones have the memory of their parent anyway."""
-    given = {"a": np.arange(100_000), "b": np.arange(7, dtype=np.uint8)}
+    given: dict[str, Any] = {"a": np.arange(100_000), "b": np.arange(7, dtype=np.uint8)}
     columns = SharedColumns(given)
-    processes = multiprocessing.get_context(method)
+    processes: Any = multiprocessing.get_context(method)
     for _ in range(2):
         ours, theirs = processes.Pipe()
         process = processes.Process(target=report, args=(columns, theirs))

@@ -28,9 +28,9 @@ class Starting(popen_spawn_posix.Popen):
 @pytest.fixture
 def starting() -> Any:
     process = Starting()
-    context.set_spawning_popen(process)  # type: ignore[attr-defined]
+    context.set_spawning_popen(process)
     yield process
-    context.set_spawning_popen(None)  # type: ignore[attr-defined]
+    context.set_spawning_popen(None)
 
 
 def created(num_bytes: int) -> SharedMemory:
@@ -100,7 +100,7 @@ def test_a_new_process_gets_a_limited_number_of_descriptors(starting: Starting) 
         reduction.ForkingPickler.dumps(memory)
     assert not SharedMemory.can_be_sent()
     assert len(starting._fds) == shared_memory._MAX_SENT
-    context.set_spawning_popen(Starting())  # type: ignore[attr-defined]
+    context.set_spawning_popen(Starting())
     assert SharedMemory.can_be_sent()
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import engine_threads
+from torchdata_remote.core.local_view import MAP_FROM_BYTES
 from torchdata_remote.core.options import FetchOptions, StorageOptions
+from torchdata_remote.core.sample_range import part_url
 from torchdata_remote.core.stats.counters import FETCH
-from torchdata_remote.core.urls import RemoteUrl, part_url
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError
 from torchdata_remote.fetch import local_files
 from torchdata_remote.fetch.listing.sources import list_source
@@ -90,7 +92,7 @@ def test_large_files_cached_files_and_parts_of_shards_are_fetched_by_threads(tmp
     """As objects of other stores are."""
     (tmp_path / "data").mkdir()
     [path] = written(tmp_path / "data", b"0")
-    [large] = written(tmp_path, bytes(local_files.MAP_FROM_BYTES))
+    [large] = written(tmp_path, bytes(MAP_FROM_BYTES))
     for url, chosen in ((large, session()), (path, session(cache_dir=str(tmp_path / "cache"), cache_bytes=10**6))):
         [(_, stream)] = stream_objects([url], chosen)
         assert type(stream) is ObjectStream

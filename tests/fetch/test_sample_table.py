@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,13 +45,19 @@ def again_of(table: SampleTable) -> SampleTable:
 
 def old_dump(table: SampleTable) -> bytes:
     """The file in which the journal folders of earlier versions have a table."""
-    columns = {f"_{name}" if not name.startswith("names.") else name: found for name, found in table.columns().items()}
+    columns: dict[str, Any] = {f"urls.{name}": column for name, column in table.urls.columns().items()}
+    for name, column in table.columns().items():
+        columns[name if name.startswith("names.") else f"_{name}"] = column
     buffer = io.BytesIO()
-    np.savez(buffer, **columns, **{f"urls.{name}": column for name, column in table.urls.columns().items()})
+    np.savez(buffer, **columns)
     return buffer.getvalue()
 
 
-WAYS = {"filled": lambda table: table, "columns": again_of, "file": lambda table: SampleTable.load(old_dump(table))}
+WAYS: dict[str, Callable[[SampleTable], SampleTable]] = {
+    "filled": lambda table: table,
+    "columns": again_of,
+    "file": lambda table: SampleTable.load(old_dump(table)),
+}
 
 
 @given(objects=OBJECTS, data=st.data(), way=st.sampled_from(sorted(WAYS)))

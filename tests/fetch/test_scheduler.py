@@ -134,7 +134,11 @@ def test_large_objects_of_unknown_size_hold_no_memory_before_their_turn() -> Non
     """While the first one is read, the bound is spent on it and the next ones, as if sizes were listed."""
     with store_of({f"{number}": bytes(40) for number in range(20)}) as store:
         opened = threading.Event()
-        store.before_read = lambda path, start: opened.wait(DEADLINE_S) and None
+
+        def wait_until_opened(path: str, start: int) -> None:
+            opened.wait(DEADLINE_S)
+
+        store.before_read = wait_until_opened
         iterator = streams(store, options(max_in_flight=30, part_bytes=10, max_buffer_bytes=80), listed=False)
         _, first = next(iterator)
         opened.set()

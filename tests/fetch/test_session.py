@@ -419,7 +419,7 @@ def test_a_cache_folder_that_cannot_be_used_is_a_storage_error(tmp_path: Path, h
         cache.symlink_to(tmp_path / "nowhere" / "at all")
     elif how == "a file in the folder":
         cache.mkdir()
-        (cache / "partial").write_bytes(b"")
+        (cache / "v2").write_bytes(b"")
     cache_dir = f"{cache}\0" if how == "a name with NUL" else str(cache)
     (tmp_path / "a.bin").write_bytes(b"bytes")
     pipe = AsyncPrefetch(IterableWrapper([f"{tmp_path}/a.bin"]), cache_dir=cache_dir, cache_bytes=1 << 20)

@@ -157,8 +157,8 @@ def test_options_of_a_bucket_are_read_from_files(remote: Place, moto: S3Server, 
     assert images_of_epochs(printed) == [18, 18]
     assert weights(tmp_path / "checkpoint")["6.bias"].shape == (4,)
     kept = [path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-    found = [picture for picture in pictures().values() if any(data.startswith(picture) for data in kept)]
-    assert len(found) >= 18, "checksums follow in the same file"
+    found = [picture for picture in pictures().values() if any(picture in data for data in kept)]
+    assert len(found) >= 18
 
 
 def test_two_ranks_with_shards_resume_with_the_same_weights(local: Place, tmp_path: Path) -> None:

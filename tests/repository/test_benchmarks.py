@@ -45,6 +45,16 @@ def test_bench_comparison_runs_and_prints_its_table(benchmark: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_needs_nginx")
+def test_bench_cache_runs_and_prints_costs_and_savings() -> None:
+    """First epochs at both latencies, the requests saved in caches of three sizes, the longest step."""
+    printed = printed_by("bench_cache.py", "--quick")
+    assert len(re.findall(r"first epoch with a cache against none: \d", printed)) == 2
+    assert re.findall(r"^  (\d+)% of the data kept: GETs saved in %, by epoch: \d", printed, re.M) == ["25", "50", "80"]
+    assert re.search(r"all replaced: longest step \d+ ms", printed)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_needs_nginx")
 def test_bench_loose_files_runs_and_prints_its_table() -> None:
     """Each side reads every file, undecoded and decoded under workers, and the ratios are printed."""
     printed = printed_by("bench_loose_files.py", "--quick", "--peers", "ours-ahead", "plain", "memory")

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import sqlite3
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from torchdata_remote.fetch.cache.block_checksums import object_bytes
+import numpy as np
+
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
+from torchdata_remote.fetch.cache.entry import DamagedError
+from torchdata_remote.fetch.cache.object_table import ENTRY, ObjectTable, identify
 
 DEADLINE_S = 60
 
@@ -22,41 +26,97 @@ URL, ETAG = "s3://photos/a", '"1"'
 LARGE = 1 << 40
 
 
+ALONE = 1_000  # bytes of a cache in which objects of more than 3 bytes have a file for themselves
+
+
+# Where there is one, a file system in memory: SQLite waits for a disk when a cache is made and left
+IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def objects_in(folder: str | Path) -> dict[str, int]:
-    """Path and size of each complete object, without its checksums."""
-    whole = [path for path in Path(folder).glob("??/*") if not path.is_symlink()]
-    return {str(path): object_bytes(path.stat().st_size) for path in whole}
+class Stored(NamedTuple):
+    """An object in a folder: the file with it, and where it is there."""
+
+    path: Path
+    offset: int
+    size: int
 
 
-def bytes_in(path: str | Path) -> bytes:
-    """The object in a file, without its checksums."""
-    return Path(path).read_bytes()[: object_bytes(os.stat(path).st_size)]
+def query(folder: str | Path, statement: str, *values: Any) -> list[Any]:
+    """Rows of a cache's index."""
+    [index] = Path(folder).glob("**/index.sqlite")
+    with contextlib.closing(sqlite3.connect(index)) as connection, connection:
+        return connection.execute(statement, values).fetchall()
 
 
-def partials_in(folder: str | Path) -> list[Path]:
-    return list(Path(folder, "partial").iterdir())
+def packs_in(folder: str | Path) -> dict[int, Path]:
+    """Each file with objects, by its number."""
+    return {int(path.stem): path for path in Path(folder).glob("**/*.pack")}
 
 
-def keep(disk: DiskCache, data: bytes, url: str = URL, etag: str = ETAG) -> None:
+def objects_in(folder: str | Path) -> dict[int, Stored]:
+    """Each object that other processes can see."""
+    if not list(Path(folder).glob("**/index.sqlite")):
+        return {}
+    table, keys, packs = ObjectTable(), set[int](), packs_in(folder)
+    for (entries,) in query(folder, "SELECT entries FROM batches ORDER BY id"):
+        table.add_stored(entries)
+        keys |= set(np.frombuffer(entries, ENTRY)["key"].tolist())
+    found = {key: table.get(key) for key in keys}
+    return {
+        key: Stored(packs[entry.pack], entry.offset, entry.size)
+        for key, entry in found.items()
+        if entry is not None and entry.pack in packs
+    }
+
+
+def bytes_in(stored: Stored) -> bytes:
+    """The bytes of an object, as they are on disk."""
+    return stored.path.read_bytes()[stored.offset : stored.offset + stored.size]
+
+
+def num_bytes_in(folder: str | Path) -> int:
+    """The length of all files with objects, whether they are complete or not."""
+    total = 0
+    for path in packs_in(folder).values():
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
+
+
+def unfinished_in(folder: str | Path) -> list[Path]:
+    """Files without a complete object."""
+    has_index = list(Path(folder).glob("**/index.sqlite"))  # not before an object is kept
+    complete = {pack for (pack,) in query(folder, "SELECT pack FROM batches")} if has_index else set()
+    return [path for number, path in packs_in(folder).items() if number not in complete]
+
+
+def keep(disk: DiskCache, data: bytes, url: str = URL, etag: str = ETAG) -> bool:
+    """Store an object, if there is room."""
     filling = disk.fill(url, len(data), etag)
-    assert filling is not None
-    filling.write(0, memoryview(data))
+    if filling is not None:
+        filling.write(0, memoryview(data))
+    return filling is not None
 
 
 def kept(disk: DiskCache, size: int, url: str = URL, etag: str = ETAG) -> bytes | None:
+    """The bytes of an object, if it is in the cache; one that is damaged is dropped."""
     found = disk.find(url, size, etag)
-    return None if found is None else bytes(found.view(0, None))
+    try:
+        return None if found is None else bytes(found.view(0, None))
+    except (DamagedError, EOFError):
+        assert found is not None
+        disk.drop(found)
+        return None
 
 
 def path_of(disk: DiskCache, folder: str | Path, data: bytes, url: str = URL) -> Path:
-    """Cache an object, and return its path."""
-    before = set(objects_in(folder))
-    keep(disk, data, url)
-    [path] = set(objects_in(folder)) - before
-    return Path(path)
+    """Store an object, and return the file with it."""
+    assert keep(disk, data, url)
+    key, _ = identify(url, len(data), ETAG)
+    return objects_in(folder)[key].path
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cache_folder import IN_MEMORY
 from torchdata_remote.core.options import FetchOptions, RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import TransientStorageError
@@ -65,7 +66,7 @@ class CountingStore:
 def cached(objects: dict[str, bytes], **more: Any) -> Iterator[tuple[CountingStore, str]]:
     """Let every URL be read from this store; also yields an empty folder for the cache."""
     store = CountingStore(objects, **more)
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr("torchdata_remote.fetch.object_download.open_store", lambda url, *rest: (store, str(url)))
         yield store, folder
 

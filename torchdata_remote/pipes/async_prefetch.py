@@ -40,7 +40,7 @@ class AsyncPrefetch(SplitReader[tuple[str, StreamWrapper]], StatefulPipe[tuple[s
         backend: the library that transfers the bytes; ``AUTOMATIC`` selects the fastest one that works and logs it.
         cache_dir: local folder in which complete objects are cached, shared by all processes of the host. An object
             with the same size and etag is read from there without a request.
-        cache_bytes: bound on the size of the cache; the least recently used objects are evicted first.
+        cache_bytes: bound on the size of the cache. What is there stays until it is not read for two epochs.
         storage_options: for the store, in fsspec's vocabulary.
 
     Yields:

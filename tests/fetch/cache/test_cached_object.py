@@ -15,7 +15,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
-from tests.support.cache_folder import answer_of, bytes_in, child_of, objects_in, partials_in
+from tests.support.cache_folder import ALONE, answer_of, bytes_in, child_of, num_bytes_in, objects_in, unfinished_in
 from tests.support.cached_store import CountingStore, cached, epoch, options
 from tests.support.waiting import new_threads, wait_for
 from torchdata_remote.core.options import StorageOptions
@@ -46,7 +46,7 @@ def test_the_second_epoch_sends_no_get(
         assert heads == (0 if listed else len(objects))
         assert epoch(store, chosen, listed=listed) == objects
         assert (store.gets, store.heads) == (gets, 2 * heads)
-        assert not partials_in(folder)
+        assert not unfinished_in(folder)
 
 
 @settings(max_examples=40)
@@ -58,7 +58,7 @@ def test_objects_beyond_the_bound_are_fetched_again_in_each_epoch(
     with cached(objects) as (store, folder):
         for _ in range(3):
             assert epoch(store, options(folder, cache_bytes, in_order=in_order), listed=listed) == objects
-            assert sum(objects_in(folder).values()) <= cache_bytes
+            assert num_bytes_in(folder) <= cache_bytes
 
 
 @settings(max_examples=200)
@@ -81,21 +81,21 @@ def test_faults_do_not_spoil_the_cache(
         chosen = options(folder, part_bytes=part_bytes, max_in_flight=1, max_buffer_bytes=1)
         [(_, stream)] = stream_objects([url], FetchSession(chosen, StorageOptions()))
         assert stream.read(stop_at) == data[:stop_at]
-        for path in objects_in(folder):  # others may read it from now on
-            assert bytes_in(path) == data
+        for stored in objects_in(folder).values():  # others may read it from now on
+            assert bytes_in(stored) == data
         stream.read()
         stream.close()
-        assert [bytes_in(path) for path in objects_in(folder)] in ([data], [])  # "whole" may keep it out
+        assert [bytes_in(stored) for stored in objects_in(folder).values()] in ([data], [])  # "whole" may keep it out
 
 
 def test_a_replaced_object_is_fetched_and_never_mixed_with_the_old_version() -> None:
-    """The old version is not returned."""
+    """The old version is not returned, and its room is given to the new one."""
     with cached({"a": b"old" * 10}) as (store, folder):
         for listed in (True, False):
             for data in (b"old" * 10, b"new" * 10, b"newer" * 7):
                 store.objects["a"] = data
                 assert epoch(store, options(folder), listed=listed) == {"a": data}
-        assert store.gets == 3 + 3 + 4
+        assert store.gets == 2 * (3 + 3 + 4)
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -107,7 +107,7 @@ def test_an_object_without_an_etag_is_read_and_not_cached(listed: bool) -> None:
             assert epoch(store, options(folder), listed=listed) == {"a": bytes(35)}
         assert store.gets == 8
         assert not objects_in(folder)
-        assert not partials_in(folder)
+        assert not unfinished_in(folder)
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -149,13 +149,13 @@ def test_an_object_read_from_the_middle_is_not_cached(start: int, stop: int | No
         in_part = (start, stop) != (0, None)
         assert read_range(store, folder, start, stop, listed=listed) == data[start:stop]
         assert len(objects_in(folder)) == (0 if in_part else 1)
-        assert not partials_in(folder)
+        assert not unfinished_in(folder)
         assert epoch(store, options(folder), listed=listed) == {"a": data}
-        [path] = objects_in(folder)
+        [stored] = objects_in(folder).values()
         gets = store.gets
         assert read_range(store, folder, start, stop, listed=listed) == data[start:stop]
         assert store.gets == gets
-        assert bytes_in(path) == data
+        assert bytes_in(stored) == data
 
 
 def test_an_object_whose_head_is_refused_is_read_without_the_cache() -> None:
@@ -174,11 +174,13 @@ def test_a_stream_or_iterator_closed_halfway_leaves_no_partial_file(stop_at: int
     """A stream that is closed, or an iterator that is left, half-way leaves no partial file."""
     with cached({"a": bytes(50), "b": bytes(50), "c": bytes(50)}) as (store, folder):
         urls = [RemoteUrl(url, 50, store.etag(url)) for url in store.objects]
-        for _, stream in stream_objects(urls, FetchSession(options(folder, max_buffer_bytes=20), StorageOptions())):
+        for _, stream in stream_objects(
+            urls, FetchSession(options(folder, ALONE, max_buffer_bytes=20), StorageOptions())
+        ):
             stream.read(stop_at)
             stream.close()
             break
-        wait_for(lambda: not partials_in(folder))
+        wait_for(lambda: not unfinished_in(folder))
 
 
 def test_a_stream_closed_during_its_head_leaves_no_partial_file() -> None:
@@ -191,14 +193,14 @@ def test_a_stream_closed_during_its_head_leaves_no_partial_file() -> None:
             assert may_answer.wait(20)
 
         store.before_stat = before_stat
-        iterator = stream_objects(["a"], FetchSession(options(folder), StorageOptions()))
+        iterator = stream_objects(["a"], FetchSession(options(folder, ALONE), StorageOptions()))
         _, stream = next(iterator)
         assert asked.wait(20)
         stream.close()
         assert list(iterator) == []
         may_answer.set()
         wait_for(lambda: not new_threads(before))
-        assert not partials_in(folder)
+        assert not unfinished_in(folder)
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 4])
@@ -213,24 +215,25 @@ def test_a_full_disk_does_not_stop_reading_and_warns_once(max_in_flight: int, mo
 
     with cached({"a": data}) as (store, folder), monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", no_space)
-        assert epoch(store, options(folder, max_in_flight=max_in_flight), listed=True) == {"a": data}
+        assert epoch(store, options(folder, ALONE, max_in_flight=max_in_flight), listed=True) == {"a": data}
         assert not objects_in(folder)
-        wait_for(lambda: not partials_in(folder))  # threads let go of it as they end
+        wait_for(lambda: not unfinished_in(folder))  # threads let go of it as they end
     assert len(warnings) == 1, warnings
     assert "No space left" in warnings[0]
 
 
-@pytest.mark.parametrize("spoiled", ["usage", "link"])
+@pytest.mark.parametrize("spoiled", ["index", "link"])
 def test_objects_are_read_whatever_the_cache_folder_contains(spoiled: str) -> None:
     """Links, folders and files of other kinds."""
     with cached({"a": b"abc"}) as (store, folder):
         if spoiled == "link":
             epoch(store, options(folder), listed=True)
-            [path] = objects_in(folder)
+            [(path, _, _)] = objects_in(folder).values()
             os.unlink(path)
             os.symlink("/etc/hostname", path)
         else:
-            Path(folder, "usage").write_bytes(b"x")
+            Path(folder, "v2").mkdir(0o700)
+            Path(folder, "v2", "index.sqlite").write_bytes(b"x" * 5_000)
         assert epoch(store, options(folder), listed=True) == {"a": b"abc"}
 
 

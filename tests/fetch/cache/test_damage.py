@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
+import sqlite3
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.support.cache_folder import ETAG, LARGE, URL, keep, kept, objects_in, partials_in, path_of
+from tests.support.cache_folder import (
+    ETAG,
+    IN_MEMORY,
+    LARGE,
+    URL,
+    keep,
+    kept,
+    num_bytes_in,
+    objects_in,
+    packs_in,
+    path_of,
+)
 from tests.support.open_files import num_open
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
+from torchdata_remote.fetch.cache.index import CacheIndex
 
 
 @pytest.mark.parametrize("length", [0, 1, 4, 6])
@@ -20,15 +36,15 @@ def test_a_file_of_the_wrong_length_is_not_used_and_is_replaced(tmp_path: Path, 
     path = path_of(disk, tmp_path, b"abcde")
     path.write_bytes(b"x" * length)
     assert kept(disk, 5) is None
-    keep(disk, b"abcde")
+    assert keep(disk, b"abcde")
     assert kept(disk, 5) == b"abcde"
 
 
 @pytest.mark.parametrize("instead", ["link", "dangling link", "folder"])
 def test_links_and_folders_in_place_of_objects_are_ignored(tmp_path: Path, instead: str) -> None:
     """A link is not followed, and neither it nor a folder in place of an object is an error or its bytes."""
-    disk, secret = DiskCache(str(tmp_path / "cache"), LARGE), tmp_path / "secret"
-    path = path_of(disk, tmp_path / "cache", b"abcde")
+    secret, path = tmp_path / "secret", path_of(DiskCache(str(tmp_path / "cache"), LARGE), tmp_path / "cache", b"abcde")
+    disk = DiskCache(str(tmp_path / "cache"), LARGE)
     path.unlink()
     if instead == "folder":
         path.mkdir()
@@ -38,52 +54,75 @@ def test_links_and_folders_in_place_of_objects_are_ignored(tmp_path: Path, inste
         secret.write_bytes(b"12345")
     assert kept(disk, 5) is None
     if instead == "link":
-        keep(disk, b"abcde")
+        assert keep(disk, b"abcde")
         assert secret.read_bytes() == b"12345"
         assert kept(disk, 5) == b"abcde"
 
 
-def test_a_read_only_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time of use cannot be updated there."""
-    disk = DiskCache(str(tmp_path), LARGE)
+def test_a_cache_that_became_read_only_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it contains is found, and nothing is added, with one warning."""
+    disk = DiskCache(str(tmp_path), 1_000)
     keep(disk, b"abc")
 
-    def refuse(*arguments: object, **more: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
+    def refuse(*arguments: object) -> None:
+        raise sqlite3.OperationalError("attempt to write a readonly database")
 
-    monkeypatch.setattr(os, "utime", refuse)
-    assert kept(disk, 3) == b"abc"
-
-
-@pytest.mark.parametrize("content", [b"", b"x", b"-99999999999", b"\xff\0", b"1e3", b"9" * 5_000, b"12 13"])
-def test_a_damaged_usage_file_is_counted_again(tmp_path: Path, content: bytes) -> None:
-    """Whatever the file ``usage`` holds, objects are kept, and after the next addition they are within the bound."""
-    disk = DiskCache(str(tmp_path), 100)
+    monkeypatch.setattr(CacheIndex, "execute", refuse)
+    for _ in range(1_000):
+        assert kept(disk, 3) == b"abc"
     for number in range(9):
-        keep(disk, bytes(10), f"{number}")
-    (tmp_path / "usage").write_bytes(content)
-    for number in range(9, 30):
-        keep(disk, bytes(10), f"{number}")
-        assert sum(objects_in(tmp_path).values()) <= 100
-    assert int((tmp_path / "usage").read_bytes()) >= sum(objects_in(tmp_path).values())
+        assert not keep(disk, bytes(100), f"{number}")
+    [record] = caplog.records
+    assert "is not cached: " in record.getMessage()
+    assert "readonly" in record.getMessage()
 
 
-def test_a_missing_usage_file_is_counted_again(tmp_path: Path) -> None:
-    """From the objects in the folder."""
-    disk = DiskCache(str(tmp_path), 100)
+@pytest.mark.parametrize("content", [b"", b"x" * 9, b"x" * 9_000, None])
+def test_a_lost_index_starts_an_empty_cache_within_the_bound(tmp_path: Path, content: bytes | None) -> None:
+    """Whatever the index contains; the files of the lost one are removed before anything is added."""
+    disk = DiskCache(str(tmp_path), 1_000)
     for number in range(9):
-        keep(disk, bytes(10), f"{number}")
-    (tmp_path / "usage").unlink()
-    for number in range(9, 30):
-        keep(disk, bytes(10), f"{number}")
-        assert sum(objects_in(tmp_path).values()) <= 100
+        keep(disk, bytes(100), f"{number}")
+    del disk
+    index = tmp_path / "v2" / "index.sqlite"
+    index.unlink() if content is None else index.write_bytes(content)
+    disk = DiskCache(str(tmp_path), 1_000)
+    for number in range(30):
+        assert kept(disk, 100, f"{number}") in (None, bytes(100))
+        keep(disk, bytes(100), f"{number}")
+        assert num_bytes_in(tmp_path) <= 1_000
+    assert len(objects_in(tmp_path)) == 10
 
 
-@pytest.mark.parametrize("name", ["en/notes.txt", "partial/notes.txt"])
+@settings(max_examples=40)
+@given(bits=st.lists(st.integers(0, 2**40), min_size=1, max_size=20))
+def test_a_damaged_index_never_returns_other_bytes(bits: list[int]) -> None:
+    """Bits that flipped anywhere: an object is read as it was stored, or not found, or the index is refused."""
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
+        disk = DiskCache(folder, 10_000)
+        objects = {f"{number}": os.urandom(30) for number in range(20)}
+        for url, data in objects.items():
+            keep(disk, data, url)
+        del disk
+        index = Path(folder, "v2", "index.sqlite")
+        damaged = bytearray(index.read_bytes())
+        for bit in bits:
+            damaged[bit // 8 % len(damaged)] ^= 1 << bit % 8
+        index.write_bytes(damaged)
+        with contextlib.suppress(OSError):
+            disk = DiskCache(folder, 10_000)
+            for url, data in objects.items():
+                assert kept(disk, 30, url) in (None, data)
+                keep(disk, data, url)
+
+
+@pytest.mark.parametrize("name", ["en/notes.txt", "partial/notes.txt", "ab/notes.txt", "v2/notes.txt"])
 def test_foreign_files_in_the_folder_are_not_removed(tmp_path: Path, name: str) -> None:
     """Their names are not those of cached objects."""
     path = tmp_path / name
-    path.parent.mkdir()
+    path.parent.mkdir(0o700)
     path.write_bytes(bytes(50))
     disk = DiskCache(str(tmp_path), 100)
     for number in range(5):
@@ -106,25 +145,6 @@ def test_a_forked_child_that_drops_its_copy_does_not_disturb_the_parent(tmp_path
     assert kept(disk, 6) == b"abcdef"
 
 
-def test_a_temporary_file_survives_the_start_of_another_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A filling that begins in the moment in which another process starts is completed."""
-    disk, lock = DiskCache(str(tmp_path), LARGE), fcntl.flock
-    started: list[bool] = []
-
-    def start_another_first(descriptor: int, operation: int) -> None:
-        if operation == fcntl.LOCK_EX and not started:
-            started.append(True)
-            DiskCache(str(tmp_path), LARGE)
-        lock(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", start_another_first)
-    keep(disk, b"abc")
-    assert started
-    assert kept(disk, 3) == b"abc"
-
-
 def test_empty_pieces_change_nothing(tmp_path: Path) -> None:
     """Empty pieces change nothing, also after the last byte."""
     disk = DiskCache(str(tmp_path), LARGE)
@@ -143,5 +163,6 @@ def test_hits_misses_and_writers_close_their_descriptors(tmp_path: Path) -> None
         assert kept(disk, 3) == b"abc"
         assert kept(disk, 3, f"{number}") is None
         disk.fill(f"{number}", 3, ETAG)
+    del disk
     assert num_open(tmp_path) == 0
-    assert not partials_in(tmp_path)
+    assert len(packs_in(tmp_path)) == 1

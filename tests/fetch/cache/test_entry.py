@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.cache_folder import ETAG, LARGE, URL, bytes_in, keep, kept, objects_in, path_of
+from tests.support.cache_folder import ALONE, ETAG, LARGE, URL, Stored, bytes_in, keep, kept, objects_in, path_of
 from tests.support.cached_store import CountingStore, cached, epoch, options
 from torchdata_remote.core.checksums import Checksums
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
@@ -24,13 +24,11 @@ from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
 
 
-def flip(path: str | Path, bit: int) -> None:
-    """Flip one bit of a file, as a failing disk does."""
-    data = bytearray(Path(path).read_bytes())
-    data[bit // 8 % len(data)] ^= 1 << bit % 8
-    status = os.stat(path)
-    Path(path).write_bytes(data)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+def flip(stored: Stored, bit: int) -> None:
+    """Flip one bit of an object, as a failing disk does."""
+    data = bytearray(stored.path.read_bytes())
+    data[stored.offset + bit // 8 % stored.size] ^= 1 << bit % 8
+    stored.path.write_bytes(data)
 
 
 @settings(max_examples=60)
@@ -44,15 +42,15 @@ def flip(path: str | Path, bit: int) -> None:
 def test_a_flipped_bit_is_never_returned(
     size: int, bit: int, part_bytes: int, block_bytes: int, in_order: bool
 ) -> None:
-    """Wherever it is, in the object or its checksums, and however the object is cut: it is fetched, then kept again."""
+    """Wherever it is in the object, and however the object is cut: it is fetched, then kept again."""
     data = bytes(range(1, size + 1))
     with cached({"a": data}) as (store, folder), pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache_blocks, "BLOCK_BYTES", block_bytes)
         patch.setattr(cached_file, "BLOCK_BYTES", block_bytes)
-        chosen = options(folder, part_bytes=part_bytes, in_order=in_order)
+        chosen = options(folder, ALONE, part_bytes=part_bytes, in_order=in_order)
         assert epoch(store, chosen, listed=True) == {"a": data}
-        [path] = objects_in(folder)
-        flip(path, bit)
+        [stored] = objects_in(folder).values()
+        flip(stored, bit)
         gets = store.gets
         assert epoch(store, chosen, listed=True) == {"a": data}
         assert store.gets > gets, "the damage was seen"
@@ -60,7 +58,7 @@ def test_a_flipped_bit_is_never_returned(
         gets = store.gets
         assert epoch(store, chosen, listed=True) == {"a": data}
         assert store.gets == gets
-        assert [bytes_in(path) for path in objects_in(folder)] == [data]
+        assert [bytes_in(stored) for stored in objects_in(folder).values()] == [data]
 
 
 def read_with_checksums(store: CountingStore, folder: str, crc32: int, retry: RetryPolicy) -> bytes:
@@ -81,7 +79,7 @@ def test_the_store_is_not_blamed_for_the_cache(max_attempts: int) -> None:
         assert read_with_checksums(store, folder, zlib.crc32(sound), retry) == sound
         assert not objects_in(folder)
         assert read_with_checksums(store, folder, zlib.crc32(sound), retry) == sound
-        assert [bytes_in(path) for path in objects_in(folder)] == [sound]
+        assert [bytes_in(stored) for stored in objects_in(folder).values()] == [sound]
 
 
 def test_an_object_that_is_damaged_in_the_store_is_an_error_with_a_cache_too() -> None:
@@ -98,7 +96,7 @@ def test_each_block_is_verified_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """For each opened object, in any order of requests."""
     monkeypatch.setattr(cache_blocks, "BLOCK_BYTES", 10)
     monkeypatch.setattr(cached_file, "BLOCK_BYTES", 10)
-    keep(disk := DiskCache(str(tmp_path), LARGE), data := os.urandom(35))
+    keep(disk := DiskCache(str(tmp_path), ALONE), data := os.urandom(35))
     compared: list[int] = []
 
     def crc32(data: memoryview) -> int:
@@ -113,40 +111,57 @@ def test_each_block_is_verified_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sorted(compared) == [5, 10, 10, 10]
 
 
-def test_an_object_under_another_ones_name_is_not_handed_out(tmp_path: Path) -> None:
-    """Checksums belong to one URL, size and etag: a file that was moved is damage."""
-    disk = DiskCache(str(tmp_path), LARGE)
+def test_a_file_in_place_of_another_one_is_not_handed_out(tmp_path: Path) -> None:
+    """Checksums are in the index."""
+    disk = DiskCache(str(tmp_path), ALONE)
     first, second = (path_of(disk, tmp_path, data, data.decode()) for data in (b"aaaa", b"bbbb"))
     os.replace(first, second)
     assert kept(disk, 4, "bbbb") is None
 
 
-def test_a_file_without_checksums_is_not_trusted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Those that an earlier version kept are fetched once more, without a warning for each."""
+@pytest.mark.parametrize("num_bytes", [30, 300_000])
+def test_bytes_that_a_crash_of_the_host_lost_are_noticed(tmp_path: Path, num_bytes: int) -> None:
+    """A file of the right length that contains zeros from any byte on, and an index that contains the object."""
     disk = DiskCache(str(tmp_path), LARGE)
-    path = path_of(disk, tmp_path, b"abcde")
-    path.write_bytes(b"abcde")
-    assert kept(disk, 5) is None
-    assert not path.exists()
-    assert not caplog.records
+    data = os.urandom(num_bytes)
+    for number in range(3):
+        keep(disk, data, f"{number}")
+    for number, stored in enumerate(objects_in(tmp_path).values()):
+        with stored.path.open("r+b") as file:
+            kept_bytes = number * stored.size // 3
+            file.seek(stored.offset + kept_bytes)
+            file.write(bytes(stored.size - kept_bytes))
+    assert [kept(disk, num_bytes, f"{number}") for number in range(3)] == [None] * 3
 
 
-def test_removing_a_damaged_file_spares_its_replacement(tmp_path: Path) -> None:
-    """Another process may have kept a sound one in its place since."""
+def test_dropping_a_damaged_object_spares_its_replacement(tmp_path: Path) -> None:
+    """Another thread may have stored a sound one since."""
     disk = DiskCache(str(tmp_path), LARGE)
-    path = path_of(disk, tmp_path, b"abcde")
+    keep(disk, b"abcde")
     found = disk.find(URL, 5, ETAG)
     assert found is not None
-    path.unlink()
+    disk.drop(found)
+    assert kept(disk, 5) is None
     keep(disk, b"abcde")
-    found.remove()
+    disk.drop(found)
     assert kept(disk, 5) == b"abcde"
+
+
+def test_other_processes_do_not_find_a_dropped_object(tmp_path: Path) -> None:
+    """Also where there was no room to store it again."""
+    disk = DiskCache(str(tmp_path), LARGE)
+    keep(disk, b"abcde")
+    found = disk.find(URL, 5, ETAG)
+    assert found is not None
+    disk.drop(found)
+    keep(disk, b"x", "another")
+    assert kept(DiskCache(str(tmp_path), LARGE), 5) is None
 
 
 def test_a_shortened_file_is_an_error(tmp_path: Path) -> None:
     """And not fewer bytes."""
     disk = DiskCache(str(tmp_path), LARGE)
-    path = path_of(disk, tmp_path, bytes(50))
+    path = path_of(disk, tmp_path, os.urandom(50))
     found = disk.find(URL, 50, ETAG)
     assert found is not None
     os.truncate(path, 20)

@@ -7,44 +7,66 @@ from pathlib import Path
 
 import pytest
 
+import torchdata_remote as tdr
 from tests.support.cache_folder import ETAG, LARGE, URL, child_of, keep, kept, objects_in, path_of
+from torchdata_remote.errors import StorageError
+from torchdata_remote.fetch.cache import disk_cache
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
-from torchdata_remote.fetch.cache.folder import open_own_file, private_folder
+from torchdata_remote.fetch.cache.folder import network_file_system, open_own_file, private_folder
 
 OTHER = 12_345
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 
 
 @pytest.mark.parametrize("instead", ["link", "dangling link", "hard link", "fifo", "writable by others"])
-def test_the_usage_file_is_this_users_own(tmp_path: Path, instead: str) -> None:
+def test_the_index_is_this_users_own(tmp_path: Path, instead: str) -> None:
     """Anything else in its place is removed, not followed and not overwritten; a FIFO does not block."""
-    target, usage = tmp_path / "target", tmp_path / "cache" / "usage"
-    disk = DiskCache(str(tmp_path / "cache"), 100)
+    target, index = tmp_path / "target", tmp_path / "cache" / "v2" / "index.sqlite"
+    index.parent.mkdir(0o700, parents=True)
     target.write_bytes(b"precious")
     if instead == "fifo":
-        os.mkfifo(usage)
+        os.mkfifo(index)
     elif instead == "hard link":
-        os.link(target, usage)
+        os.link(target, index)
     elif instead == "writable by others":
-        usage.write_bytes(b"0")
-        usage.chmod(0o666)
+        index.touch()
+        index.chmod(0o666)
     else:
-        usage.symlink_to(target if instead == "link" else tmp_path / "nowhere")
+        index.symlink_to(target if instead == "link" else tmp_path / "nowhere")
+    disk = DiskCache(str(tmp_path / "cache"), 100)
     keep(disk, b"abc")
     assert kept(disk, 3) == b"abc"
     assert target.read_bytes() == b"precious"
     assert not (tmp_path / "nowhere").exists()
-    assert usage.read_bytes() == b"3"
-    assert usage.lstat().st_mode == 0o100600
+    assert index.lstat().st_mode == 0o100600
 
 
-def test_an_object_that_cannot_be_counted_is_not_kept(tmp_path: Path) -> None:
-    """Where the usage file cannot be had the folder would grow without a bound."""
-    disk = DiskCache(str(tmp_path), 100)
-    (tmp_path / "usage").mkdir()
-    with pytest.raises(OSError, match="usage"):
-        keep(disk, b"abc")
-    assert not objects_in(tmp_path)
+def test_a_folder_in_place_of_the_index_is_an_error(tmp_path: Path) -> None:
+    """Without an index the cache would grow without a bound."""
+    (tmp_path / "v2" / "index.sqlite").mkdir(0o700, parents=True)
+    with pytest.raises(OSError, match="index"):
+        DiskCache(str(tmp_path), 100)
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs", "lustre"])
+def test_a_folder_that_hosts_may_share_is_refused(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index relies on locks and memory that only one host has."""
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "22 1 8:1 / / rw - ext4 /dev/sda rw\n"
+        f"23 22 0:40 / {tmp_path}/net\\040work rw,relatime shared:1 - {kind} server:/export rw\n"
+        f"24 23 0:41 / {tmp_path}/net\\040work/disk rw - xfs /dev/sdb rw\n"
+    )
+    (tmp_path / "net work" / "disk").mkdir(parents=True)
+    assert network_file_system(str(tmp_path), str(mounts)) is None
+    assert network_file_system(str(tmp_path / "net work"), str(mounts)) == kind
+    assert network_file_system(str(tmp_path / "net work" / "disk"), str(mounts)) is None
+    assert network_file_system(str(tmp_path), str(tmp_path / "missing")) is None
+    monkeypatch.setattr(disk_cache, "network_file_system", lambda folder: kind)
+    with pytest.raises(
+        StorageError, match=f"cannot be used as a cache: .* of type {kind}, which hosts may share. Pass a"
+    ):
+        list(tdr.IterableWrapper(["x"]).async_prefetch(cache_dir=str(tmp_path / "cache"), cache_bytes=9))
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
@@ -52,6 +74,8 @@ def test_an_object_that_others_can_write_is_not_used(tmp_path: Path, mode: int) 
     """It is fetched again, and then belongs to this user."""
     disk = DiskCache(str(tmp_path), LARGE)
     path_of(disk, tmp_path, b"abc").chmod(mode)
+    del disk
+    disk = DiskCache(str(tmp_path), LARGE)
     assert kept(disk, 3) is None
     keep(disk, b"abc")
     assert kept(disk, 3) == b"abc"
@@ -68,25 +92,30 @@ def test_a_fifo_in_the_folder_does_not_block(tmp_path: Path, name: str) -> None:
         keep(disk, b"abc", f"{number}")
 
 
-@pytest.mark.parametrize("name", ["partial", "objects"])
-def test_a_folder_that_is_a_link_is_not_written_to(tmp_path: Path, name: str) -> None:
-    """Neither partial files nor objects."""
+@pytest.mark.parametrize("what", ["v2", "packs"])
+def test_a_folder_that_is_a_link_is_not_written_to(tmp_path: Path, what: str) -> None:
+    """Neither the index nor objects."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    disk = DiskCache(str(tmp_path / "cache"), LARGE)
-    if name == "partial":
-        (tmp_path / "cache" / "partial").rmdir()
-        (tmp_path / "cache" / "partial").symlink_to(elsewhere)
-        with pytest.raises(PermissionError, match="choose another cache_dir"):
-            DiskCache(str(tmp_path / "cache"), LARGE)
+    if what == "v2":
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / "v2").symlink_to(elsewhere)
     else:
-        path = path_of(disk, tmp_path / "cache", b"abc")
-        path.unlink()
-        path.parent.rmdir()
-        path.parent.symlink_to(elsewhere)
-        with pytest.raises(PermissionError, match="choose another cache_dir"):
-            keep(disk, b"abc")
+        DiskCache(str(tmp_path / "cache"), LARGE)
+        [packs] = (tmp_path / "cache" / "v2").glob("packs-*")
+        packs.rmdir()
+        packs.symlink_to(elsewhere)
+    with pytest.raises(PermissionError, match="choose another cache_dir"):
+        DiskCache(str(tmp_path / "cache"), LARGE)
     assert not list(elsewhere.iterdir())
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    """They could replace the index."""
+    (tmp_path / "v2").mkdir()
+    (tmp_path / "v2").chmod(0o770)
+    with pytest.raises(PermissionError, match="writable by other users"):
+        DiskCache(str(tmp_path), LARGE)
 
 
 def test_only_this_user_can_read_cached_files(tmp_path: Path) -> None:
@@ -107,6 +136,8 @@ def test_an_object_of_another_user_is_not_used(tmp_path: Path) -> None:
     """Not even one with the right checksums."""
     disk = DiskCache(str(tmp_path), LARGE)
     os.chown(path_of(disk, tmp_path, b"abc"), OTHER, OTHER)
+    del disk
+    disk = DiskCache(str(tmp_path), LARGE)
     assert kept(disk, 3) is None
     keep(disk, b"abc")
     assert kept(disk, 3) == b"abc"

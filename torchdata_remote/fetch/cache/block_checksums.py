@@ -1,51 +1,16 @@
-"""Checksums of a cached object: computed while it is written, stored after its bytes, verified when it is read.
-
-A cache file consists of the object, the CRC-32 of each of its blocks, and 8 bytes that identify the object.
-"""
+"""Checksums of a cached object: the CRC-32 of each of its blocks, computed while it is written."""
 
 from __future__ import annotations
 
-import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 BLOCK_BYTES = 4 << 20
-_NAME_BYTES = 8  # end of the trailer; detects a file that was renamed to another object's name
-_CRC_BYTES = 4
 
 
 def num_blocks(num_bytes: int) -> int:
     """Return the number of blocks of an object."""
     return -(-num_bytes // BLOCK_BYTES)
-
-
-def file_bytes(num_bytes: int) -> int:
-    """Return the file length of an object of ``num_bytes``."""
-    return num_bytes + _CRC_BYTES * num_blocks(num_bytes) + _NAME_BYTES
-
-
-def object_bytes(length: int) -> int:
-    """Return the length of the object in a file of ``length`` bytes."""
-    blocks, rest = divmod(max(0, length - _NAME_BYTES), BLOCK_BYTES + _CRC_BYTES)
-    return blocks * BLOCK_BYTES + max(0, rest - _CRC_BYTES)
-
-
-def pack_trailer(crc32s: Sequence[int], name: str) -> bytes:
-    """Pack the trailer that follows an object's bytes.
-
-    Args:
-        crc32s: of its blocks.
-        name: of its file, hexadecimal.
-    """
-    return struct.pack(f"<{len(crc32s)}I", *crc32s) + bytes.fromhex(name)[:_NAME_BYTES]
-
-
-def unpack_trailer(trailer: memoryview, name: str) -> tuple[int, ...] | None:
-    """Return the checksums in a trailer; ``None`` if it belongs to another object."""
-    crc32s, named = trailer[:-_NAME_BYTES], trailer[-_NAME_BYTES:]
-    if named != bytes.fromhex(name)[:_NAME_BYTES] or len(crc32s) % _CRC_BYTES:
-        return None
-    return struct.unpack(f"<{len(crc32s) // _CRC_BYTES}I", crc32s)
 
 
 class ArrivingBlocks:

@@ -10,8 +10,9 @@ from ...core.notices.slow_notice import say
 from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
 from ...storage import Answer, Page, Store, single_chunk
-from .disk_cache import CacheEntryWriter, DiskCache
+from .disk_cache import DiskCache
 from .entry import CachedFile, DamagedError
+from .writer import CacheEntryWriter
 
 _log = logging.getLogger("torchdata_remote")
 
@@ -97,7 +98,7 @@ class CachedObject:
 
     def _drop(self, hit: CachedFile) -> None:
         """Remove the object from the cache. If none of its bytes were used, store the next download."""
-        hit.remove()
+        self._cache.drop(hit)
         with self._lock:
             if self._hit is hit:
                 self._hit = None

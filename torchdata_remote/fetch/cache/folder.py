@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import tempfile
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_MOUNTS = "/proc/self/mountinfo"  # Linux
+_SHARED_BY_HOSTS = re.compile(
+    "afs|beegfs|ceph|cifs|fuse.(ceph|glusterfs|sshfs)|gfs2|glusterfs|gpfs|lustre|nfs4?|ocfs2|orangefs|smb3|smbfs|wekafs"
+)
 
 
 def private_folder(folder: str) -> tuple[str, int]:
@@ -28,17 +33,42 @@ def private_folder(folder: str) -> tuple[str, int]:
     return folder, user
 
 
+def network_file_system(folder: str, mounts: str = _MOUNTS) -> str | None:
+    """Return the type of the file system of a folder, if several hosts can share it: their locks cannot be relied on.
+
+    Args:
+        folder: must exist.
+        mounts: the kernel's list of mounts; where there is none, nothing is known.
+    """
+    try:
+        with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
+            lines = [line.split(" ") for line in file]
+    except OSError:
+        return None
+    # Octal escapes: of space, tab, line feed and backslash
+    places = {re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), line[4]): line for line in lines}
+    path = os.path.realpath(folder)
+    while path not in places and path != "/":
+        path = os.path.dirname(path)
+    found = places.get(path)
+    kind = "" if found is None else found[found.index("-") + 1]
+    return kind if _SHARED_BY_HOSTS.fullmatch(kind) else None
+
+
 def make_own_folder(path: str, user: int) -> None:
     """Create a folder if it does not exist.
 
     Raises:
-        PermissionError: if the path is something else, such as a link, or a folder of another user.
+        PermissionError: if the path is something else, such as a link, or a folder of another user, or one that others
+            may write to.
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != user:
         raise PermissionError(f"{path} is not a folder of user {user}. Remove it, or choose another cache_dir.")
+    if status.st_mode & _WRITABLE_BY_OTHERS:
+        raise PermissionError(f"{path} is writable by other users. Remove it, or choose another cache_dir.")
 
 
 def is_own_file(status: os.stat_result, user: int) -> bool:

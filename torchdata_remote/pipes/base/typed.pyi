@@ -93,7 +93,8 @@ class IterDataPipe(TorchNames[T_co]):
             max_buffer_bytes: bound on the bytes that are fetched or being fetched and not yet consumed. All streams of a
                 ``Resumable`` in one process share it, as they share ``max_in_flight``.
             part_bytes: size of the ranged parts of large objects, in bytes. ``None`` means 8 MiB, or less if
-                ``max_in_flight`` of them would fill more than three quarters of ``max_buffer_bytes``.
+                ``max_in_flight`` of them would fill more than three quarters of ``max_buffer_bytes``, or if ``interleave``
+                streams would not have room for two each.
             in_order: ``False`` yields the objects in the order in which they complete. This order differs from run to run
                 and cannot be resumed.
             interleave: number of streams that will be read in turn, as by ``shard_tar_reader(interleave=4)``. Each of them
@@ -102,7 +103,7 @@ class IterDataPipe(TorchNames[T_co]):
             backend: the library that transfers the bytes; ``AUTOMATIC`` selects the fastest one that works and logs it.
             cache_dir: local folder in which complete objects are cached, shared by all processes of the host. An object
                 with the same size and etag is read from there without a request.
-            cache_bytes: bound on the size of the cache; the least recently used objects are evicted first.
+            cache_bytes: bound on the size of the cache. What is there stays until it is not read for two epochs.
             storage_options: for the store, in fsspec's vocabulary.
 
         Yields:

@@ -1,0 +1,235 @@
+"""What a cache contains, as far as this process knows, and what it has not yet told the others.
+
+An exchange writes to the index what this process stored, read and lost, for many objects in one transaction, and reads
+what other processes stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import TypeVar
+
+from .changes import Changes
+from .index import MAX_SAMPLED, CacheIndex
+from .object_table import DROPPED, Entry, ObjectTable, pack_entries
+from .pack import Pack, open_pack, remove_pack
+from .reuse import reuse_window
+from .space import PackSpace
+
+_MAX_OBJECTS = 256  # stored or read between two exchanges
+_EXCHANGES = 32  # at least, while as many bytes are read as the cache may hold
+_MISS_S = 0.1  # at least between two exchanges because of misses
+_RETRY_S = 5.0  # after an exchange that failed
+_SAMPLED = 512  # reads, after which the sample is looked at
+
+T = TypeVar("T")
+
+
+class Catalog:
+    """Thread-safe. No lock that a lookup needs is held during input or output.
+
+    Args:
+        index: of the cache.
+        max_bytes: bound of the cache.
+    """
+
+    def __init__(self, index: CacheIndex, max_bytes: int) -> None:
+        self._index, self._max_bytes = index, max_bytes
+        self.space = PackSpace(index, max_bytes)
+        self._table, self._crc32s = ObjectTable(), dict[int, tuple[int, ...]]()
+        self._packs: weakref.WeakValueDictionary[int, Pack] = weakref.WeakValueDictionary()
+        self._changes = Changes()
+        self._abandoned: deque[int] = deque()  # packs; filled by finalizers
+        self._last_batch, self._sampled = 0, MAX_SAMPLED
+        self._since_sample = [0, 0]  # sampled reads, and bytes
+        self._lock, self.exchanging = threading.RLock(), threading.RLock()
+        self._pid = os.getpid()
+        self.problem: BaseException | None = None  # of the last exchange that failed
+        self.num_exchanges, self._exchanged_at, self._retry_at = 0, 0.0, 0.0
+        self.exchange(lambda: None)
+
+    def find(self, key: int, version: int, num_bytes: int) -> Entry | None:
+        """Return where a version of an object is, and count that it is read."""
+        with self._lock:
+            changes = self._changes
+            if key >> 32 < self._sampled:
+                changes.sample.append((changes.read_bytes, key))
+            changes.read_bytes += num_bytes
+            changes.num_reads += 1
+            entry = self._table.get(key)
+            is_due = changes.num_reads >= _MAX_OBJECTS or changes.read_bytes * _EXCHANGES >= self._max_bytes
+        is_missing = entry is None or entry.version != version
+        if (is_due or (is_missing and time.monotonic() > self._exchanged_at + _MISS_S)) and self.may_exchange():
+            self._try_exchange()
+            with self._lock:
+                entry = self._table.get(key)
+        if entry is None or entry.version == version:
+            return entry
+        self.drop(entry)  # the object was replaced
+        return None
+
+    def may_exchange(self) -> bool:
+        """Whether it is worth a try: no exchange has failed just before."""
+        return time.monotonic() > self._retry_at
+
+    def _try_exchange(self) -> None:
+        """Exchange, unless another thread does, or it fails: then the changes are kept for the next one."""
+        if self.exchanging.acquire(blocking=False):
+            try:
+                with contextlib.suppress(OSError):
+                    self.exchange(lambda: None)
+            finally:
+                self.exchanging.release()
+
+    def open(self, entry: Entry) -> tuple[Pack, Sequence[int]] | None:
+        """Return the pack of an entry, and the checksums of the object; ``None`` if it was removed."""
+        with self._lock:
+            pack = self._packs.get(entry.pack)
+            self._changes.used_packs.add(entry.pack)
+        if pack is None:
+            try:
+                pack = open_pack(self._index.packs, entry.pack, self._index.user)
+            except BlockingIOError:  # it is being removed
+                return None
+            except OSError:  # it was removed, or replaced
+                with self._lock:
+                    self._table.forget_pack(entry.pack)
+                    self._changes.lost_packs.add(entry.pack)
+                return None
+            self.opened(pack)
+        return pack, (entry.crc32, *self._crc32s.get(entry.pack, ()))
+
+    def opened(self, pack: Pack) -> None:
+        """Remember an open pack, as long as it is in use."""
+        with self._lock:
+            self._packs[pack.number] = pack
+
+    def add(self, entry: Entry, crc32s: Sequence[int], *, alone: bool) -> None:
+        """Add an object that was stored. Others see it after the next exchange.
+
+        Args:
+            entry: where it is.
+            crc32s: of its blocks.
+            alone: whether its pack has no other objects.
+        """
+        with self._lock:
+            before = self._table.get(entry.key)
+            if before is not None:
+                self._changes.replaced[before.pack] += before.size
+            self._table.add(entry)
+            if len(crc32s) > 1:
+                self._crc32s[entry.pack] = tuple(crc32s[1:])
+            self._changes.entries.append((entry, crc32s, alone))
+
+    def publish(self, *, at_once: bool) -> None:
+        """Exchange if there are many changes, or at once.
+
+        Raises:
+            OSError: if the index cannot be written.
+        """
+        if (at_once or len(self._changes.entries) >= _MAX_OBJECTS) and self.may_exchange():
+            self.exchange(lambda: None)
+
+    def drop(self, entry: Entry) -> None:
+        """Drop a damaged object."""
+        with self._lock:
+            if self._table.get(entry.key) == entry:
+                dropped = entry._replace(pack=DROPPED)
+                self._table.add(dropped)
+                self._changes.entries.append((dropped, (), False))
+                self._changes.replaced[entry.pack] += entry.size
+
+    def has_lost(self, pack: int) -> bool:
+        """Whether the file of a pack was found missing or replaced."""
+        return self._table.is_gone(pack)
+
+    def abandon(self, pack: int) -> None:
+        """Give up a pack of which the file was removed. Safe in a finalizer."""
+        self._abandoned.append(pack)
+
+    def exchange(self, inside: Callable[[], T]) -> T:
+        """Exchange what changed with the index, and call a function in the same transaction.
+
+        Raises:
+            OSError: if the index cannot be written. The changes are kept for the next time.
+        """
+        with self.exchanging:
+            with self._lock:
+                changes, self._changes = self._changes, Changes()
+            while self._abandoned:
+                changes.lost_packs.add(self._abandoned.popleft())
+            try:
+                with self._index.transaction():
+                    self._pull()
+                    self._push(changes)
+                    result = inside()
+            except BaseException as error:
+                with self._lock:
+                    self._changes.put_back(changes)
+                self.problem = error
+                self._retry_at = time.monotonic() + _RETRY_S
+                raise
+            finally:
+                self.num_exchanges += 1
+                self._exchanged_at = time.monotonic()
+                self._forget_removed()
+            return result
+
+    def __del__(self) -> None:
+        """Exchange what is left. No other thread uses this object."""
+        if hasattr(self, "_retry_at") and os.getpid() == self._pid:
+            with contextlib.suppress(OSError):
+                self.exchange(lambda: None)
+        self._index.close()
+
+    def _forget_removed(self) -> None:
+        with self._lock:
+            for pack in self.space.removed:
+                self._table.forget_pack(pack)
+                self._crc32s.pop(pack, None)
+            self.space.removed.clear()
+
+    def _pull(self) -> None:
+        batches = self._index.batches_after(self._last_batch)
+        with self._lock:
+            self._table.add_stored(*(entries for _, _, entries, _ in batches))
+            for number, pack, _, crc32s in batches:
+                self._last_batch = number
+                if crc32s:
+                    self._crc32s[pack] = struct.unpack(f"<{len(crc32s) // 4}I", crc32s)
+
+    def _push(self, changes: Changes) -> None:
+        for pack, group in groupby(changes.entries, lambda one: one[0].pack):
+            added = list(group)
+            entries, rest = [entry for entry, _, _ in added], added[0][1][1:]
+            batch = self._index.add_batch(
+                pack,
+                pack_entries(entries),
+                struct.pack(f"<{len(rest)}I", *rest),
+                filled=max(entry.offset + entry.size for entry in entries),
+                live=sum(entry.size for entry in entries),
+                is_complete=added[0][2],
+            )
+            self._last_batch = max(self._last_batch, batch)
+        self._index.record_reads(changes.read_bytes, changes.sample, changes.used_packs)
+        self._index.record_replaced(changes.replaced)
+        for pack in changes.lost_packs:
+            if remove_pack(self._index.packs, pack):
+                self._index.remove_row(pack)
+        self._look_at_sample(len(changes.sample), changes.read_bytes)
+
+    def _look_at_sample(self, num_sampled: int, num_bytes: int) -> None:
+        self._since_sample = [self._since_sample[0] + num_sampled, self._since_sample[1] + num_bytes]
+        if self._since_sample[0] >= _SAMPLED or self._since_sample[1] >= self._max_bytes:
+            self._since_sample = [0, 0]
+            _, clock = self._index.used_and_clock()
+            self._index.limit_sample(reuse_window(self._index.reads(), clock), self._max_bytes)
+        self._sampled = self._index.sampled()
