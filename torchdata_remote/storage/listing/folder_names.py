@@ -176,7 +176,7 @@ class FolderNames:
             if not (number + 1 < len(names) and names[number + 1].startswith(names[number])):
                 left += self._pages_in(names[number])
             number += 1
-        is_known = number < len(names) or until is not None or self._is_last(names[-1])
+        is_known = number < len(names) or self._is_last(names[-1])
         return steps, left if is_known else None
 
     def _is_last(self, name: str) -> bool:
