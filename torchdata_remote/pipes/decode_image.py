@@ -11,16 +11,18 @@ import torch
 from ..core.arguments import check
 from ..core.arguments.amounts import seed_of
 from ..core.frameworks.batch_rows import BatchRows
+from ..core.frameworks.plain_tensors import new_tensor
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
 from ..errors import MissingMemberError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.decoders._failure import decode_error
 from ..formats.sample import KEY, Sample, describe, require_sample, sample_url
+from .base.calls import works_ahead
 from .base.epochs import EpochPipe
 from .base.image_options import image_tensors
 from .base.image_tensors import ImageTensors
-from .base.threaded import ThreadedMap, works_ahead
+from .base.threaded import ThreadedMap
 
 
 class _Task(NamedTuple):
@@ -149,7 +151,7 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
             )
         shape, dtype = self._tensors.shape, self._tensors.dtype
         if self._rows is None:
-            return _Task(item, name, torch.empty(shape, dtype=dtype))
+            return _Task(item, name, new_tensor(shape, dtype))
         return _Task(item, name, self._rows.take(shape, dtype, member=self._members))
 
     def function_of_pass(self) -> Callable[[Any], Sample]:

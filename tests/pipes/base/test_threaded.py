@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from torchdata_remote import DecodeSample, IterableWrapper, IterDataPipe, ShardTarReader
+from torchdata_remote.pipes.base.calls import works_ahead
 from torchdata_remote.pipes.base.chain import snapshots_of
-from torchdata_remote.pipes.base.threaded import ThreadedMap, use_threads, works_ahead
+from torchdata_remote.pipes.base.threaded import ThreadedMap, use_threads
 
 
 class _Numbered(ThreadedMap[tuple[int, Any, bool]]):
