@@ -20,7 +20,7 @@ from ..formats.decoders._failure import decode_error
 from ..formats.sample import KEY, Sample, describe, require_sample, sample_url
 from .base.calls import works_ahead
 from .base.epochs import EpochPipe
-from .base.image_options import image_tensors
+from .base.image_options import RATIO, SCALE, image_tensors, member_names
 from .base.image_tensors import ImageTensors
 from .base.threaded import ThreadedMap
 
@@ -96,8 +96,8 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         *,
         crop: Literal["random", "center"] | None = "random",
         resize: int | None = None,
-        scale: Sequence[float] = (0.08, 1.0),
-        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        scale: Sequence[float] = SCALE,
+        ratio: Sequence[float] = RATIO,
         flip: float | None = None,
         dtype: torch.dtype = torch.float32,
         mean: float | Sequence[float] | None = None,
@@ -122,10 +122,7 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
             std=std,
             layout=layout,
         )
-        self._members = check.text("members", members, example="jpg;png")
-        self._names = [name.strip() for name in self._members.split(";") if name.strip()]
-        if not self._names:
-            raise check.marked(ValueError(f"members must name one, such as 'jpg;png', got {members!r}."))
+        self._members, self._names = members, member_names(members)
         self.seed = seed_of(seed)
         self._rows: BatchRows | None = None
 
