@@ -45,8 +45,8 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
     Images become RGB, 8 bits per channel, as :func:`decoders.rgb` makes them: gray, palette, CMYK and 16-bit images are
     converted, alpha is dropped, EXIF orientation is not applied. JPEGs are decoded by simplejpeg if it is installed
     (``pip install 'torchdata_remote[turbo]'``), else by Pillow, to the same pixels. Where simplejpeg decodes, it stops
-    below the crop. Damage in the middle of a JPEG is noticed only if Pillow refuses the file. An image at least twice as large as needed is decoded at a
-    half, a quarter or an eighth of its size. Resizing is bilinear with antialiasing.
+    below the crop. Damage in the middle of a JPEG is noticed only if Pillow refuses the file. An image at least twice
+    as large as needed is decoded at a half, a quarter or an eighth of its size. Resizing is bilinear with antialiasing.
 
     Compared with Pillow's ``crop`` and ``resize``, no value of 0 to 255 differs by more than 1 at full scale. Where the
     scale is reduced, the edges of a crop are rounded to pixels of that scale, and values of photographs

@@ -51,7 +51,7 @@ class LoaderCollate:
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function.function if isinstance(function, LoaderCollate) else function
+        self.function: Callable[[Any], Any] = function.function if isinstance(function, LoaderCollate) else function
 
     def __call__(self, batch: Any) -> Any:
         try:

@@ -42,9 +42,9 @@ def image_tensors(
         TypeError, ValueError: name the argument.
     """
     height, width = _size(size)
-    if crop is not None and not (isinstance(crop, str) and crop in get_args(Crop)):
+    if crop is not None and not _is_one_of(crop, get_args(Crop)):
         raise marked(ValueError(f"crop must be 'random', 'center' or None, got {shown(crop)}."))
-    if not (isinstance(layout, str) and layout in get_args(Layout)):
+    if not _is_one_of(layout, get_args(Layout)):
         raise marked(ValueError(f"layout must be 'CHW' or 'HWC', got {shown(layout)}."))
     if not (isinstance(dtype, torch.dtype) and dtype in _DTYPES):
         raise marked(ValueError(f"dtype must be one of {', '.join(map(str, _DTYPES))}, got {shown(dtype)}."))
@@ -86,6 +86,11 @@ def member_names(members: str) -> list[str]:
             )
         )
     return names
+
+
+def _is_one_of(value: Any, names: tuple[str, ...]) -> bool:
+    # An array would be compared with each name, element by element
+    return isinstance(value, str) and value in names
 
 
 def _size(size: Any) -> tuple[int, int]:
