@@ -88,7 +88,8 @@ def num_bytes_in(folder: str | Path) -> int:
 
 def unfinished_in(folder: str | Path) -> list[Path]:
     """Files without a complete object."""
-    complete = {pack for (pack,) in query(folder, "SELECT pack FROM batches")}
+    has_index = list(Path(folder).glob("**/index.sqlite"))  # not before an object is kept
+    complete = {pack for (pack,) in query(folder, "SELECT pack FROM batches")} if has_index else set()
     return [path for number, path in packs_in(folder).items() if number not in complete]
 
 
