@@ -53,7 +53,7 @@ def test_rows_in_order_are_a_batch_without_a_copy(memory: Memory, dtype: torch.d
         is_shared: Any = batch.is_shared
         assert is_shared() == (memory == "shared")
         batch.fill_(9)
-        assert last.unique().tolist() == [3]
+        assert last.tolist() == [[3] * 3] * 2
 
 
 def test_a_partial_batch_is_a_copy() -> None:
@@ -66,10 +66,10 @@ HOLDING: dict[str, Callable[[torch.Tensor], Any]] = {
     "row": lambda row: row,
     "view": lambda row: row[0],
     "array": lambda row: row.numpy(),
-    "array of a view": lambda row: memoryview(row[1:].numpy()),
+    "array of a view": lambda row: row[1:].numpy()[..., ::2],
     "detached": lambda row: row.detach(),
     "storage": lambda row: row.untyped_storage(),
-    "dlpack": torch.utils.dlpack.to_dlpack,
+    "dlpack": lambda row: row.__dlpack__(),
 }
 
 

@@ -152,7 +152,12 @@ def test_a_center_crop_makes_no_more_than_it_shows(monkeypatch: pytest.MonkeyPat
     """The shorter side of one pixel would make the other one 17 million pixels."""
     sizes: list[tuple[int, int]] = []
     resized = module.resized
-    monkeypatch.setattr(module, "resized", lambda pixels, size: sizes.append(size) or resized(pixels, size))
+
+    def noted(pixels: Any, size: tuple[int, int]) -> Any:
+        sizes.append(size)
+        return resized(pixels, size)
+
+    monkeypatch.setattr(module, "resized", noted)
     assert written(tensors(224, crop="center"), encoded(Image.new("RGB", (1, 65_500)), "PNG")).shape == (224, 224, 3)
     assert sizes == []
     written(tensors(24, crop="center"), encoded(photograph(60, 40)))
