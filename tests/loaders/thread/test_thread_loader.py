@@ -15,6 +15,7 @@ from torch.utils.data import default_collate
 
 import torchdata_remote as tdr
 from torchdata_remote import Resumable, stateful_loader, thread_loader
+from torchdata_remote.core.frameworks import batch_rows
 from torchdata_remote.core.frameworks.batch_rows import BatchRows
 from torchdata_remote.core.iter_datapipe import IterableWrapper
 from torchdata_remote.core.processes.processors import num_processors_of_rank
@@ -67,6 +68,26 @@ def test_rows_are_handed_out_as_batches_without_a_copy(pipe: Any) -> None:
     assert [len(batch) for batch in batches] == [3, 3, 3, 3, 3, 1]
     assert torch.cat(batches)[:, 0].tolist() == list(range(16))
     assert len({batch.untyped_storage().data_ptr() for batch in batches}) == 6
+
+
+@pytest.mark.parametrize("make", [thread_loader, stateful_loader])
+def test_no_row_of_a_usual_chain_is_held(pipe: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each full batch is the memory of its rows; checks of the first sample keep none."""
+    only: list[bool] = []
+    is_only_user = batch_rows.is_only_user
+
+    def noted(tensor: torch.Tensor) -> bool:
+        only.append(is_only_user(tensor))
+        return only[-1]
+
+    monkeypatch.setattr(batch_rows, "is_only_user", noted)
+    images = Rowed(pipe, []).map(as_sample).decode_sample().to_tuple("row")
+    assert [len(batch) for (batch,) in make(images, batch_size=4)] == [4] * 4
+    assert only == [True] * 4
+
+
+def as_sample(row: Any) -> Any:
+    return {"__key__": "a", "row": row}
 
 
 class Mixed:

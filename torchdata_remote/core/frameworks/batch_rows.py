@@ -25,15 +25,21 @@ _ONE_IN = 4
 
 
 class _Fate:
-    """How many rows of a pass became batches, and how many did not."""
+    """How many rows of a pass became batches, and how many did not.
 
-    def __init__(self) -> None:
+    Args:
+        batch_size: rows of a block.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
         self.collected = self.missed = 0
 
     @property
     def are_blocks_wasted(self) -> bool:
-        """Whether so many rows miss their batch that the blocks they keep are a waste of memory."""
-        return _ONE_IN * self.missed > self.collected + self.missed
+        """Whether more rows than those of a batch, and so many, miss it that their blocks are a waste of memory."""
+        is_rare = self.missed <= self._batch_size
+        return not is_rare and _ONE_IN * self.missed > self.collected + self.missed
 
 
 class _Place(NamedTuple):
@@ -80,7 +86,7 @@ class BatchRows:
         self.memory: Memory = memory
         # Block and number of rows taken, for each kind of row
         self._current: dict[tuple[Any, ...], tuple[torch.Tensor, int]] = {}
-        self._fate = _Fate()
+        self._fate = _Fate(self.batch_size)
         self._memory = ReusedMemory()
         self._lock = threading.RLock()
 
@@ -121,7 +127,7 @@ class BatchRows:
         """Begin new blocks, for a pass whose first batch begins with the next row."""
         with self._lock:
             self._current.clear()
-            self._fate = _Fate()
+            self._fate = _Fate(self.batch_size)
 
     def _allocate(self, num_bytes: int) -> Any:
         """Return a storage."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from inspect import CO_OPTIMIZED
 from itertools import islice
 from types import FrameType
 from typing import Any
@@ -194,13 +195,22 @@ def _extended() -> tuple[type, ...]:
 _METHODS_OF_LOADERS = frozenset({"fetch", "__iter__", "__next__"})
 
 
+def _self_of(frame: FrameType) -> Any:
+    variables = frame.f_locals
+    found = variables.get("self")
+    # It is a copy then, which would keep the first sample, and its row of a batch, for as long as the frame is there
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED:
+        variables.clear()
+    return found
+
+
 def _is_default_collated(owner: object) -> bool:
     """Whether a loader of torch collates this object's items by default, and no pipe in between may change them."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         # Before Python 3.13, `f_locals` keeps the variables of a frame alive: those of users are left alone
         of_loader = frame.f_code.co_name in _METHODS_OF_LOADERS
-        caller: Any = frame.f_locals.get("self") if of_loader else None
+        caller: Any = _self_of(frame) if of_loader else None
         if frame.f_code.co_name == "fetch" and hasattr(caller, "auto_collation"):
             function = getattr(caller.collate_fn, "function", caller.collate_fn)  # of LoaderCollate
             return bool(caller.auto_collation) and function in (default_collate, collate_samples)
