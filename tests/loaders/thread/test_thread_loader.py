@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 
 import torchdata_remote as tdr
 from torchdata_remote import Resumable, stateful_loader, thread_loader
-from torchdata_remote.core.frameworks import batch_rows
+from torchdata_remote.core.frameworks import batch_rows, plain_tensors
 from torchdata_remote.core.frameworks.batch_rows import BatchRows
 from torchdata_remote.core.iter_datapipe import IterableWrapper
 from torchdata_remote.core.processes.processors import num_processors_of_rank
@@ -74,7 +74,7 @@ def test_rows_are_handed_out_as_batches_without_a_copy(pipe: Any) -> None:
 def test_no_row_of_a_usual_chain_is_held(pipe: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each full batch is the memory of its rows; checks of the first sample keep none."""
     only: list[bool] = []
-    is_only_user = batch_rows.is_only_user
+    is_only_user = plain_tensors.is_only_user
 
     def noted(tensor: torch.Tensor) -> bool:
         only.append(is_only_user(tensor))
