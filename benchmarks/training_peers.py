@@ -310,6 +310,7 @@ def from_memory(job: Job) -> Iterable[Any]:
 
     from torchdata_remote import IterableWrapper
     from torchdata_remote.core.frameworks.batch_rows import BatchRows
+    from torchdata_remote.core.frameworks.collating import LoaderCollate, collate_samples
 
     files = [data for data, _ in itertools.islice(iter(S3Bytes(job)), DISTINCT)]
 
@@ -318,9 +319,9 @@ def from_memory(job: Job) -> Iterable[Any]:
         samples = [{"__key__": str(number), "jpg": files[number % len(files)]} for number in numbers]
         pipe, rows = IterableWrapper(samples, deepcopy=False).decode_image(PIXELS), BatchRows(job.in_flight)
         pipe.use_rows(rows)
-        images = iter(pipe)
+        images, collate, labels = iter(pipe), LoaderCollate(collate_samples), torch.zeros(job.in_flight)
         while batch := [sample["jpg"] for sample in itertools.islice(images, job.in_flight)]:
-            yield rows.stack(batch), torch.zeros(len(batch))
+            yield collate(batch), labels[: len(batch)]
 
     return in_turn([partial(decoded, thread) for thread in range(WORKERS)])
 
