@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TypeVar
 
+from .block_checksums import num_blocks
 from .changes import Changes
 from .index import MAX_SAMPLED, CacheIndex
-from .object_table import DROPPED, Entry, ObjectTable, pack_entries
+from .object_table import DROPPED, Entry, ObjectTable, check_entries, pack_entries
 from .pack import Pack, open_pack, remove_pack
 from .reuse import reuse_window
 from .space import PackSpace
@@ -71,7 +72,7 @@ class Catalog:
             self._try_exchange()
             with self._lock:
                 entry = self._table.get(key)
-        if entry is None or entry.version == version:
+        if entry is None or (entry.version == version and entry.size == num_bytes):
             return entry
         self.drop(entry)  # the object was replaced
         return None
@@ -90,7 +91,7 @@ class Catalog:
                 self.exchanging.release()
 
     def open(self, entry: Entry) -> tuple[Pack, Sequence[int]] | None:
-        """Return the pack of an entry, and the checksums of the object; ``None`` if it was removed."""
+        """Return the pack of an entry, and the checksums of the object; ``None`` if it was removed or damaged."""
         with self._lock:
             pack = self._packs.get(entry.pack)
             self._changes.used_packs.add(entry.pack)
@@ -105,7 +106,12 @@ class Catalog:
                     self._changes.lost_packs.add(entry.pack)
                 return None
             self.opened(pack)
-        return pack, (entry.crc32, *self._crc32s.get(entry.pack, ()))
+        crc32s = (entry.crc32, *self._crc32s.get(entry.pack, ()))
+        is_there = entry.offset + entry.size <= os.fstat(pack.descriptor).st_size
+        if not is_there or len(crc32s) != max(1, num_blocks(entry.size)):
+            self.drop(entry)
+            return None
+        return pack, crc32s
 
     def opened(self, pack: Pack) -> None:
         """Remember an open pack, as long as it is in use."""
@@ -188,7 +194,6 @@ class Catalog:
         if hasattr(self, "_retry_at") and os.getpid() == self._pid:
             with contextlib.suppress(OSError):
                 self.exchange(lambda: None)
-        self._index.close()
 
     def _forget_removed(self) -> None:
         with self._lock:
@@ -199,12 +204,13 @@ class Catalog:
 
     def _pull(self) -> None:
         batches = self._index.batches_after(self._last_batch)
+        crc32s = {pack: struct.unpack(f"<{len(rest) // 4}I", rest) for _, pack, _, rest in batches if rest}
+        check_entries([(pack, entries) for _, pack, entries, _ in batches])
         with self._lock:
             self._table.add_stored(*(entries for _, _, entries, _ in batches))
-            for number, pack, _, crc32s in batches:
-                self._last_batch = number
-                if crc32s:
-                    self._crc32s[pack] = struct.unpack(f"<{len(crc32s) // 4}I", crc32s)
+            self._crc32s |= crc32s
+            if batches:
+                self._last_batch = batches[-1][0]
 
     def _push(self, changes: Changes) -> None:
         for pack, group in groupby(changes.entries, lambda one: one[0].pack):

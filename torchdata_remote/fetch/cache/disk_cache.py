@@ -17,7 +17,8 @@ from ...errors import StorageError
 from .catalog import Catalog
 from .entry import CachedFile
 from .folder import network_file_system, private_folder
-from .index import CacheIndex, has_sqlite
+from .index import CacheIndex
+from .index_file import has_sqlite
 from .leftovers import remove_leftovers
 from .object_table import Entry, identify
 from .pack import has_locks
