@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .folder import make_own_folder
+from .folder import INDEX, make_own_folder
 from .index_file import DamagedIndexError, index_transaction
 from .object_table import DROPPED
 
@@ -61,7 +61,7 @@ class CacheIndex:
 
     def __init__(self, folder: str, user: int) -> None:
         make_own_folder(folder, user)
-        self._path, self.user = os.path.join(folder, "index.sqlite"), user
+        self._path, self.user = os.path.join(folder, INDEX), user
         self._connection: sqlite3.Connection | None = None
         try:
             self._token = self._create()
