@@ -7,6 +7,7 @@ what other processes stored.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import struct
 import threading
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TypeVar
 
+from ...core.notices.slow_notice import say
 from .block_checksums import num_blocks
 from .changes import Changes
 from .index import MAX_SAMPLED, CacheIndex
@@ -109,6 +111,8 @@ class Catalog:
         crc32s = (entry.crc32, *self._crc32s.get(entry.pack, ()))
         is_there = entry.offset + entry.size <= os.fstat(pack.descriptor).st_size
         if not is_there or len(crc32s) != max(1, num_blocks(entry.size)):
+            message = f"An object in {pack.path} is damaged: it is fetched again, and so are others like it."
+            say("damaged cache", self._index.packs, message, repeat_s=math.inf)
             self.drop(entry)
             return None
         return pack, crc32s

@@ -18,7 +18,7 @@ from .catalog import Catalog
 from .entry import CachedFile
 from .folder import SharedFolderError, format_folder, mark_used, network_file_system, private_folder, was_used
 from .index import CacheIndex
-from .index_file import has_sqlite
+from .index_file import DamagedIndexError, has_sqlite
 from .leftovers import remove_leftovers
 from .object_table import Entry, identify
 from .pack import has_locks
@@ -70,8 +70,12 @@ class DiskCache:
         kind = network_file_system(self._folder)
         if kind is not None:
             raise SharedFolderError(f"it is on a file system of type {kind}, which hosts may share")
-        index = CacheIndex(format_folder(self._folder), self.user)
-        self._catalog = Catalog(index, max_bytes)
+        try:
+            index = CacheIndex(format_folder(self._folder), self.user)
+            self._catalog = Catalog(index, max_bytes)
+        except DamagedIndexError:  # and removed
+            index = CacheIndex(format_folder(self._folder), self.user)
+            self._catalog = Catalog(index, max_bytes)
         self._room = Room(self._catalog, max_bytes, remove_leftovers(self._folder, index.packs))
         self._writers: dict[object, None] = {}  # that are not complete
         mark_used(folder)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .folder import INDEX, make_own_folder
-from .index_file import DamagedIndexError, index_transaction
+from .index_file import index_transaction
 from .object_table import DROPPED
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class CacheIndex:
         user: of this process's files.
 
     Raises:
+        DamagedIndexError: if it was damaged, and was removed.
         OSError: if it cannot be used.
     """
 
@@ -63,10 +64,7 @@ class CacheIndex:
         make_own_folder(folder, user)
         self._path, self.user = os.path.join(folder, INDEX), user
         self._connection: sqlite3.Connection | None = None
-        try:
-            self._token = self._create()
-        except DamagedIndexError:  # and removed
-            self._token = self._create()
+        self._token = self._create()
         self.packs = os.path.join(folder, f"packs-{self._token}")  # an index that was lost takes its packs along
         make_own_folder(self.packs, user)
 

@@ -27,7 +27,7 @@ def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
 
 
 def version_of(status: os.stat_result) -> str:
-    """Return the etag of a file: its change time, size and inode."""
+    """Return the etag of a file: its modification time, size and inode."""
     return f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}"
 
 
@@ -36,7 +36,7 @@ def _entry(path: str, status: os.stat_result) -> Entry:
 
 
 class LocalStore:
-    """The local filesystem. The etag of a file is its change time, size and inode.
+    """The local filesystem. The etag of a file is its modification time, size and inode.
 
     A broken link is listed without a size. A pattern may leave it out; otherwise it is an error.
     """
@@ -79,6 +79,11 @@ class LocalStore:
             if os.path.isdir(path):
                 raise IsADirectoryError(path)
             return _entry(path, status)
+
+    def change_of(self, path: str) -> str:
+        """Return the time of the last change of a file, which no program can set back, unlike the one in its etag."""
+        with _errors_of(path):
+            return f"{os.stat(path).st_ctime_ns:x}"
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         with _errors_of(path), open(path, "rb", buffering=0) as file:
