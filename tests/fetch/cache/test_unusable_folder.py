@@ -106,7 +106,7 @@ def _refuse_writes(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
             raise OSError(number, os.strerror(number), path)
         return real_open(path, flags, *mode, **more)
 
-    def connect_read_only(url: str, **options: Any) -> sqlite3.Connection:
+    def connect_read_only(url: str, **options: Any) -> Any:
         return connect(url.replace("mode=rw", "mode=ro"), **options)
 
     monkeypatch.setattr(os, "open", open_read_only)

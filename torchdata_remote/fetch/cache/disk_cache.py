@@ -77,7 +77,6 @@ class DiskCache:
             index = CacheIndex(format_folder(self._folder), self.user)
             self._catalog = Catalog(index, max_bytes)
         self._room = Room(self._catalog, max_bytes, remove_leftovers(self._folder, index.packs))
-        self._writers: dict[object, None] = {}  # that are not complete
         mark_used(folder)
 
     def find(self, url: str, num_bytes: int, etag: str) -> CachedFile | None:
@@ -91,6 +90,14 @@ class DiskCache:
         self._catalog.drop(found.entry)
         with contextlib.suppress(OSError):  # others will notice the damage, too
             self._catalog.publish(at_once=True)
+
+    def publish(self) -> None:
+        """Let other processes find at once what was stored. Otherwise they do a little later.
+
+        Raises:
+            OSError: if the index cannot be written.
+        """
+        self._catalog.publish(at_once=True)
 
     def fill(self, url: str, num_bytes: int, etag: str) -> CacheEntryWriter | None:
         """Start to store an object; ``None`` if there is no room for it.
@@ -107,17 +114,13 @@ class DiskCache:
                 self.warn_once(f"{redact(url)} is not cached: {self._catalog.problem}")
             return None
         key, version = identify(url, num_bytes, etag)
-        token = object()
-        self._writers[token] = None
 
         def complete(crc32s: list[int]) -> None:
             entry = Entry(key, version, place.offset, num_bytes, crc32s[0] if crc32s else 0, place.pack.number)
             self._catalog.add(entry, crc32s, alone=place.alone)
-            self._writers.pop(token, None)
-            self._catalog.publish(at_once=place.alone or not self._writers)
+            self._catalog.publish(at_once=place.alone)
 
         def end(is_complete: bool) -> None:
-            self._writers.pop(token, None)
             if place.alone and not is_complete:
                 self._catalog.abandon(place.pack.number)
 

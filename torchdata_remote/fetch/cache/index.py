@@ -11,12 +11,13 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .folder import INDEX, make_own_folder
 from .index_file import index_transaction
-from .object_table import DROPPED
+from .object_table import DROPPED, Entry, pack_entries
 
 if TYPE_CHECKING:
     import sqlite3
@@ -132,18 +133,21 @@ class CacheIndex:
         """Return id, pack, entries and further checksums of the batches after one."""
         return self.execute("SELECT id, pack, entries, crc32s FROM batches WHERE id > ? ORDER BY id", last).fetchall()
 
-    def add_batch(self, pack: int, entries: bytes, crc32s: bytes, *, filled: int, live: int, is_complete: bool) -> int:
-        """Add objects of one pack; return the batch, 0 if the pack was removed."""
+    def add_batch(self, pack: int, added: list[Entry], crc32s: Sequence[int], *, is_complete: bool) -> int:
+        """Add objects of one pack, and the further checksums of the first; return the batch, 0 if it was removed."""
         updated = self.execute(
             "UPDATE packs SET filled = max(filled, ?), live = live + ?, open = open AND NOT ? WHERE id = ?",
-            filled,
-            live,
+            max(entry.offset + entry.size for entry in added),
+            sum(entry.size for entry in added),
             is_complete,
             pack,
         )
         if pack != DROPPED and not updated.rowcount:
             return 0
-        cursor = self.execute("INSERT INTO batches (pack, entries, crc32s) VALUES (?, ?, ?)", pack, entries, crc32s)
+        rest = struct.pack(f"<{len(crc32s)}I", *crc32s)
+        cursor = self.execute(
+            "INSERT INTO batches (pack, entries, crc32s) VALUES (?, ?, ?)", pack, pack_entries(added), rest
+        )
         return cursor.lastrowid or 0
 
     def record_replaced(self, num_bytes: Mapping[int, int]) -> None:

@@ -7,6 +7,7 @@ import errno
 import itertools
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 
@@ -33,6 +34,14 @@ def version_of(status: os.stat_result) -> str:
 
 def _entry(path: str, status: os.stat_result) -> Entry:
     return Entry(path, status.st_size, version_of(status), status.st_mtime)
+
+
+def _check_is_file(path: str, mode: int) -> None:
+    """Refuse what has no end or waits for a writer. Opening a folder reports an error of its own."""
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        kind = "a FIFO" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        url = f"file://{path}"
+        raise UrlError(f"{url} is {kind}. Pass the path of a file: copy what it delivers into one.", url=url)
 
 
 class LocalStore:
@@ -86,6 +95,8 @@ class LocalStore:
             return f"{os.stat(path).st_ctime_ns:x}"
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        with _errors_of(path):
+            _check_is_file(path, os.stat(path).st_mode)
         with _errors_of(path), open(path, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             size = status.st_size
