@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import torchdata_remote as tdr
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import (
     AccessDeniedError,
@@ -261,7 +262,7 @@ def test_files_of_this_package_are_never_listed(tmp_path: pathlib.Path, store: S
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "device"])
-def test_what_is_not_a_file_is_refused(tmp_path: Path, kind: str) -> None:
+def test_what_is_not_a_file_is_refused(tmp_path: pathlib.Path, kind: str) -> None:
     """A FIFO without a writer is not waited for, and a device without an end is not read."""
     path = str(tmp_path / "fifo") if kind == "FIFO" else "/dev/zero"
     if kind == "FIFO":
