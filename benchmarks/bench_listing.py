@@ -10,6 +10,7 @@ listed by this package only; there the question is the number of requests, of th
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -33,6 +34,12 @@ SHOWN = {
     "s3fs": "s3fs, find",
     "boto3": "boto3, paginator",
 }
+
+
+def hash_of(number: int) -> str:
+    return hashlib.sha256(b"%d" % number).hexdigest()[:16]
+
+
 LAYOUTS: dict[str, Callable[[int], Iterator[str]]] = {
     "one folder": lambda num: (f"train/{n:08d}.jpg" for n in range(num)),
     "four folders": lambda num: (f"{n * 4 // num}/{n:08d}.jpg" for n in range(num)),
@@ -40,6 +47,9 @@ LAYOUTS: dict[str, Callable[[int], Iterator[str]]] = {
     "tiny folders": lambda num: (f"{n // 2:08d}/{n % 2}.jpg" for n in range(num)),
     "huge, then tiny": lambda num: (f"a/{n:08d}.jpg" if n < num // 2 else f"b{n:08d}/x.jpg" for n in range(num)),
     "tiny, then huge": lambda num: (f"a{n:08d}/x.jpg" if n < num // 2 else f"b/{n:08d}.jpg" for n in range(num)),
+    "30 folders": lambda num: (f"{hash_of(n * 30 // num)}/{n:08d}.jpg" for n in range(num)),
+    "hashes in 30": lambda num: (f"{n * 30 // num:02d}/{hash_of(n)}.jpg" for n in range(num)),
+    "days": lambda num: (f"{n // 172_800}/{n // 14_400 % 12:02d}/{n // 480 % 30:02d}/{n % 480}" for n in range(num)),
     "deep": lambda num: (f"{n // 90_000}/{n // 9_000 % 10}/{n // 300 % 30:02d}/{n:08d}.jpg" for n in range(num)),
 }
 
@@ -143,13 +153,21 @@ def main() -> None:
     num_keys = args.keys or (20_000 if args.quick else 1_000_000)
     compare(num_keys, args.rounds or (1 if args.quick else 3), args.before)
     print()
-    rows: list[tuple[str, ...]] = [("layout", "requests", "of a flat listing", "s")]
+    rows: list[tuple[str, ...]] = [("layout", "requests", "of a flat listing", "s", "s / latency")]
     num_keys = 20_000 if args.quick else 300_000
     for layout in LAYOUTS:
         with bucket(layout, num_keys) as store:
             reading = listed_by("ours", store, num_keys, ROOT)
         ratio = reading.requests / (num_keys / PAGE_KEYS)
-        rows.append((layout, f"{reading.requests:,}", f"{ratio:.2f}", f"{reading.seconds:,.1f}"))
+        rows.append(
+            (
+                layout,
+                f"{reading.requests:,}",
+                f"{ratio:.2f}",
+                f"{reading.seconds:,.1f}",
+                f"{reading.seconds / LATENCY_S:,.0f}",
+            )
+        )
     print(f"{num_keys:,} keys, in one piece {num_keys // PAGE_KEYS:,} requests; target at most 1.2 times\n")
     print_table(rows)
 

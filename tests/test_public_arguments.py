@@ -61,6 +61,12 @@ def loaded(**options: Any) -> Any:
     return list(loader), json.dumps(loader.state_dict(), sort_keys=True)
 
 
+def loaded_by_threads(**options: Any) -> Any:
+    """Read by ``thread_loader``."""
+    loader = tdr.thread_loader(tdr.stream_shards(SHARDS), collate_fn=keys, **{"batch_size": 4, **options})
+    return list(loader), json.dumps(loader.state_dict(), sort_keys=True)
+
+
 def loaded_directly(**options: Any) -> Any:
     """Read by ``StatefulLoader``."""
     loader = tdr.StatefulLoader(tdr.Resumable(tdr.stream_shards(SHARDS)), collate_fn=keys, batch_size=4, **options)
@@ -151,6 +157,13 @@ FLAGS: dict[str, Callable[[Any, Path], Any]] = {
     "stateful_loader.state_of_all_ranks": lambda v, _: loaded(state_of_all_ranks=v),
     "stream_files.shuffle": lambda v, _: keys(tdr.stream_files(SHARDS, shuffle=v)),
     "stream_shards.shuffle": lambda v, _: keys(tdr.stream_shards(SHARDS, shuffle=v)),
+    "thread_loader.drop_last": lambda v, _: loaded_by_threads(drop_last=v),
+    "thread_loader.list_in_rank_0": lambda v, _: loaded_by_threads(list_in_rank_0=v),
+    "thread_loader.list_once": lambda v, _: loaded_by_threads(list_once=v),
+    "thread_loader.pin_memory": lambda v, _: type(
+        tdr.thread_loader(tdr.stream_shards(SHARDS), pin_memory=v).pin_memory
+    ),
+    "thread_loader.state_of_all_ranks": lambda v, _: loaded_by_threads(state_of_all_ranks=v),
 }
 
 

@@ -113,3 +113,17 @@ assert len(list(shards.async_prefetch().shard_tar_reader())) == 2
         + SHOW
     )
     assert printed(program) == []
+
+
+@pytest.mark.system
+def test_local_shards_are_written_and_read_without_an_http_client(tmp_path: Path) -> None:
+    """urllib3, TLS and Python's own client take as long to import as NumPy, in each process of a job."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "1.txt").write_bytes(b"one")
+    program = f"""
+import json, sys
+import torchdata_remote as tdr
+tdr.shard_dataset({str(tmp_path / "source")!r} + "/", {str(tmp_path)!r} + "/out/{{shard:03d}}.tar", progress=False)
+print(json.dumps([name for name in ("urllib3", "http.client", "ssl", "obstore", "torch") if name in sys.modules]))
+"""
+    assert printed(program) == []

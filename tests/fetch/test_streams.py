@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,12 @@ import torchdata_remote  # noqa: F401  # registers the pipes' names
 from tests.support.fake_store import options, store_of
 from tests.support.waiting import engine_threads, wait_for
 from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import RemoteDataError, StateError
+from torchdata_remote.fetch import streams as streams_module
+from torchdata_remote.fetch.object_download import ObjectDownload
+from torchdata_remote.fetch.object_stream import ObjectStream
+from torchdata_remote.fetch.scheduler import PartScheduler
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import parts_of, stream_objects
 from torchdata_remote.pipes.base.input_streams import number_of, open_first, require_number, streams_of
@@ -71,6 +78,35 @@ def test_a_pass_resumes_from_its_state(
         expected = [*again, *((number, 0) for number in range(following, len(sizes)))]
         assert got == [(str(n), n, start, bytes([n]) * (sizes[n] - start)) for n, start in expected]
         assert {path for path, *_ in store.reads} == {str(number) for number, _ in expected}
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_more_objects_are_opened_ahead_the_more_of_them_are_waited_for(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit of many requests does not send all of them at once: one more for each object, or four."""
+    num_opened, open_one = 0, streams_module._open
+
+    def counted(scheduler: PartScheduler, *arguments: Any) -> ObjectStream:
+        nonlocal num_opened
+        num_opened += 1
+        scheduler.num_waits += waits
+        return open_one(scheduler, *arguments)
+
+    def no_wait(scheduler: PartScheduler, download: ObjectDownload, consumed_bytes: int) -> None:
+        return None
+
+    monkeypatch.setattr(streams_module, "_open", counted)
+    monkeypatch.setattr(PartScheduler, "next_piece", no_wait)
+    names = [f"{number:04d}" for number in range(400)]
+    with store_of({}):
+        urls = [RemoteUrl(name, 1, "etag") for name in names]
+        session = FetchSession(options(max_in_flight=512, max_buffer_bytes=1 << 20), StorageOptions())
+        with closing(stream_objects(urls, session)) as streams:
+            for number in range(10):
+                _, stream = next(streams)
+                stream.close()
+                assert num_opened == 128 + number * (5 if waits else 2)
 
 
 def test_a_state_that_expects_more_objects_is_refused() -> None:

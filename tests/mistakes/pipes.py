@@ -1427,7 +1427,52 @@ TABLE = {
             "scale in the other order",
             "samples.decode_image(224, scale=(1, 0.08))",
             ValueError,
-            "decode_image: scale must be (least, most), at most 1, got (1, 0.08) (tuple).",
+            "decode_image: scale must be (least, most), from 1e-06 to 1, got (1, 0.08) (tuple).",
+        ),
+        Mistake(
+            "a ratio that overflows",
+            "samples.decode_image(224, ratio=(1e-300, 1e300))",
+            ValueError,
+            "decode_image: ratio must be (least, most), from 0.001 to 1000, got (1e-300, 1e+300) (tuple).",
+        ),
+        Mistake(
+            "scale of a crop in the middle",
+            'samples.decode_image(224, crop="center", scale=(0.5, 1))',
+            ValueError,
+            "decode_image: scale is for crop='random', got crop='center'. Leave it out.",
+        ),
+        Mistake(
+            "a size of terabytes",
+            "samples.decode_image(1_000_000)",
+            ValueError,
+            "decode_image: size must have at most 67_108_864 pixels, got 1000000 x 1000000.",
+        ),
+        Mistake(
+            "a std that makes values infinite",
+            "samples.decode_image(224, std=1e-45)",
+            ValueError,
+            "decode_image: std must be at least 0.001, got 1e-45.",
+        ),
+        Mistake(
+            "a set for the size",
+            "samples.decode_image({224, 256})",
+            TypeError,
+            "decode_image: size must be an int, or (height, width), got {224, 256} (set).",
+        ),
+        Mistake(
+            "an array for the crop",
+            "samples.decode_image(224, crop=np.array([1, 2]))",
+            ValueError,
+            "decode_image: crop must be 'random', 'center' or None, got array([1, 2]) (ndarray).",
+        ),
+        Mistake(
+            "members separated by commas",
+            'samples.decode_image(224, members="jpg, png")',
+            ValueError,
+            (
+                "decode_image: members must be extensions in lower case, without a dot, separated"
+                " by ';', got 'jpg, png'. Write 'jpg;png'."
+            ),
         ),
         Mistake(
             "torchvision's layout",

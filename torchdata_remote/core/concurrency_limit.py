@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 # A store that is overloaded refuses many requests at once
 _MIN_HALVING_INTERVAL_S = 0.5
 _CHECK_INTERVAL_S = 0.5
+
+
+class Permit:
+    """A permit that is held in a ``with`` block.
+
+    Args:
+        limit: gives it.
+    """
+
+    __slots__ = ("_counted", "_limit")
+
+    def __init__(self, limit: ConcurrencyLimit) -> None:
+        self._limit, self._counted = limit, False
+
+    def __enter__(self) -> None:
+        limit = self._limit
+        self._counted = limit._limit < limit._most and limit._enter()
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        limit = self._limit
+        if self._counted or limit._limit < limit._most:
+            limit._leave(self._counted, kind is None)
 
 
 class ConcurrencyLimit:
@@ -38,17 +59,9 @@ class ConcurrencyLimit:
         """Requests that may run at once now."""
         return self._limit
 
-    @contextlib.contextmanager
-    def permit(self) -> Iterator[None]:
-        """Wait for a permit, and hold it in the block. A block without an error raises the limit by one."""
-        counted = self._limit < self._most and self._enter()
-        succeeded = False
-        try:
-            yield
-            succeeded = True
-        finally:
-            if counted or self._limit < self._most:
-                self._leave(counted, succeeded)
+    def permit(self) -> Permit:
+        """Return a context manager that waits for a permit. A block without an error raises the limit by one."""
+        return Permit(self)
 
     def _enter(self) -> bool:
         with self._changed:

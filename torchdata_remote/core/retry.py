@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import TypeVar
 
 from ..errors import StorageError, TransientStorageError
@@ -75,22 +76,19 @@ class Attempts:
             expected_s: seconds that the attempt may take without progress, beside the usual ones.
         """
         quiet_s = min(QUIET_S, self._policy.progress_timeout_s / 2) + expected_s
-        then = self._then(url)
+        then = partial(self._then, url)
         return Wait(url, then, quiet_s=quiet_s) if position is None else Wait(url, then, position, quiet_s)
 
-    def _then(self, url: str) -> Callable[[], str]:
-        def then() -> str:
-            scheme, policy = url.partition("://")[0], self._policy
-            if scheme in LOCAL:
-                return "The file system does not answer: is it a network mount?"
-            ends = f"given up after {policy.progress_timeout_s:g} s without data"
-            if scheme not in _WITH_TIMEOUT:
-                ends = f"ended by the library that fsspec uses for {scheme}"
-            if self._failed_in_a_row + 1 == policy.max_attempts:
-                return f"Attempt {self.count}, the last one, is {ends}."
-            return f"Attempt {self.count} is {ends}, and repeated until {self._until()}."
-
-        return then
+    def _then(self, url: str) -> str:
+        scheme, policy = url.partition("://")[0], self._policy
+        if scheme in LOCAL:
+            return "The file system does not answer: is it a network mount?"
+        ends = f"given up after {policy.progress_timeout_s:g} s without data"
+        if scheme not in _WITH_TIMEOUT:
+            ends = f"ended by the library that fsspec uses for {scheme}"
+        if self._failed_in_a_row + 1 == policy.max_attempts:
+            return f"Attempt {self.count}, the last one, is {ends}."
+        return f"Attempt {self.count} is {ends}, and repeated until {self._until()}."
 
     def _until(self) -> str:
         """Until when attempts are started, by the clock on the wall."""

@@ -24,6 +24,7 @@ _MEMORY = re.compile(r"(?:samples\+\d+-\d+\+)?memory://")
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
 LOCAL = frozenset({"file", "local"})
+DATASETS = "datasets"
 WITHOUT_BUCKET = LOCAL | {"memory"}
 
 

@@ -60,5 +60,5 @@ def seeds_of(generator: torch.Generator | None) -> torch.Generator:
     original = generator if generator is not None else torch.default_generator
     copy = torch.Generator()
     copy.set_state(original.get_state())
-    torch.empty((), dtype=torch.int64).random_(generator=original)
+    torch.empty((), dtype=torch.int64, device=original.device).random_(generator=original)
     return copy

@@ -13,7 +13,7 @@ from ..core.local_view import MAP_FROM_BYTES
 from ..core.notices.slow_notice import QUIET_S, Wait
 from ..core.stats.counters import FETCH
 from ..core.urls import LOCAL, RemoteUrl, split_sample_range, split_url
-from ..storage import LocalStore, Store, open_store, version_of
+from ..storage import LocalStore, open_store, version_of
 from .object_stream import ObjectStream
 from .scheduler import PartScheduler
 from .session import FetchSession, connection_of
@@ -43,7 +43,6 @@ class LocalFiles:
         self.session = session
         self._wait = Wait("", lambda: "The file system does not answer: is it a network mount?", quiet_s=QUIET_S)
         self._is_refused = session.options.cache_dir is not None
-        self._store: Store | None = None  # of local files, once one was asked for
         self._slow = 0  # two for each slow file, minus one for each other
 
     @property
@@ -65,11 +64,13 @@ class LocalFiles:
         scheme, _, path = split_url(url)
         if scheme not in LOCAL:
             return None
-        if self._store is None:
-            self._store, _ = open_store(url, self.session.storage_options, connection_of(self.session.options))
-            if not isinstance(self._store, LocalStore):
-                self._is_refused = True
-                return None
+        session = self.session
+        if session.reads_local_files is None:
+            store, _ = open_store(url, session.storage_options, connection_of(session.options))
+            session.reads_local_files = isinstance(store, LocalStore)
+        if not session.reads_local_files:
+            self._is_refused = True
+            return None
         if size is None:
             with contextlib.suppress(OSError):
                 status = os.stat(path)
@@ -122,13 +123,15 @@ class FileStream(ObjectStream):
         number: of the file among those of its pipe; ``None`` if their order cannot be repeated.
     """
 
+    __slots__ = ("_data", "_files", "_is_fetched", "_listed", "_path", "_size")
+
     def __init__(self, files: LocalFiles, url: str, path: str, number: int | None) -> None:
         self._files, self._listed, self._path = files, url, path
         self.url, self.number = str(url), number
         self.first_byte, self.last_byte, self._position, self._piece_bytes = 0, None, 0, 0
         self._size = url.size if isinstance(url, RemoteUrl) else None
         self._data: bytes | None = None
-        self._view, self._released, self._is_fetched = _NOTHING, True, False
+        self._view, self._released, self._is_fetched, self._is_closed = _NOTHING, True, False, False
 
     @property
     def num_bytes(self) -> int | None:

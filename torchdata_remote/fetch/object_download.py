@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-from collections import deque
 
 from ..core.options import StorageOptions
 from ..core.urls import RemoteUrl, redact
@@ -63,7 +62,7 @@ class ObjectDownload:
         self.start, self.stop = start, stop
         self.planned_bytes = self.first_byte = start - start % block
         self._last_byte = stop if stop is None else stop + -stop % block
-        self.parts: deque[Part] = deque()  # the first one is being consumed
+        self.parts: list[Part] = []  # the first one is being consumed
         self.started = start > 0 and self.size is not None and start >= self.size  # there is nothing to read
         self.closed = False
         self.error: BaseException | None = None  # raised in the consumer; final

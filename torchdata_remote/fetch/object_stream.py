@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from ..core.urls import redact
 from .scheduler import PartScheduler
 
+_NOTHING = memoryview(b"")
+
 
 class ObjectStream(io.BufferedIOBase):
     """Reads one object in order while it is downloaded. Not seekable.
@@ -30,16 +32,31 @@ class ObjectStream(io.BufferedIOBase):
         stop: the byte after the last one to read; ``None`` for the object's end.
     """
 
+    __slots__ = (
+        "_is_closed",
+        "_next_byte",
+        "_piece_bytes",
+        "_position",
+        "_released",
+        "_scheduler",
+        "_view",
+        "download",
+        "first_byte",
+        "last_byte",
+        "number",
+        "url",
+    )
+
     def __init__(
         self, scheduler: PartScheduler, url: str, number: int | None = None, start: int = 0, stop: int | None = None
     ) -> None:
-        self._released = True  # nothing to release if the URL cannot be opened
+        self._released, self._is_closed = True, False  # nothing to release if the URL cannot be opened
         self._scheduler, self.download = scheduler, scheduler.open(url, start, stop)
         self._released = False
         self.number = number
         self.url, self.first_byte, self.last_byte = self.download.url, start, stop
         self._piece_bytes = 0  # length of the current piece
-        self._view = memoryview(b"")  # the unread rest of the current piece
+        self._view = _NOTHING  # the unread rest of the current piece
         self._position = start
         self._next_byte = self.download.first_byte  # of the next piece: parts of checked blocks may begin before start
 
@@ -55,7 +72,7 @@ class ObjectStream(io.BufferedIOBase):
         return self._position
 
     def _check_open(self) -> None:
-        if self.closed:
+        if self._is_closed:
             raise ValueError(f"{redact(self.url)}: read from a closed stream.")
 
     def _advance(self) -> bool:
@@ -83,7 +100,7 @@ class ObjectStream(io.BufferedIOBase):
         """Yield the rest of the object in consecutive pieces of any length, without a copy."""
         self._check_open()
         while self._view or self._advance():
-            view, self._view = self._view, memoryview(b"")
+            view, self._view = self._view, _NOTHING
             self._position += len(view)
             if view:
                 yield view
@@ -143,9 +160,14 @@ class ObjectStream(io.BufferedIOBase):
     def _release(self) -> None:
         if not self._released:
             self._released = True
-            self._view = memoryview(b"")
+            self._view = _NOTHING
             self._scheduler.close_object(self.download)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the stream is closed."""
+        return self._is_closed
+
     def close(self) -> None:
+        self._is_closed = True  # a slot: that of the base class would be an entry of a dictionary for each object
         self._release()
-        super().close()

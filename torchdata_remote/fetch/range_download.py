@@ -5,7 +5,6 @@ Every response is validated, so that two versions of an object are never mixed.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
@@ -82,8 +81,8 @@ class RangeDownload:
         self._progress_timeout_s, self._clock = progress_timeout_s, clock
         self._at = self._progress_from = request.start
         self._version: ObjectVersion | None = None
-        self._other_versions: list[str] = []  # equal ones, in consecutive responses
-        self._damaged_blocks: set[int] = set()
+        self._other_versions: tuple[str, ...] = ()  # equal ones, in consecutive responses
+        self._damaged_blocks: frozenset[int] = frozenset()
         self._check: BlockCheck | None = None
         self._on_damage, self._dropped = on_damage, False  # whether a cache has dropped its bytes
 
@@ -91,9 +90,8 @@ class RangeDownload:
         """Whether all bytes have been received."""
         return self._version is not None and self._at == self._version.end
 
-    @property
-    def position(self) -> int:
-        """The next missing byte."""
+    def at(self) -> int:
+        """Return the next missing byte."""
         return self._at
 
     def take_progress(self) -> bool:
@@ -105,7 +103,8 @@ class RangeDownload:
     def attempt(self) -> Iterator[memoryview]:
         """Request the missing bytes once, and yield them as they are received."""
         answer = self._send()
-        with contextlib.closing(answer.chunks):
+        chunks = answer.chunks
+        try:
             self._require_same_version(answer)
             end = self._end(answer)
             if self._version is None:
@@ -116,6 +115,8 @@ class RangeDownload:
             elif self._version.etag is None:
                 self._version = self._version._replace(etag=answer.etag)
             yield from self._receive(answer, end)
+        finally:
+            chunks.close()
 
     def _size(self) -> int | None:
         return self.request.size if self._version is None else self._version.size
@@ -144,10 +145,10 @@ class RangeDownload:
         same_size = size is None or answer.total_bytes == size
         same_etag = etag is None or answer.etag is None or answer.etag == etag
         if same_size and same_etag:
-            self._other_versions = []
+            self._other_versions = ()
             return
         received = _shown(answer.total_bytes, answer.etag)
-        self._other_versions = [*(other for other in self._other_versions if other == received), received]
+        self._other_versions = (*(other for other in self._other_versions if other == received), received)
         if len(self._other_versions) == CHANGED_ANSWERS:
             raise self._changed(f"has {received}, where it had {_shown(size, etag)}")
         raise self._broken(f"asked for a version of {_shown(size, etag)}, got one of {received}")
@@ -174,24 +175,36 @@ class RangeDownload:
         return end
 
     def _receive(self, answer: Answer, end: int) -> Iterator[memoryview]:
+        """Yield the missing bytes; fail when fewer than ``PROGRESS_BYTES`` are received in ``progress_timeout_s``."""
         skip, dropped = self._at - answer.start, self._dropped
-        for chunk in self._in_time(answer.chunks):
-            piece = chunk[skip : skip + end - self._at]
-            skip = max(0, skip - len(chunk))
-            if piece:
-                yield from self._verified(piece)
+        began, num_bytes = self._clock(), 0
+        for chunk in answer.chunks:
+            length = len(chunk)
+            if skip or length > end - self._at:
+                piece = chunk[skip : skip + end - self._at]
+                skip = max(0, skip - length)
+            else:
+                piece = chunk
+            if not piece:
+                pass
+            elif self._check is None:
+                self._at += len(piece)
+                yield piece
+            else:
+                yield from self._verified(piece, self._check)
             if self._at == end or self._dropped != dropped:
                 return
+            num_bytes += length
+            elapsed_s = self._clock() - began
+            if num_bytes >= PROGRESS_BYTES:
+                began, num_bytes = self._clock(), 0
+            elif elapsed_s > self._progress_timeout_s:
+                raise self._broken(f"{num_bytes:,} bytes in {elapsed_s:.1f} s")
         if self._at < end:
             raise self._broken(f"the body ended at byte {self._at:,} of {end:,}")
 
-    def _verified(self, piece: memoryview) -> Iterator[memoryview]:
+    def _verified(self, piece: memoryview, check: BlockCheck) -> Iterator[memoryview]:
         """Advance by a piece, and yield the bytes that are verified."""
-        check = self._check
-        if check is None:
-            self._at += len(piece)
-            yield piece
-            return
         while piece:
             inside = piece[: check.block_end(self._at) - self._at]
             piece = piece[len(inside) :]
@@ -206,7 +219,7 @@ class RangeDownload:
 
     def _raise_damage(self) -> None:
         if self._at not in self._damaged_blocks:
-            self._damaged_blocks.add(self._at)
+            self._damaged_blocks |= {self._at}
             raise self._broken(f"the block at byte {self._at:,} does not match its checksum")
         url = redact(self.request.url)
         raise ShardCorruptError(
@@ -214,18 +227,6 @@ class RangeDownload:
             f"fetched again (etag {self.etag}). The object is damaged: write the shard again, or restore it.",
             url=url,
         )
-
-    def _in_time(self, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
-        """Fail when fewer than ``PROGRESS_BYTES`` are received in ``progress_timeout_s``."""
-        began, num_bytes = self._clock(), 0
-        for chunk in chunks:
-            yield chunk
-            num_bytes += len(chunk)
-            elapsed_s = self._clock() - began
-            if num_bytes >= PROGRESS_BYTES:
-                began, num_bytes = self._clock(), 0
-            elif elapsed_s > self._progress_timeout_s:
-                raise self._broken(f"{num_bytes:,} bytes in {elapsed_s:.1f} s")
 
     def _broken(self, how: str) -> TransientStorageError:
         url = redact(self.request.url)

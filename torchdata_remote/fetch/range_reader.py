@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 
 from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy
@@ -53,7 +52,7 @@ def read_range(
     download = RangeDownload(source, request, policy.progress_timeout_s, on_found, clock, on_damage)
     while not download.complete():
         try:
-            with in_flight.permit(), attempts.watch(request.url, lambda: download.position), _counted(download):
+            with in_flight.permit(), attempts.watch(request.url, download.at), _Counted(download):
                 yield from download.attempt()
         except TransientStorageError as error:  # noqa: PERF203  # a request costs a thousand times more
             if error.overloaded:
@@ -71,14 +70,19 @@ def read_range(
             raise _with_context(error, download, attempts) from error
 
 
-@contextlib.contextmanager
-def _counted(download: RangeDownload) -> Iterator[None]:
-    """Count the block as one request."""
-    began_s, began_at = time.perf_counter(), download.position
-    try:
-        yield
-    finally:
-        FETCH.worked(began_s, max(0, download.position - began_at), requests=1)
+class _Counted:
+    """Counts the block as one request."""
+
+    __slots__ = ("_began_at", "_began_s", "_download")
+
+    def __init__(self, download: RangeDownload) -> None:
+        self._download, self._began_at, self._began_s = download, download.at(), time.perf_counter()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        FETCH.worked(self._began_s, max(0, self._download.at() - self._began_at), requests=1)
 
 
 def _with_context(error: StorageError, download: RangeDownload, attempts: Attempts) -> StorageError:

@@ -7,9 +7,9 @@ fetched, being fetched, or next in the queue, and the source of URLs is only rea
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from functools import partial
 
 from ..core.stats.counters import FETCH
@@ -44,6 +44,7 @@ class PartScheduler:
         self._unasked: dict[ObjectDownload, None] = {}  # those of unknown size without a request
         self._being_read: dict[ObjectDownload, None] = {}  # in order; includes completely planned ones
         self._waiting_for_room = 0  # unplanned objects that the memory budget holds back; counted to 4
+        self.num_waits = 0  # of the consumer, for bytes that had not arrived
         self._users = 1  # the owner, and every open object
         self._pid = os.getpid()
 
@@ -88,6 +89,7 @@ class PartScheduler:
                 if not download.parts:
                     return None
                 part = download.parts[0]
+            self.num_waits += part.pieces.empty()
             with FETCH.waiting():
                 piece = next_item(part.pieces)
             if piece is not None:
@@ -106,7 +108,7 @@ class PartScheduler:
         part = download.parts[0]
         self._release_bytes(part, num_bytes)
         if part.reserved_bytes == 0:
-            download.parts.popleft()
+            del download.parts[0]
         self._plan_ahead()
 
     def close_object(self, download: ObjectDownload) -> None:
@@ -185,7 +187,7 @@ class PartScheduler:
         part = download.plan(self._part_bytes[download.mapped])
         self._reserved_bytes += part.reserved_bytes
         try:
-            self._pool.submit(self._fetch, download, part, on_dropped=lambda error: self._fetch(download, part, error))
+            self._pool.submit(self._fetch, download, part, on_dropped=None)
         except PoolClosedError as error:
             part.error = error
             part.pieces.put(None)
@@ -197,9 +199,8 @@ class PartScheduler:
         try:
             if dropped is not None:
                 raise dropped
-            on_version = partial(self._update_plan, download, part)
-            with contextlib.closing(self.read_range(download, part.start, part.end, on_version)) as pieces:
-                at = part.start
+            at, on_version = part.start, partial(self._update_plan, download, part)
+            with closing(self.read_range(download, at, part.end, on_version)) as pieces:
                 while not download.closed and (piece := next(pieces, None)) is not None:
                     download.keep(at, piece)
                     at += len(piece)
@@ -230,9 +231,12 @@ class PartScheduler:
             self.options.retry,
             in_flight=self._session.in_flight,
             on_found=on_version,
-            sleep=lambda seconds: self._pool.sleep(seconds, is_closed=lambda: download.closed),
+            sleep=partial(self._sleep, download),
             on_damage=download.distrust_cache,
         )
+
+    def _sleep(self, download: ObjectDownload, seconds: float) -> None:
+        self._pool.sleep(seconds, is_closed=lambda: download.closed)
 
     def _update_plan(self, download: ObjectDownload, part: Part, version: ObjectVersion) -> None:
         if (version.size, version.etag, version.end) == (download.size, download.etag, part.end):

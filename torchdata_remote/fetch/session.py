@@ -101,6 +101,11 @@ class ActiveSession:
             self._num_lanes += 1
             return True
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the threads of this process outlive the last lane."""
+        return self.kept and not self.pool.closed and os.getpid() == self._pid
+
     def open_no_more(self) -> None:
         """Record that a lane opens no more objects. Safe in a finalizer."""
         self._lock.settle(_Event.OPENS_NO_MORE)
@@ -149,6 +154,8 @@ class FetchSession:
     def __init__(self, options: FetchOptions, storage_options: StorageOptions, num_lanes: int = 1) -> None:
         self.options, self.storage_options, self.num_lanes = options, storage_options, num_lanes
         self._running: ActiveSession | None = None
+        # Whether this package reads local files, and not fsspec; ``None`` before one was read
+        self.reads_local_files: bool | None = None
 
     def start(self) -> ActiveSession:
         """Return the running session with one more lane."""
@@ -161,6 +168,8 @@ class FetchSession:
 
     def keep(self) -> None:
         """Keep threads and connections between passes in this process, until this object is collected."""
+        if self._running is not None and self._running.is_kept:
+            return
         running = self.start()
         if not running.kept:
             running.kept = True

@@ -18,6 +18,10 @@ from .scheduler import PartScheduler
 from .session import FetchSession
 from .unordered_scheduler import UnorderedScheduler
 
+# Opened before the first one is handed out. A pass that needs more has them within a few round trips. Many requests at
+# once would all be answered at once, and hundreds of threads would wait for Python's lock
+_FIRST_OBJECTS = 128
+_MORE_AHEAD = 4  # for each object that is waited for; one for each other
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
 
 StreamsState = dict[str, Any]  # "next": number of the next object; "again": [number, first byte] of earlier ones
@@ -53,7 +57,8 @@ def _fetch(source: Iterator[Numbered], session: FetchSession) -> Generator[tuple
     ahead: dict[ObjectDownload, tuple[str, ObjectStream]] = {}  # opened and not handed out, in order
     try:
         ended: Exception | None = None
-        num_ahead, most_ahead = 2 * options.max_in_flight, _OBJECTS_AHEAD * options.max_in_flight
+        num_ahead, num_waits = min(2 * options.max_in_flight, _FIRST_OBJECTS), 0
+        most_ahead = _OBJECTS_AHEAD * options.max_in_flight
         while True:
             while ended is None and (not ahead or (len(ahead) < num_ahead and scheduler.has_room())):
                 try:
@@ -62,7 +67,8 @@ def _fetch(source: Iterator[Numbered], session: FetchSession) -> Generator[tuple
                     ahead[stream.download] = url, stream
                 except Exception as error:  # noqa: BLE001, PERF203  # earlier objects are handed out first
                     ended = error
-            num_ahead = min(num_ahead + 1, most_ahead)  # gradually, so that the first object is not delayed
+            has_waited, num_waits = scheduler.num_waits > num_waits, scheduler.num_waits
+            num_ahead = min(num_ahead + (_MORE_AHEAD if has_waited else 1), most_ahead)
             if ahead:
                 FETCH.add(items=1)
                 yield ahead.pop(scheduler.next_object(ahead))

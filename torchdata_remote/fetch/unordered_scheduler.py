@@ -37,6 +37,7 @@ class UnorderedScheduler(PartScheduler):
         self._require_own_process("this pass")
         with self._lock:
             self._release_oldest_if_stuck()
+        self.num_waits += self._ready.empty()
         with FETCH.waiting():
             return next_item(self._ready)
 

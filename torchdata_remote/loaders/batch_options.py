@@ -8,7 +8,6 @@ import torch
 from torch.utils.data import get_worker_info
 
 from ..core.frameworks.batch_rows import BatchRows
-from ..core.frameworks.collating import collate_samples
 from ..core.iter_datapipe import IterDataPipe
 from ..pipes.base.chain import all_pipes
 
@@ -32,11 +31,11 @@ class BatchOptions:
         """The options of a loader.
 
         Args:
-            loader: of torch, with its ``batch_size``, ``collate_fn`` and ``pin_memory``.
+            loader: with its ``batch_size``, ``collate_fn`` (a :class:`LoaderCollate`) and ``pin_memory``.
             num_threads: that it gives to its pipes.
             to_gpu: whether it copies batches to a GPU.
         """
-        rows_of = loader.batch_size if loader.collate_fn is collate_samples else None
+        rows_of = loader.batch_size if loader.collate_fn.takes_rows else None
         return cls(num_threads=num_threads, rows_of=rows_of, pin_memory=loader.pin_memory or to_gpu)
 
     def apply(self, pipe: IterDataPipe[Any]) -> None:

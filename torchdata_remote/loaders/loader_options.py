@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, default_convert
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from ..core.arguments import check
 from ..core.arguments.calls import unknown_option
 from ..core.arguments.loader_options import check_start_method, converted
+from ..core.frameworks.collating import LoaderCollate
 
 _MAX_BATCH_SIZE = 10_000_000  # 80 MB for the list, and half a second
 
@@ -67,7 +68,9 @@ def torchdata_options(dataset: object, options: dict[str, Any]) -> dict[str, Any
                 "batch_size=None for single ones."
             )
         )
-    return options
+    # 1 is torch's default
+    torchs = default_convert if options.get("batch_size", 1) is None else default_collate
+    return {**options, "collate_fn": LoaderCollate(options.get("collate_fn") or torchs)}
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+
 from ..core.notices.progress_bar import first_awaited, waiting
 from ..core.processes.main_guard import is_forking, name_missing_guard, require_main_guard
 from ..core.processes.worker_errors import with_clear_errors
@@ -27,6 +29,12 @@ def started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     Raises:
         WorkerStartError: if workers would start workers, or the chain cannot be sent to them.
     """
+    # The loader's generator is of the CPU, and torch draws seeds on its default device
+    with torch.device("cpu"):
+        return _started(loader, start)
+
+
+def _started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     if loader.num_workers == 0 or is_forking(loader.multiprocessing_context):
         return start()
     require_main_guard()

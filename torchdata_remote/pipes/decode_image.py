@@ -11,16 +11,18 @@ import torch
 from ..core.arguments import check
 from ..core.arguments.amounts import seed_of
 from ..core.frameworks.batch_rows import BatchRows
+from ..core.frameworks.plain_tensors import new_tensor
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
 from ..errors import MissingMemberError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.decoders._failure import decode_error
 from ..formats.sample import KEY, Sample, describe, require_sample, sample_url
+from .base.calls import works_ahead
 from .base.epochs import EpochPipe
-from .base.image_options import image_tensors
+from .base.image_options import RATIO, SCALE, image_tensors, member_names
 from .base.image_tensors import ImageTensors
-from .base.threaded import ThreadedMap, works_ahead
+from .base.threaded import ThreadedMap
 
 
 class _Task(NamedTuple):
@@ -43,11 +45,11 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
     Images become RGB, 8 bits per channel, as :func:`decoders.rgb` makes them: gray, palette, CMYK and 16-bit images are
     converted, alpha is dropped, EXIF orientation is not applied. JPEGs are decoded by simplejpeg if it is installed
     (``pip install 'torchdata_remote[turbo]'``), else by Pillow, to the same pixels. Where simplejpeg decodes, it stops
-    below the crop, so damage further down is not noticed. An image at least twice as large as needed is decoded at a
-    half, a quarter or an eighth of its size. Resizing is bilinear with antialiasing.
+    below the crop. Damage in the middle of a JPEG is noticed only if Pillow refuses the file. An image at least twice
+    as large as needed is decoded at a half, a quarter or an eighth of its size. Resizing is bilinear with antialiasing.
 
-    Compared with Pillow's ``crop`` and ``resize``, no value of 0 to 255 differs by more than 1, nor by 0.25 on average.
-    Where the scale is reduced, the edges of a crop are rounded to pixels of that scale, and values of photographs
+    Compared with Pillow's ``crop`` and ``resize``, no value of 0 to 255 differs by more than 1 at full scale. Where the
+    scale is reduced, the edges of a crop are rounded to pixels of that scale, and values of photographs
     differ by about 3 on average.
 
     Args:
@@ -56,8 +58,8 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         crop: ``"random"`` shows a random part, for training. ``"center"`` resizes the shorter side to ``resize`` and
             shows the middle, for evaluation. ``None`` shows all, and does not keep the aspect ratio.
         resize: shorter side in pixels before the crop in the middle; ``None`` for 8/7 of the size, 256 for 224.
-        scale: share of the area that a random crop has, at least and at most.
-        ratio: width / height of a random crop, at least and at most.
+        scale: share of the area that a random crop has, at least and at most: from 1e-6 to 1.
+        ratio: width / height of a random crop, at least and at most: from 0.001 to 1000.
         flip: probability of a horizontal flip; ``None`` for 0.5 with ``crop="random"``, else 0.
         dtype: ``torch.float32``, ``torch.float16`` or ``torch.bfloat16``, normalised; ``torch.uint8`` for 0 to 255,
             to be normalised on the GPU.
@@ -74,7 +76,7 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
 
     Raises:
         DecodeError: names member, sample and shard; the decoder's own error is its ``__cause__``. Also for more than
-            ``decoders.MAX_PIXELS`` pixels.
+            ``decoders.MAX_PIXELS`` pixels, of the file or while it is resized.
         MissingMemberError: names the sample, the requested members and the existing ones.
 
     Example:
@@ -94,8 +96,8 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         *,
         crop: Literal["random", "center"] | None = "random",
         resize: int | None = None,
-        scale: Sequence[float] = (0.08, 1.0),
-        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        scale: Sequence[float] = SCALE,
+        ratio: Sequence[float] = RATIO,
         flip: float | None = None,
         dtype: torch.dtype = torch.float32,
         mean: float | Sequence[float] | None = None,
@@ -120,10 +122,7 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
             std=std,
             layout=layout,
         )
-        self._members = check.text("members", members, example="jpg;png")
-        self._names = [name.strip() for name in self._members.split(";") if name.strip()]
-        if not self._names:
-            raise check.marked(ValueError(f"members must name one, such as 'jpg;png', got {members!r}."))
+        self._members, self._names = members, member_names(members)
         self.seed = seed_of(seed)
         self._rows: BatchRows | None = None
 
@@ -149,7 +148,7 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
             )
         shape, dtype = self._tensors.shape, self._tensors.dtype
         if self._rows is None:
-            return _Task(item, name, torch.empty(shape, dtype=dtype))
+            return _Task(item, name, new_tensor(shape, dtype))
         return _Task(item, name, self._rows.take(shape, dtype, member=self._members))
 
     def function_of_pass(self) -> Callable[[Any], Sample]:

@@ -12,7 +12,8 @@ from ..fetch.listing.source_argument import pipe_of
 from ..formats.decoders import DEFAULT_DECODERS, Decoder, checked_decoders
 from ..formats.decoders._failure import decode_error
 from ..formats.sample import Sample, require_sample
-from .base.threaded import ThreadedMap, works_ahead
+from .base.calls import works_ahead
+from .base.threaded import ThreadedMap
 
 
 @functional_datapipe("decode_sample")

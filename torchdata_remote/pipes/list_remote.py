@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 from ..core.arguments import check
@@ -11,6 +12,7 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import RetryPolicy, StorageOptions, policy_of
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.urls import RemoteUrl
+from ..fetch.listing.lookups import with_lookups
 from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.listing.sources import list_source
 from .base.split_guard import SplitReader, require_split
@@ -34,9 +36,10 @@ class ListRemote(SplitReader[RemoteUrl]):
     ``s3://b/what[?]/``. A :class:`RemoteUrl` is never a pattern.
 
     The objects of a source are sorted by path (by code points), and the sources keep their order, so the listing is
-    the same in all processes. Objects are yielded while later pages of the listing are requested. Directory markers
-    are dropped. Sources that overlap or are repeated yield their objects repeatedly. (A manifest that has a shard twice
-    is refused.)
+    the same in all processes. Objects are yielded while later pages of the listing are requested. Sources that name one
+    object are looked up by one request each, up to 16 at a time, and a ``RemoteUrl`` with its size by none. Directory
+    markers are dropped. Sources that overlap or are repeated yield their objects repeatedly. (A manifest that has a
+    shard twice is refused.)
 
     Args:
         source_datapipe: source URLs (str, or ``os.PathLike``). A bare local path becomes a ``file://`` URL.
@@ -87,12 +90,15 @@ class ListRemote(SplitReader[RemoteUrl]):
     def __iter__(self) -> Iterator[RemoteUrl]:
         end_worker_with_trainer()
         require_split(self, lists_only=True)
-        for url in self.source_datapipe:
-            yield from list_source(
-                url_of(url, of="list_remote"),
-                pattern=self.pattern,
-                recursive=self.recursive,
-                match_named=self.match_named,
-                options=self._storage_options,
-                retry=self._retry,
-            )
+        urls = (url_of(url, of="list_remote") for url in self.source_datapipe)
+        with closing(with_lookups(urls, self._storage_options, self._retry)) as sources:
+            for url, lookup in sources:
+                yield from list_source(
+                    url,
+                    pattern=self.pattern,
+                    recursive=self.recursive,
+                    match_named=self.match_named,
+                    options=self._storage_options,
+                    retry=self._retry,
+                    lookup=lookup,
+                )

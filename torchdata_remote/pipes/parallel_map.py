@@ -35,8 +35,9 @@ class ParallelMap(ThreadedMap[U]):
         source_datapipe: any items.
         function: called with an item; what it returns is handed out. With ``DataLoader`` workers that are spawned, it
             has to be a function of a module.
-        num_threads: that call it. 0 calls it in the thread that iterates, and takes nothing ahead. ``None`` for those
-            that the loader gives, as ``thread_loader`` does, or 0. Each worker of a ``DataLoader`` has as many.
+        num_threads: that call it. The thread that iterates calls it as well, with an item that it needs and that none
+            of them has begun. 0 calls it in that thread only, and takes nothing ahead. ``None`` for those that the
+            loader gives, as ``thread_loader`` does, or 0. Each worker of a ``DataLoader`` has as many.
         max_ahead: number of items that are taken from the source before they are asked for, which bounds the memory.
             ``None`` for twice the threads. The streams of a ``Resumable`` in one process share it; each has one at
             least.

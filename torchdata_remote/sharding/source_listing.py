@@ -22,6 +22,7 @@ from ..formats.sample_index import index_url
 from ..storage import open_store
 
 _BESIDE = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
+_BESIDE_ENDINGS = (".json", index_url(""))
 
 
 class Listing(NamedTuple):
@@ -127,6 +128,8 @@ def _listed(source: str, pattern: str | None, options: StorageOptions, retry: Re
 
 def _may_be_companion(url: str) -> bool:
     """Whether it may be one of the objects beside shards."""
+    if not url.endswith(_BESIDE_ENDINGS):  # most files
+        return False
     name = url.rpartition("/")[2]
     return name in _BESIDE or LATER_PROVENANCE.fullmatch(name) is not None or name.endswith(index_url(""))
 

@@ -6,7 +6,17 @@ from .listing.pages import list_prefix, list_tables
 from .local.names import PARTIAL_SUFFIX, broken_link, broken_link_error, is_internal_name, symlink_error
 from .local.store import LocalStore, version_of
 from .option_names import check_options
-from .protocol import Answer, Entry, FolderStore, ObjectWriter, Page, RangeNotSatisfiableError, Store, single_chunk
+from .protocol import (
+    Answer,
+    Entry,
+    FolderStore,
+    KeyStore,
+    ObjectWriter,
+    Page,
+    RangeNotSatisfiableError,
+    Store,
+    single_chunk,
+)
 from .registry import Connection, open_store, publish, read_whole
 
 __all__ = [
@@ -16,6 +26,7 @@ __all__ = [
     "Entry",
     "EntryTable",
     "FolderStore",
+    "KeyStore",
     "LocalStore",
     "ObjectWriter",
     "Page",

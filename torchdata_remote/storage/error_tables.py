@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from urllib3.exceptions import HTTPError, LocationParseError
-
 from ..core.arguments.suggestions import did_you_mean
 from ..core.urls import redact
 from ..errors import AccessDeniedError, ObjectNotFoundError, RemoteDataError, StorageError, UrlError
@@ -37,6 +35,7 @@ def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Excep
     """Convert an error of botocore."""
     from botocore import exceptions as boto  # here: importing botocore costs a tenth of a second
     from botocore.parsers import ResponseParserError
+    from urllib3.exceptions import HTTPError
 
     shown = redact(url)
     if isinstance(error, boto.ClientError):
@@ -99,6 +98,8 @@ def from_obstore(error: Exception, url: str) -> Exception:
 
 def from_urllib3(error: Exception, url: str) -> Exception:
     """Convert an error of urllib3. Queries are cut from its message."""
+    from urllib3.exceptions import HTTPError, LocationParseError  # here: as above
+
     if isinstance(error, LocationParseError):
         return UrlError(f"{redact(url)}: not an HTTP URL.", url=redact(url))
     if isinstance(error, HTTPError):

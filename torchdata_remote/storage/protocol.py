@@ -147,6 +147,14 @@ class Store(Protocol):
 
 
 @runtime_checkable
+class KeyStore(Store, Protocol):
+    """A store of keys, where an object and objects below a folder of the same name may exist together."""
+
+    def list_first(self, prefix: str, limit: int) -> Page:
+        """List at most ``limit`` of the objects that begin with ``prefix``, in one request."""
+
+
+@runtime_checkable
 class FolderStore(Store, Protocol):
     """A store with folders, which may be empty, and with listings that start after any path.
 

@@ -27,18 +27,15 @@ from typing import NamedTuple
 
 from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
-from ..core.urls import HTTP, LOCAL, S3, join_url, redact, split_url
+from ..core.urls import DATASETS, HTTP, LOCAL, S3, join_url, redact, split_url
 from ..errors import StorageError, UrlError
 from . import obstore_reader
-from .dataset_service.store import DATASETS, DatasetsStore
-from .http_store import HttpStore
 from .local.store import LocalStore
 from .option_names import require_known_options
 from .option_values import require_certificate_files
 from .protocol import Store
 from .s3.fallback_credentials import without_fallback
 from .s3.settings import s3_settings
-from .s3.store import S3Store
 
 _log = logging.getLogger("torchdata_remote")
 
@@ -132,7 +129,10 @@ def read_whole(url: str, options: StorageOptions, retry: RetryPolicy, *, by_obst
 
 
 def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:
-    """Return a store, and which library reads it and why."""
+    """Return a store, and which library reads it and why.
+
+    The stores that need urllib3 are imported here: it takes as long as NumPy, and local files do not need it.
+    """
     backend, read_timeout_s = connection
     automatic, chosen = backend is Backend.AUTOMATIC, f"backend={backend.value!r}"
     if backend is Backend.FSSPEC:
@@ -140,6 +140,8 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
     if scheme in S3:
         settings = s3_settings(options, read_timeout_s)
         if settings is not None:
+            from .s3.store import S3Store
+
             by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="botocore")
             return S3Store(bucket, settings, read_by_obstore=by_obstore), reason
         if automatic:
@@ -148,9 +150,13 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
                 scheme, bucket, options, read_timeout_s
             ), f"s3fs (an option of {options!r} has no translation)"
     elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
+        from .http_store import HttpStore
+
         by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="urllib3")
         return HttpStore(scheme, bucket, read_timeout_s, read_by_obstore=by_obstore), reason
     elif scheme == DATASETS and backend is not Backend.BOTOCORE:
+        from .dataset_service.store import DatasetsStore
+
         by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="urllib3")
         return DatasetsStore(bucket, options, read_timeout_s, read_by_obstore=by_obstore), reason
     elif automatic and scheme in LOCAL and not options:

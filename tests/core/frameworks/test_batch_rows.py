@@ -6,15 +6,16 @@ import gc
 import pickle
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from torchdata_remote.core.frameworks.batch_rows import BatchRows, Memory, stack_rows
-from torchdata_remote.core.frameworks.collating import collate_samples
+from torchdata_remote.core.frameworks import batch_rows, plain_tensors
+from torchdata_remote.core.frameworks.batch_rows import BatchRows, Memory
+from torchdata_remote.core.frameworks.collating import LoaderCollate, collate_samples
 
 DTYPES = [torch.uint8, torch.float32, torch.float16, torch.bfloat16]
 
@@ -23,33 +24,152 @@ def filled(rows: BatchRows, count: int, dtype: torch.dtype = torch.uint8, **opti
     return [rows.take((2, 3), dtype, **options).fill_(at) for at in range(count)]
 
 
-def is_view(batch: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
-    return [row.data_ptr() for row in batch] == [tensor.data_ptr() for tensor in tensors]
+def places(tensors: list[torch.Tensor]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def batch_of(samples: list[Any]) -> Any:
+    """As a loader makes it, whose fetcher drops the list."""
+    return LoaderCollate(collate_samples)(samples)
+
+
+def is_block(batch: torch.Tensor, of_rows: list[int]) -> bool:
+    """Whether the batch is the memory of its rows; the last one has memory of its own."""
+    return places(list(batch))[:-1] == of_rows[:-1]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("memory", ["process", "shared"])
 def test_rows_in_order_are_a_batch_without_a_copy(memory: Memory, dtype: torch.dtype) -> None:
-    """Whole blocks, and the beginning of a block for the last batch of an epoch."""
+    """But for the last row, to which the chain still refers."""
     rows = BatchRows(4, memory)
-    tensors = filled(rows, 10, dtype)
-    for begin, end in ((0, 4), (4, 8), (8, 10)):
-        batch = rows.stack(tensors[begin:end])
-        assert is_view(batch, tensors[begin:end])
-        assert batch.shape == (end - begin, 2, 3)
-        assert batch.dtype == dtype
-        assert batch[:, 0, 0].tolist() == list(range(begin, end))
+    for _ in range(2):
+        tensors = filled(rows, 4, dtype)
+        last, of_rows = tensors[-1], places(tensors)
+        batch = batch_of(tensors)
+        assert is_block(batch, of_rows)
+        assert (batch.shape, batch.dtype) == ((4, 2, 3), dtype)
+        assert batch[:, 0, 0].tolist() == list(range(4))
         is_shared: Any = batch.is_shared
         assert is_shared() == (memory == "shared")
+        batch.fill_(9)
+        assert last.tolist() == [[3] * 3] * 2
+
+
+def test_a_partial_batch_is_a_copy() -> None:
+    """It would keep the memory of a whole block, which ``torch.save`` writes."""
+    batch = batch_of(filled(BatchRows(64), 3))
+    assert batch.untyped_storage().nbytes() == 3 * 6
+
+
+HOLDING: dict[str, Callable[[torch.Tensor], Any]] = {
+    "row": lambda row: row,
+    "view": lambda row: row[0],
+    "array": lambda row: row.numpy(),
+    "array of a view": lambda row: row[1:].numpy()[..., ::2],
+    "detached": lambda row: row.detach(),
+    "storage": lambda row: row.untyped_storage(),
+    "dlpack": lambda row: row.__dlpack__(),
+}
+
+
+@pytest.mark.parametrize("holding", HOLDING.values(), ids=HOLDING)
+def test_a_change_of_a_batch_does_not_change_rows_that_are_held(holding: Callable[[torch.Tensor], Any]) -> None:
+    """A function of the chain may keep samples, such as those that it mixes with the next ones."""
+    rows = BatchRows(4)
+    tensors = filled(rows, 4)
+    held, begin = holding(tensors[1]), tensors[0].data_ptr()
+    batch = batch_of(tensors)
+    assert batch[:, 0, 0].tolist() == [0, 1, 2, 3]
+    assert not begin <= batch.data_ptr() < begin + 24
+    del held
+    tensors = filled(BatchRows(4), 4)
+    begin = tensors[0].data_ptr()
+    assert batch_of(tensors).data_ptr() == begin
+
+
+def test_batches_are_copies_where_torch_does_not_count_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of the count is no public one; later versions of torch may have it at the storage."""
+    monkeypatch.delattr(torch._C, "_storage_Use_Count")
+    tensors = filled(BatchRows(4), 4)
+    begin = tensors[0].data_ptr()
+    batch = batch_of(tensors)
+    assert batch[:, 0, 0].tolist() == [0, 1, 2, 3]
+    assert batch.data_ptr() != begin
+    monkeypatch.setattr(torch.UntypedStorage, "_use_count", lambda storage: 2, raising=False)
+    tensors = filled(BatchRows(4), 4)
+    begin = tensors[0].data_ptr()
+    assert (batch_of(tensors).data_ptr() == begin) == plain_tensors.is_only_user(torch.empty(1))
+
+
+def test_rows_behind_a_filter_are_single_tensors() -> None:
+    """Each that is left would keep the memory of a batch."""
+    rows = BatchRows(8)
+    kept = [rows.take((1000,), torch.uint8) for _ in range(64)][::8]
+    gc.collect()
+    kept += [rows.take((1000,), torch.uint8) for _ in range(16)]
+    assert {row.untyped_storage().nbytes() for row in kept[8:]} == {1000}
+    rows.restart()
+    assert rows.take((1000,), torch.uint8).untyped_storage().nbytes() == 8000
+
+
+def test_rows_that_are_kept_are_single_tensors() -> None:
+    """Their batches are copies, so that blocks save nothing."""
+    rows, kept = BatchRows(4), []
+    for _ in range(3):
+        tensors = filled(rows, 4)
+        kept += tensors
+        batch_of(tensors)
+    assert kept[-1].untyped_storage().nbytes() == kept[-2].untyped_storage().nbytes() == 6
+
+
+def test_a_batch_that_exceeds_the_bound_has_no_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch size may exceed the number of samples by far."""
+    rows = BatchRows(100_000)
+    tensors = [rows.take((3, 224, 224), torch.float32) for _ in range(2)]
+    assert [tensor.untyped_storage().nbytes() for tensor in tensors] == [4 * 3 * 224 * 224] * 2
+    monkeypatch.setattr(batch_rows, "MAX_BLOCK_BYTES", 24)
+    assert BatchRows(4).take((6,), torch.uint8).untyped_storage().nbytes() == 24
+    assert BatchRows(4).take((7,), torch.uint8).untyped_storage().nbytes() == 7
+
+
+def test_rows_are_ordinary_tensors_in_memory() -> None:
+    """In whatever mode, and with whatever default device, they are taken and collated."""
+    with torch.inference_mode(), torch.device("meta"):
+        for memory in ("process", "shared"):
+            rows = BatchRows(2, memory)
+            for _ in range(2):
+                samples = [
+                    (rows.take((3,), torch.float32).fill_(at), torch.ones(1 << 20, device="cpu")) for at in (0, 1)
+                ]
+                batch, large = batch_of(samples)
+                assert not batch.is_inference()
+                assert not large.is_inference()
+                assert (batch.device.type, large.device.type) == ("cpu", "cpu")
+    weight = torch.ones(3, requires_grad=True)
+    (batch * weight).sum().backward()
+    assert weight.grad is not None
+
+
+def test_a_stop_iteration_of_collate_fn_is_an_error() -> None:
+    """It would end the pass as if there were no more samples."""
+
+    def stop(batch: list[Any]) -> Any:
+        return next(iter(()))
+
+    with pytest.raises(RuntimeError, match="collate_fn raised StopIteration"):
+        LoaderCollate(stop)([1])
 
 
 @pytest.mark.parametrize(
-    "chosen", [[0, 2], [1, 0], [0, 0], [3, 4], [0, 1, 2, 3, 4]], ids=["gap", "order", "twice", "blocks", "longer"]
+    "chosen",
+    [[0, 2, 3, 4], [1, 0, 2, 3], [0, 0, 1, 2], [1, 2, 3, 4], [0, 1, 2, 3, 4], [0, 1, 2]],
+    ids=["gap", "order", "twice", "blocks", "longer", "shorter"],
 )
 def test_other_rows_are_copied(chosen: list[int]) -> None:
     """The batch has the right content, and memory of its own."""
     tensors = filled(BatchRows(4), 8)
-    batch = stack_rows([tensors[at] for at in chosen])
+    batch = batch_of([tensors[at] for at in chosen])
     assert torch.equal(batch, torch.stack([tensors[at] for at in chosen]))
     assert not {row.data_ptr() for row in batch} & {tensor.data_ptr() for tensor in tensors}
 
@@ -57,18 +177,18 @@ def test_other_rows_are_copied(chosen: list[int]) -> None:
 def test_tensors_of_others_are_copied() -> None:
     """Also consecutive rows of a user's tensor, which a change of the batch must not change."""
     data = torch.arange(12).reshape(4, 3)
-    batch = stack_rows(list(data))
+    batch = batch_of(list(data))
     batch.zero_()
     assert data.sum() == 66
     rows = BatchRows(2)
     mixed = [rows.take((3,), torch.int64).fill_(1), data[0]]
-    assert stack_rows(mixed).tolist() == [[1, 1, 1], [0, 1, 2]]
+    assert batch_of(mixed).tolist() == [[1, 1, 1], [0, 1, 2]]
 
 
 def test_a_second_batch_of_the_same_rows_is_a_copy() -> None:
     """No two batches share memory."""
     tensors = filled(BatchRows(2), 2)
-    first, second = stack_rows(tensors), stack_rows(tensors)
+    first, second = batch_of([*tensors]), batch_of(tensors)
     first.fill_(9)
     assert second[:, 0, 0].tolist() == [0, 1]
 
@@ -85,17 +205,19 @@ def test_rows_that_were_given_other_memory_are_copied() -> None:
         for tensor in tensors:
             change(tensor)
         expected = torch.stack(tensors)
-        assert torch.equal(stack_rows(tensors), expected)
-        assert expected.requires_grad == stack_rows(tensors).requires_grad
+        batch = batch_of(tensors)
+        assert torch.equal(batch, expected)
+        assert expected.requires_grad == batch.requires_grad
 
 
 def test_members_of_equal_shape_have_blocks_of_their_own() -> None:
     """Each member of a sample becomes a batch without a copy."""
     rows = BatchRows(3)
     samples = [{name: rows.take((2,), torch.uint8, member=name) for name in ("left", "right")} for _ in range(3)]
-    batch = collate_samples(samples)
+    of_rows = {name: places([sample[name] for sample in samples]) for name in ("left", "right")}
+    batch = batch_of(samples)
     for name in ("left", "right"):
-        assert is_view(batch[name], [sample[name] for sample in samples])
+        assert is_block(batch[name], of_rows[name])
 
 
 def test_restart_begins_a_new_block() -> None:
@@ -104,7 +226,8 @@ def test_restart_begins_a_new_block() -> None:
     filled(rows, 3)
     rows.restart()
     tensors = filled(rows, 4)
-    assert is_view(stack_rows(tensors), tensors)
+    of_rows = places(tensors)
+    assert is_block(batch_of(tensors), of_rows)
 
 
 def test_memory_is_used_again_once_its_last_tensor_is_freed() -> None:
@@ -112,7 +235,7 @@ def test_memory_is_used_again_once_its_last_tensor_is_freed() -> None:
     rows = BatchRows(2)
 
     def batch() -> torch.Tensor:
-        return stack_rows(filled(rows, 2))
+        return cast(torch.Tensor, batch_of(filled(rows, 2)))
 
     keeping: list[Callable[[torch.Tensor], Any]] = [
         lambda made: made,
@@ -134,7 +257,7 @@ def test_memory_is_used_again_once_its_last_tensor_is_freed() -> None:
 def test_memory_outlives_the_object_it_was_taken_from() -> None:
     """A batch stays valid after its loader is gone."""
     rows = BatchRows(2)
-    kept = stack_rows(filled(rows, 2))
+    kept = batch_of(filled(rows, 2))
     del rows
     gc.collect()
     assert kept[:, 1, 2].tolist() == [0, 1]
@@ -167,7 +290,8 @@ def test_collate_samples_agrees_with_torch(seen: bool) -> None:
         for at in range(3)
     ]
     expected = default_collate(samples)
-    batch = collate_samples(samples)
+    assert torch.equal(collate_samples(samples)["jpg"], expected["jpg"])
+    batch = batch_of(samples)
     assert batch.keys() == expected.keys()
     assert torch.equal(batch["jpg"], expected["jpg"])
     assert torch.equal(batch["cls"], expected["cls"])
@@ -177,7 +301,7 @@ def test_collate_samples_agrees_with_torch(seen: bool) -> None:
 def test_a_collate_function_that_was_registered_for_tensors_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's map of types can be extended."""
     monkeypatch.setitem(default_collate_fn_map, torch.Tensor, lambda batch, *, collate_fn_map=None: len(batch))
-    assert collate_samples(filled(BatchRows(2), 2)) == 2
+    assert batch_of(filled(BatchRows(2), 2)) == 2
 
 
 def test_it_pickles_without_its_memory() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -194,6 +195,15 @@ def test_every_flipped_bit_under_a_fitting_checksum_is_taken_the_same(start: int
     others = [i for i in range(BLOCK) if not 148 <= i < 156]
     num_whole = _assert_same(repaired(_flipped(MIXED, start + i, bit)) for i in others for bit in range(8))
     assert num_whole > 3000, "most bits change no more than a name, a time or an owner"
+
+
+@pytest.mark.parametrize("byte", [0, 1, 127, 128, 255])
+def test_the_bytes_of_any_header_are_summed_without_overflow(byte: int) -> None:
+    """A sum that wrapped around would let a damaged header pass."""
+    headers = np.full((5, BLOCK), byte, np.uint8)
+    headers[1:] = np.random.default_rng(byte).integers(0, 256, (4, BLOCK), np.uint8)
+    for rows in (headers, headers[:1], headers[:0]):
+        assert scan._byte_sums(rows).tolist() == rows.sum(axis=1, dtype=np.int64).tolist()
 
 
 @given(BODIES, CHANGES)

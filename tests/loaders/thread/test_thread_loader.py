@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -14,6 +15,7 @@ from torch.utils.data import default_collate
 
 import torchdata_remote as tdr
 from torchdata_remote import Resumable, stateful_loader, thread_loader
+from torchdata_remote.core.frameworks import batch_rows, plain_tensors
 from torchdata_remote.core.frameworks.batch_rows import BatchRows
 from torchdata_remote.core.iter_datapipe import IterableWrapper
 from torchdata_remote.core.processes.processors import num_processors_of_rank
@@ -66,6 +68,98 @@ def test_rows_are_handed_out_as_batches_without_a_copy(pipe: Any) -> None:
     assert [len(batch) for batch in batches] == [3, 3, 3, 3, 3, 1]
     assert torch.cat(batches)[:, 0].tolist() == list(range(16))
     assert len({batch.untyped_storage().data_ptr() for batch in batches}) == 6
+
+
+@pytest.mark.parametrize("make", [thread_loader, stateful_loader])
+def test_no_row_of_a_usual_chain_is_held(pipe: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each full batch is the memory of its rows; checks of the first sample keep none."""
+    only: list[bool] = []
+    is_only_user = plain_tensors.is_only_user
+
+    def noted(tensor: torch.Tensor) -> bool:
+        only.append(is_only_user(tensor))
+        return only[-1]
+
+    monkeypatch.setattr(batch_rows, "is_only_user", noted)
+    images = Rowed(pipe, []).map(as_sample).decode_sample().to_tuple("row")
+    assert [len(batch) for (batch,) in make(images, batch_size=4)] == [4] * 4
+    assert only == [True] * 4
+
+
+def as_sample(row: Any) -> Any:
+    return {"__key__": "a", "row": row}
+
+
+class Mixed:
+    """Keeps the sample before, as a function that mixes two does, and the first one."""
+
+    def __init__(self) -> None:
+        self._before = self._first = torch.zeros(3)
+
+    def __call__(self, row: torch.Tensor) -> Any:
+        before, self._before = self._before, row
+        if not before.any():
+            self._first = row
+        return row, before + row, self._first.clone()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (thread_loader, {}),
+        (stateful_loader, {}),
+        (stateful_loader, {"num_workers": 1, "multiprocessing_context": "fork", "prefetch_factor": 1}),
+    ],
+    ids=["threads", "no workers", "a worker"],
+)
+def test_a_change_of_a_batch_does_not_change_samples_that_the_chain_keeps(pipe: Any, make: Any, options: Any) -> None:
+    """Also not in a worker, whose batches are in memory that both processes share."""
+    expected = [tensors for batch in make(Rowed(pipe, []).map(Mixed()), batch_size=4, **options) for tensors in batch]
+    expected = [tensor.clone() for tensor in expected]
+    found = []
+    for batch in make(Rowed(pipe, []).map(Mixed()), batch_size=4, **options):
+        found += [tensor.clone() for tensor in batch]
+        for tensor in batch:
+            tensor.fill_(1000)
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("batch_size", [None, 3])
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (thread_loader, {}),
+        (stateful_loader, {}),
+        (stateful_loader, {"num_workers": 1, "multiprocessing_context": "fork"}),
+    ],
+    ids=["threads", "no workers", "a worker"],
+)
+def test_a_stop_iteration_of_collate_fn_is_an_error(pipe: Any, make: Any, options: Any, batch_size: Any) -> None:
+    """It would end the pass as if there were no more samples."""
+    keys = pipe.to_tuple("__key__")
+    batches = iter(make(keys, batch_size=batch_size, collate_fn=Stopping(2), **options))
+    next(batches)
+    with pytest.raises(RuntimeError, match="collate_fn raised StopIteration"):
+        list(batches)
+
+
+class Stopping:
+    """A ``collate_fn`` that raises ``StopIteration`` at a call."""
+
+    def __init__(self, at: int) -> None:
+        self._at, self._calls = at, 0
+
+    def __call__(self, batch: Any) -> Any:
+        self._calls += 1
+        return batch if self._calls < self._at else next(iter(()))
+
+
+def test_any_number_of_batches_is_made_ahead(pipe: Any) -> None:
+    """Nothing is allocated for those that there are not."""
+    loader = thread_loader(pipe.to_tuple("__key__"), batch_size=2, prefetch_batches=sys.maxsize)
+    assert len(list(loader)) == 8
 
 
 def test_other_collate_functions_get_no_rows(pipe: Any) -> None:

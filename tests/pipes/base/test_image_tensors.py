@@ -96,7 +96,7 @@ def test_pixels_are_those_of_pillow(crop: Any, size: Any, library: str, monkeypa
 @pytest.mark.parametrize("crop", ["random", None])
 def test_pixels_at_a_lower_scale_are_close_to_those_of_pillow(crop: Any, side: int) -> None:
     """Where the image is decoded at a half to an eighth of its size."""
-    made = tensors(side, crop=crop, scale=(0.4, 1))
+    made = tensors(side, crop=crop, **({"scale": (0.4, 1)} if crop else {}))
     file = encoded(photograph(500, 375), quality=92)
     assert np.mean([differences(made, file, key) for key in range(12)]) < SCALED_MEAN_DIFFERENCE
 
@@ -138,6 +138,46 @@ def test_a_center_crop_keeps_the_usual_part_of_the_image() -> None:
     assert tensors(224, crop="center").shorter == 256
     assert tensors((96, 224), crop="center").shorter == 256
     assert tensors(224, crop="center", resize=224).shorter == 224
+
+
+@pytest.mark.parametrize("shape", [(1, 700), (700, 1), (9, 500), (3, 31)])
+def test_a_center_crop_of_a_narrow_image_has_the_pixels_of_pillow(shape: tuple[int, int]) -> None:
+    """Which resizes the whole image; here only the part that is shown is made."""
+    file = encoded(photograph(*shape), "PNG")
+    for made in (tensors(32, crop="center"), tensors((20, 32), crop="center", resize=90)):
+        assert differences(made, file).max() <= MOST
+
+
+def test_a_center_crop_makes_no_more_than_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shorter side of one pixel would make the other one 17 million pixels."""
+    sizes: list[tuple[int, int]] = []
+    resized = module.resized
+
+    def noted(pixels: Any, size: tuple[int, int]) -> Any:
+        sizes.append(size)
+        return resized(pixels, size)
+
+    monkeypatch.setattr(module, "resized", noted)
+    assert written(tensors(224, crop="center"), encoded(Image.new("RGB", (1, 65_500)), "PNG")).shape == (224, 224, 3)
+    assert sizes == []
+    written(tensors(24, crop="center"), encoded(photograph(60, 40)))
+    assert sizes == [(27, 40)]
+
+
+def test_resizing_that_needs_absurd_memory_is_an_error_before_it_is_allocated() -> None:
+    """Rows are made as wide as the result first."""
+    file = encoded(Image.new("RGB", (1, 400_000)), "PNG")
+    with pytest.raises(ValueError, match="resizing 400000 rows to 224 x 224 needs 89,600,000 pixels, more than"):
+        written(tensors(224, crop=None), file)
+
+
+def test_options_of_other_libraries_are_accepted() -> None:
+    """Arrays and tensors, also those without dimensions."""
+    of_torch = (torch.tensor(32), torch.tensor([32, 32]), torch.Size([32, 32]))
+    for size in (32, np.int64(32), np.array(32), [32, 32], *of_torch):
+        assert tensors(size).size == (32, 32)
+    for mean in (0.5, np.array(0.5), torch.tensor(0.5), [0.5] * 3, np.full(3, 0.5), torch.full((3,), 0.5)):
+        assert tensors(8, mean=mean, dtype=torch.float32).mean == (0.5, 0.5, 0.5)
 
 
 def threads_started(function: Callable[[], object]) -> int:

@@ -22,6 +22,7 @@ from torchdata_remote.errors import AccessDeniedError, StorageError, TransientSt
 from torchdata_remote.storage import Entry, EntryTable, Page
 from torchdata_remote.storage.listing import frontier as frontier_module
 from torchdata_remote.storage.listing import pages as _paging
+from torchdata_remote.storage.listing.folder_names import FolderRequest
 from torchdata_remote.storage.listing.frontier import MAX_IN_FLIGHT, MAX_PAGES_AHEAD, Frontier
 from torchdata_remote.storage.listing.key_range import KeyRange
 from torchdata_remote.storage.listing.pages import list_prefix
@@ -42,15 +43,29 @@ class Bucket:
         self.requests = list[tuple[str | None, str]]()
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
-        assert recursive
         self.requests.append((token, after))
         at = bisect.bisect_left(self.keys, max(prefix, token or ""))
         if after:
             assert token is None
             at = max(at, bisect.bisect_right(self.keys, after))
         end = bisect.bisect_left(self.keys, prefix + "\U0010ffff") if prefix else len(self.keys)
+        if not recursive:
+            return self._folders(prefix, at, end)
         then = self.keys[at + self.page_keys] if at + self.page_keys < end else None
         return Page([Entry(key, 1, None) for key in self.keys[at : min(end, at + self.page_keys)]], then)
+
+    def _folders(self, prefix: str, at: int, end: int) -> Page:
+        """The objects and folders in a folder."""
+        found, folders = list[Entry](), list[str]()
+        while at < end and len(found) + len(folders) < self.page_keys:
+            name, slash, _ = self.keys[at][len(prefix) :].partition("/")
+            if slash:
+                folders.append(f"{prefix}{name}/")
+                at = bisect.bisect_left(self.keys, f"{prefix}{name}0", at)
+            else:
+                found.append(Entry(self.keys[at], 1, None))
+                at += 1
+        return Page(found, self.keys[at] if at < end else None, folders)
 
     def listed(self, prefix: str = "") -> Iterator[str]:
         with pytest.MonkeyPatch.context() as patch:
@@ -68,16 +83,12 @@ class Bucket:
         while frontier:
             in_flight = list(frontier.next_requests())
             for request in in_flight:
-                frontier.receive(request, self.list_page("", recursive=True, token=request.token, **after_of(request)))
+                frontier.receive(request, request.send(self, ""))
             num_rounds += 1
             while frontier and not frontier.is_waiting:
                 listed += frontier.take().paths
         assert listed == self.keys
         return num_rounds
-
-
-def after_of(request: KeyRange) -> dict[str, str]:
-    return {"after": request.after} if request.after and request.token is None else {}
 
 
 def of_folders(num_folders: int, num_keys: int) -> set[str]:
@@ -100,15 +111,13 @@ def test_any_keys_are_listed_once_and_in_order(keys: set[str], page_keys: int, p
 def test_pages_may_be_received_in_any_order(keys: set[str], page_keys: int, prefix: str, data: st.DataObject) -> None:
     """They are taken in order, with a fifth more requests at most, and the number of pages ahead is bounded."""
     bucket, frontier = Bucket(keys, page_keys), Frontier("s3://b/", prefix, recursive=True)
-    in_flight, listed = list[KeyRange](), list[str]()
+    in_flight, listed = list[KeyRange | FolderRequest](), list[str]()
     while frontier:
         in_flight += frontier.next_requests()
         assert len(in_flight) <= MAX_IN_FLIGHT + 1
         if in_flight and (frontier.is_waiting or data.draw(st.booleans())):
             request = in_flight.pop(data.draw(st.integers(0, len(in_flight) - 1)))
-            frontier.receive(
-                request, bucket.list_page(prefix, recursive=True, token=request.token, **after_of(request))
-            )
+            frontier.receive(request, request.send(bucket, prefix))
         elif not frontier.is_waiting:
             listed += frontier.take().paths
     assert listed == sorted(key for key in keys if key.startswith(prefix))
@@ -155,6 +164,76 @@ LAYOUTS: dict[str, Callable[[], set[str]]] = {
     "tiny, then huge": lambda: {f"b/{n:05d}" for n in range(2_500)} | {f"a{n:05d}/x" for n in range(2_500)},
     "tiny folders": lambda: {f"{number:06d}/{name}" for number in range(2_500) for name in "ab"},
 }
+
+
+WORDS = [f"{first}{rest}" for first in "abdgmpst" for rest in ("all", "end", "io", "urn")]
+FOLDERS: dict[str, Callable[[], set[str]]] = {
+    "classes": lambda: {f"train/n{n // 40 * n % 9973:06d}/{n % 40:03d}" for n in range(5_000)},
+    "words": lambda: {f"{word}/{hashlib.md5(b'%d' % n).hexdigest()}" for word in WORDS for n in range(155)},
+    "words of words": lambda: {f"{one}/{two}/{n}" for one in WORDS for two in WORDS[:16] for n in range(10)},
+    "deep": lambda: {f"{n // 900}/{n // 90 % 10}/{n // 3 % 30:02d}/{n:05d}" for n in range(5_000)},
+}
+
+
+class Rarely(Bucket):
+    """Names of folders are in pages of 1,000, as S3's are."""
+
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        if recursive:
+            return super().list_page(prefix, recursive=recursive, token=token, after=after)
+        self.requests.append((token, after))
+        depth = prefix.count("/")
+        inside = (key for key in self.keys if key.startswith(prefix) and key.count("/") > depth)
+        folders = sorted({"/".join(key.split("/")[: depth + 1]) + "/" for key in inside})
+        return Page([], None, [name for name in folders if name > after or after.startswith(name)][:1_000])
+
+
+@pytest.mark.parametrize("layout", list(FOLDERS))
+def test_folders_are_listed_concurrently(layout: str) -> None:
+    """Names of folders tell where ranges begin, where keys cannot be guessed."""
+    bucket = Rarely(FOLDERS[layout](), 10)
+    assert bucket.num_rounds() <= bucket.num_pages() / 4
+    assert len(bucket.requests) <= 1.2 * bucket.num_pages()
+
+
+@pytest.mark.parametrize("fault", ["denied", "none", "others", "no folders", "unsorted"])
+@pytest.mark.parametrize("layout", list(FOLDERS))
+def test_a_store_without_delimiters_is_listed(layout: str, fault: str) -> None:
+    """Wrong names cost requests in the bound only, and no key is missing or repeated."""
+    bucket, num_wrong = Bucket(FOLDERS[layout](), 20), 0
+    list_page = bucket.list_page
+    wrong: dict[str, list[Any]] = {
+        "none": [None, 3],
+        "others": ["zz/", "\U0010ffff/", ""],
+        "no folders": [],
+        "unsorted": ["zz/", "b/", "aa/", "b/", "0/"],
+    }
+
+    def misread(prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        nonlocal num_wrong
+        if recursive:
+            return list_page(prefix, recursive=True, token=token, after=after)
+        num_wrong += 1
+        bucket.requests.append((token, after))
+        if fault == "denied":
+            raise AccessDeniedError("no delimiter here")
+        return Page([], None, [name if name is None or name == 3 else prefix + name for name in wrong[fault]])
+
+    bucket.list_page = misread  # type: ignore[method-assign]
+    assert list(bucket.listed()) == bucket.keys
+    assert len(bucket.requests) <= 1.2 * bucket.num_pages()
+    assert num_wrong
+
+
+def test_a_consumer_of_the_first_page_causes_few_requests() -> None:
+    """The number of pages ahead grows with those that were taken."""
+    bucket, frontier = Bucket({f"{number:05d}" for number in range(9_000)}, 10), Frontier("s3://b/", "", recursive=True)
+    for num_taken in range(3):
+        while in_flight := list(frontier.next_requests()):
+            for request in in_flight:
+                frontier.receive(request, request.send(bucket, ""))
+        assert len(bucket.requests) <= 4 + 5 * num_taken
+        frontier.take()
 
 
 @pytest.mark.parametrize("layout", list(LAYOUTS))
@@ -238,7 +317,7 @@ def test_the_next_page_is_requested_while_the_consumer_is_busy() -> None:
     bucket.list_page = counting  # type: ignore[method-assign]
     with closing(bucket.listed()) as listed:  # type: ignore[type-var]
         next(listed)
-        assert all(requested.acquire(timeout=60) for _ in range(20))
+        assert all(requested.acquire(timeout=60) for _ in range(8))
 
 
 @pytest.mark.parametrize("fault", [TransientStorageError("never"), AccessDeniedError("not for you")])
@@ -368,7 +447,7 @@ def test_large_pages_ahead_are_bounded_by_their_objects(monkeypatch: pytest.Monk
     )
     while in_flight := list(frontier.next_requests()):
         for request in in_flight:
-            frontier.receive(request, bucket.list_page("", recursive=True, token=request.token, **after_of(request)))
+            frontier.receive(request, request.send(bucket, ""))
     assert 3 <= len(bucket.requests) <= 5
 
 
@@ -378,8 +457,8 @@ def test_pages_after_a_missing_one_are_bounded() -> None:
     in_flight, num_received = list(frontier.next_requests()), 0
     while in_flight:
         request = in_flight.pop()
-        if request.last != "00299":
-            frontier.receive(request, bucket.list_page("", recursive=True, token=request.token, **after_of(request)))
+        if isinstance(request, FolderRequest) or request.last != "00299":
+            frontier.receive(request, request.send(bucket, ""))
             num_received += 1
         in_flight += frontier.next_requests()
         while not frontier.is_waiting:

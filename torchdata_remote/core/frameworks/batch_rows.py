@@ -8,19 +8,45 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 
 from ..arguments.amounts import whole
 from ..arguments.check import marked, shown
+from .plain_tensors import is_only_user, new_tensor, outside_inference_mode, tensor_on
 from .reused_memory import ReusedMemory
 
 Memory = Literal["process", "pinned", "shared"]
+
+# Larger batches are made of single rows: a batch size may exceed the number of samples by far
+MAX_BLOCK_BYTES = 512 << 20
+# Share of rows that may miss their batch, as one in so many
+_ONE_IN = 4
+
+
+class _Fate:
+    """How many rows of a pass became batches, and how many did not.
+
+    Args:
+        batch_size: rows of a block.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
+        self.collected = self.missed = 0
+
+    @property
+    def are_blocks_wasted(self) -> bool:
+        """Whether more rows than those of a batch, and so many, miss it that their blocks are a waste of memory."""
+        is_rare = self.missed <= self._batch_size
+        return not is_rare and _ONE_IN * self.missed > self.collected + self.missed
 
 
 class _Place(NamedTuple):
     row: weakref.ref[torch.Tensor]
     block: torch.Tensor
     at: int
+    fate: _Fate
 
 
 # Rows of all blocks in this process, by id; a row leaves when it is freed
@@ -30,8 +56,13 @@ _places: dict[int, _Place] = {}
 class BatchRows:
     """Blocks of memory, of the size of a batch, that are handed out row by row.
 
-    A pipe writes each sample into a row; ``stack`` then returns the block itself as the batch. The memory of a batch
-    that was freed is used again, which saves the page faults of a new one: more time than a copy takes.
+    A pipe writes each sample into a row; :func:`block_of` then returns the block itself as the batch. The memory of a
+    batch that was freed is used again, which saves the page faults of a new one: more time than a copy takes.
+
+    The last row of a block has memory of its own and is copied: the chain still refers to the last sample of a batch.
+    Rows are single tensors, without a block, where a block exceeds ``MAX_BLOCK_BYTES``, and for the rest of a pass in
+    which more than a quarter of the rows do not become part of a batch in their order, as behind a ``filter``: each of
+    the others would keep the memory of a whole block.
 
     Args:
         batch_size: rows of a block.
@@ -40,10 +71,12 @@ class BatchRows:
 
     Example:
         >>> rows = BatchRows(2)
-        >>> first, second = rows.take((3,), torch.uint8), rows.take((3,), torch.uint8)
-        >>> batch = stack_rows([first.fill_(1), second.fill_(2)])
-        >>> batch.tolist(), batch.data_ptr() == first.data_ptr()
-        ([[1, 1, 1], [2, 2, 2]], True)
+        >>> samples = [rows.take((3,), torch.uint8).fill_(number) for number in range(2)]
+        >>> begin, block = samples[0].data_ptr(), block_of(samples)
+        >>> samples.clear()
+        >>> batch = block.released()
+        >>> batch.tolist(), batch.data_ptr() == begin
+        ([[0, 0, 0], [1, 1, 1]], True)
     """
 
     def __init__(self, batch_size: int, memory: Memory = "process") -> None:
@@ -53,6 +86,7 @@ class BatchRows:
         self.memory: Memory = memory
         # Block and number of rows taken, for each kind of row
         self._current: dict[tuple[Any, ...], tuple[torch.Tensor, int]] = {}
+        self._fate = _Fate(self.batch_size)
         self._memory = ReusedMemory()
         self._lock = threading.RLock()
 
@@ -69,73 +103,105 @@ class BatchRows:
             dtype: of a row.
             member: rows of one member come from one block, so that samples may have several members of equal shape.
         """
-        kind = (tuple(shape), dtype, member)
+        length, kind = math.prod(shape), (tuple(shape), dtype, member)
         with self._lock:
-            block, taken = self._current.get(kind) or (self._new_block(*kind[:2]), 0)
-            if taken + 1 < self.batch_size:
-                self._current[kind] = (block, taken + 1)
-            else:
+            fate, (block, taken) = self._fate, self._current.get(kind) or (None, 0)
+            if block is None:
+                num_bytes = self.batch_size * length * dtype.itemsize
+                if self.batch_size == 1 or num_bytes > MAX_BLOCK_BYTES or fate.are_blocks_wasted:
+                    return new_tensor(shape, dtype)
+                block = tensor_on(self._allocate(num_bytes), (self.batch_size, *shape), dtype)
+            is_last = taken + 1 == self.batch_size
+            if is_last:
                 self._current.pop(kind, None)
-        row = block[taken]
+            else:
+                self._current[kind] = (block, taken + 1)
+        row = (
+            new_tensor(shape, dtype) if is_last else tensor_on(block.untyped_storage(), shape, dtype, at=taken * length)
+        )
         key = id(row)
-        _places[key] = _Place(weakref.ref(row, lambda _: _places.pop(key, None)), block, taken)
+        _places[key] = _Place(weakref.ref(row, lambda _: _row_freed(key)), block, taken, fate)
         return row
-
-    def stack(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Stack tensors, without a copy if they are rows in order: :func:`stack_rows`."""
-        return stack_rows(tensors)
 
     def restart(self) -> None:
         """Begin new blocks, for a pass whose first batch begins with the next row."""
         with self._lock:
             self._current.clear()
+            self._fate = _Fate(self.batch_size)
 
-    def _new_block(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        num_bytes = self.batch_size * math.prod(shape) * dtype.itemsize
-        return self._allocate(num_bytes).view(dtype).view(self.batch_size, *shape)
-
-    def _allocate(self, num_bytes: int) -> torch.Tensor:
+    def _allocate(self, num_bytes: int) -> Any:
+        """Return a storage."""
         if self.memory == "shared":
             # As torch's default_collate does in a worker
             new_shared: Any = torch.UntypedStorage._new_shared
-            storage = new_shared(num_bytes)
-            empty: Any = torch.empty(0, dtype=torch.uint8)
-            shared: torch.Tensor = empty.set_(storage, 0, (num_bytes,))
-            return shared
+            return new_shared(num_bytes)
         if self.memory == "pinned":
             # torch has a cache of pinned memory, which knows when the copies to the GPU have ended
-            return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
-        return self._memory.take(num_bytes)
+            return new_tensor((num_bytes,), torch.uint8, pin_memory=True).untyped_storage()
+        return self._memory.take(num_bytes).untyped_storage()
 
 
-def stack_rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Stack tensors to a batch: without a copy if they are neighbouring rows of a block in order, else a new tensor.
+def _row_freed(key: int) -> None:
+    place = _places.pop(key, None)
+    if place is not None:
+        place.fate.missed += 1
 
-    Rows become a batch without a copy once: a second batch of them is a copy, so that no two share memory.
 
-    Raises:
-        RuntimeError: torch's, if the shapes differ.
+class Block:
+    """A block that became a batch, while the samples that were its rows may still be referred to.
+
+    Args:
+        tensor: the batch.
+        fate: of the rows of the pass.
     """
-    block = block_of(tensors)
-    return torch.stack(list(tensors)) if block is None else block
+
+    def __init__(self, tensor: torch.Tensor, fate: _Fate) -> None:
+        self.tensor, self._fate = tensor, fate
+
+    def released(self) -> torch.Tensor:
+        """Return the batch, after its samples were released.
+
+        It is given memory of its own if a row is still in use, by a function of the chain for example that keeps
+        samples: changes of the batch would change the row.
+        """
+        if is_only_user(self.tensor):
+            self._fate.collected += len(self.tensor)
+        else:
+            self._fate.missed += len(self.tensor)
+            with outside_inference_mode():
+                held: Any = self.tensor
+                held.set_(held.clone())
+        return self.tensor
 
 
-def block_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """Return the part of a block that the tensors are, or ``None`` if they have to be copied."""
+def block_of(tensors: Sequence[torch.Tensor]) -> Block | None:
+    """Return the block whose rows the tensors are, all and in order, or ``None`` if they have to be copied.
+
+    Rows become a batch once: a second batch of them is a copy, so that no two share memory. The caller releases the
+    tensors, and then calls :meth:`Block.released`.
+    """
     places = [_places.get(id(tensor)) for tensor in tensors]
     first = places[0] if places else None
-    if first is None:
+    if first is None or len(tensors) != len(first.block):
         return None
-    block, begin = first.block, first.at
-    for index, (place, tensor) in enumerate(zip(places, tensors, strict=True), begin):
+    block, last = first.block, len(tensors) - 1
+    begin, row_bytes = block.data_ptr(), block.element_size() * block.stride(0)
+    for index, (place, tensor) in enumerate(zip(places, tensors, strict=True)):
         if place is None or place.block is not block or place.at != index or place.row() is not tensor:
             return None
         # A row may have been given other memory, or another shape, in place
-        expected = block[index]
-        if tensor.data_ptr() != expected.data_ptr() or tensor.shape != expected.shape or not tensor.is_contiguous():
+        if tensor.shape != block.shape[1:] or not tensor.is_contiguous() or tensor.requires_grad:
             return None
-        if tensor.requires_grad:
+        if index < last and tensor.data_ptr() != begin + index * row_bytes:
             return None
+    if tensors[last].dtype != block.dtype or tensors[last].device != block.device:
+        return None
+    # By NumPy, because torch would divide the copy among threads of its own
+    np.copyto(_bytes_of(block[last]), _bytes_of(tensors[last]))
     for tensor in tensors:
         _places.pop(id(tensor), None)
-    return block if len(tensors) == len(block) else block[begin : begin + len(tensors)]
+    return Block(block, first.fate)
+
+
+def _bytes_of(tensor: torch.Tensor) -> Any:
+    return tensor.view(-1).view(torch.uint8).numpy()

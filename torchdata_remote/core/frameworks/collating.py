@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from inspect import CO_OPTIMIZED
 from itertools import islice
 from types import FrameType
 from typing import Any
@@ -15,7 +16,8 @@ from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_
 
 from ...errors import CollateError
 from ..iter_datapipe import IterDataPipe
-from .batch_rows import block_of
+from .batch_rows import Block, block_of
+from .plain_tensors import outside_inference_mode, tensor_on
 from .reused_memory import ReusedMemory
 
 _LABEL = "cls"
@@ -29,32 +31,81 @@ _HANDS_ON = "ShufflerIterDataPipe"  # of torch
 def collate_samples(batch: list[Any]) -> Any:
     """Collate samples to a batch as torch's ``default_collate``; its error names what is missing in the chain.
 
-    Tensors that were written into the rows of a batch (:class:`BatchRows`) are not copied.
-
     Raises:
         CollateError: names the member that is neither tensor, array, number nor string.
     """
+    return _collate(batch, _stacked)
+
+
+class LoaderCollate:
+    """The ``collate_fn`` of a loader whose fetcher makes a new list for each batch.
+
+    If it is :func:`collate_samples`, tensors that were written into the rows of a batch (:class:`BatchRows`) are not
+    copied: the list is cleared, and the rows become the batch if nothing else refers to them. The batch then consists
+    of ordinary tensors, also under ``torch.inference_mode``.
+
+    Args:
+        function: makes a batch.
+
+    Raises:
+        RuntimeError: for a ``StopIteration`` of the function, which would end the pass, as generators do (PEP 479).
+    """
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function: Callable[[Any], Any] = function.function if isinstance(function, LoaderCollate) else function
+
+    def __call__(self, batch: Any) -> Any:
+        try:
+            return _collate_rows(batch) if self.takes_rows else self.function(batch)
+        except StopIteration as error:
+            raise RuntimeError("collate_fn raised StopIteration, which would end the pass here.") from error
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether rows of batches are not copied."""
+        return self.function is collate_samples
+
+
+def _collate_rows(batch: list[Any]) -> Any:
+    blocks: list[Block] = []
+
+    def collate_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        block = block_of(tensors)
+        if block is None:
+            return _stacked(tensors)
+        blocks.append(block)
+        return block.tensor
+
+    with outside_inference_mode():
+        made = _collate(batch, collate_tensors)
+    if blocks:
+        batch.clear()
+        for block in blocks:
+            block.released()
+    return made
+
+
+def _collate(batch: list[Any], collate_tensors: Callable[[Sequence[torch.Tensor]], torch.Tensor | None]) -> Any:
+    """Collate by torch's functions for each type, which users may have extended, with ours for tensors.
+
+    Args:
+        batch: samples.
+        collate_tensors: returns ``None`` where torch's function has to collate.
+    """
+
+    def tensors_or_torchs(tensors: list[Any], *, collate_fn_map: Any = None) -> Any:
+        made = collate_tensors(tensors)
+        return collate_tensor_fn(tensors, collate_fn_map=collate_fn_map) if made is None else made
+
+    functions = dict(default_collate_fn_map)
+    if functions.get(torch.Tensor) is collate_tensor_fn:
+        functions[torch.Tensor] = tensors_or_torchs
     try:
-        return collate(batch, collate_fn_map=_functions())
+        return collate(batch, collate_fn_map=functions)
     except TypeError as error:
         if batch and (found := next(_not_collated(batch[0]), None)) is not None:
             raise _collate_error("a sample", *found) from error
         raise
-
-
-def _functions() -> dict[Any, Any]:
-    """Return torch's functions for each type, which users may have extended, with ours for tensors."""
-    functions = dict(default_collate_fn_map)
-    if functions.get(torch.Tensor) is collate_tensor_fn:
-        functions[torch.Tensor] = _collate_tensors
-    return functions
-
-
-def _collate_tensors(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
-    block = block_of(batch)
-    if block is None:
-        block = _stacked(batch)
-    return collate_tensor_fn(batch, collate_fn_map=collate_fn_map) if block is None else block
 
 
 def _stacked(batch: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -63,8 +114,10 @@ def _stacked(batch: Sequence[torch.Tensor]) -> torch.Tensor | None:
     num_bytes = first.numel() * first.element_size() * len(batch)
     if num_bytes < _MANY_BYTES or get_worker_info() is not None or not all(_is_like(first, other) for other in batch):
         return None
-    memory = _memory.take(num_bytes).view(first.dtype).view(len(batch), *first.shape)
-    return torch.stack(list(batch), out=memory)
+    storage = _memory.take(num_bytes).untyped_storage()
+    memory = tensor_on(storage, (len(batch), *first.shape), first.dtype)
+    with outside_inference_mode():
+        return torch.stack(list(batch), out=memory)
 
 
 def _is_like(first: torch.Tensor, other: torch.Tensor) -> bool:
@@ -142,15 +195,25 @@ def _extended() -> tuple[type, ...]:
 _METHODS_OF_LOADERS = frozenset({"fetch", "__iter__", "__next__"})
 
 
+def _self_of(frame: FrameType) -> Any:
+    variables = frame.f_locals
+    found = variables.get("self")
+    # It is a copy then, which would keep the first sample, and its row of a batch, for as long as the frame is there
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED:
+        variables.clear()
+    return found
+
+
 def _is_default_collated(owner: object) -> bool:
     """Whether a loader of torch collates this object's items by default, and no pipe in between may change them."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         # Before Python 3.13, `f_locals` keeps the variables of a frame alive: those of users are left alone
         of_loader = frame.f_code.co_name in _METHODS_OF_LOADERS
-        caller: Any = frame.f_locals.get("self") if of_loader else None
+        caller: Any = _self_of(frame) if of_loader else None
         if frame.f_code.co_name == "fetch" and hasattr(caller, "auto_collation"):
-            return bool(caller.auto_collation) and caller.collate_fn in (default_collate, collate_samples)
+            function = getattr(caller.collate_fn, "function", caller.collate_fn)  # of LoaderCollate
+            return bool(caller.auto_collation) and function in (default_collate, collate_samples)
         # DataLoader itself wraps the last pipe
         is_other = type(caller).__name__ not in ("_IterDataPipeSerializationWrapper", _HANDS_ON)
         if isinstance(caller, IterDataPipe) and caller is not owner and is_other:

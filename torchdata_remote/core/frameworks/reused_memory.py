@@ -8,6 +8,8 @@ from contextlib import suppress
 
 import torch
 
+from .plain_tensors import new_tensor, outside_inference_mode
+
 _MAX_FREE = 4
 
 
@@ -32,11 +34,12 @@ class ReusedMemory:
         """Return a ``uint8`` tensor of so many bytes, whose content is undefined. Threads may call it."""
         memory = self._found(num_bytes)
         if memory is None:
-            memory = torch.empty(num_bytes, dtype=torch.uint8)
+            memory = new_tensor((num_bytes,), torch.uint8)
         # The storage of the result holds this array, which is freed with the last tensor on that storage
         array = memory.numpy()
         weakref.finalize(array, self._give_back, memory).atexit = False
-        return torch.from_numpy(array)
+        with outside_inference_mode():
+            return torch.from_numpy(array)
 
     def _found(self, num_bytes: int) -> torch.Tensor | None:
         with suppress(IndexError):  # another thread has taken the last one

@@ -63,14 +63,19 @@ class _KeepsArguments:
         try:
             return self._function(*args)
         except Exception as error:
-            if not (error.args and isinstance(error.args[0], str)):
-                vars(error).setdefault(_KEPT, error.args)
+            keep_arguments_of(error)
             raise
+
+
+def keep_arguments_of(error: Exception) -> None:
+    """Let an error of a function keep its arguments, as :func:`keep_arguments` does, in a pipe of this package."""
+    if not (error.args and isinstance(error.args[0], str)):
+        vars(error).setdefault(_KEPT, error.args)
 
 
 @contextlib.contextmanager
 def with_own_arguments() -> Iterator[None]:
-    """Put back the arguments of an error that a pipe of :func:`keep_arguments` has raised in this block."""
+    """Put back the arguments of an error that has left a pipe of :func:`keep_arguments` in this block."""
     try:
         yield
     except Exception as error:

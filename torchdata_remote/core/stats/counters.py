@@ -66,6 +66,33 @@ class NotAdded:
         return num_items - num_rest
 
 
+class Waiting:
+    """A wait of the consumer, counted while the ``with`` block runs.
+
+    Args:
+        stage: that is waited for.
+    """
+
+    __slots__ = ("_stage", "_started_s")
+
+    def __init__(self, stage: StageCounter) -> None:
+        self._stage, self._started_s = stage, 0.0
+
+    def __enter__(self) -> None:
+        if _idle:
+            _begin()
+        self._started_s = self._stage._open_waits[self] = time.perf_counter()
+
+    def __exit__(self, *exception: object) -> None:
+        stage = self._stage
+        with stage._lock:
+            stage._open_waits.pop(self, None)  # missing in a child that was forked meanwhile
+            ended_s = time.perf_counter()
+            stage._wait_s += ended_s - self._started_s
+        for take in consumer_watchers:
+            take(Span(stage.name, self._started_s, ended_s, 0, by_consumer=True))
+
+
 class StageCounter:
     """The counters of a stage, shared by all threads.
 
@@ -119,22 +146,9 @@ class StageCounter:
             self._requests += requests
             self._retries += retries
 
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count the seconds of this block as waiting for the stage, also before the block has ended."""
-        if _idle:
-            _begin()
-        wait, started_s = object(), time.perf_counter()
-        self._open_waits[wait] = started_s
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._open_waits.pop(wait, None)  # missing in a child that was forked meanwhile
-                ended_s = time.perf_counter()
-                self._wait_s += ended_s - started_s
-            for take in consumer_watchers:
-                take(Span(self.name, started_s, ended_s, 0, by_consumer=True))
+    def waiting(self) -> Waiting:
+        """Count the seconds of a ``with`` block as waiting for the stage, also before the block has ended."""
+        return Waiting(self)
 
     def worked(self, start_s: float, num_bytes: int, *, items: int = 0, requests: int = 0, wait: bool = False) -> None:
         """Count a piece of work that has just ended.

@@ -67,7 +67,11 @@ _CLOSED = (
     "after torchdata_remote was imported."
 )
 
-_Task = tuple[Callable[..., None], tuple[Any, ...], Callable[[PoolClosedError], object]]
+_Task = tuple[Callable[..., None], tuple[Any, ...], Callable[[PoolClosedError], object] | None]
+
+
+def _ignore(error: PoolClosedError) -> None:
+    pass
 
 
 class Pool:
@@ -94,7 +98,7 @@ class Pool:
         self,
         function: Callable[..., None],
         *arguments: Any,
-        on_dropped: Callable[[PoolClosedError], object] = lambda error: None,
+        on_dropped: Callable[[PoolClosedError], object] | None = _ignore,
     ) -> None:
         """Run ``function`` in a thread. It must not raise. Safe in a finalizer.
 
@@ -102,7 +106,8 @@ class Pool:
             function: called with ``arguments``.
             arguments: for it.
             on_dropped: called instead, in any thread, if the pool is closed before the function starts; must not raise.
-                Otherwise a consumer would wait for the function forever.
+                Otherwise a consumer would wait for the function forever. ``None`` calls the function, with the error as
+                its last argument.
 
         Raises:
             PoolClosedError: if the pool is closed, as all are when the interpreter ends, or no thread can be started.
@@ -186,7 +191,7 @@ class Pool:
             while True:
                 task = self._tasks.get_nowait()
                 if task is not None:
-                    task[2](PoolClosedError(_CLOSED))
+                    _drop(*task)
         self._tasks.put(None)  # for the threads that are still at work
 
 
@@ -205,12 +210,22 @@ def _work(
             return
         function, arguments, on_dropped = task
         if closed[0]:
-            on_dropped(PoolClosedError(_CLOSED))
+            _drop(function, arguments, on_dropped)
         else:
             function(*arguments)
         del task, function, arguments, on_dropped
         if len(threads) < max_threads:
             idle.put(None)
+
+
+def _drop(
+    function: Callable[..., None], arguments: tuple[Any, ...], on_dropped: Callable[[PoolClosedError], object] | None
+) -> None:
+    error = PoolClosedError(_CLOSED)
+    if on_dropped is None:
+        function(*arguments, error)
+    else:
+        on_dropped(error)
 
 
 def close_at_exit(owner: _Closable) -> None:

@@ -9,12 +9,12 @@ from itertools import chain
 
 from ...core.notices.progress_bar import counts_listing
 from ...core.options import RetryPolicy, StorageOptions
-from ...core.retry import call_with_retries
 from ...core.urls import HTTP, LOCAL, RemoteUrl, join_url, object_path, redact, remote_urls, split_url
 from ...errors import EmptyListingError
 from ...formats.manifest import MANIFEST_NAME, ShardInfo, load_manifest
 from ...storage import Connection, EntryTable, broken_link_error, list_tables, open_store, read_whole
 from .globs import glob_regex, glob_start, unescape
+from .lookups import Lookup, find_named, is_listed_object
 from .patterns import choice_start, escape_url, expand_braces, has_braces, literal_url
 from .whereabouts import Others, about_empty, about_glob
 
@@ -33,6 +33,7 @@ def list_source(
     retry: RetryPolicy,
     match_named: bool = True,
     is_wanted: Callable[[str], bool] = lambda below: True,
+    lookup: Lookup | None = None,
 ) -> Iterator[RemoteUrl]:
     """Yield the objects that a source URL names, sorted by path.
 
@@ -46,6 +47,7 @@ def list_source(
         match_named: whether the pattern also filters objects that the source names itself, not only those in folders.
         is_wanted: whether the caller takes an object of this path below the source. Only a local link that leads
             nowhere is left out by it.
+        lookup: looks up a source that is the name of one object or folder; ``None`` sends a request for it.
 
     Raises:
         EmptyListingError: if there are none.
@@ -62,10 +64,13 @@ def list_source(
         literal = literal_url(single)
         scheme, bucket, path = split_url(literal)
         is_glob = not is_literal and scheme not in HTTP and glob_start(split_url(single)[2]) is not None
-        if are_choices and not is_glob and not path.endswith("/"):
+        is_choice = are_choices and not is_glob and not path.endswith("/")
+        if is_choice or is_listed_object(url):
             if matches is None or matches(object_path(literal)):
                 num_found += 1
-                yield RemoteUrl(literal)
+                yield url if isinstance(url, RemoteUrl) else RemoteUrl(literal)
+            elif not is_choice:
+                others.extend([object_path(literal)])
             continue
         if path.rpartition("/")[2] == MANIFEST_NAME:
             for shard in _shards(literal, options, retry):
@@ -82,7 +87,7 @@ def list_source(
                     )
             continue
         chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(split_url(single)[2]) else in_folder
-        for table, fixed in _tables(single, literal, is_glob, recursive, options, retry):
+        for table, fixed in _tables(single, literal, is_glob, recursive, options, retry, lookup):
             is_named = table.paths == [path]
             is_matching = matches if is_named else chosen
             if is_matching is not None or (scheme in LOCAL and None in table.sizes):
@@ -152,13 +157,19 @@ def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[Shard
 
 
 def _tables(
-    source: str, url: str, is_glob: bool, recursive: bool, options: StorageOptions, retry: RetryPolicy
+    source: str,
+    url: str,
+    is_glob: bool,
+    recursive: bool,
+    options: StorageOptions,
+    retry: RetryPolicy,
+    lookup: Lookup | None,
 ) -> Iterator[tuple[EntryTable, int]]:
     """Yield the pages of one source without braces, each with the length of the folder above it.
 
     An object that the source names is a page of its own. ``url`` is the unescaped source.
     """
-    store, path = open_store(source if is_glob else url, options, Connection(read_timeout_s=retry.progress_timeout_s))
+    path = split_url(source if is_glob else url)[2]
     if is_glob:
         regex = glob_regex(path + "**" if path.endswith("/") else path)
         start = glob_start(path)
@@ -174,13 +185,13 @@ def _tables(
         return
     found = False
     if path and not path.endswith("/"):
-        exact = call_with_retries(lambda: store.find(path), retry, url=url)
+        exact, may_be_folder = find_named(url, options, retry) if lookup is None else lookup()
         folder = path + "/"
-        below = iter(()) if split_url(url)[0] in HTTP else list_tables(url, folder, recursive, options, retry)
+        below = list_tables(url, folder, recursive, options, retry) if may_be_folder else iter(())
         first = next(below, None)
         if exact is not None and not (exact.size == 0 and first is not None):  # an empty object is a folder marker
             found = True
-            yield EntryTable.of([exact]), path.rfind("/") + 1
+            yield EntryTable.of([exact]), object_path(url).rfind("/") + 1  # a query may have slashes
         below = below if first is None else chain([first], below)
     else:
         folder = path
@@ -194,10 +205,9 @@ def _tables(
 
 def _named_literally(source: str, options: StorageOptions, retry: RetryPolicy) -> Iterator[tuple[EntryTable, int]]:
     """Yield the object whose name is the source itself, if the pattern matched nothing: a name may have brackets."""
-    store, path = open_store(source, options, Connection(read_timeout_s=retry.progress_timeout_s))
-    entry = call_with_retries(lambda: store.find(path), retry, url=source)
+    entry = find_named(source, options, retry).entry
     if entry is not None:
-        yield EntryTable.of([entry]), path.rfind("/") + 1
+        yield EntryTable.of([entry]), entry.path.rfind("/") + 1
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool] | None:

@@ -47,11 +47,10 @@ class BatchThread:
 
     def __init__(self, maker: BatchMaker, copies: BatchCopies, snapshot: Callable[[], State], num_ahead: int) -> None:
         self._maker, self._copies, self._snapshot = maker, copies, snapshot
-        # True: make one more; False: stop
+        self._num_ahead = num_ahead
+        # Behind the first ones. True: make one more; False: stop
         self._permits: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[_Made | _Ended | _Failed] = queue.SimpleQueue()
-        for _ in range(num_ahead):
-            self._permits.put(True)
         self._pid: int | None = None
         self._thread: ForkSafeThread | None = None
 
@@ -104,8 +103,10 @@ class BatchThread:
     def _run(self) -> None:
         try:
             self._copies.enter_thread()
-            while self._permits.get() and not self._maker.is_stopped:
+            num_made = 0
+            while (num_made < self._num_ahead or self._permits.get()) and not self._maker.is_stopped:
                 self._results.put(_Made(*self._maker.fetch(), self._snapshot()))
+                num_made += 1
             self._maker.close()
         except StopIteration:
             self._results.put(_Ended(self._snapshot()))

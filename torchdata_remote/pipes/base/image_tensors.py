@@ -17,6 +17,7 @@ from torch.nn.functional import interpolate
 
 from ...formats.crops.boxes import Box, Draws, center_box, is_flipped, random_box, resized_shape
 from ...formats.crops.region import Pixels, Region, decode_region
+from ...formats.decoders import MAX_PIXELS
 
 Crop = Literal["random", "center"]
 Layout = Literal["CHW", "HWC"]
@@ -26,6 +27,8 @@ Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 _COPIED_AT_ONCE = 1 << 14
 # Of each thread and use; larger ones are not kept
 _MAX_SCRATCH_BYTES = 32 << 20
+# Times as many pixels as the crop in the middle has, which are resized with it at the most
+_MOST_UNUSED = 4
 _of_thread = threading.local()
 
 
@@ -96,10 +99,11 @@ class ImageTensors:
             return Region(Box(0, 0, height, width), least)
 
         chosen: list[tuple[int, int]] = []
-        pixels = resized(decode_region(data, choose), chosen[0] if chosen else self.size)
+        pixels = decode_region(data, choose)
         if self.crop == "center":
-            top, left, height, width = center_box(*chosen[0], self.size)
-            pixels = pixels[top : top + height, left : left + width]
+            pixels = resized_part(pixels, chosen[0], center_box(*chosen[0], self.size))
+        else:
+            pixels = resized(pixels, self.size)
         if self.flip and is_flipped(draws, self.flip):
             pixels = pixels[:, ::-1]
         self._copy(pixels, row)
@@ -149,10 +153,49 @@ def resized(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     """
     if pixels.shape[:2] == size:
         return pixels
+    _check_memory(pixels.shape[0], size)
     # torch has a fast way for images whose channels are last in memory
     image = torch.from_numpy(np.ascontiguousarray(pixels)[None]).permute(0, 3, 1, 2)
     made: Pixels = interpolate(image, size, mode="bilinear", antialias=True).permute(0, 2, 3, 1).numpy()[0]
     return made
+
+
+def resized_part(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
+    """Resize, and return a part of what that makes.
+
+    Args:
+        pixels: shape ``(height, width, 3)``.
+        size: height and width of the whole.
+        box: the part.
+
+    Returns:
+        Shape ``(box.height, box.width, 3)``; it may share memory with ``pixels``.
+    """
+    top, left, height, width = box
+    if size[0] * size[1] <= _MOST_UNUSED * height * width:
+        return resized(pixels, size)[top : top + height, left : left + width]
+    # Pillow makes the part alone, with the same pixels, but is slower than torch where most of the whole is needed
+    from PIL import Image
+
+    by_row, by_column = pixels.shape[0] / size[0], pixels.shape[1] / size[1]
+    bottom, right = min((top + height) * by_row, pixels.shape[0]), min((left + width) * by_column, pixels.shape[1])
+    _check_memory(math.ceil(height * by_row + 2 * max(1.0, by_row)), (height, width))
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    part = image.resize((width, height), Image.Resampling.BILINEAR, box=(left * by_column, top * by_row, right, bottom))
+    return np.asarray(part).copy()
+
+
+def _check_memory(rows: int, size: tuple[int, int]) -> None:
+    """Check the memory that resizing needs: rows are made as wide as the result first.
+
+    Raises:
+        ValueError: if it is more than that of the largest image.
+    """
+    if rows * size[1] > MAX_PIXELS:
+        raise ValueError(
+            f"resizing {rows} rows to {size[0]} x {size[1]} needs {rows * size[1]:,} pixels, more than the limit of "
+            f"{MAX_PIXELS:,}"
+        )
 
 
 def _scratch(name: str, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
-import threading
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,19 +11,15 @@ from typing import Any, TypeVar
 from ...core.arguments.amounts import whole_or_none
 from ...core.frameworks.collating import check_item
 from ...core.iter_datapipe import IterDataPipe
-from ...core.stats.counters import DECODE
-from ...core.threads.pool import next_item
 from ...core.threads.shared_pool import shared_pools
 from ...formats.sample import describe_item
+from .calls import Call, called
 from .chain import Snapshot, load_state, snapshots_of, state_of, upstream
 from .datapipe import OneForOne
 
 T_co = TypeVar("T_co", covariant=True)
 
 _AHEAD_PER_THREAD = 2
-
-_Answer = queue.SimpleQueue[tuple[Any] | BaseException]
-_of_thread = threading.local()  # whether it is at work for a pipe
 
 
 class _Position:
@@ -45,12 +39,13 @@ class ThreadedMap(OneForOne[T_co]):
     """Base of a pipe that yields the result of a function for each item. A subclass implements ``function_of_pass``.
 
     With threads, items are taken from the source in the consumer's thread and handled in a pool, which all streams of
-    this process and all pipes with as many threads share. Results keep the order of the items. An error is raised in
-    the place of its item, after the results before it. The state is that of the source after the item that was handed
-    out last, so it does not depend on the number of threads. Without threads nothing is taken ahead.
+    this process and all pipes with as many threads share. An item that is needed, and that no thread has begun, is
+    handled by the consumer. Results keep the order of the items. An error is raised in the place of its item, after the
+    results before it. The state is that of the source after the item that was handed out last, so it does not depend on
+    the number of threads. Without threads nothing is taken ahead.
 
     Args:
-        num_threads: ``None`` for those that the loader gives, or none; 0 for the consumer's thread.
+        num_threads: beside the consumer's. ``None`` for those that the loader gives, or none.
         max_ahead: number of items that are taken before they are asked for; all streams of a process share it, and each
             has one at least. ``None`` for twice the number of threads.
     """
@@ -83,13 +78,12 @@ class ThreadedMap(OneForOne[T_co]):
     def __iter__(self) -> Iterator[T_co]:
         num_threads = self._given_threads if self.num_threads is None else self.num_threads
         self._position = position = _Position()
-        # A function that reads a chain itself has its thread already: were it to wait for others, all could wait
-        if num_threads and not works_ahead():
+        if num_threads:
             yield from self._in_threads(num_threads, position)
             return
         function, is_first = self.function_of_pass(), True
         for item in self.source_datapipe:
-            result = function(self.prepared(item))
+            result = called(function, self.prepared(item))
             if is_first:
                 is_first = False
                 check_item(self, result, where=describe_item(item))
@@ -102,12 +96,12 @@ class ThreadedMap(OneForOne[T_co]):
         is_first, ahead, pid = True, _Ahead(self, num_threads), os.getpid()
         try:
             while ahead.fill(num_taken):
-                position.snapshot, answer, item = ahead.waiting.popleft()
-                result = _value_of(answer)
+                position.snapshot, task, item = ahead.waiting.popleft()
+                result = task.result()
                 if is_first:
                     is_first = False
                     check_item(self, result, where=describe_item(item))
-                del item, answer
+                del item, task
                 yield result
                 del result
                 if os.getpid() != pid:
@@ -143,8 +137,8 @@ class _Ahead:
     def __init__(self, pipe: ThreadedMap[Any], num_threads: int) -> None:
         self._pipe, self._function = pipe, pipe.function_of_pass()
         self._snapshot = snapshots_of(pipe.source_datapipe)
-        # State after the item, what the thread returns or raises, and the item, if it is the first one
-        self.waiting: deque[tuple[Snapshot, _Answer, Any]] = deque()
+        # State after the item, the call of the function, and the item, if it is the first one
+        self.waiting: deque[tuple[Snapshot, Call, Any]] = deque()
         self._source: Iterator[Any] | None = iter(pipe.source_datapipe)
         self._error: Exception | None = None
         self._is_first, self._closed = True, [False]
@@ -163,20 +157,21 @@ class _Ahead:
                 self._source, self._error = None, error
                 break
             else:
-                answer: _Answer = queue.SimpleQueue()
-                self.waiting.append((self._snapshot(), answer, item if self._is_first else None))
+                snapshot, first = self._snapshot(), item if self._is_first else None
                 self._is_first = False
-                self._submit(item, answer)
-                del item
+                self.waiting.append((snapshot, self._submitted(item), first))
+                del item, first
         return bool(self.waiting)
 
-    def _submit(self, item: Any, answer: _Answer) -> None:
+    def _submitted(self, item: Any) -> Call:
         try:
-            item = self._pipe.prepared(item)
+            task = Call(self._function, self._pipe.prepared(item))
         except Exception as error:  # noqa: BLE001  # raised in its place
-            answer.put(error)
+            task = Call(self._function, None)
+            task.fail(error)
         else:
-            self._pool.submit(_run, self._function, item, answer, self._closed, on_dropped=answer.put)
+            self._pool.submit(task.run, self._closed, on_dropped=task.fail)
+        return task
 
     def raise_error(self) -> None:
         """Raise what the source has raised.
@@ -197,42 +192,6 @@ class _Ahead:
         self.waiting.clear()
         self._source = None
         self._pools.leave(self._pool)
-
-
-def _run(function: Callable[[Any], Any], item: Any, answer: _Answer, closed: list[bool]) -> None:
-    if closed[0]:
-        return
-    _of_thread.is_busy = True
-    try:
-        answer.put((function(item),))
-    except BaseException as error:  # noqa: BLE001  # the consumer raises it, whatever it is
-        answer.put(error)
-    finally:
-        _of_thread.is_busy = False
-
-
-def works_ahead() -> bool:
-    """Whether the calling thread calls the function of a pipe ahead of its consumer."""
-    return getattr(_of_thread, "is_busy", False)
-
-
-def _value_of(answer: _Answer) -> Any:
-    """Wait for what a thread returns.
-
-    Raises:
-        BaseException: what it raised.
-    """
-    if answer.empty():
-        with DECODE.waiting():
-            result = next_item(answer)
-    else:
-        result = answer.get()
-    if isinstance(result, BaseException):
-        try:
-            raise result
-        finally:
-            del result  # or error and frame would keep each other
-    return result[0]
 
 
 def use_threads(pipe: IterDataPipe[Any], num_threads: int) -> None:

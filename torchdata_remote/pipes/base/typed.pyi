@@ -340,9 +340,10 @@ class IterDataPipe(TorchNames[T_co]):
         ``s3://b/what[?]/``. A :class:`RemoteUrl` is never a pattern.
 
         The objects of a source are sorted by path (by code points), and the sources keep their order, so the listing is
-        the same in all processes. Objects are yielded while later pages of the listing are requested. Directory markers
-        are dropped. Sources that overlap or are repeated yield their objects repeatedly. (A manifest that has a shard twice
-        is refused.)
+        the same in all processes. Objects are yielded while later pages of the listing are requested. Sources that name one
+        object are looked up by one request each, up to 16 at a time, and a ``RemoteUrl`` with its size by none. Directory
+        markers are dropped. Sources that overlap or are repeated yield their objects repeatedly. (A manifest that has a
+        shard twice is refused.)
 
         Args:
             pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.

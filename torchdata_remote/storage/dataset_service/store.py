@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 
 from ...core.options import StorageOptions
+from ...core.urls import DATASETS
 from ...errors import ObjectExistsError, ObjectNotFoundError
 from ..protocol import Answer, Entry, Page, normalized_etag
 from .client import ServiceClient
@@ -16,8 +17,6 @@ from .reader import DatasetsReader
 from .upload import DatasetsWriter, UploadRequests
 
 __all__ = ["DATASETS", "MAX_PAGE", "DatasetFile", "DatasetsStore"]
-
-DATASETS = "datasets"  # the scheme
 
 
 class DatasetsStore(ListRequests, UploadRequests):

@@ -1,17 +1,14 @@
 """Divide the listing of a prefix into ranges of keys, which are listed concurrently.
 
 Only the end of a page contains the token of the next one, so the pages of one listing are sequential. But a listing can
-begin after any path. So one whose pages are waited for is divided: a second one begins some pages ahead, at a key that
-is guessed from those that were listed (``key_space``), and the first one ends where the second one began.
-
-Each range costs one request more than a listing in one piece, because its last page contains keys of the next range, or
-none. Ranges are therefore begun only as the number of full pages grows: there is one further request for five pages at
-most, whatever the layout of the keys and however wrong the guesses are. Those keys of the next range also show whether
-the store began it where it was asked to.
+begin after any path. So one whose pages are waited for is divided: a second one begins some pages ahead, and the first
+one ends where the second one began (``divider``). The last page of a range also has keys of the next one, which show
+whether the store began it where it was asked to.
 """
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import islice
@@ -20,13 +17,15 @@ from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
 from ..entry_table import EntryTable
 from ..protocol import Page
+from .divider import Divider
+from .folder_names import FolderRequest
 from .key_range import RANGE_PAGES, KeyRange
-from .key_space import key_ahead
 
 MAX_IN_FLIGHT = 16
 MAX_PAGES_AHEAD = 128  # received or requested before the consumer needs them
+MIN_PAGES_AHEAD = 4  # of a consumer that has taken none
+PAGES_AHEAD_FOR_A_PAGE = 4  # further ones for each page that was taken
 MAX_OBJECTS_AHEAD = 128_000  # the same, where pages are larger than S3's
-PAGES_FOR_A_RANGE = 5
 _NUM_SAMPLES = 16  # keys of a page for a guess
 
 
@@ -41,12 +40,11 @@ class Frontier:
 
     def __init__(self, url: str, prefix: str, *, recursive: bool) -> None:
         self._url, self._prefix = redact(url), prefix
-        self._ranges = [KeyRange()]
+        self._ranges = [KeyRange(is_recursive=recursive)]
         self._may_divide = recursive
-        self._num_full_pages = 0  # as many requests are needed at least
-        self._num_ranges = 0  # begun behind the first one
-        self._num_guesses = 1.0  # to make at once: more, the more of the latest ones were right
-        self._min_pages = 1  # for a guess: more, the more of the latest ones were too near
+        self._divider = Divider(self._ranges, prefix)
+        self._num_taken = 0  # pages
+        self._page_keys = 0  # in the largest page
 
     def __bool__(self) -> bool:
         """Whether pages are left."""
@@ -66,17 +64,19 @@ class Frontier:
         """
         first = self._ranges[0]
         if first.pages:
+            self._num_taken += 1
             return first.pages.popleft()
         assert first.error is not None
         self._ranges.clear()
         raise first.error
 
-    def next_requests(self) -> Iterator[KeyRange]:
+    def next_requests(self) -> Iterator[KeyRange | FolderRequest]:
         """Yield the ranges whose next page is to be requested now. The next page is always requested."""
         self._drop_ended()
         pages = [page for one in self._ranges for page in one.pages]
-        in_flight = sum(one.is_in_flight for one in self._ranges)
-        room = min(MAX_IN_FLIGHT - in_flight, MAX_PAGES_AHEAD - len(pages) - in_flight)
+        in_flight = sum(one.is_in_flight for one in self._ranges) + (self._divider.asking is not None)
+        most = min(MAX_PAGES_AHEAD, MIN_PAGES_AHEAD + PAGES_AHEAD_FOR_A_PAGE * self._num_taken)
+        room = min(MAX_IN_FLIGHT - in_flight, most - len(pages) - in_flight)
         if pages:
             per_page = max(map(len, pages))
             room = min(room, (MAX_OBJECTS_AHEAD - sum(map(len, pages))) // max(1, per_page) - in_flight)
@@ -89,12 +89,21 @@ class Frontier:
                 one.is_in_flight = True
                 room -= 1
                 yield one
-            if room > 0 and one.is_open and len(self._ranges[0].pages) <= 1:
-                self._divide(number, room)
+            if room > 0 and one.is_open and self._may_divide and len(self._ranges[0].pages) <= 1:
+                wanted = self._divider.divide(number, room)
+                if wanted is not None:
+                    self._divider.asking = wanted
+                    room -= 1
+                    yield wanted
             number += 1
 
-    def receive(self, request: KeyRange, page: Page | BaseException) -> None:
+    def receive(self, request: KeyRange | FolderRequest, page: Page | BaseException) -> None:
         """Store the page, or the error, of a request."""
+        self._divider.num_requests += 1
+        if isinstance(request, FolderRequest):
+            self._divider.asking = None
+            self._receive_names(request, page)
+            return
         request.is_in_flight = False
         if request not in self._ranges:
             return  # listed by the range before it, too
@@ -105,6 +114,13 @@ class Frontier:
             self._receive_page(request, page)
         except Exception as error:  # noqa: BLE001  # of a page of wrong types; raised where it is taken
             self._end(request, error)
+
+    def _receive_names(self, request: FolderRequest, page: Page | BaseException) -> None:
+        self._divider.names.may_ask = False
+        if isinstance(page, Page):
+            with contextlib.suppress(Exception):  # names of wrong types
+                self._divider.names.receive(request, page)
+                self._divider.names.may_ask = True
 
     def _receive_page(self, request: KeyRange, page: Page) -> None:
         table = EntryTable.of(page.entries)
@@ -129,34 +145,40 @@ class Frontier:
                 self._list_instead(request)
                 return
             is_empty = request.first is None or (request.until is not None and request.first > request.until)
-            self._num_guesses = 1.0 if is_empty else min(self._num_guesses + 0.5, MAX_IN_FLIGHT)
+            self._divider.num_guesses = 1.0 if is_empty else min(self._divider.num_guesses + 0.5, MAX_IN_FLIGHT)
         self._add(request, table, page.next_token)
 
-    def _add(self, request: KeyRange, table: EntryTable, token: str | None) -> None:
-        """Add a page to its range, and end the range where the next one begins."""
+    def _add(self, request: KeyRange, table: EntryTable, token: str | None, part: float = 1.0) -> None:
+        """Add a page, or a part of one, to its range, and end the range where the next one begins."""
         keys, until = table.keys, request.until
+        self._page_keys = max(self._page_keys, len(keys))
+        if token is None:
+            part *= len(keys) / max(1, self._page_keys)
         behind = self._range_behind(request)
         if behind is not None and until is not None and (token is None or (keys and keys[-1] > until)):
             first = bisect_right(keys, until)
             kept, rest = bisect_right(table.paths, until), keys[first] if first < len(keys) else None
+            of_next = part * (len(keys) - first) / max(1, len(keys))
+            part -= of_next
             behind.expected = rest, table[kept:], token
             behind.latest.extendleft(islice(reversed(request.latest), RANGE_PAGES - len(behind.latest)))
             table = table[:kept]
             request.is_open = False
             is_near = request.num_pages <= RANGE_PAGES // 4
-            self._min_pages = min(2 * self._min_pages, RANGE_PAGES) if is_near else max(1, self._min_pages - 1)
+            near, far = 2 * self._divider.min_pages, self._divider.min_pages - 1
+            self._divider.min_pages = min(near, RANGE_PAGES) if is_near else max(1, far)
             if not behind.has_begun and not behind.is_in_flight and behind.token is None:
-                self._num_ranges -= 1  # nothing was requested
-                self._list_instead(behind)
+                self._list_instead(behind, of_next)  # nothing was requested
             elif not self._begins_as_expected(behind):
-                self._list_instead(behind)
+                self._list_instead(behind, of_next)
         elif token is None:
             request.is_open = False
         else:
             request.seen.add(token)
             request.token = token
-            self._num_full_pages += 1
+        self._divider.num_pages += part
         if keys:
+            self._divider.names.add_page(request, keys[0], keys[-1])
             request.latest.append(keys[0])
             request.last = keys[-1]
             request.num_pages += 1
@@ -171,14 +193,14 @@ class Frontier:
         self._may_divide = False  # the store did not begin where it was asked to, or objects were written meanwhile
         return False
 
-    def _list_instead(self, request: KeyRange) -> None:
+    def _list_instead(self, request: KeyRange, part: float = 1.0) -> None:
         """Replace a range by the pages that follow those of the range before it."""
         assert request.expected is not None
         _, table, token = request.expected
         number = self._ranges.index(request)
         instead = KeyRange(request.after, request.until, has_begun=True, first=request.expected[0])
         self._ranges[number] = instead
-        self._add(instead, table, token)
+        self._add(instead, table, token, part)
 
     def _ignores_after(self, request: KeyRange) -> None:
         """Stop to divide: the range before a range lists it, too."""
@@ -204,24 +226,6 @@ class Frontier:
     def _range_behind(self, request: KeyRange) -> KeyRange | None:
         number = self._ranges.index(request) + 1
         return self._ranges[number] if number < len(self._ranges) else None
-
-    def _divide(self, number: int, room: int) -> None:
-        """Begin ranges some pages ahead of another one."""
-        one = self._ranges[number]
-        if not self._may_divide or len(one.latest) < self._min_pages or not one.last:
-            return
-        times, until = RANGE_PAGES / len(one.latest), one.until
-        for further in range(1, min(room, int(self._num_guesses)) + 1):
-            if (self._num_ranges + 1) * PAGES_FOR_A_RANGE > self._num_full_pages:
-                return
-            ahead = key_ahead(one.latest[0], one.last, times * further, one.samples, self._prefix)
-            before = self._ranges[number]
-            if ahead is None or ahead <= max(before.after, before.last) or (until is not None and ahead >= until):
-                return
-            self._num_ranges += 1
-            number += 1
-            self._ranges.insert(number, KeyRange(ahead, until))
-            before.until, before.num_pages = ahead, 0
 
     def _drop_ended(self) -> None:
         """Remove the ranges at the front whose pages were taken."""

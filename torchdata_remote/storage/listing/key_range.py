@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ..entry_table import EntryTable
+from ..protocol import Page
 
 RANGE_PAGES = 8  # the length of a range, if guesses are right
+
+
+class Lister(Protocol):
+    """The part of a store that lists."""
+
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        """As :meth:`Store.list_page`."""
 
 
 @dataclass(eq=False)
@@ -31,6 +40,8 @@ class KeyRange:
         last: the last key that was listed.
         samples: some keys of the latest page.
         num_pages: received since ``until`` was set.
+        listed: the first and the last key of each page.
+        is_recursive: whether to list folders below the prefix.
     """
 
     after: str = ""
@@ -48,3 +59,10 @@ class KeyRange:
     last: str = ""
     samples: list[str] = field(default_factory=list)
     num_pages: int = 0
+    listed: list[tuple[str, str]] = field(default_factory=list)
+    is_recursive: bool = True
+
+    def send(self, store: Lister, prefix: str) -> Page:
+        """Request the next page."""
+        after = {"after": self.after} if self.after and self.token is None else {}
+        return store.list_page(prefix, recursive=self.is_recursive, token=self.token, **after)

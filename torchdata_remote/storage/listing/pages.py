@@ -20,6 +20,7 @@ from ...errors import StorageError
 from ..entry_table import EntryTable
 from ..protocol import Entry, Page
 from ..registry import Connection, open_store
+from .folder_names import FolderRequest
 from .frontier import MAX_IN_FLIGHT, Frontier
 from .key_range import KeyRange
 
@@ -82,7 +83,7 @@ def _pages(
     frontier, lock = Frontier(url, prefix, recursive=recursive), threading.RLock()
     received: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def receive(request: KeyRange, page: Page | BaseException) -> None:
+    def receive(request: KeyRange | FolderRequest, page: Page | BaseException) -> None:
         with lock:
             frontier.receive(request, page)
             submit()
@@ -95,16 +96,10 @@ def _pages(
             except PoolClosedError as error:  # noqa: PERF203  # once for each page
                 frontier.receive(request, error)
 
-    def fetch(request: KeyRange) -> None:
+    def fetch(request: KeyRange | FolderRequest) -> None:
         started_s = time.perf_counter()
-        after = {"after": request.after} if request.after and request.token is None else {}
         try:
-            page = call_with_retries(
-                lambda: store.list_page(prefix, recursive=recursive, token=request.token, **after),
-                retry,
-                url=url,
-                sleep=pool.sleep,
-            )
+            page = call_with_retries(lambda: request.send(store, prefix), retry, url=url, sleep=pool.sleep)
         except BaseException as error:  # noqa: BLE001  # raised where the page is taken
             page_or_error: Page | BaseException = error
         else:

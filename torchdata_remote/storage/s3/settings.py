@@ -7,7 +7,6 @@ import os
 import re
 from dataclasses import dataclass
 from typing import Any
-from urllib.request import getproxies
 
 from ...core.arguments import check
 from ...core.options import FALLBACK_NAMES, StorageOptions
@@ -124,7 +123,7 @@ def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
         or (keywords.get("client_kwargs") or {}).get("endpoint_url")
         or os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", ""))
     )
-    if getproxies() and is_loopback(str(endpoint_url)):
+    if _has_proxies() and is_loopback(str(endpoint_url)):
         keywords["config_kwargs"] = {"proxies": {}, **(keywords.get("config_kwargs") or {})}
     in_client = (keywords.get("client_kwargs") or {}).keys() & _CLIENT_KWARGS.keys() - {"region_name", "endpoint_url"}
     explicit = {name for name in _OWN_CREDENTIALS if keywords.get(name) is not None}
@@ -181,7 +180,7 @@ def make_client(settings: S3Settings, session: Any, url: str) -> Any:
     try:
         with hold_forks():  # only one thread at a time can create a client
             client = create()
-            if getproxies() and is_loopback(str(client.meta.endpoint_url)):
+            if _has_proxies() and is_loopback(str(client.meta.endpoint_url)):
                 client = create(proxies={})
     except (BotoCoreError, ValueError) as error:
         known = from_botocore(error, url)
@@ -214,3 +213,9 @@ def is_custom_endpoint(endpoint_url: str, region: str) -> bool:
     host = endpoint_url.partition("://")[2].partition("/")[0]
     own = f"s3.{region}.amazonaws.com"
     return host not in ("s3.amazonaws.com", own, f"{own}.cn")
+
+
+def _has_proxies() -> bool:
+    from urllib.request import getproxies  # here: it imports the HTTP client of Python and TLS, for local files too
+
+    return bool(getproxies())

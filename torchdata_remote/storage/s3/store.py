@@ -107,10 +107,10 @@ class S3Store:
 
     def find(self, path: str) -> Entry | None:
         # A key sorts before all keys that it is a prefix of, so an existing one is listed first.
-        for entry in self._page(path, None, {"MaxKeys": 1}).entries:
-            if entry.path == path:
-                return entry
-        return None
+        return next((entry for entry in self.list_first(path, 1).entries if entry.path == path), None)
+
+    def list_first(self, prefix: str, limit: int) -> Page:
+        return self._page(prefix, None, {"MaxKeys": limit})
 
     def stat(self, path: str) -> Entry:
         response = self.request("head_object", path, Key=path)
