@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.support.cache_folder import ETAG, LARGE, answer_of, child_of, keep, kept, num_bytes_in, objects_in
-from tests.support.waiting import wait_for
+from tests.support.cache_folder import answer_of, child_of, keep, kept, num_bytes_in
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
 
 MAX_BYTES = 100_000
@@ -67,17 +66,3 @@ def test_what_a_forked_child_stores_outlives_the_cache_of_its_parent(tmp_path: P
     disk = DiskCache(folder, MAX_BYTES)
     assert all(kept(disk, 9_000, name) for name in ("parent", "before", "0", "1", "2"))
     assert num_bytes_in(folder) <= MAX_BYTES
-
-
-def test_small_objects_share_a_transaction_and_are_found_by_others_soon(tmp_path: Path) -> None:
-    """Stored one after the other; the last ones are found without another call."""
-    disk = DiskCache(str(tmp_path), LARGE)
-    before = disk._catalog.num_exchanges
-    for number in range(200):
-        filling = disk.fill(f"{number}", 10, ETAG)
-        assert filling is not None
-        filling.write(0, memoryview(bytes(10)))
-    assert disk._catalog.num_exchanges - before < 50
-    wait_for(lambda: len(objects_in(tmp_path)) == 200)
-    del filling
-    assert kept(disk, 10, "199") == bytes(10)

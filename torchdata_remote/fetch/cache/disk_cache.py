@@ -77,6 +77,7 @@ class DiskCache:
             index = CacheIndex(format_folder(self._folder), self.user)
             self._catalog = Catalog(index, max_bytes)
         self._room = Room(self._catalog, max_bytes, remove_leftovers(self._folder, index.packs))
+        self._writers: dict[object, None] = {}  # that are not complete
         mark_used(folder)
 
     def find(self, url: str, num_bytes: int, etag: str) -> CachedFile | None:
@@ -115,12 +116,17 @@ class DiskCache:
             return None
         key, version = identify(url, num_bytes, etag)
 
+        token = object()
+        self._writers[token] = None
+
         def complete(crc32s: list[int]) -> None:
             entry = Entry(key, version, place.offset, num_bytes, crc32s[0] if crc32s else 0, place.pack.number)
             self._catalog.add(entry, crc32s, alone=place.alone)
-            self._catalog.publish(at_once=place.alone)
+            self._writers.pop(token, None)
+            self._catalog.publish(at_once=place.alone or not self._writers)
 
         def end(is_complete: bool) -> None:
+            self._writers.pop(token, None)
             if place.alone and not is_complete:
                 self._catalog.abandon(place.pack.number)
 
