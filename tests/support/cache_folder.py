@@ -98,6 +98,7 @@ def keep(disk: DiskCache, data: bytes, url: str = URL, etag: str = ETAG) -> bool
     filling = disk.fill(url, len(data), etag)
     if filling is not None:
         filling.write(0, memoryview(data))
+        disk.publish()
     return filling is not None
 
 

@@ -73,7 +73,10 @@ class LocalFiles:
             return None
         if size is None:
             with contextlib.suppress(OSError):
-                size = os.stat(path).st_size
+                status = os.stat(path)
+                if not stat.S_ISREG(status.st_mode):  # opening a FIFO waits for a writer
+                    return None
+                size = status.st_size
         return path if size is None or size < MAP_FROM_BYTES else None
 
     def read(self, url: str, path: str) -> bytes | None:

@@ -14,7 +14,7 @@ from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import Pool
 from ..errors import StorageError
 from ..storage import Connection, broken_link
-from .cache.disk_cache import DiskCache
+from .cache.disk_cache import DiskCache, open_cache
 
 _CACHE_ADVICE = "Pass a folder of a local disk that this user can create and write to."
 _RECENT_SIZES = 4  # weight of a size in the expected one: a quarter
@@ -26,12 +26,12 @@ class _Event(Enum):
     NOT_KEPT = 3
 
 
-def _open_cache(cache_dir: str, cache_bytes: int) -> DiskCache:
+def _open_cache(cache_dir: str, cache_bytes: int) -> DiskCache | None:
     where = f"cache_dir={cache_dir!r} cannot be used as a cache"
     if not os.fspath(cache_dir):
         raise StorageError(f"{where}: it is empty. {_CACHE_ADVICE}")
     try:
-        return DiskCache(cache_dir, cache_bytes)
+        return open_cache(cache_dir, cache_bytes)
     except StorageError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a NUL character

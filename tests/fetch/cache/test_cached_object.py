@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+import torchdata_remote as tdr
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from tests.support.cache_folder import ALONE, answer_of, bytes_in, child_of, num_bytes_in, objects_in, unfinished_in
@@ -367,3 +368,21 @@ def test_an_object_larger_than_the_cache_is_reported(caplog: pytest.LogCaptureFi
             assert epoch(store, options(folder, 90), listed=True) == store.objects
     [record] = caplog.records
     assert "95 bytes, more than cache_bytes=90" in record.getMessage()
+
+
+def test_a_local_file_whose_modification_time_was_set_back_is_read_again(tmp_path: Path) -> None:
+    """As by ``rsync --times --inplace``: same size, time and inode, but other bytes."""
+    (tmp_path / "files").mkdir()
+    path = tmp_path / "files" / "a.bin"
+    path.write_bytes(b"abc")
+    os.utime(path, (1, 1))
+
+    def read() -> bytes:
+        cache = {"cache_dir": str(tmp_path / "cache"), "cache_bytes": 1 << 20}
+        [sample] = tdr.stream_files(str(tmp_path / "files"), **cache)  # type: ignore[arg-type]
+        return bytes(sample["bin"])
+
+    assert read() == b"abc"
+    path.write_bytes(b"xyz")
+    os.utime(path, (1, 1))
+    assert read() == b"xyz"

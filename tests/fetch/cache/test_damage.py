@@ -6,12 +6,15 @@ import contextlib
 import os
 import sqlite3
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import torchdata_remote as tdr
 from tests.support.cache_folder import (
     ETAG,
     IN_MEMORY,
@@ -23,10 +26,12 @@ from tests.support.cache_folder import (
     objects_in,
     packs_in,
     path_of,
+    query,
 )
 from tests.support.open_files import num_open
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
 from torchdata_remote.fetch.cache.index import CacheIndex
+from torchdata_remote.fetch.cache.object_table import ENTRY
 
 
 @pytest.mark.parametrize("length", [0, 1, 4, 6])
@@ -166,3 +171,76 @@ def test_hits_misses_and_writers_close_their_descriptors(tmp_path: Path) -> None
     del disk
     assert num_open(tmp_path) == 0
     assert len(packs_in(tmp_path)) == 1
+
+
+def _edit(field: str, change: Callable[[int], int]) -> Callable[[str], None]:
+    """Change a field of all entries in an index."""
+
+    def edit(folder: str) -> None:
+        for batch, stored in query(folder, "SELECT id, entries FROM batches"):
+            entries = np.frombuffer(stored, ENTRY).copy()
+            entries[field] = [change(int(value)) for value in entries[field]]
+            query(folder, "UPDATE batches SET entries = ? WHERE id = ?", entries.tobytes(), batch)
+
+    return edit
+
+
+def _run(statement: str) -> Callable[[str], None]:
+    def run(folder: str) -> None:
+        query(folder, statement)
+
+    return run
+
+
+DAMAGES = {
+    "no checksums": _run("UPDATE batches SET crc32s = x''"),
+    "no entries": _run("UPDATE batches SET entries = NULL"),
+    "half an entry": _run("UPDATE batches SET entries = x'00'"),
+    "another pack": _run("UPDATE batches SET pack = pack + 1"),
+    "pack of another type": _run("UPDATE batches SET pack = 'abc'"),
+    "a huge size": _edit("size", lambda size: size | 1 << 60),
+    "a larger size": _edit("size", lambda size: size | 1 << 63),
+    "no size": _edit("size", lambda size: 0),
+    "a huge offset": _edit("offset", lambda offset: offset | 1 << 63),
+    "an unknown pack": _edit("pack", lambda pack: pack + 9),
+    "clock of another type": _run("UPDATE state SET clock = 'abc'"),
+    "a huge clock": _run("UPDATE state SET clock = 9223372036854775807"),
+    "no sample": _run("UPDATE state SET sampled = NULL"),
+    "no state": _run("DELETE FROM state"),
+    "token that is a path": _run("UPDATE state SET token = '../../../x/y'"),
+    "token of another type": _run("UPDATE state SET token = x'00ff'"),
+    "no table": _run("DROP TABLE reads"),
+    "huge numbers": _run("UPDATE sqlite_sequence SET seq = 9223372036854775807"),
+    "filled of another type": _run("UPDATE packs SET open = 1, filled = 'abc'"),
+}
+
+
+@pytest.mark.parametrize("damage", list(DAMAGES))
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_damaged_value_in_the_index_does_not_stop_reading(tmp_path: Path, damage: str, is_open: bool) -> None:
+    """All bytes are right, whether the index was damaged before or after it was opened."""
+    objects = {f"{number}.bin": os.urandom(size) for number, size in enumerate([0, 1, 300, 9 << 20])}
+    (tmp_path / "files").mkdir()
+    for name, data in objects.items():
+        (tmp_path / "files" / name).write_bytes(data)
+    cache = str(tmp_path / "cache")
+
+    def read() -> dict[str, bytes]:
+        pipe = (
+            tdr.IterableWrapper([f"{tmp_path}/files/"])
+            .list_remote()
+            .async_prefetch(cache_dir=cache, cache_bytes=100 << 20)
+        )
+        return {url.rpartition("/")[2]: stream.read() for url, stream in pipe}
+
+    assert read() == objects
+    disk = DiskCache(cache, 100 << 20) if is_open else None
+    DAMAGES[damage](cache)
+    if disk is not None:
+        for number in range(3):
+            with contextlib.suppress(OSError):
+                keep(disk, bytes(100), f"{number}")
+            assert kept(disk, 100, f"{number}") in (None, bytes(100))
+    assert read() == objects
+    del disk
+    assert read() == objects

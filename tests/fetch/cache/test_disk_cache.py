@@ -10,7 +10,6 @@ import os
 import random
 import shutil
 import signal
-import sqlite3
 import tempfile
 import threading
 import time
@@ -42,7 +41,7 @@ from tests.support.cache_folder import (
 )
 from tests.support.open_files import num_open
 from torchdata_remote.core import local_view as mapped
-from torchdata_remote.fetch.cache import catalog
+from torchdata_remote.fetch.cache import catalog, index_file
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
 from torchdata_remote.fetch.cache.entry import CachedFile
 from torchdata_remote.fetch.cache.index import CacheIndex
@@ -426,15 +425,14 @@ def test_a_process_that_is_stopped_does_not_stop_others(tmp_path: Path, monkeypa
     """Stopped while it writes to the index: others read, and store nothing meanwhile."""
     disk = DiskCache(str(tmp_path), ALONE)
     keep(disk, bytes(100), "before")
-    disk._catalog._index.execute("PRAGMA busy_timeout = 1")
-    with contextlib.closing(sqlite3.connect(tmp_path / "v2" / "index.sqlite")) as stopped:
-        stopped.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr(index_file, "_BUSY_S", 0.01)
+    with (tmp_path / "v2" / "index.sqlite").open() as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
         with pytest.raises(OSError, match="locked"):
             keep(disk, bytes(100), "meanwhile")
         for _ in range(1_000):
             assert kept(disk, 100, "before") == bytes(100)
             assert not keep(disk, bytes(100), "not tried")
-        stopped.execute("ROLLBACK")
     later = time.monotonic() + 6
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert kept(disk, 100, "after") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import time
 from pathlib import Path
 
@@ -21,6 +22,8 @@ def earlier(folder: Path, num_objects: int) -> list[Path]:
     for path in (*paths, folder / "partial" / "torchdata_remote-abc", folder / "usage"):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(bytes(100))
+    for path in (*(folder / "partial").iterdir(), folder / "partial"):
+        os.utime(path, (time.time() - 4_000,) * 2)
     return paths
 
 
@@ -38,6 +41,16 @@ def test_objects_of_earlier_releases_are_removed(tmp_path: Path) -> None:
     keep_at_last(disk)
     assert kept(disk, 100) == bytes(100)
     assert [path.name for path in tmp_path.iterdir()] == ["v2"]
+
+
+def test_objects_stay_while_an_earlier_release_runs(tmp_path: Path) -> None:
+    """One that stored something in the last hour; the new cache is used beside it."""
+    paths = earlier(tmp_path, 10)
+    os.utime(tmp_path / "partial")
+    disk = DiskCache(str(tmp_path), ALONE)
+    keep_at_last(disk)
+    assert kept(disk, 100) == bytes(100)
+    assert all(path.exists() for path in paths)
 
 
 def test_nothing_is_stored_before_the_room_of_earlier_objects_is_free(
@@ -66,6 +79,8 @@ def test_files_in_use_and_files_of_others_stay(tmp_path: Path) -> None:
     for path in others:
         path.parent.mkdir(exist_ok=True)
         path.touch()
+        os.utime(path, (1, 1))
+    os.utime(tmp_path / "partial", (1, 1))
     with in_use.open("rb") as reader:
         fcntl.flock(reader, fcntl.LOCK_SH)
         disk = DiskCache(str(tmp_path), ALONE)

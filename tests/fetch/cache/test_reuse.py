@@ -6,6 +6,7 @@ import random
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -137,3 +138,15 @@ def test_the_sum_of_sizes_stays_within_the_bound(sizes: list[int], use: random.R
             again = use.randrange(number + 1)
             found = disk.find(f"{again}", sizes[again], '"1"')
             assert found is None or bytes(found.view(0, None)) == bytes([again]) * sizes[again]
+
+
+@pytest.mark.parametrize(("max_bytes", "num_bytes"), [(1 << 20, 4_097), (1 << 20, 300), (2 << 20, 100_001)])
+def test_the_bound_holds_for_the_blocks_of_the_disk(folder: str, max_bytes: int, num_bytes: int) -> None:
+    """Of the index, too; and most of it is used."""
+    for name in ("first", "second"):
+        disk = DiskCache(folder, max_bytes)
+        for number in range(max_bytes // num_bytes + 1):
+            keep(disk, bytes(num_bytes), f"{name} {number}")
+        del disk
+    used = sum(path.stat().st_blocks * 512 for path in Path(folder).rglob("*") if path.is_file())
+    assert 0.4 * max_bytes < used <= max_bytes

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 
 import torchdata_remote as tdr
 from torchdata_remote.errors import StorageError
-from torchdata_remote.fetch.cache import disk_cache
+from torchdata_remote.fetch.cache import disk_cache, index_file
 
 
 def _read(folder: Path, cache_dir: str) -> int:
@@ -66,6 +69,48 @@ def test_a_folder_that_cannot_be_written_is_an_error(
     monkeypatch.setattr(os, "makedirs", refuse)
     with pytest.raises(StorageError, match=f"cache_dir=.*{os.strerror(number)}.*Pass a folder"):
         _read(files, str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("problem", ["a file instead", "locked", "full", "read-only"])
+def test_a_folder_that_cannot_be_used_any_more_is_one_warning(
+    files: Path, tmp_path: Path, problem: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next passes read all objects. Objects that were cached are found if the folder can be read."""
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(disk_cache, "_warned_folders", set())
+    assert _read(files, str(cache)) == 10
+    index = cache / "v2" / "index.sqlite"
+    with contextlib.ExitStack() as stack:
+        if problem == "a file instead":
+            cache.rename(tmp_path / "before")
+            cache.touch()
+        elif problem == "locked":
+            monkeypatch.setattr(index_file, "_BUSY_S", 0.01)
+            fcntl.flock(stack.enter_context(index.open()), fcntl.LOCK_EX)
+        else:
+            _refuse_writes(monkeypatch, errno.ENOSPC if problem == "full" else errno.EROFS)
+        assert [_read(files, str(cache)) for _ in range(3)] == [10] * 3
+        (files / "more.bin").write_bytes(b"more")
+        assert _read(files, str(cache)) == 11
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 1, said
+    assert "are read without it" in said[0]
+
+
+def _refuse_writes(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Refuse as a disk that is full or read-only does."""
+    real_open, connect = os.open, sqlite3.connect
+
+    def open_read_only(path: Any, flags: int, *mode: Any, **more: Any) -> int:
+        if (flags & os.O_CREAT and not os.path.exists(path)) or (number == errno.EROFS and flags & os.O_ACCMODE):
+            raise OSError(number, os.strerror(number), path)
+        return real_open(path, flags, *mode, **more)
+
+    def connect_read_only(url: str, **options: Any) -> Any:
+        return connect(url.replace("mode=rw", "mode=ro"), **options)
+
+    monkeypatch.setattr(os, "open", open_read_only)
+    monkeypatch.setattr(sqlite3, "connect", connect_read_only)
 
 
 def test_a_missing_parent_is_created(files: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import torchdata_remote as tdr
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import (
     AccessDeniedError,
@@ -258,3 +259,17 @@ def test_files_of_this_package_are_never_listed(tmp_path: pathlib.Path, store: S
     for page in pages:
         assert sorted(entry.path for entry in page.entries) == sorted(f"{tmp_path}/{name}" for name in kept)
     assert store.list_after(f"{tmp_path}/", recursive=False, after="", limit=99).folders == [f"{tmp_path}/a/"]
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "device"])
+def test_what_is_not_a_file_is_refused(tmp_path: pathlib.Path, kind: str) -> None:
+    """A FIFO without a writer is not waited for, and a device without an end is not read."""
+    path = str(tmp_path / "fifo") if kind == "FIFO" else "/dev/zero"
+    if kind == "FIFO":
+        os.mkfifo(path)
+    with pytest.raises(UrlError, match=f"is a {kind}. Pass the path of a file"):
+        _contents(path)
+
+
+def _contents(path: str) -> list[bytes]:
+    return [stream.read() for _, stream in tdr.IterableWrapper([path]).async_prefetch()]

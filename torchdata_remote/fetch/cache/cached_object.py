@@ -9,7 +9,7 @@ import threading
 from ...core.notices.slow_notice import say
 from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
-from ...storage import Answer, Page, Store, single_chunk
+from ...storage import Answer, LocalStore, Page, Store, single_chunk
 from .disk_cache import DiskCache
 from .entry import CachedFile, DamagedError
 from .writer import CacheEntryWriter
@@ -50,7 +50,7 @@ class CachedObject:
         self._is_looked_up = self._closed = self._served = False
         self._hit: CachedFile | None = None
         self._filling: CacheEntryWriter | None = None
-        self._num_bytes, self._etag = 0, ""
+        self._num_bytes, self._etag, self._version = 0, "", ""
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read a range as the store does, from the cache if possible."""
@@ -128,14 +128,16 @@ class CachedObject:
             say("uncached", url, message, repeat_s=math.inf)
             return
         self._etag, self._num_bytes = etag, size
-        self._hit = self._cache.find(self._name, size, etag)
+        # A program may write to a file and then set its modification time back
+        self._version = f"{etag} {self._store.change_of(path)}" if isinstance(self._store, LocalStore) else etag
+        self._hit = self._cache.find(self._name, size, self._version)
         if self._hit is None:
             self._start_filling()
 
     def _start_filling(self) -> None:
         if self._keep:
             try:
-                self._filling = self._cache.fill(self._name, self._num_bytes, self._etag)
+                self._filling = self._cache.fill(self._name, self._num_bytes, self._version)
             except OSError as error:
                 self._stop_filling(error)
 

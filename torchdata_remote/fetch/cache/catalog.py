@@ -7,6 +7,7 @@ what other processes stored.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import struct
 import threading
@@ -17,9 +18,12 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TypeVar
 
+from ...core.notices.slow_notice import say
+from .block_checksums import num_blocks
 from .changes import Changes
 from .index import MAX_SAMPLED, CacheIndex
-from .object_table import DROPPED, Entry, ObjectTable, pack_entries
+from .later import call_later
+from .object_table import DROPPED, Entry, ObjectTable, check_entries
 from .pack import Pack, open_pack, remove_pack
 from .reuse import reuse_window
 from .space import PackSpace
@@ -27,6 +31,7 @@ from .space import PackSpace
 _MAX_OBJECTS = 256  # stored or read between two exchanges
 _EXCHANGES = 32  # at least, while as many bytes are read as the cache may hold
 _MISS_S = 0.1  # at least between two exchanges because of misses
+_PUBLISH_S = 0.2  # at most, until others know of an object
 _RETRY_S = 5.0  # after an exchange that failed
 _SAMPLED = 512  # reads, after which the sample is looked at
 
@@ -53,7 +58,8 @@ class Catalog:
         self._lock, self.exchanging = threading.RLock(), threading.RLock()
         self._pid = os.getpid()
         self.problem: BaseException | None = None  # of the last exchange that failed
-        self.num_exchanges, self._exchanged_at, self._retry_at = 0, 0.0, 0.0
+        self.num_exchanges, self._is_publishing = 0, False
+        self._exchanged_at = self._retry_at = self._published_at = 0.0
         self.exchange(lambda: None)
 
     def find(self, key: int, version: int, num_bytes: int) -> Entry | None:
@@ -71,7 +77,7 @@ class Catalog:
             self._try_exchange()
             with self._lock:
                 entry = self._table.get(key)
-        if entry is None or entry.version == version:
+        if entry is None or (entry.version == version and entry.size == num_bytes):
             return entry
         self.drop(entry)  # the object was replaced
         return None
@@ -83,14 +89,12 @@ class Catalog:
     def _try_exchange(self) -> None:
         """Exchange, unless another thread does, or it fails: then the changes are kept for the next one."""
         if self.exchanging.acquire(blocking=False):
-            try:
-                with contextlib.suppress(OSError):
-                    self.exchange(lambda: None)
-            finally:
-                self.exchanging.release()
+            with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+                stack.callback(self.exchanging.release)
+                self.exchange(lambda: None)
 
     def open(self, entry: Entry) -> tuple[Pack, Sequence[int]] | None:
-        """Return the pack of an entry, and the checksums of the object; ``None`` if it was removed."""
+        """Return the pack of an entry, and the checksums of the object; ``None`` if it was removed or damaged."""
         with self._lock:
             pack = self._packs.get(entry.pack)
             self._changes.used_packs.add(entry.pack)
@@ -105,7 +109,15 @@ class Catalog:
                     self._changes.lost_packs.add(entry.pack)
                 return None
             self.opened(pack)
-        return pack, (entry.crc32, *self._crc32s.get(entry.pack, ()))
+        crc32s = (entry.crc32, *self._crc32s.get(entry.pack, ()))
+        end = entry.offset + entry.size
+        if end > os.fstat(pack.descriptor).st_size or len(crc32s) != max(1, num_blocks(entry.size)):
+            say(
+                "cache", self._index.packs, f"Objects in {pack.path} are damaged, and fetched again.", repeat_s=math.inf
+            )
+            self.drop(entry)
+            return None
+        return pack, crc32s
 
     def opened(self, pack: Pack) -> None:
         """Remember an open pack, as long as it is in use."""
@@ -130,13 +142,23 @@ class Catalog:
             self._changes.entries.append((entry, crc32s, alone))
 
     def publish(self, *, at_once: bool) -> None:
-        """Exchange if there are many changes, or at once.
+        """Exchange: at once, if there are many changes or none for some time, or else a little later.
 
         Raises:
             OSError: if the index cannot be written.
         """
-        if (at_once or len(self._changes.entries) >= _MAX_OBJECTS) and self.may_exchange():
+        if not self.may_exchange():
+            return
+        if at_once or time.monotonic() > self._published_at + _PUBLISH_S or len(self._changes.entries) >= _MAX_OBJECTS:
             self.exchange(lambda: None)
+            self._published_at = time.monotonic()
+        elif not self._is_publishing:
+            self._is_publishing = True
+            call_later(self, Catalog._publish_late, _PUBLISH_S)
+
+    def _publish_late(self) -> None:
+        self._is_publishing = False
+        self._try_exchange()
 
     def drop(self, entry: Entry) -> None:
         """Drop a damaged object."""
@@ -188,7 +210,6 @@ class Catalog:
         if hasattr(self, "_retry_at") and os.getpid() == self._pid:
             with contextlib.suppress(OSError):
                 self.exchange(lambda: None)
-        self._index.close()
 
     def _forget_removed(self) -> None:
         with self._lock:
@@ -199,25 +220,19 @@ class Catalog:
 
     def _pull(self) -> None:
         batches = self._index.batches_after(self._last_batch)
+        crc32s = {pack: struct.unpack(f"<{len(rest) // 4}I", rest) for _, pack, _, rest in batches if rest}
+        check_entries([(pack, entries) for _, pack, entries, _ in batches])
         with self._lock:
             self._table.add_stored(*(entries for _, _, entries, _ in batches))
-            for number, pack, _, crc32s in batches:
-                self._last_batch = number
-                if crc32s:
-                    self._crc32s[pack] = struct.unpack(f"<{len(crc32s) // 4}I", crc32s)
+            self._crc32s |= crc32s
+            if batches:
+                self._last_batch = batches[-1][0]
 
     def _push(self, changes: Changes) -> None:
         for pack, group in groupby(changes.entries, lambda one: one[0].pack):
             added = list(group)
-            entries, rest = [entry for entry, _, _ in added], added[0][1][1:]
-            batch = self._index.add_batch(
-                pack,
-                pack_entries(entries),
-                struct.pack(f"<{len(rest)}I", *rest),
-                filled=max(entry.offset + entry.size for entry in entries),
-                live=sum(entry.size for entry in entries),
-                is_complete=added[0][2],
-            )
+            entries, (_, crc32s, alone) = [entry for entry, _, _ in added], added[0]
+            batch = self._index.add_batch(pack, entries, crc32s[1:], is_complete=alone)
             self._last_batch = max(self._last_batch, batch)
         self._index.record_reads(changes.read_bytes, changes.sample, changes.used_packs)
         self._index.record_replaced(changes.replaced)

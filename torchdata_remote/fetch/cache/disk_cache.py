@@ -16,8 +16,9 @@ from ...core.urls import redact
 from ...errors import StorageError
 from .catalog import Catalog
 from .entry import CachedFile
-from .folder import network_file_system, private_folder
-from .index import CacheIndex, has_sqlite
+from .folder import SharedFolderError, format_folder, mark_used, network_file_system, private_folder, was_used
+from .index import CacheIndex
+from .index_file import DamagedIndexError, has_sqlite
 from .leftovers import remove_leftovers
 from .object_table import Entry, identify
 from .pack import has_locks
@@ -25,8 +26,28 @@ from .room import Room
 from .writer import CacheEntryWriter
 
 _log = logging.getLogger("torchdata_remote")
-_FORMAT = "v2"  # folder; earlier releases stored their objects beside it
 _warned_folders: set[str] = set()
+
+
+def open_cache(folder: str, max_bytes: int) -> DiskCache | None:
+    """Open a cache; ``None``, with one warning, if its folder was used before and cannot be used now.
+
+    A disk that became full or read-only, or a process that is stopped, does not end a training.
+
+    Raises:
+        StorageError: if this platform has no cache.
+        OSError: if the folder was never used, and cannot be; or if hosts may share it.
+    """
+    try:
+        return DiskCache(folder, max_bytes)
+    except SharedFolderError:
+        raise
+    except OSError as error:
+        path = os.path.abspath(os.path.expanduser(folder))
+        if not was_used(path):
+            raise
+        _warn_once(path, f"The cache cannot be used: {error}")
+        return None
 
 
 class DiskCache:
@@ -48,11 +69,16 @@ class DiskCache:
         self._folder, self.user = private_folder(folder)
         kind = network_file_system(self._folder)
         if kind is not None:
-            raise OSError(f"it is on a file system of type {kind}, which hosts may share")
-        index = CacheIndex(os.path.join(self._folder, _FORMAT), self.user)
-        self._catalog = Catalog(index, max_bytes)
+            raise SharedFolderError(f"it is on a file system of type {kind}, which hosts may share")
+        try:
+            index = CacheIndex(format_folder(self._folder), self.user)
+            self._catalog = Catalog(index, max_bytes)
+        except DamagedIndexError:  # and removed
+            index = CacheIndex(format_folder(self._folder), self.user)
+            self._catalog = Catalog(index, max_bytes)
         self._room = Room(self._catalog, max_bytes, remove_leftovers(self._folder, index.packs))
         self._writers: dict[object, None] = {}  # that are not complete
+        mark_used(folder)
 
     def find(self, url: str, num_bytes: int, etag: str) -> CachedFile | None:
         """Open a cached object; ``None`` if it is missing."""
@@ -65,6 +91,14 @@ class DiskCache:
         self._catalog.drop(found.entry)
         with contextlib.suppress(OSError):  # others will notice the damage, too
             self._catalog.publish(at_once=True)
+
+    def publish(self) -> None:
+        """Let other processes find at once what was stored. Otherwise they do a little later.
+
+        Raises:
+            OSError: if the index cannot be written.
+        """
+        self._catalog.publish(at_once=True)
 
     def fill(self, url: str, num_bytes: int, etag: str) -> CacheEntryWriter | None:
         """Start to store an object; ``None`` if there is no room for it.
@@ -81,6 +115,7 @@ class DiskCache:
                 self.warn_once(f"{redact(url)} is not cached: {self._catalog.problem}")
             return None
         key, version = identify(url, num_bytes, etag)
+
         token = object()
         self._writers[token] = None
 
@@ -99,16 +134,20 @@ class DiskCache:
 
     def warn_once(self, problem: str) -> None:
         """Warn of the first problem with this folder in this process; a full disk would cause one per object."""
-        if self._folder not in _warned_folders:
-            _warned_folders.add(self._folder)
-            try:
-                room = f"{shutil.disk_usage(self._folder).free:,} bytes are free there"
-            except OSError as error:
-                room = str(error)
-            _log.warning(
-                "%s. Objects that do not fit into the cache %s (%s) are read without it, and fetched again in each "
-                "epoch. This warning is shown once",
-                problem,
-                self._folder,
-                room,
-            )
+        _warn_once(self._folder, problem)
+
+
+def _warn_once(folder: str, problem: str) -> None:
+    if folder not in _warned_folders:
+        _warned_folders.add(folder)
+        try:
+            room = f"{shutil.disk_usage(folder).free:,} bytes are free there"
+        except OSError as error:
+            room = str(error)
+        _log.warning(
+            "%s. Objects that do not fit into the cache %s (%s) are read without it, and fetched again in each "
+            "epoch. This warning is shown once",
+            problem,
+            folder,
+            room,
+        )

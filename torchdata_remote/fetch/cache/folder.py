@@ -10,9 +10,34 @@ import tempfile
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _MOUNTS = "/proc/self/mountinfo"  # Linux
+_FORMAT, INDEX = "v2", "index.sqlite"  # folder and file; earlier releases stored their objects beside them
 _SHARED_BY_HOSTS = re.compile(
-    "afs|beegfs|ceph|cifs|fuse.(ceph|glusterfs|sshfs)|gfs2|glusterfs|gpfs|lustre|nfs4?|ocfs2|orangefs|smb3|smbfs|wekafs"
+    "afs|beegfs|ceph|cifs|gfs2|glusterfs|gpfs|lustre|nfs4?|ocfs2|orangefs|smb3|smbfs|wekafs|"
+    r"fuse\.(blobfuse2?|ceph|cephfs|gcsfuse|glusterfs|goofys|juicefs|mount-s3|rclone|s3fs|sshfs)"
 )
+_SHARED_BY_GUESTS = re.compile("9p|virtiofs")  # also the root of one virtual machine
+_used: set[str] = set()  # folders that this process has used as a cache
+
+
+class SharedFolderError(OSError):
+    """A folder is on a file system that hosts may share."""
+
+
+def format_folder(folder: str) -> str:
+    """Return the folder of the index and its packs."""
+    return os.path.join(folder, _FORMAT)
+
+
+def was_used(folder: str) -> bool:
+    """Whether a folder was used as a cache before, by this process or another one of this user."""
+    user = getattr(os, "geteuid", int)()
+    own = (folder, os.path.join(folder, f"user-{user}"))
+    return any(path in _used or os.path.lexists(os.path.join(format_folder(path), INDEX)) for path in own)
+
+
+def mark_used(folder: str) -> None:
+    """Remember that a folder was used."""
+    _used.add(folder)
 
 
 def private_folder(folder: str) -> tuple[str, int]:
@@ -25,6 +50,10 @@ def private_folder(folder: str) -> tuple[str, int]:
         OSError: if it cannot be created or written to, or is not a folder.
     """
     os.makedirs(folder, 0o700, exist_ok=True)
+    with contextlib.suppress(OSError):
+        earlier = os.lstat(os.path.join(format_folder(folder), INDEX)).st_uid
+        if earlier == os.stat(folder).st_uid == os.geteuid():  # nothing has to be written, which a full disk refuses
+            return folder, earlier
     with tempfile.TemporaryFile(dir=folder) as probe:  # some file systems assign files to another user
         user = os.fstat(probe.fileno()).st_uid
     if os.stat(folder).st_uid != user:
@@ -52,7 +81,8 @@ def network_file_system(folder: str, mounts: str = _MOUNTS) -> str | None:
         path = os.path.dirname(path)
     found = places.get(path)
     kind = "" if found is None else found[found.index("-") + 1]
-    return kind if _SHARED_BY_HOSTS.fullmatch(kind) else None
+    is_shared = _SHARED_BY_HOSTS.fullmatch(kind) or (path != "/" and _SHARED_BY_GUESTS.fullmatch(kind))
+    return kind if is_shared else None
 
 
 def make_own_folder(path: str, user: int) -> None:

@@ -1,7 +1,8 @@
 """Index of a cache folder, which all processes of a host share: SQLite, one transaction for many objects.
 
-The sum of the packs' sizes is kept by triggers in the transaction that reserves or removes a pack, so it is right after
-a kill at any step. Data is written after its reservation was committed, and removed before its row.
+The sum of the packs' sizes is kept by triggers in the transaction that reserves or removes a pack, so it is right
+after a kill at any step (:mod:`.index_file`). Data is written after its reservation was committed, and removed before
+its row.
 """
 
 from __future__ import annotations
@@ -11,19 +12,16 @@ import os
 import re
 import secrets
 import struct
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-try:
+from .folder import INDEX, make_own_folder
+from .index_file import index_transaction
+from .object_table import DROPPED, Entry, pack_entries
+
+if TYPE_CHECKING:
     import sqlite3
-except ImportError:  # Python was built without it
-    sqlite3 = None  # type: ignore[assignment]
 
-from ...core.threads.forks import hold_forks
-from .folder import make_own_folder, open_own_file
-from .object_table import DROPPED
-
-_BUSY_S = 2.0  # another process is stopped in a transaction
 MAX_SAMPLED = 1 << 32
 _MAX_READS = 2_048  # in the sample
 _MIN_READS = 16  # of the sample, while as many bytes are read as the cache may hold
@@ -46,83 +44,85 @@ CREATE INDEX batches_of_pack ON batches (pack)
 CREATE TABLE reads (clock INTEGER, name INTEGER)
 CREATE INDEX reads_by_clock ON reads (clock)
 """
-_NOT_DAMAGED = re.compile("locked|readonly|full|unable to open|disk I/O")
-has_sqlite = sqlite3 is not None
-_DAMAGE = (sqlite3.Error if has_sqlite else OSError, TypeError, ValueError, struct.error)  # values may be of any type
-_inherited: list[sqlite3.Connection] = []  # of a forked parent; closing one here could disturb it
+_TOKEN = re.compile("[0-9a-f]{16}")
+_MAX_VALUE = 1 << 62
+_MAX_PACK = 1 << 32
 
 
 class CacheIndex:
-    """The rows of a cache, and the folder of its packs. Not thread-safe.
+    """The rows of a cache, and the folder of its packs. Not thread-safe. Usable after a fork.
 
     Args:
         folder: created if missing; only this user may write to it.
         user: of this process's files.
 
     Raises:
+        DamagedIndexError: if it was damaged, and was removed.
         OSError: if it cannot be used.
     """
 
     def __init__(self, folder: str, user: int) -> None:
         make_own_folder(folder, user)
-        self._path, self.user, self._pid = os.path.join(folder, "index.sqlite"), user, os.getpid()
-        try:
-            token = self._open()
-        except _DAMAGE as error:
-            if _NOT_DAMAGED.search(str(error)):
-                raise OSError(f"{self._path}: {error}") from error
-            for end in ("", "-wal", "-shm", "-journal"):  # the cache starts empty
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._path + end)
-            token = self._open()
-        self.packs = os.path.join(folder, f"packs-{token}")  # an index that was lost takes its packs along
+        self._path, self.user = os.path.join(folder, INDEX), user
+        self._connection: sqlite3.Connection | None = None
+        self._token = self._create()
+        self.packs = os.path.join(folder, f"packs-{self._token}")  # an index that was lost takes its packs along
         make_own_folder(self.packs, user)
 
-    def _open(self) -> str:
-        os.close(open_own_file(self._path, self.user))
-        with hold_forks():
-            self._connection = sqlite3.connect(
-                self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
-            )
-            for setting in ("journal_mode = WAL", "synchronous = NORMAL", "cache_size = -1024"):
-                self.execute(f"PRAGMA {setting}")
-            self.execute("BEGIN IMMEDIATE")
+    def _create(self) -> str:
+        with self._connected(create=True):
             if not self.execute("SELECT 1 FROM sqlite_master").fetchone():
                 for statement in re.split(r"\n(?=CREATE)", _SCHEMA.strip()):
                     self.execute(statement)
                 self.execute("INSERT INTO state VALUES (?, 0, 0, ?)", secrets.token_hex(8), MAX_SAMPLED)
-            self.execute(
-                "SELECT max(substr(entries, -1)), max(substr(crc32s, -1)) FROM batches"
-            ).fetchone()  # all pages
-            token, used = self.execute("SELECT token, used FROM state").fetchone()
+            token, used = self._checked_state()
             if self.execute("SELECT total(bytes) FROM packs").fetchone() != (used,):
                 raise ValueError("the packs' sizes are damaged")
-            self.execute("COMMIT")
-        return str(token)
+            if not 0 <= self.execute("SELECT ifnull(max(seq), 0) FROM sqlite_sequence").fetchone()[0] < _MAX_PACK:
+                raise ValueError("the packs' numbers are damaged")
+        return token
+
+    def _checked_state(self) -> tuple[str, int]:
+        """Return the token, and the bytes of all packs."""
+        [(token, used, clock, sampled)] = self.execute("SELECT token, used, clock, sampled FROM state").fetchall()
+        if not _TOKEN.fullmatch(token) or not all(
+            isinstance(value, int) and 0 <= value <= most
+            for value, most in ((used, _MAX_VALUE), (clock, _MAX_VALUE), (sampled, MAX_SAMPLED))
+        ):
+            raise ValueError("its state is damaged")
+        return token, used
 
     def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
         """Execute one statement, within a transaction."""
+        assert self._connection is not None
         return self._connection.execute(statement, values)
+
+    @contextlib.contextmanager
+    def _connected(self, *, create: bool) -> Iterator[None]:
+        with index_transaction(self._path, self.user, create=create) as self._connection:
+            try:
+                yield
+            finally:
+                self._connection = None
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Run a block that other processes see as one step, or not at all if it raises.
 
         Raises:
-            OSError: if the disk is full, the folder was removed, or another process does not end its transaction.
+            OSError: if the disk is full, the folder or the index was removed, or another process does not end its
+                transaction.
         """
-        with hold_forks():  # SQLite's locks have no owner in a child
-            try:
-                self.execute("BEGIN IMMEDIATE")
-                yield
-                self.execute("COMMIT")
-            except BaseException as error:
-                if self._connection.in_transaction:
-                    with contextlib.suppress(sqlite3.Error):
-                        self.execute("ROLLBACK")
-                if isinstance(error, _DAMAGE):
-                    raise OSError(f"{self._path}: {error}") from error
-                raise
+        with self._connected(create=False):
+            token, _ = self._checked_state()
+            if token != self._token:
+                raise FileNotFoundError(f"{self._path} was replaced by another process.")
+            yield
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of its file."""
+        return os.stat(self._path).st_size
 
     def used_and_clock(self) -> tuple[int, int]:
         """Return the bytes of all packs, and the number of bytes that were read so far."""
@@ -133,26 +133,27 @@ class CacheIndex:
         """Return id, pack, entries and further checksums of the batches after one."""
         return self.execute("SELECT id, pack, entries, crc32s FROM batches WHERE id > ? ORDER BY id", last).fetchall()
 
-    def add_batch(self, pack: int, entries: bytes, crc32s: bytes, *, filled: int, live: int, is_complete: bool) -> int:
-        """Add objects of one pack; return the batch, 0 if the pack was removed."""
+    def add_batch(self, pack: int, added: list[Entry], crc32s: Sequence[int], *, is_complete: bool) -> int:
+        """Add objects of one pack, and the further checksums of the first; return the batch, 0 if it was removed."""
         updated = self.execute(
             "UPDATE packs SET filled = max(filled, ?), live = live + ?, open = open AND NOT ? WHERE id = ?",
-            filled,
-            live,
+            max(entry.offset + entry.size for entry in added),
+            sum(entry.size for entry in added),
             is_complete,
             pack,
         )
         if pack != DROPPED and not updated.rowcount:
             return 0
-        cursor = self.execute("INSERT INTO batches (pack, entries, crc32s) VALUES (?, ?, ?)", pack, entries, crc32s)
+        rest = struct.pack(f"<{len(crc32s)}I", *crc32s)
+        cursor = self.execute(
+            "INSERT INTO batches (pack, entries, crc32s) VALUES (?, ?, ?)", pack, pack_entries(added), rest
+        )
         return cursor.lastrowid or 0
 
     def record_replaced(self, num_bytes: Mapping[int, int]) -> None:
         """Record how many bytes of each pack are not valid any more."""
-        self._connection.executemany(
-            "UPDATE packs SET live = max(0, live - ?) WHERE id = ?",
-            [(replaced, pack) for pack, replaced in num_bytes.items()],
-        )
+        for pack, replaced in num_bytes.items():
+            self.execute("UPDATE packs SET live = max(0, live - ?) WHERE id = ?", replaced, pack)
 
     def remove_row(self, pack: int) -> None:
         """Remove what is known of a pack, after its file was removed."""
@@ -161,13 +162,12 @@ class CacheIndex:
     def record_reads(self, num_bytes: int, sample: list[tuple[int, int]], used_packs: set[int]) -> None:
         """Advance the clock; ``sample`` are some of the objects, each after so many bytes."""
         _, clock = self.used_and_clock()
-        self.execute("UPDATE state SET clock = ?", clock + num_bytes)
-        self._connection.executemany(
-            "INSERT INTO reads VALUES (?, ?)", [(clock + after, name >> 1) for after, name in sample]
-        )
-        self._connection.executemany(
-            "UPDATE packs SET last_use = ? WHERE id = ?", [(clock + num_bytes, pack) for pack in used_packs]
-        )
+        if num_bytes:  # otherwise nothing may have to be written, which a full disk would refuse
+            self.execute("UPDATE state SET clock = ?", clock + num_bytes)
+        for after, name in sample:
+            self.execute("INSERT INTO reads VALUES (?, ?)", clock + after, name >> 1)
+        for pack in used_packs:
+            self.execute("UPDATE packs SET last_use = ? WHERE id = ?", clock + num_bytes, pack)
 
     def reads(self) -> Iterator[tuple[int, int]]:
         """Yield clock and name of the reads in the sample, the last one first."""
@@ -192,11 +192,3 @@ class CacheIndex:
     def sampled(self) -> int:
         """Return the share of objects in the sample, of 2**32."""
         return int(self.execute("SELECT sampled FROM state").fetchone()[0])
-
-    def close(self) -> None:
-        """Close the connection. In a forked child, which has a copy, it stays open."""
-        if os.getpid() != self._pid:
-            _inherited.append(self._connection)
-        else:
-            with hold_forks():
-                self._connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -39,6 +40,21 @@ def identify(url: str, num_bytes: int, etag: str) -> tuple[int, int]:
 def pack_entries(entries: list[Entry]) -> bytes:
     """Return the bytes by which entries are stored."""
     return np.array([tuple(entry) for entry in entries], ENTRY).tobytes()
+
+
+def check_entries(stored: Sequence[tuple[int, bytes]]) -> None:
+    """Check what an index contains: packs, and what ``pack_entries`` returned for some of the objects of each.
+
+    Raises:
+        ValueError: if it is damaged. So is ``TypeError``.
+    """
+    entries = np.frombuffer(b"".join(part for _, part in stored), ENTRY)
+    lengths = [len(part) for _, part in stored]
+    packs = np.array([pack for pack, _ in stored], np.int64)
+    if any(length % ENTRY.itemsize for length in lengths) or not np.array_equal(
+        entries["pack"], np.repeat(packs, np.array(lengths, np.int64) // ENTRY.itemsize)
+    ):
+        raise ValueError("its entries are damaged")
 
 
 class ObjectTable:

@@ -33,7 +33,7 @@ class Room:
         self._lock = threading.RLock()
         self._open: Pack | None = None
         self._end = self._reserved = 0  # in it
-        self._grown: tuple[Pack, int, int]  # by the last transaction: pack, first byte, number of bytes
+        self._grown: tuple[Pack, int, int, int]  # by the last transaction: pack, its objects' end, first byte, bytes
         self._refused = (0, 0)  # the size of an object for which there was no room, and the number of the exchange
 
     def take(self, num_bytes: int) -> Place | None:
@@ -79,7 +79,7 @@ class Room:
             return self._reserve_alone(num_bytes)
         if not self._catalog.exchange(lambda: self._grow(num_bytes)):
             return None
-        pack, start, num_grown = self._grown
+        pack, end, start, num_grown = self._grown
         try:
             allocate(pack.descriptor, start, num_grown)
         except OSError:
@@ -89,14 +89,15 @@ class Room:
         finally:
             with self._lock:
                 if self._open is not pack:
-                    self._open, self._end = pack, start
+                    self._open, self._end = pack, end
                 self._reserved = start + num_grown
             self._catalog.opened(pack)
         return self._from_open_pack(num_bytes)
 
     def _reserve_alone(self, num_bytes: int) -> Place | None:
         def add() -> Pack | None:
-            return None if self._space.reserve(num_bytes, num_bytes) is None else self._space.add_pack(num_bytes)
+            room = self._space.in_blocks(num_bytes)
+            return None if self._space.reserve(room, room) is None else self._space.add_pack(room)
 
         pack = self._catalog.exchange(add)
         if pack is None:
@@ -127,17 +128,19 @@ class Room:
         if pack is None:
             adopted = self._space.recover(adoptable_bytes=self._pack_bytes - num_bytes)
             if adopted is not None:
-                pack, start = adopted
-                end = start
-        at_least = num_bytes if pack is None else end + num_bytes - start
-        num_grown = self._space.reserve(at_least, max(at_least, self._growth_bytes))
+                pack, end = adopted
+                start = self._space.in_blocks(end)
+        if pack is None:
+            end = start = 0
+        at_least = max(0, self._space.in_blocks(end + num_bytes) - start)
+        num_grown = self._space.reserve(at_least, max(at_least, self._space.in_blocks(self._growth_bytes)))
         if num_grown is None:
             if pack is not None and pack is not self._open:
-                self._space.seal(pack, start)
+                self._space.seal(pack, end)
             return False
         if pack is None:
-            pack, start = self._space.add_pack(num_grown), 0
+            pack = self._space.add_pack(num_grown)
         else:
             self._space.grow(pack.number, num_grown)
-        self._grown = (pack, start, num_grown)
+        self._grown = (pack, end, start, num_grown)
         return True

@@ -16,6 +16,9 @@ from .index import CacheIndex
 from .pack import Pack, adopt_pack, create_pack, remove_pack
 from .reuse import reuse_window
 
+_BLOCK_BYTES = 4_096  # of most file systems
+_INDEX_GROWTH_BYTES = 64 << 10  # of what was reserved and is not in the index yet
+_MIN_COUNTED_IN_BLOCKS = 1 << 20  # a cache; below, blocks would be most of what is counted
 _MAX_EVICTION_S = 0.05  # in one go
 _MAX_VICTIMS = 1_024
 _SLACK = 1.25  # what other processes read is recorded a little later
@@ -33,15 +36,28 @@ class PackSpace:
 
     Args:
         index: of the cache.
-        max_bytes: bound on the sum of all packs.
+        max_bytes: bound on all packs and the index, in blocks of the disk; below 1 MiB on the bytes in packs.
     """
 
     def __init__(self, index: CacheIndex, max_bytes: int) -> None:
         self._index, self._max_bytes = index, max_bytes
+        self._is_in_blocks = max_bytes >= _MIN_COUNTED_IN_BLOCKS
+        self._block_bytes = _BLOCK_BYTES if self._is_in_blocks else 1
         self.removed: list[int] = []  # packs, since it was emptied
 
+    def in_blocks(self, num_bytes: int) -> int:
+        """Round up to whole blocks of the disk."""
+        return -(-num_bytes // self._block_bytes) * self._block_bytes
+
+    def _used(self) -> int:
+        used, _ = self._index.used_and_clock()
+        return used + (self._index.num_bytes + _INDEX_GROWTH_BYTES if self._is_in_blocks else 0)
+
     def reserve(self, at_least: int, wanted: int) -> int | None:
-        """Make room; return how much of ``wanted`` may be added, ``None`` if it is less than ``at_least``."""
+        """Make room; return how much of ``wanted`` may be added, ``None`` if it is less than ``at_least``.
+
+        All of them are whole blocks.
+        """
         if not self._has_room(at_least):
             self.recover(adoptable_bytes=0)
         if not self._has_room(at_least):
@@ -50,18 +66,16 @@ class PackSpace:
                 self.remove(number)
                 if self._has_room(at_least) or time.monotonic() > until:
                     break
-        used, _ = self._index.used_and_clock()
-        room = self._max_bytes - used
+        room = (self._max_bytes - self._used()) // self._block_bytes * self._block_bytes
         return min(room, wanted) if room >= at_least else None
 
     def _has_room(self, num_bytes: int) -> bool:
-        used, _ = self._index.used_and_clock()
-        return used + num_bytes <= self._max_bytes
+        return self._used() + num_bytes <= self._max_bytes
 
     def _victims(self) -> Iterator[int]:
         yield from self._select("NOT open AND live * 2 < bytes")
-        used, clock = self._index.used_and_clock()
-        if used > self._max_bytes:  # it was larger before
+        _, clock = self._index.used_and_clock()
+        if self._used() > self._max_bytes:  # it was larger before
             yield from self._select("NOT open ORDER BY last_use")
         window = reuse_window(self._index.reads(), clock)
         if window is not None:
@@ -95,7 +109,7 @@ class PackSpace:
         """Give back the room that a pack does not use: nothing will be added to it."""
         if os.fstat(pack.descriptor).st_size > num_bytes:
             os.ftruncate(pack.descriptor, num_bytes)
-        self._index.execute("UPDATE packs SET open = 0, bytes = ? WHERE id = ?", num_bytes, pack.number)
+        self._index.execute("UPDATE packs SET open = 0, bytes = ? WHERE id = ?", self.in_blocks(num_bytes), pack.number)
 
     def remove(self, number: int) -> None:
         """Remove a pack, unless it is in use."""
@@ -117,7 +131,7 @@ class PackSpace:
                 del pack
                 self.remove(number)
             elif filled < adoptable_bytes:
-                self._index.execute("UPDATE packs SET bytes = ? WHERE id = ?", filled, number)
+                self._index.execute("UPDATE packs SET bytes = ? WHERE id = ?", self.in_blocks(filled), number)
                 return Adopted(pack, filled)
             else:
                 self.seal(pack, filled)

@@ -7,6 +7,7 @@ import errno
 import itertools
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 
@@ -27,7 +28,7 @@ def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
 
 
 def version_of(status: os.stat_result) -> str:
-    """Return the etag of a file: its change time, size and inode."""
+    """Return the etag of a file: its modification time, size and inode."""
     return f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}"
 
 
@@ -35,8 +36,16 @@ def _entry(path: str, status: os.stat_result) -> Entry:
     return Entry(path, status.st_size, version_of(status), status.st_mtime)
 
 
+def _check_is_file(path: str, mode: int) -> None:
+    """Refuse what has no end or waits for a writer. Opening a folder reports an error of its own."""
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        kind = "a FIFO" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        url = f"file://{path}"
+        raise UrlError(f"{url} is {kind}. Pass the path of a file: copy what it delivers into one.", url=url)
+
+
 class LocalStore:
-    """The local filesystem. The etag of a file is its change time, size and inode.
+    """The local filesystem. The etag of a file is its modification time, size and inode.
 
     A broken link is listed without a size. A pattern may leave it out; otherwise it is an error.
     """
@@ -80,7 +89,14 @@ class LocalStore:
                 raise IsADirectoryError(path)
             return _entry(path, status)
 
+    def change_of(self, path: str) -> str:
+        """Return the time of the last change of a file, which no program can set back, unlike the one in its etag."""
+        with _errors_of(path):
+            return f"{os.stat(path).st_ctime_ns:x}"
+
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        with _errors_of(path):
+            _check_is_file(path, os.stat(path).st_mode)
         with _errors_of(path), open(path, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             size = status.st_size
