@@ -31,6 +31,7 @@ from ..shuffle_samples import ShuffleSamples
 from ..shuffle_shards import ShuffleShards
 from ..to_tuple import ToTuple
 from ..write_shards import WriteShards
+from .image_options import RATIO, SCALE
 from .torch_names import TorchNames
 
 T_co = TypeVar("T_co", covariant=True)
@@ -127,8 +128,8 @@ class IterDataPipe(TorchNames[T_co]):
         *,
         crop: Literal["random", "center"] | None = "random",
         resize: int | None = None,
-        scale: Sequence[float] = (0.08, 1.0),
-        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        scale: Sequence[float] = SCALE,
+        ratio: Sequence[float] = RATIO,
         flip: float | None = None,
         dtype: torch.dtype = torch.float32,
         mean: float | Sequence[float] | None = None,
@@ -150,11 +151,11 @@ class IterDataPipe(TorchNames[T_co]):
         Images become RGB, 8 bits per channel, as :func:`decoders.rgb` makes them: gray, palette, CMYK and 16-bit images are
         converted, alpha is dropped, EXIF orientation is not applied. JPEGs are decoded by simplejpeg if it is installed
         (``pip install 'torchdata_remote[turbo]'``), else by Pillow, to the same pixels. Where simplejpeg decodes, it stops
-        below the crop, so damage further down is not noticed. An image at least twice as large as needed is decoded at a
-        half, a quarter or an eighth of its size. Resizing is bilinear with antialiasing.
+        below the crop. Damage in the middle of a JPEG is noticed only if Pillow refuses the file. An image at least twice
+        as large as needed is decoded at a half, a quarter or an eighth of its size. Resizing is bilinear with antialiasing.
 
-        Compared with Pillow's ``crop`` and ``resize``, no value of 0 to 255 differs by more than 1, nor by 0.25 on average.
-        Where the scale is reduced, the edges of a crop are rounded to pixels of that scale, and values of photographs
+        Compared with Pillow's ``crop`` and ``resize``, no value of 0 to 255 differs by more than 1 at full scale. Where the
+        scale is reduced, the edges of a crop are rounded to pixels of that scale, and values of photographs
         differ by about 3 on average.
 
         Args:
@@ -162,8 +163,8 @@ class IterDataPipe(TorchNames[T_co]):
             crop: ``"random"`` shows a random part, for training. ``"center"`` resizes the shorter side to ``resize`` and
                 shows the middle, for evaluation. ``None`` shows all, and does not keep the aspect ratio.
             resize: shorter side in pixels before the crop in the middle; ``None`` for 8/7 of the size, 256 for 224.
-            scale: share of the area that a random crop has, at least and at most.
-            ratio: width / height of a random crop, at least and at most.
+            scale: share of the area that a random crop has, at least and at most: from 1e-6 to 1.
+            ratio: width / height of a random crop, at least and at most: from 0.001 to 1000.
             flip: probability of a horizontal flip; ``None`` for 0.5 with ``crop="random"``, else 0.
             dtype: ``torch.float32``, ``torch.float16`` or ``torch.bfloat16``, normalised; ``torch.uint8`` for 0 to 255,
                 to be normalised on the GPU.
@@ -180,7 +181,7 @@ class IterDataPipe(TorchNames[T_co]):
 
         Raises:
             DecodeError: names member, sample and shard; the decoder's own error is its ``__cause__``. Also for more than
-                ``decoders.MAX_PIXELS`` pixels.
+                ``decoders.MAX_PIXELS`` pixels, of the file or while it is resized.
             MissingMemberError: names the sample, the requested members and the existing ones.
 
         Example:
@@ -396,8 +397,9 @@ class IterDataPipe(TorchNames[T_co]):
         Args:
             function: called with an item; what it returns is handed out. With ``DataLoader`` workers that are spawned, it
                 has to be a function of a module.
-            num_threads: that call it. 0 calls it in the thread that iterates, and takes nothing ahead. ``None`` for those
-                that the loader gives, as ``thread_loader`` does, or 0. Each worker of a ``DataLoader`` has as many.
+            num_threads: that call it. The thread that iterates calls it as well, with an item that it needs and that none
+                of them has begun. 0 calls it in that thread only, and takes nothing ahead. ``None`` for those that the
+                loader gives, as ``thread_loader`` does, or 0. Each worker of a ``DataLoader`` has as many.
             max_ahead: number of items that are taken from the source before they are asked for, which bounds the memory.
                 ``None`` for twice the threads. The streams of a ``Resumable`` in one process share it; each has one at
                 least.
