@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..core.shared_columns import SharedColumns
 from ..core.urls import RemoteUrl
-from ..fetch.listing.url_table import StringColumn
+from ..fetch.listing.url_table import StringColumn, UrlTable
 
 
 class FileTable:
@@ -41,11 +41,9 @@ class FileTable:
         """Look at the columns where they are now."""
         columns = self._columns.columns
         self.paths = StringColumn.view(columns["paths.data"], columns["paths.ends"])
-        rests = self.paths
-        if "rests.ends" in columns:
-            rests = StringColumn.view(columns["rests.data"], columns["rests.ends"])
-        etags = StringColumn.view(columns["etags.data"], columns["etags.ends"])
-        self.urls = _Urls(self._prefix, rests, etags, columns["sizes"].data)
+        rests = "rests" if "rests.ends" in columns else "paths"
+        urls = {f"urls.{part}": columns[f"{rests}.{part}"] for part in ("data", "ends")}
+        self.urls = UrlTable.view({**columns, **urls}, self._prefix)
         self.labels = columns.get("labels")
 
     def __len__(self) -> int:
@@ -100,30 +98,6 @@ class _Builder:
             if texts is not None:
                 found |= {f"{name}.{part}": column for part, column in texts.columns().items()}
         return found
-
-
-class _Urls(Sequence[RemoteUrl]):
-    """URLs with sizes and etags, created on access."""
-
-    def __init__(self, prefix: str, rests: StringColumn, etags: StringColumn, sizes: memoryview) -> None:
-        self._prefix, self._rests, self._etags, self._sizes = prefix, rests, etags, sizes
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        size = self._sizes[index]
-        return RemoteUrl(self._prefix + self._rests[index], None if size < 0 else size, self._etags[index] or None)
-
-    def __reduce__(self) -> Any:
-        columns = self._rests, self._etags, np.frombuffer(self._sizes, np.int64)
-        return _urls, (self._prefix, *columns)
-
-
-def _urls(prefix: str, rests: StringColumn, etags: StringColumn, sizes: NDArray[np.int64]) -> _Urls:
-    return _Urls(prefix, rests, etags, sizes.data)
 
 
 def _restored(prefix: str, columns: SharedColumns) -> FileTable:

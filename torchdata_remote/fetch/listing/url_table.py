@@ -103,6 +103,7 @@ class UrlTable(Sequence[RemoteUrl]):
     """
 
     _sizes: Any  # array of "q"; a memoryview if it was restored by view()
+    _prefix = ""  # of all URLs
 
     def __init__(self, urls: Iterable[str] = ()) -> None:
         self._urls, self._etags, self._sizes = StringColumn(), StringColumn(), array("q")
@@ -123,7 +124,7 @@ class UrlTable(Sequence[RemoteUrl]):
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         size = self._sizes[index]
-        return RemoteUrl(self._urls[index], None if size < 0 else size, self._etags[index] or None)
+        return RemoteUrl(self._prefix + self._urls[index], None if size < 0 else size, self._etags[index] or None)
 
     def columns(self) -> dict[str, Column]:
         """As arrays, by name."""
@@ -142,13 +143,19 @@ class UrlTable(Sequence[RemoteUrl]):
         return table
 
     @classmethod
-    def view(cls, columns: Mapping[str, Column]) -> UrlTable:
-        """As :meth:`from_columns`, without a copy: nothing can be appended."""
+    def view(cls, columns: Mapping[str, Column], prefix: str = "") -> UrlTable:
+        """As :meth:`from_columns`, without a copy: nothing can be appended.
+
+        Args:
+            columns: as :meth:`columns` returns them.
+            prefix: of all URLs, which the columns do not have.
+        """
         table = cls()
+        table._prefix = prefix
         table._sizes = columns["sizes"].data
         table._urls = StringColumn.view(columns["urls.data"], columns["urls.ends"])
         table._etags = StringColumn.view(columns["etags.data"], columns["etags.ends"])
         return table
 
     def __reduce__(self) -> Any:
-        return UrlTable.view, (self.columns(),)
+        return UrlTable.view, (self.columns(), self._prefix)
