@@ -173,7 +173,9 @@ class RemoteTrainerMixin:
     def _loader(self, dataset: Resumable, batch_size: int, description: str) -> StatefulLoader:
         of_columns = getattr(self, "_get_collator_with_removed_columns", lambda collator, **_: collator)
         collate_fn = of_columns(self.data_collator, description=description)  # type: ignore[attr-defined]
-        loader = loader_of(dataset, self.args, batch_size=batch_size, collate_fn=collate_fn, num_threads=self.num_threads)
+        loader = loader_of(
+            dataset, self.args, batch_size=batch_size, collate_fn=collate_fn, num_threads=self.num_threads
+        )
         prepared: StatefulLoader = self.accelerator.prepare(loader)
         return prepared
 
