@@ -321,7 +321,8 @@ def from_memory(job: Job) -> Iterable[Any]:
         pipe.use_rows(rows)
         images, collate, labels = iter(pipe), LoaderCollate(collate_samples), torch.zeros(job.in_flight)
         while batch := [sample["jpg"] for sample in itertools.islice(images, job.in_flight)]:
-            yield collate(batch), labels[: len(batch)]
+            number = len(batch)
+            yield collate(batch), labels[:number]  # collating clears the list
 
     return in_turn([partial(decoded, thread) for thread in range(WORKERS)])
 
