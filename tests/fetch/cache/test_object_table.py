@@ -46,13 +46,6 @@ def test_the_last_entry_of_a_key_is_found_unless_its_pack_is_gone(
         assert all(table.get(key) is None for key in {0, 7, 2**64 - 1} - set(last))
 
 
-def test_stored_bytes_of_another_length_are_ignored() -> None:
-    """They are damaged."""
-    table = ObjectTable()
-    table.add_stored(pack_entries([Entry(1, 2, 3, 4, 5, 6)])[:-1])
-    assert table.get(1) is None
-
-
 def test_url_size_and_etag_are_told_apart() -> None:
     """The key is the URL's only."""
     names = [("a", 1, "b"), ("a", 1, "c"), ("a", 2, "b"), ("b", 1, "b"), ("a\n1", 1, "b")]

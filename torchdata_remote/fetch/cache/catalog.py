@@ -186,6 +186,7 @@ class Catalog:
         with self.exchanging:
             with self._lock:
                 changes, self._changes = self._changes, Changes()
+            last_batch = self._last_batch
             while self._abandoned:
                 changes.lost_packs.add(self._abandoned.popleft())
             try:
@@ -196,6 +197,7 @@ class Catalog:
             except BaseException as error:
                 with self._lock:
                     self._changes.put_back(changes)
+                self._last_batch = last_batch  # others use the numbers that this transaction gave
                 self.problem = error
                 self._retry_at = time.monotonic() + _RETRY_S
                 raise

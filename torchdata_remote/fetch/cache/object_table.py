@@ -90,9 +90,8 @@ class ObjectTable:
             self._sort_recent()
 
     def add_stored(self, *stored: bytes) -> None:
-        """Add what ``pack_entries`` returned. Bytes of another length are ignored."""
-        whole = b"".join(part for part in stored if len(part) % ENTRY.itemsize == 0)
-        entries = np.frombuffer(whole, ENTRY)
+        """Add what ``pack_entries`` returned."""
+        entries = np.frombuffer(b"".join(stored), ENTRY)
         if len(entries) >= _MIN_SORTED:
             self._sort_recent()
             self._sort(entries)
