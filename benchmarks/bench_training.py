@@ -117,7 +117,7 @@ def jobs(store: SlowStore, names: Mapping[str, list[str]], num_images: int, batc
 
 
 def first_batch_s(side: str, job: Job, store: SlowStore) -> float | None:
-    """Seconds from the start of a process to its first batch; ``None`` if the side is not installed."""
+    """Seconds from the start of a process to its first batch; ``None`` if the side is not installed, or gave up."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     with tempfile.TemporaryDirectory(prefix="peer-") as scratch:
         started_s = time.monotonic()
@@ -142,14 +142,15 @@ def first_batch_s(side: str, job: Job, store: SlowStore) -> float | None:
 
 def print_first_batches(sides: list[str], job_of: Mapping[str, Job], store: SlowStore, num_rounds: int) -> None:
     """The table of times to the first batch."""
-    taken: dict[str, list[float]] = {side: [] for side in sides}
+    rounds: list[dict[str, float]] = []
     for number in range(num_rounds):
+        rounds.append({})
         for side in sides if number % 2 == 0 else reversed(sides):
             seconds = first_batch_s(side, job_of[side], store)
             if seconds is not None:
-                taken[side].append(seconds)
+                rounds[-1][side] = seconds
+    taken = {side: [one[side] for one in rounds if side in one] for side in sides}
     taken = {side: values for side, values in taken.items() if values}
-    rounds = [dict(zip(taken, values, strict=True)) for values in zip(*taken.values(), strict=True)]
 
     def of_others(names: Collection[str]) -> str:
         """The best of ours, of the time of the best of these."""
