@@ -1,4 +1,4 @@
-"""Calls of a pipe's function, each of which a thread of a pool or the consumer of its result makes."""
+"""Calls of a pipe's function in the threads of a pool, which never wait for each other forever."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from ...core.threads.pool import next_item
 
 T = TypeVar("T")
 
+# Until the consumer makes a call that no thread has begun: its work would compete with that of the threads
+_PATIENCE_S = 0.1
+
 _of_thread = threading.local()  # whether it is one of a pool, at work for a pipe
 
 
 class Call:
-    """A call of a pipe's function that is made once: by a thread, or by the consumer if no thread has begun it.
+    """A call of a pipe's function that is made once: by a thread, or by the consumer if none is free for some time.
 
-    So waiting for it never depends on a free thread, as where a function of the pool reads a chain with that pool.
+    So waiting for it never depends on a free thread, as where a function of the pool reads a chain with that pool: it
+    then makes the calls itself, at once if it runs in that thread.
 
     Args:
         function: of the pass.
@@ -66,24 +70,27 @@ class Call:
             self._answer.put(error)
 
     def result(self) -> Any:
-        """Return what the function returns; call it here if no thread has begun to.
+        """Return what the function returns, once a thread has called it.
 
         Raises:
             BaseException: what it raised.
         """
-        if self._answer.empty():
-            self.begin()
-        if self._answer.empty():
-            with DECODE.waiting():
-                answer = next_item(self._answer)
-        else:
-            answer = self._answer.get()
+        answer = self._answer.get() if not self._answer.empty() else self._waited_for()
         if isinstance(answer, BaseException):
             try:
                 raise answer
             finally:
                 del answer  # or error and frame would keep each other
         return answer[0]
+
+    def _waited_for(self) -> tuple[Any] | BaseException:
+        if works_ahead():
+            self.begin()
+        with DECODE.waiting(), contextlib.suppress(queue.Empty):
+            return self._answer.get(timeout=_PATIENCE_S)
+        self.begin()
+        with DECODE.waiting():
+            return next_item(self._answer)
 
 
 def called(function: Callable[[Any], T], item: Any) -> T:

@@ -39,8 +39,8 @@ class ThreadedMap(OneForOne[T_co]):
     """Base of a pipe that yields the result of a function for each item. A subclass implements ``function_of_pass``.
 
     With threads, items are taken from the source in the consumer's thread and handled in a pool, which all streams of
-    this process and all pipes with as many threads share. An item that is needed, and that no thread has begun, is
-    handled by the consumer. Results keep the order of the items. An error is raised in the place of its item, after the
+    this process and all pipes with as many threads share. The consumer handles an item itself only if no thread is free
+    for 0.1 s. Results keep the order of the items. An error is raised in the place of its item, after the
     results before it. The state is that of the source after the item that was handed out last, so it does not depend on
     the number of threads. Without threads nothing is taken ahead.
 
