@@ -1,6 +1,6 @@
 """How fast do shuffled, augmented batches of images come out of a bucket, against other loaders and decoding alone?
 
-    python benchmarks/bench_training.py [--quick] [--rounds 5] [--peers ours webdataset ...]
+    python benchmarks/bench_training.py [--quick] [--rounds 5] [--peers ours webdataset ...] [--plot PATH]
 
 JPEGs of 500 x 375 and 94 kB, on a store that answers after 20 ms and sends 60 MB/s on each connection (nginx: apt-get
 install nginx libnginx-mod-http-lua curl); store and readers share the machine. They become batches of 64 random crops
@@ -13,6 +13,7 @@ one that does not deliver every image fails the run.
 The ceiling decodes images in memory with the same function in two threads, and does nothing else. Peers come from PyPI:
 pip install torchvision opencv-python-headless simplejpeg webdataset 'litdata[extra]' mosaicml-streaming s3fs
 s3torchconnector nvidia-dali-cuda120. Those that are missing are named and left out.
+The plot needs matplotlib.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from report import Side, Target, arguments, compare, faster, print_report, print
 from slow_store import SlowStore, slow_store
 from tar_peers import write_litdata
 from training_peers import BUCKETS, CHUNKS, DISTINCT, FILES, MDS, PEERS, SHARDS, STARTING, VALUES
+from training_plot import draw
 
 LATENCY_S, CONNECTION_BYTES_PER_S = 0.020, 60_000_000
 BATCH, NUM_CLASSES = 64, 16
@@ -140,8 +142,10 @@ def first_batch_s(side: str, job: Job, store: SlowStore) -> float | None:
     return float(then_s) - started_s
 
 
-def print_first_batches(sides: list[str], job_of: Mapping[str, Job], store: SlowStore, num_rounds: int) -> None:
-    """The table of times to the first batch."""
+def print_first_batches(
+    sides: list[str], job_of: Mapping[str, Job], store: SlowStore, num_rounds: int
+) -> dict[str, list[float]]:
+    """Print the table of times to the first batch, and return them."""
     rounds: list[dict[str, float]] = []
     for number in range(num_rounds):
         rounds.append({})
@@ -166,10 +170,11 @@ def print_first_batches(sides: list[str], job_of: Mapping[str, Job], store: Slow
         [*rows, *((PEERS[side].shown, spread(values, 2), of_others((side,))) for side, values in taken.items())]
     )
     print(f"\nfirst batch of ours, of the best other's time: {of_others(USUAL)}; target at most 0.5")
+    return taken
 
 
 def main() -> None:
-    args = arguments(str(__doc__).splitlines()[0], tuple(PEERS))
+    args = arguments(str(__doc__).splitlines()[0], tuple(PEERS), with_plot=True)
     num_shards, images_in_each = QUICK if args.quick else WHOLE
     batch, num_images = QUICK_BATCH if args.quick else BATCH, num_shards * images_in_each
     with tempfile.TemporaryDirectory(prefix="bench-training-") as temporary:
@@ -185,7 +190,18 @@ def main() -> None:
             title = f"{num_images:,} JPEGs of 94 kB, batches of {batch}, {args.shown}"
             print_report(title, PEERS, sides, results, TARGETS)
             print()
-            print_first_batches([name for name in chosen if name in FIRST_BATCH], job_of, store, args.rounds)
+            first_batches = print_first_batches(
+                [name for name in chosen if name in FIRST_BATCH], job_of, store, args.rounds
+            )
+    if args.plot:
+        measured = {side for one in results.rounds for side in one}
+        speeds = {
+            side: [one[side].samples_per_s for one in results.rounds if side in one]
+            for side in PEERS
+            if side in measured
+        }
+        draw(speeds, first_batches, args.plot)
+        print(f"\ndrawn: {args.plot}")
 
 
 if __name__ == "__main__":

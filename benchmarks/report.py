@@ -53,11 +53,13 @@ class Results:
     missing: dict[str, str]
 
 
-def arguments(description: str, names: Sequence[str]) -> argparse.Namespace:
+def arguments(description: str, names: Sequence[str], *, with_plot: bool = False) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=None, help="how often each side runs (5; with --quick, 1)")
     parser.add_argument("--quick", action="store_true", help="small and few: shows that it runs, measures nothing")
     parser.add_argument("--peers", nargs="+", choices=names, metavar="PEER", help=f"only these of {', '.join(names)}")
+    if with_plot:
+        parser.add_argument("--plot", metavar="PATH", help="where a picture is drawn")
     args = parser.parse_args()
     args.rounds = args.rounds or (1 if args.quick else 5)
     args.shown = f"{args.rounds} round(s)" + (", --quick: too small to mean anything" if args.quick else "")
