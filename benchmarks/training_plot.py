@@ -33,6 +33,7 @@ def draw(speeds: Mapping[str, Sequence[float]], first_batches: Mapping[str, Sequ
 
     mpl.use("agg")
     from matplotlib import pyplot as plt
+    from matplotlib.patches import Patch
 
     plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
     shown = sorted((name for name in LABELS if name in speeds), key=lambda name: -median(speeds[name]))
@@ -55,8 +56,7 @@ def draw(speeds: Mapping[str, Sequence[float]], first_batches: Mapping[str, Sequ
         panel.tick_params(left=False)
         panel.spines[["left", "bottom"]].set_visible(False)
     kinds = {OURS: "decode_image", USUAL: "its usual decoder", FAST: "the same with simplejpeg and OpenCV"}
-    patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in kinds]
-    left.legend(patches, kinds.values(), loc="lower right", frameon=False)
+    left.legend([Patch(color=color) for color in kinds], list(kinds.values()), loc="lower right", frameon=False)
     figure.suptitle(
         "From a bucket to batches of 64 augmented images: JPEGs of 94 kB, random crops of 224, 2 cores", fontsize=15
     )

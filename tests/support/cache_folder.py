@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from torchdata_remote.fetch.cache import disk_cache
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
 from torchdata_remote.fetch.cache.entry import DamagedError
 from torchdata_remote.fetch.cache.object_table import ENTRY, ObjectTable, identify
@@ -44,6 +45,12 @@ class Stored(NamedTuple):
     size: int
 
 
+def settle() -> None:
+    """Wait until what this process has downloaded is in its caches."""
+    for disk in list(disk_cache._live):
+        disk.settle()
+
+
 def query(folder: str | Path, statement: str, *values: Any) -> list[Any]:
     """Rows of a cache's index."""
     [index] = Path(folder).glob("**/index.sqlite")
@@ -57,7 +64,8 @@ def packs_in(folder: str | Path) -> dict[int, Path]:
 
 
 def objects_in(folder: str | Path) -> dict[int, Stored]:
-    """Each object that other processes can see."""
+    """Each object that other processes can see, as soon as this one has stored it."""
+    settle()
     if not list(Path(folder).glob("**/index.sqlite")):
         return {}
     table, keys, packs = ObjectTable(), set[int](), packs_in(folder)
@@ -88,6 +96,7 @@ def num_bytes_in(folder: str | Path) -> int:
 
 def unfinished_in(folder: str | Path) -> list[Path]:
     """Files without a complete object."""
+    settle()
     has_index = list(Path(folder).glob("**/index.sqlite"))  # not before an object is kept
     complete = {pack for (pack,) in query(folder, "SELECT pack FROM batches")} if has_index else set()
     return [path for number, path in packs_in(folder).items() if number not in complete]

@@ -212,6 +212,7 @@ class PartScheduler:
         finally:
             self._part_ended(download)
             part.pieces.put(None)
+        download.store_kept()
 
     def _part_ended(self, download: ObjectDownload) -> None:
         """Called in the thread that downloaded a part, before the consumer sees its end."""

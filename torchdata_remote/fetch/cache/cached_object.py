@@ -10,7 +10,7 @@ from ...core.notices.slow_notice import say
 from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
 from ...storage import Answer, LocalStore, Page, Store, single_chunk
-from .disk_cache import DiskCache
+from .disk_cache import MAX_SMALL_BYTES, DiskCache
 from .entry import CachedFile, DamagedError
 from .writer import CacheEntryWriter
 
@@ -48,6 +48,7 @@ class CachedObject:
         self._listed, self._keep = (size, etag), keep
         self._lock = threading.RLock()  # shared by threads that fetch parts
         self._is_looked_up = self._closed = self._served = False
+        self._stores = False  # what is downloaded
         self._hit: CachedFile | None = None
         self._filling: CacheEntryWriter | None = None
         self._num_bytes, self._etag, self._version = 0, "", ""
@@ -58,14 +59,14 @@ class CachedObject:
             if not self._is_looked_up:
                 self._look_up(path)
                 if self._closed:  # by another thread
-                    self._hit = self._filling = None
+                    self._stores, self._hit = False, None
         view = self._cached_view(start, end)
         if view is not None:
             return Answer(start, start + len(view), self._num_bytes, self._etag, single_chunk(view))
         answer = self._store.read(path, start, end, etag or self._etag or None)
         accepted = self._is_accepted(answer, etag)
         if accepted and (answer.etag, answer.total_bytes) != (self._etag, self._num_bytes):
-            self._filling = None  # it may be another version
+            self._stores, self._filling = False, None  # it may be another version
         elif accepted and self._num_bytes == 0:
             self.keep(0, memoryview(b""))
         return answer
@@ -102,8 +103,7 @@ class CachedObject:
         with self._lock:
             if self._hit is hit:
                 self._hit = None
-                if not self._served and not self._closed:
-                    self._start_filling()
+                self._stores = self._keep and not self._served and not self._closed
 
     def distrust(self) -> bool:
         """Remove an object whose bytes are wrong although they match the cache's checksums.
@@ -131,15 +131,7 @@ class CachedObject:
         # A program may write to a file and then set its modification time back
         self._version = f"{etag} {self._store.change_of(path)}" if isinstance(self._store, LocalStore) else etag
         self._hit = self._cache.find(self._name, size, self._version)
-        if self._hit is None:
-            self._start_filling()
-
-    def _start_filling(self) -> None:
-        if self._keep:
-            try:
-                self._filling = self._cache.fill(self._name, self._num_bytes, self._version)
-            except OSError as error:
-                self._stop_filling(error)
+        self._stores = self._keep and self._hit is None
 
     def _ask(self, path: str) -> tuple[str | None, int | None]:
         try:
@@ -151,19 +143,33 @@ class CachedObject:
         return entry.etag, entry.size
 
     def keep(self, start: int, piece: memoryview) -> None:
-        """Store verified bytes from ``start`` on; each byte once."""
-        filling = self._filling
-        if filling is not None:
-            try:
+        """Store verified bytes from ``start`` on; each byte once. Small objects wait for :meth:`store_kept`."""
+        if not self._stores:
+            return
+        if len(piece) == self._num_bytes <= MAX_SMALL_BYTES:
+            self._stores = False
+            self._cache.store_later(self._name, self._num_bytes, self._version, piece, self._stop_filling)
+            return
+        try:
+            with self._lock:
+                if self._filling is None and self._stores:
+                    self._filling = self._cache.fill(self._name, self._num_bytes, self._version)
+                    self._stores = self._filling is not None
+                filling = self._filling
+            if filling is not None:
                 filling.write(start, piece)
-            except OSError as error:
-                self._stop_filling(error)
+        except OSError as error:
+            self._stop_filling(error)
+
+    def store_kept(self) -> None:
+        """Store small objects that were downloaded, of all threads."""
+        self._cache.store_waiting()
 
     def _stop_filling(self, error: OSError) -> None:
-        self._filling = None
+        self._stores, self._filling = False, None
         self._cache.warn_once(f"{redact(self._url)} is not cached: {error}")
 
     def close(self) -> None:
         """Release the file. Safe in a finalizer, and while other threads read."""
-        self._closed = True
+        self._closed, self._stores = True, False
         self._hit = self._filling = None

@@ -28,9 +28,9 @@ from .pack import Pack, open_pack, remove_pack
 from .reuse import reuse_window
 from .space import PackSpace
 
-_MAX_OBJECTS = 256  # stored or read between two exchanges
+_MAX_OBJECTS = 512  # stored or read between two exchanges
 _EXCHANGES = 32  # at least, while as many bytes are read as the cache may hold
-_MISS_S = 0.1  # at least between two exchanges because of misses
+_MISS_S = 0.2  # at least between two exchanges because of misses
 _PUBLISH_S = 0.2  # at most, until others know of an object
 _RETRY_S = 5.0  # after an exchange that failed
 _SAMPLED = 512  # reads, after which the sample is looked at
@@ -149,12 +149,20 @@ class Catalog:
         """
         if not self.may_exchange():
             return
-        if at_once or time.monotonic() > self._published_at + _PUBLISH_S or len(self._changes.entries) >= _MAX_OBJECTS:
+        if at_once:
             self.exchange(lambda: None)
-            self._published_at = time.monotonic()
+        elif self._is_due() and self.exchanging.acquire(blocking=False):  # otherwise each of many threads would wait
+            try:
+                self._published_at = time.monotonic()
+                self.exchange(lambda: None)
+            finally:
+                self.exchanging.release()
         elif not self._is_publishing:
             self._is_publishing = True
             call_later(self, Catalog._publish_late, _PUBLISH_S)
+
+    def _is_due(self) -> bool:
+        return len(self._changes.entries) >= _MAX_OBJECTS or time.monotonic() > self._published_at + _PUBLISH_S
 
     def _publish_late(self) -> None:
         self._is_publishing = False
@@ -207,9 +215,9 @@ class Catalog:
                 self._forget_removed()
             return result
 
-    def __del__(self) -> None:
-        """Exchange what is left. No other thread uses this object."""
-        if hasattr(self, "_retry_at") and os.getpid() == self._pid:
+    def close(self) -> None:
+        """Exchange what is left, as far as the disk allows. Does nothing in a forked child, which has a copy."""
+        if os.getpid() == self._pid:
             with contextlib.suppress(OSError):
                 self.exchange(lambda: None)
 

@@ -11,6 +11,9 @@ import contextlib
 import logging
 import os
 import shutil
+import weakref
+from collections.abc import Callable
+from functools import partial
 
 from ...core.urls import redact
 from ...errors import StorageError
@@ -23,10 +26,15 @@ from .leftovers import remove_leftovers
 from .object_table import Entry, identify
 from .pack import has_locks
 from .room import Room
+from .waiting import WaitingObjects
 from .writer import CacheEntryWriter
 
 _log = logging.getLogger("torchdata_remote")
 _warned_folders: set[str] = set()
+MAX_SMALL_BYTES = 256 << 10
+_live: weakref.WeakSet[DiskCache] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _live.clear())  # theirs belong to the parent
 
 
 def open_cache(folder: str, max_bytes: int) -> DiskCache | None:
@@ -70,6 +78,8 @@ class DiskCache:
         kind = network_file_system(self._folder)
         if kind is not None:
             raise SharedFolderError(f"it is on a file system of type {kind}, which hosts may share")
+        for other in [other for other in list(_live) if other._folder == self._folder]:
+            other.settle()  # what the last pass has stored is found by this one
         try:
             index = CacheIndex(format_folder(self._folder), self.user)
             self._catalog = Catalog(index, max_bytes)
@@ -77,12 +87,16 @@ class DiskCache:
             index = CacheIndex(format_folder(self._folder), self.user)
             self._catalog = Catalog(index, max_bytes)
         self._room = Room(self._catalog, max_bytes, remove_leftovers(self._folder, index.packs))
-        self._writers: dict[object, None] = {}  # that are not complete
+        self._waiting = WaitingObjects()
         mark_used(folder)
+        _live.add(self)
 
     def find(self, url: str, num_bytes: int, etag: str) -> CachedFile | None:
         """Open a cached object; ``None`` if it is missing."""
-        entry = self._catalog.find(*identify(url, num_bytes, etag), num_bytes)
+        key, version = identify(url, num_bytes, etag)
+        if key in self._waiting:
+            self._waiting.settle()
+        entry = self._catalog.find(key, version, num_bytes)
         opened = None if entry is None else self._catalog.open(entry)
         return None if entry is None or opened is None else CachedFile(opened[0], entry, opened[1])
 
@@ -100,6 +114,45 @@ class DiskCache:
         """
         self._catalog.publish(at_once=True)
 
+    def settle(self) -> None:
+        """Store what waits, and let others find it, as far as the disk allows."""
+        self._waiting.settle()
+        self._catalog.close()
+
+    def __del__(self) -> None:
+        # Another cache of this folder that begins meanwhile still finds this one, and waits for it
+        if hasattr(self, "_waiting"):
+            self._catalog.close()
+
+    def store_later(
+        self, url: str, num_bytes: int, etag: str, data: memoryview, on_error: Callable[[OSError], None]
+    ) -> None:
+        """Store a small object in the next :meth:`store_waiting` of any thread.
+
+        Args:
+            url: of the object.
+            num_bytes: of the object, at most ``MAX_SMALL_BYTES``.
+            etag: of the object.
+            data: all of it.
+            on_error: called if it cannot be stored.
+        """
+        key, _ = identify(url, num_bytes, etag)
+        self._waiting.add(key, partial(self._store, url, num_bytes, etag, data, on_error))
+
+    def _store(
+        self, url: str, num_bytes: int, etag: str, data: memoryview, on_error: Callable[[OSError], None]
+    ) -> None:
+        try:
+            writer = self.fill(url, num_bytes, etag)
+            if writer is not None:
+                writer.write(0, data)
+        except OSError as error:
+            on_error(error)
+
+    def store_waiting(self) -> None:
+        """Store the objects that wait, unless another thread is about to."""
+        self._waiting.store()
+
     def fill(self, url: str, num_bytes: int, etag: str) -> CacheEntryWriter | None:
         """Start to store an object; ``None`` if there is no room for it.
 
@@ -116,17 +169,12 @@ class DiskCache:
             return None
         key, version = identify(url, num_bytes, etag)
 
-        token = object()
-        self._writers[token] = None
-
         def complete(crc32s: list[int]) -> None:
             entry = Entry(key, version, place.offset, num_bytes, crc32s[0] if crc32s else 0, place.pack.number)
             self._catalog.add(entry, crc32s, alone=place.alone)
-            self._writers.pop(token, None)
-            self._catalog.publish(at_once=place.alone or not self._writers)
+            self._catalog.publish(at_once=place.alone)
 
         def end(is_complete: bool) -> None:
-            self._writers.pop(token, None)
             if place.alone and not is_complete:
                 self._catalog.abandon(place.pack.number)
 

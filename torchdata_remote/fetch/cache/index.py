@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_SAMPLED = 1 << 32
 _MAX_READS = 2_048  # in the sample
+_ROWS = 256  # in one statement: each gives Python's lock away, for which many threads wait
 _MIN_READS = 16  # of the sample, while as many bytes are read as the cache may hold
 _SCHEMA = """
 CREATE TABLE state (token TEXT, used INTEGER, clock INTEGER, sampled INTEGER)
@@ -164,8 +165,10 @@ class CacheIndex:
         _, clock = self.used_and_clock()
         if num_bytes:  # otherwise nothing may have to be written, which a full disk would refuse
             self.execute("UPDATE state SET clock = ?", clock + num_bytes)
-        for after, name in sample:
-            self.execute("INSERT INTO reads VALUES (?, ?)", clock + after, name >> 1)
+        for first in range(0, len(sample), _ROWS):
+            rows = sample[first : first + _ROWS]
+            values = (value for after, name in rows for value in (clock + after, name >> 1))
+            self.execute(f"INSERT INTO reads VALUES {', '.join(['(?, ?)'] * len(rows))}", *values)  # noqa: S608  # marks
         for pack in used_packs:
             self.execute("UPDATE packs SET last_use = ? WHERE id = ?", clock + num_bytes, pack)
 

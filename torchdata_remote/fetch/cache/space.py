@@ -42,7 +42,7 @@ class PackSpace:
     def __init__(self, index: CacheIndex, max_bytes: int) -> None:
         self._index, self._max_bytes = index, max_bytes
         self._is_in_blocks = max_bytes >= _MIN_COUNTED_IN_BLOCKS
-        self._block_bytes = _BLOCK_BYTES if self._is_in_blocks else 1
+        self._block_bytes, self._index_growth = (_BLOCK_BYTES, _INDEX_GROWTH_BYTES) if self._is_in_blocks else (1, 0)
         self.removed: list[int] = []  # packs, since it was emptied
 
     def in_blocks(self, num_bytes: int) -> int:
@@ -51,7 +51,7 @@ class PackSpace:
 
     def _used(self) -> int:
         used, _ = self._index.used_and_clock()
-        return used + (self._index.num_bytes + _INDEX_GROWTH_BYTES if self._is_in_blocks else 0)
+        return used + (self._index.num_bytes if self._is_in_blocks else 0)
 
     def reserve(self, at_least: int, wanted: int) -> int | None:
         """Make room; return how much of ``wanted`` may be added, ``None`` if it is less than ``at_least``.
@@ -66,11 +66,11 @@ class PackSpace:
                 self.remove(number)
                 if self._has_room(at_least) or time.monotonic() > until:
                     break
-        room = (self._max_bytes - self._used()) // self._block_bytes * self._block_bytes
+        room = (self._max_bytes - self._used() - self._index_growth) // self._block_bytes * self._block_bytes
         return min(room, wanted) if room >= at_least else None
 
     def _has_room(self, num_bytes: int) -> bool:
-        return self._used() + num_bytes <= self._max_bytes
+        return self._used() + self._index_growth + num_bytes <= self._max_bytes
 
     def _victims(self) -> Iterator[int]:
         yield from self._select("NOT open AND live * 2 < bytes")
