@@ -36,19 +36,20 @@ def draw(speeds: Mapping[str, Sequence[float]], first_batches: Mapping[str, Sequ
     from matplotlib.patches import Patch
 
     plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
-    shown = sorted((name for name in LABELS if name in speeds), key=lambda name: -median(speeds[name]))
+    sides = {name: [side for side in (name, name + _FAST) if side in speeds] for name in LABELS}
+    shown = sorted((name for name in LABELS if sides[name]), key=lambda name: -median(speeds[sides[name][0]]))
     started = sorted((name for name in shown if name in first_batches), key=lambda name: median(first_batches[name]))
     figure, (left, right) = plt.subplots(1, 2, figsize=(15, 0.62 * len(shown) + 1.8), width_ratios=(1.35, 1))
     figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.12)
     heading: dict[str, Any] = {"loc": "left", "fontsize": 13, "fontweight": "bold"}
     for row, name in enumerate(shown):
-        fast = speeds.get(name + _FAST)
-        _bar(left, row - 0.19 if fast else row, speeds[name], _color(name), "{:,.0f}", height=0.36 if fast else 0.5)
-        if fast:
-            _bar(left, row + 0.19, fast, FAST, "{:,.0f}", height=0.36)
+        height = 0.36 if len(sides[name]) > 1 else 0.5
+        for number, side in enumerate(sides[name]):
+            at = row + 0.38 * (number - (len(sides[name]) - 1) / 2)
+            _bar(left, at, speeds[side], FAST if side != name else _color(name), "{:,.0f}", height)
     left.set_title("images per second", **heading)
     for row, name in enumerate(started):
-        _bar(right, row, first_batches[name], _color(name), "{:.1f}", height=0.5)
+        _bar(right, row, first_batches[name], _color(name), "{:.1f}", 0.5)
     right.set_title("seconds to the first batch", **heading)
     for panel, names in ((left, shown), (right, started)):
         panel.set(yticks=range(len(names)), ylim=(len(shown) - 0.4, -0.6), xticks=[])
