@@ -92,7 +92,7 @@ def listed_by(name: str, store: SlowStore, num_keys: int, package: Path) -> Read
 @contextmanager
 def bucket(layout: str, num_keys: int) -> Iterator[SlowStore]:
     with tempfile.TemporaryDirectory(prefix="bench-listing-") as folder:
-        names = (f"b/{key}" for key in LAYOUTS[layout](num_keys))
+        names = sorted(f"b/{key}" for key in LAYOUTS[layout](num_keys))
         with slow_store(Path(folder), latency_s=LATENCY_S, listed=names) as store:
             yield store
 
