@@ -14,6 +14,7 @@ import fsspec
 import pytest
 
 import torchdata_remote as tdr
+from tests.support.cache_folder import settle
 from torchdata_remote.errors import StorageError
 from torchdata_remote.fetch.cache import disk_cache, index_file
 
@@ -128,6 +129,7 @@ def test_a_full_disk_is_one_warning_and_everything_is_read(
     monkeypatch.setattr(os, "posix_fallocate", full)
     monkeypatch.setattr(disk_cache, "_warned_folders", set())
     assert _read(files, str(tmp_path / "cache")) == 10
+    settle()
     [said] = [record.getMessage() for record in caplog.records if "is not cached" in record.getMessage()]
     assert "No space left on device" in said
     assert "are read without it" in said

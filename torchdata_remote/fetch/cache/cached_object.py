@@ -155,6 +155,8 @@ class CachedObject:
                 if self._filling is None and self._stores:
                     self._filling = self._cache.fill(self._name, self._num_bytes, self._version)
                     self._stores = self._filling is not None
+                    if self._closed:  # by another thread
+                        self._stores, self._filling = False, None
                 filling = self._filling
             if filling is not None:
                 filling.write(start, piece)

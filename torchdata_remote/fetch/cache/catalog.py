@@ -57,7 +57,7 @@ class Catalog:
         self._since_sample = [0, 0]  # sampled reads, and bytes
         self._lock, self.exchanging = threading.RLock(), threading.RLock()
         self._pid = os.getpid()
-        self.problem: BaseException | None = None  # of the last exchange that failed
+        self.problem = ""  # of the last exchange that failed; the error itself would keep what its frames refer to
         self.num_exchanges, self._is_publishing = 0, False
         self._exchanged_at = self._retry_at = self._published_at = 0.0
         self.exchange(lambda: None)
@@ -206,7 +206,7 @@ class Catalog:
                 with self._lock:
                     self._changes.put_back(changes)
                 self._last_batch = last_batch  # others use the numbers that this transaction gave
-                self.problem = error
+                self.problem = str(error)
                 self._retry_at = time.monotonic() + _RETRY_S
                 raise
             finally:
