@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -430,6 +431,27 @@ def test_function_may_read_a_chain_with_threads() -> None:
     for function in (read, read_in_a_thread):
         made = list(IterableWrapper(range(9)).parallel_map(function, num_threads=2))
         assert made == [list(range(number)) for number in range(9)]
+
+
+def test_a_pool_that_others_keep_busy_is_waited_for_once() -> None:
+    """Not for each item: a chain of 100 items beside another one's slow functions took 10 s."""
+    hold, begun = threading.Event(), threading.Semaphore(0)
+
+    def block(_: int) -> None:
+        begun.release()
+        hold.wait(60)
+
+    busy = threading.Thread(target=lambda: list(IterableWrapper(range(2)).parallel_map(block, num_threads=2)))
+    busy.start()
+    try:
+        for _ in range(2):
+            assert begun.acquire(timeout=60)
+        start_s = time.monotonic()
+        assert list(IterableWrapper(range(100)).parallel_map(abs, num_threads=2)) == list(range(100))
+        assert time.monotonic() - start_s < 5
+    finally:
+        hold.set()
+        busy.join(60)
 
 
 def test_an_item_that_no_thread_has_begun_is_handled_by_its_consumer() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_remote import mix
+from torchdata_remote import mix, stateful_loader, thread_loader
 from torchdata_remote.errors import StateError
 from torchdata_remote.pipes.base.chain import all_pipes, describe, load_state, sources_of, state_of, state_owner
 
@@ -54,6 +54,48 @@ def test_loaded_state_reaches_the_state_owner() -> None:
     load_state(chain, {"next": 7})
     assert list(chain) == ["7", "8", "9"]
     assert list(chain) == list(map(str, range(10)))
+
+
+class Live(IterDataPipe[int]):
+    """A pipe of a user, whose state is the object that it changes."""
+
+    def __init__(self, num_items: int) -> None:
+        self.num_items, self.state = num_items, {"next": 0}
+
+    def __iter__(self) -> Iterator[int]:
+        while self.state["next"] < self.num_items:
+            self.state["next"] += 1
+            yield self.state["next"] - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.state = state
+
+
+def test_a_state_does_not_change_while_its_pipe_goes_on() -> None:
+    """Also that of a pipe which hands out the state that it changes."""
+    pipe = Live(5)
+    items = iter(pipe.map(abs))
+    assert [next(items), next(items)] == [0, 1]
+    state = state_of(pipe)
+    assert list(items) == [2, 3, 4]
+    assert state == {"next": 2}
+
+
+@pytest.mark.parametrize("make", [thread_loader, stateful_loader])
+def test_loaders_resume_where_such_a_pipe_was(make: Callable[..., Any]) -> None:
+    """A thread that makes batches ahead has changed the pipe's state by then."""
+    loader = make(Live(20), batch_size=2)
+    batches = iter(loader)
+    taken = [next(batches).tolist() for _ in range(3)]
+    state = loader.state_dict()
+    rest = [batch.tolist() for batch in batches]
+    resumed = make(Live(20), batch_size=2)
+    resumed.load_state_dict(state)
+    assert [batch.tolist() for batch in resumed] == rest
+    assert [number for batch in taken + rest for number in batch] == list(range(20))
 
 
 def test_chain_without_a_state_owner_is_an_error() -> None:

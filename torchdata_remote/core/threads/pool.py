@@ -62,7 +62,7 @@ class PoolClosedError(StorageError):
     """The pool is closed: by its owner, or because the interpreter ends."""
 
 
-_CLOSED = (
+CLOSED = (
     "Nothing is fetched once the interpreter shuts down. Read before that, or register the atexit handler that reads "
     "after torchdata_remote was imported."
 )
@@ -113,7 +113,7 @@ class Pool:
             PoolClosedError: if the pool is closed, as all are when the interpreter ends, or no thread can be started.
         """
         if self._closed[0]:
-            raise PoolClosedError(_CLOSED)
+            raise PoolClosedError(CLOSED)
         self._tasks.put((function, arguments, on_dropped))
         if len(self._threads) < self._max_threads and not self._take_idle():
             self._starting.settle(None)
@@ -132,7 +132,7 @@ class Pool:
             except RuntimeError as error:
                 # No more threads can be started; those that run are enough
                 if not self._threads:
-                    raise PoolClosedError(f"No thread can be started: {error}. {_CLOSED}") from error
+                    raise PoolClosedError(f"No thread can be started: {error}. {CLOSED}") from error
             else:
                 self._threads.append(thread)
 
@@ -150,7 +150,7 @@ class Pool:
             PoolClosedError: if it is.
         """
         if self._closed[0]:
-            raise PoolClosedError(_CLOSED)
+            raise PoolClosedError(CLOSED)
 
     def sleep(self, seconds: float, *, is_closed: Callable[[], bool] = lambda: False) -> None:
         """Sleep, unless the pool or the caller's work is closed meanwhile (polled every 0.5 s).
@@ -169,9 +169,9 @@ class Pool:
                 seconds -= _POLL_S
             else:
                 self._wake.put(None)  # for the next one that sleeps
-                raise PoolClosedError(_CLOSED)
+                raise PoolClosedError(CLOSED)
         if is_closed():
-            raise PoolClosedError(_CLOSED)
+            raise PoolClosedError(CLOSED)
 
     def close(self) -> None:
         """End the threads after their current functions. Does not wait."""
@@ -221,7 +221,7 @@ def _work(
 def _drop(
     function: Callable[..., None], arguments: tuple[Any, ...], on_dropped: Callable[[PoolClosedError], object] | None
 ) -> None:
-    error = PoolClosedError(_CLOSED)
+    error = PoolClosedError(CLOSED)
     if on_dropped is None:
         function(*arguments, error)
     else:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ...core.threads.forks import ForkSafeThread
-from ...core.threads.pool import close_at_exit, next_item
+from ...core.threads.pool import CLOSED, PoolClosedError, close_at_exit, next_item
 from ...errors import StateError
 from ..state.state_format import State
 from .batch_maker import BatchMaker, StoppedError
@@ -107,13 +107,18 @@ class BatchThread:
             while (num_made < self._num_ahead or self._permits.get()) and not self._maker.is_stopped:
                 self._results.put(_Made(*self._maker.fetch(), self._snapshot()))
                 num_made += 1
-            self._maker.close()
+            self._stopped()
         except StopIteration:
             self._results.put(_Ended(self._snapshot()))
         except StoppedError:
-            self._maker.close()
+            self._stopped()
         except BaseException as error:  # noqa: BLE001  # the consumer raises it, whatever it is
             self._results.put(_Failed(error, self._position_after_error()))
+
+    def _stopped(self) -> None:
+        self._maker.close()
+        # Seen by a function at exit that still reads
+        self._results.put(_Failed(PoolClosedError(CLOSED), None))
 
     def _position_after_error(self) -> Callable[[], State] | None:
         try:

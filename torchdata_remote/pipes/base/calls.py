@@ -20,6 +20,12 @@ _PATIENCE_S = 0.1
 _of_thread = threading.local()  # whether it is one of a pool, at work for a pipe
 
 
+class Patience:
+    """Whether the consumer of a pass still waits for threads to begin its calls: not while all are busy with others."""
+
+    is_lost = False
+
+
 class Call:
     """A call of a pipe's function that is made once: by a thread, or by the consumer if none is free for some time.
 
@@ -47,12 +53,12 @@ class Call:
         finally:
             _of_thread.is_busy = was_busy
 
-    def begin(self) -> None:
-        """Make the call in this thread, unless it was begun."""
+    def begin(self) -> bool:
+        """Make the call in this thread, unless it was begun; return whether it was made."""
         try:
             item = self._item.pop()
         except IndexError:
-            return
+            return False
         answer: tuple[Any] | BaseException
         try:
             answer = (called(self._function, item),)
@@ -62,6 +68,7 @@ class Call:
         del item
         self._answer.put(answer)
         del answer  # or error and frame would keep each other
+        return True
 
     def fail(self, error: BaseException) -> None:
         """Raise an error in place of the call, unless it was begun."""
@@ -69,13 +76,16 @@ class Call:
             self._item.pop()
             self._answer.put(error)
 
-    def result(self) -> Any:
+    def result(self, patience: Patience) -> Any:
         """Return what the function returns, once a thread has called it.
+
+        Args:
+            patience: of the pass.
 
         Raises:
             BaseException: what it raised.
         """
-        answer = self._answer.get() if not self._answer.empty() else self._waited_for()
+        answer = self._answer.get() if not self._answer.empty() else self._waited_for(patience)
         if isinstance(answer, BaseException):
             try:
                 raise answer
@@ -83,12 +93,13 @@ class Call:
                 del answer  # or error and frame would keep each other
         return answer[0]
 
-    def _waited_for(self) -> tuple[Any] | BaseException:
-        if works_ahead():
-            self.begin()
+    def _waited_for(self, patience: Patience) -> tuple[Any] | BaseException:
+        if (works_ahead() or patience.is_lost) and self.begin():
+            return self._answer.get()
+        patience.is_lost = False
         with DECODE.waiting(), contextlib.suppress(queue.Empty):
             return self._answer.get(timeout=_PATIENCE_S)
-        self.begin()
+        patience.is_lost = self.begin()
         with DECODE.waiting():
             return next_item(self._answer)
 

@@ -18,6 +18,7 @@ Snapshot = Callable[[], Any]
 """Returns a state, or raises the error of a pipe that has none."""
 
 _ENDED = object()
+_PACKAGE = f"{__name__.partition('.')[0]}."
 
 PASS_THROUGH = (Mapper, Filter, Batcher)  # of torch; Collator is a Mapper
 
@@ -28,7 +29,10 @@ def state_of(pipe: IterDataPipe[Any]) -> Any:
     Raises:
         StateError: if no pipe owns a state.
     """
-    return require_state(pipe).state_dict()
+    owner = require_state(pipe)
+    state = owner.state_dict()
+    # A pipe of a user may hand out what it changes later
+    return state if type(owner).__module__.startswith(_PACKAGE) else copy.deepcopy(state)
 
 
 def snapshots_of(pipe: IterDataPipe[Any]) -> Callable[[], Snapshot]:
@@ -49,7 +53,7 @@ def snapshots_of(pipe: IterDataPipe[Any]) -> Callable[[], Snapshot]:
 
     def copied() -> Snapshot:
         try:
-            state = copy.deepcopy(state_of(owner))  # that of a user's pipe may be changed later
+            state = copy.deepcopy(state_of(owner))  # a pipe without the hook may change it later
         except Exception as error:  # noqa: BLE001  # raised where the state is asked for
             return _Failed(error)
         return lambda: state

@@ -13,7 +13,7 @@ from ...core.frameworks.collating import check_item
 from ...core.iter_datapipe import IterDataPipe
 from ...core.threads.shared_pool import shared_pools
 from ...formats.sample import describe_item
-from .calls import Call, called
+from .calls import Call, Patience, called
 from .chain import Snapshot, load_state, snapshots_of, state_of, upstream
 from .datapipe import OneForOne
 
@@ -93,11 +93,11 @@ class ThreadedMap(OneForOne[T_co]):
     def _in_threads(self, num_threads: int, position: _Position) -> Iterator[T_co]:
         max_ahead = self.max_ahead or _AHEAD_PER_THREAD * num_threads
         num_taken = 1 + max(1, max_ahead // self._num_streams)  # with the item that is handed out next
-        is_first, ahead, pid = True, _Ahead(self, num_threads), os.getpid()
+        is_first, ahead, pid, patience = True, _Ahead(self, num_threads), os.getpid(), Patience()
         try:
             while ahead.fill(num_taken):
                 position.snapshot, task, item = ahead.waiting.popleft()
-                result = task.result()
+                result = task.result(patience)
                 if is_first:
                     is_first = False
                     check_item(self, result, where=describe_item(item))
