@@ -1,8 +1,7 @@
 """Schedule the downloads of parts: many requests at once, bounded memory, objects in order.
 
 Fetching is driven by the consumer: each time bytes are consumed, and when a response reports a size that was not known,
-as many parts as the memory budget allows are queued for the threads. So the budget is always full of bytes that are
-fetched, being fetched, or next in the queue, and the source of URLs is only read in the consumer's thread.
+as many parts as the memory budget allows are queued for the threads. URLs are only read in the consumer's thread.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from typing import TypeVar
 from ...core.notices.slow_notice import say
 from .block_checksums import num_blocks
 from .changes import Changes
-from .index import MAX_SAMPLED, CacheIndex
+from .index import CacheIndex
 from .later import call_later
 from .object_table import DROPPED, Entry, ObjectTable, check_entries
 from .pack import Pack, open_pack, remove_pack
-from .reuse import reuse_window
+from .read_sample import ReadSample
 from .space import PackSpace
 
 _MAX_OBJECTS = 512  # stored or read between two exchanges
@@ -33,7 +33,6 @@ _EXCHANGES = 32  # at least, while as many bytes are read as the cache may hold
 _MISS_S = 0.2  # at least between two exchanges because of misses
 _PUBLISH_S = 0.2  # at most, until others know of an object
 _RETRY_S = 5.0  # after an exchange that failed
-_SAMPLED = 512  # reads, after which the sample is looked at
 
 T = TypeVar("T")
 
@@ -53,8 +52,7 @@ class Catalog:
         self._packs: weakref.WeakValueDictionary[int, Pack] = weakref.WeakValueDictionary()
         self._changes = Changes()
         self._abandoned: deque[int] = deque()  # packs; filled by finalizers
-        self._last_batch, self._sampled = 0, MAX_SAMPLED
-        self._since_sample = [0, 0]  # sampled reads, and bytes
+        self._last_batch, self._sample = 0, ReadSample(index, max_bytes)
         self._lock, self.exchanging = threading.RLock(), threading.RLock()
         self._pid = os.getpid()
         self.problem = ""  # of the last exchange that failed; the error itself would keep what its frames refer to
@@ -66,7 +64,7 @@ class Catalog:
         """Return where a version of an object is, and count that it is read."""
         with self._lock:
             changes = self._changes
-            if key >> 32 < self._sampled:
+            if self._sample.has(key):
                 changes.sample.append((changes.read_bytes, key))
             changes.read_bytes += num_bytes
             changes.num_reads += 1
@@ -249,12 +247,4 @@ class Catalog:
         for pack in changes.lost_packs:
             if remove_pack(self._index.packs, pack):
                 self._index.remove_row(pack)
-        self._look_at_sample(len(changes.sample), changes.read_bytes)
-
-    def _look_at_sample(self, num_sampled: int, num_bytes: int) -> None:
-        self._since_sample = [self._since_sample[0] + num_sampled, self._since_sample[1] + num_bytes]
-        if self._since_sample[0] >= _SAMPLED or self._since_sample[1] >= self._max_bytes:
-            self._since_sample = [0, 0]
-            _, clock = self._index.used_and_clock()
-            self._index.limit_sample(reuse_window(self._index.reads(), clock), self._max_bytes)
-        self._sampled = self._index.sampled()
+        self._sample.look(len(changes.sample), changes.read_bytes)
