@@ -359,9 +359,9 @@ def test_a_transient_error_repeats_one_page() -> None:
 
 
 @pytest.mark.parametrize("layout", ["one folder", "huge, then tiny", "tiny folders"])
-@pytest.mark.parametrize("fault", ["denied", "ignored", "empty", "late", "begins anew"])
+@pytest.mark.parametrize("fault", ["denied", "fails", "ignored", "empty", "late", "begins anew"])
 def test_a_store_that_cannot_begin_anywhere_is_listed_in_one_piece(layout: str, fault: str) -> None:
-    """It may refuse, list from the first key, list nothing, or leave keys out: no key is missing or repeated."""
+    """It may refuse, fail, list from the first key, list nothing, or leave keys out: no key is missing or repeated."""
     bucket = Bucket(LAYOUTS[layout](), 20)
     list_page, num_wrong = bucket.list_page, 0
 
@@ -370,6 +370,8 @@ def test_a_store_that_cannot_begin_anywhere_is_listed_in_one_piece(layout: str, 
         num_wrong += bool(after)
         if after and fault == "denied":
             raise AccessDeniedError("no start-after here")
+        if after and fault == "fails":
+            raise TransientStorageError("an internal error")
         if after and fault == "empty":
             return Page([], None)
         if after and fault == "late":

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from ...core.urls import redact
-from ...errors import StorageError, TransientStorageError
+from ...errors import StorageError
 from ..entry_table import EntryTable
 from ..protocol import Page
 from .divider import Divider
@@ -219,9 +219,8 @@ class Frontier:
         self._ranges.pop(number)
 
     def _receive_error(self, request: KeyRange, error: BaseException) -> None:
-        refused = isinstance(error, StorageError) and not isinstance(error, TransientStorageError)
-        if refused and request.after and not request.has_begun:
-            self._ignores_after(request)  # a policy or a server may allow one kind of listing only
+        if isinstance(error, StorageError) and request.after and not request.has_begun:
+            self._ignores_after(request)  # a policy or a server may allow one kind of listing only, or fail at others
         else:
             self._end(request, error)
 
