@@ -150,8 +150,11 @@ class Store(Protocol):
 class KeyStore(Store, Protocol):
     """A store of keys, where an object and objects below a folder of the same name may exist together."""
 
-    def list_first(self, prefix: str, limit: int) -> Page:
-        """List at most ``limit`` of the objects that begin with ``prefix``, in one request."""
+    def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
+        """Return the object at exactly this path, and at most ``limit`` of the objects that begin with the path.
+
+        One request, unless the store may list in another order than by keys, or its first page is empty.
+        """
 
 
 @runtime_checkable

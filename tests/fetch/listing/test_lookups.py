@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.s3 import S3Server
+from tests.servers.scripted import Request, Response, scripted
 from torchdata_remote import ListRemote, RemoteUrl
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
-from torchdata_remote.errors import EmptyListingError
+from torchdata_remote.errors import EmptyListingError, StorageError
 from torchdata_remote.fetch.listing import lookups
 from torchdata_remote.fetch.listing.lookups import Found, names_one_object, with_lookups
-from torchdata_remote.storage import Entry
+from torchdata_remote.storage import Connection, Entry, open_store
 from torchdata_remote.testing import FaultyStore
 
 NUM = 20
@@ -68,6 +71,92 @@ def test_objects_below_an_object_are_found(moto: S3Server, beside: list[str], nu
     root = put(moto, "a", *beside)
     below = [f"{root}/a/x"] if "a/x" in beside else []
     assert listed(moto, [f"{root}/a"]) == ([f"{root}/a", *below], num_requests)
+
+
+class Keys:
+    """A server that lists keys in the order given, after pages without any."""
+
+    def __init__(self, keys: list[str], num_empty: int = 0, head: Response | None = None) -> None:
+        self.keys, self.num_empty, self.head = keys, num_empty, head
+
+    def respond(self, request: Request) -> Response:
+        url = urlsplit(request.target)
+        query = dict(parse_qsl(url.query, keep_blank_values=True))
+        if "list-type" not in query:
+            is_there = url.path.removeprefix("/bkt/") in self.keys
+            return self.head or (Response.of_object(request, b"123") if is_there else Response(404))
+        keys = [key for key in self.keys if key.startswith(query.get("prefix", ""))]
+        at = int(query.get("continuation-token", -self.num_empty))
+        end = at + int(query.get("max-keys", 1000)) if at >= 0 else at + 1
+        token = f"<NextContinuationToken>{end}</NextContinuationToken>" if end < len(keys) else ""
+        found = "".join(
+            f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+            f"<ETag>&quot;1&quot;</ETag><Size>3</Size></Contents>"
+            for key in (keys[at:end] if at >= 0 else [])
+        )
+        body = f"<ListBucketResult><IsTruncated>{str(bool(token)).lower()}</IsTruncated>{found}{token}"
+        return Response(200, f"{body}</ListBucketResult>".encode(), {"Content-Type": "application/xml"})
+
+    def listed(self, url: str) -> tuple[list[RemoteUrl], list[str]]:
+        """List a source; return the methods of the requests, too."""
+        with scripted(self.respond) as server:
+            options = {"endpoint_url": server.url, "key": "k", "secret": "s"}
+            found = list(ListRemote(IterableWrapper([url]), storage_options=options))
+            return found, [request.method for request in server.requests]
+
+    def store(self, server_url: str) -> Any:
+        options = StorageOptions({"endpoint_url": server_url, "key": "k", "secret": "s"})
+        return open_store("s3://bkt/", options, Connection(read_timeout_s=20))[0]
+
+
+BESIDE = [f"d/t.tar.{number}" for number in range(12)]
+
+
+@pytest.mark.parametrize("keys", [[*BESIDE, "d/t.tar"], [*reversed(BESIDE), "d/t.tar"]])
+def test_an_object_is_found_in_whatever_order_a_store_lists(keys: list[str]) -> None:
+    """It may come after those that the lookup lists."""
+    [found], methods = Keys(keys).listed("s3://bkt/d/t.tar")
+    assert (found, found.size, found.etag, methods[:2]) == ("s3://bkt/d/t.tar", 3, '"1"', ["GET", "HEAD"])
+    with scripted(Keys(keys).respond) as server:
+        assert Keys(keys).store(server.url).find("d/t.tar")[:3] == ("d/t.tar", 3, '"1"')
+
+
+@pytest.mark.parametrize("status", [403, 404, 405, 501])
+def test_a_missing_object_is_missing_whatever_a_store_answers(status: int) -> None:
+    """A lookup needs no more permissions than a listing."""
+    with pytest.raises(EmptyListingError, match="did you mean"):
+        Keys(BESIDE, head=Response(status)).listed("s3://bkt/d/t.tar")
+
+
+def test_a_folder_of_many_objects_costs_two_requests() -> None:
+    """Keys below it show that no object of that name is listed later."""
+    found, methods = Keys([f"d/{number:02d}" for number in range(12)]).listed("s3://bkt/d")
+    assert (len(found), methods) == (12, ["GET", "GET"])
+
+
+@pytest.mark.parametrize("num_empty", [1, 3])
+def test_an_object_is_found_behind_empty_pages(num_empty: int) -> None:
+    """A store may send them before others, as where many objects were deleted."""
+    keys = Keys(["d/t.tar"], num_empty)
+    [found], methods = keys.listed("s3://bkt/d/t.tar")
+    assert (found, found.size, methods) == ("s3://bkt/d/t.tar", 3, ["GET"] * (num_empty + 1))
+    with scripted(keys.respond) as server:
+        store = keys.store(server.url)
+        assert store.find("d/t.tar").path == "d/t.tar"
+        assert [one.path for one in store.list_after("d/", recursive=False, after="", limit=9).entries] == ["d/t.tar"]
+        assert store.has_folder("d/")
+
+
+def test_empty_pages_that_repeat_are_an_error() -> None:
+    """A lookup ends."""
+    page = b"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>1</NextContinuationToken>"
+    keys = Keys([])
+    with scripted(lambda request: Response(200, page + b"</ListBucketResult>")) as server:
+        store = keys.store(server.url)
+        with pytest.raises(StorageError, match="repeats page"):
+            store.find("a")
+        with pytest.raises(StorageError, match="repeats page"):
+            store.list_after("", recursive=True, after="", limit=9)
 
 
 def test_a_missing_object_is_an_error_in_its_place(moto: S3Server) -> None:

@@ -359,9 +359,9 @@ def test_a_transient_error_repeats_one_page() -> None:
 
 
 @pytest.mark.parametrize("layout", ["one folder", "huge, then tiny", "tiny folders"])
-@pytest.mark.parametrize("fault", ["denied", "ignored", "empty", "late", "begins anew"])
+@pytest.mark.parametrize("fault", ["denied", "fails", "ignored", "empty", "late", "begins anew"])
 def test_a_store_that_cannot_begin_anywhere_is_listed_in_one_piece(layout: str, fault: str) -> None:
-    """It may refuse, list from the first key, list nothing, or leave keys out: no key is missing or repeated."""
+    """It may refuse, fail, list from the first key, list nothing, or leave keys out: no key is missing or repeated."""
     bucket = Bucket(LAYOUTS[layout](), 20)
     list_page, num_wrong = bucket.list_page, 0
 
@@ -370,6 +370,8 @@ def test_a_store_that_cannot_begin_anywhere_is_listed_in_one_piece(layout: str, 
         num_wrong += bool(after)
         if after and fault == "denied":
             raise AccessDeniedError("no start-after here")
+        if after and fault == "fails":
+            raise TransientStorageError("an internal error")
         if after and fault == "empty":
             return Page([], None)
         if after and fault == "late":
@@ -382,6 +384,91 @@ def test_a_store_that_cannot_begin_anywhere_is_listed_in_one_piece(layout: str, 
     bucket.list_page = wrong  # type: ignore[method-assign]
     assert list(bucket.listed()) == bucket.keys
     assert 1 <= num_wrong <= MAX_IN_FLIGHT
+
+
+class SortedByUtf16(Bucket):
+    """Keys are in the order of their UTF-16, as Java and .NET sort; each page is sorted by itself."""
+
+    def __init__(self, keys: set[str], page_keys: int) -> None:
+        super().__init__(keys, page_keys)
+        self.keys.sort(key=_utf16)
+
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        at = int(token) if token else bisect.bisect_right(self.keys, _utf16(after), key=_utf16)
+        if not recursive:
+            return Page([], None, list(dict.fromkeys(f"{key.partition('/')[0]}/" for key in self.keys[at:])))
+        end = at + self.page_keys
+        return Page([Entry(key, 1, None) for key in self.keys[at:end]], str(end) if end < len(self.keys) else None)
+
+
+def _utf16(key: str) -> bytes:
+    return key.encode("utf-16-be")
+
+
+@pytest.mark.parametrize("num_keys", [0, 10, 200, 600])
+@given(data=st.data())
+@settings(max_examples=8, deadline=None)
+def test_pages_out_of_order_are_taken_in_the_order_of_the_store(num_keys: int, data: st.DataObject) -> None:
+    """Whichever are received first: none is missing or repeated, so that the caller sees what is out of order."""
+    bucket = SortedByUtf16(
+        {f"a/{number:06d}" for number in range(num_keys)}
+        | {f"\U0001f600/{number:06d}" for number in range(10)}
+        | {f"\uff71/{number:06d}" for number in range(90)},
+        10,
+    )
+    frontier, in_flight, listed = Frontier("s3://b/", "", recursive=True), list[KeyRange | FolderRequest](), list[str]()
+    while frontier:
+        in_flight += frontier.next_requests()
+        if in_flight and (frontier.is_waiting or data.draw(st.booleans())):
+            request = in_flight.pop(data.draw(st.sampled_from([0, len(in_flight) - 1])))
+            frontier.receive(request, request.send(bucket, ""))
+        elif not frontier.is_waiting:
+            listed += frontier.take().paths
+    assert listed == bucket.keys
+    with pytest.raises(StorageError, match="overlap or are not in order"):
+        list(bucket.listed())
+
+
+@pytest.mark.parametrize("at", [1, 2, 5])
+@pytest.mark.parametrize("name", ["next_requests", "receive"])
+def test_an_error_between_two_requests_is_raised(name: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the consumer, which would wait forever for a page that nothing requests."""
+    known, calls, raised = getattr(Frontier, name), list[None](), list[BaseException]()
+
+    def failing(self: Frontier, *arguments: Any) -> Any:
+        calls.append(None)
+        if len(calls) > at:
+            raise ZeroDivisionError
+        return known(self, *arguments)
+
+    def consume() -> None:
+        try:
+            list(Bucket(of_folders(10, 10), 10).listed())
+        except ZeroDivisionError as error:
+            raised.append(error)
+
+    monkeypatch.setattr(Frontier, name, failing)
+    consumer = threading.Thread(target=consume, daemon=True)
+    consumer.start()
+    consumer.join(20)
+    assert raised
+
+
+def test_a_page_that_is_none_is_an_error() -> None:
+    """It is raised, and not waited for."""
+    bucket, raised = Bucket(set(), 10), list[BaseException]()
+    bucket.list_page = lambda *_, **__: None  # type: ignore[assignment,method-assign]
+
+    def consume() -> None:
+        try:
+            list(bucket.listed())
+        except AttributeError as error:
+            raised.append(error)
+
+    consumer = threading.Thread(target=consume, daemon=True)
+    consumer.start()
+    consumer.join(20)
+    assert raised
 
 
 @given(data=st.data())

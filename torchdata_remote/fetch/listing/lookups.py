@@ -63,9 +63,8 @@ def _find(store: Store, path: str, scheme: str) -> Found:
 
 def _among_keys(store: KeyStore, path: str) -> Found:
     """List the first keys that begin with the path: the object itself, those beside it, and those below it."""
-    page = store.list_first(path, _KEYS_BESIDE)
-    keys = [entry.path for entry in page.entries]
-    entry = next((entry for entry in page.entries if entry.path == path), None)
+    entry, page = store.find_first(path, _KEYS_BESIDE)
+    keys = [one.path for one in page.entries]
     after = path + chr(ord("/") + 1)  # sorts after all keys below the folder
     is_complete = page.next_token is None or (keys == sorted(keys) and keys[-1:] >= [after])
     return Found(entry, may_be_folder=not is_complete or any(key.startswith(path + "/") for key in keys))

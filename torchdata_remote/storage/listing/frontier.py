@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from ...core.urls import redact
-from ...errors import StorageError, TransientStorageError
+from ...errors import StorageError
 from ..entry_table import EntryTable
 from ..protocol import Page
 from .divider import Divider
@@ -124,13 +124,12 @@ class Frontier:
 
     def _receive_page(self, request: KeyRange, page: Page) -> None:
         table = EntryTable.of(page.entries)
-        is_sorted = table.is_sorted()
-        if not is_sorted:
-            self._may_divide = False
-        keys = table.keys
+        is_sorted, keys = table.is_sorted(), table.keys
         if not request.has_begun and request.after and keys and not (is_sorted and keys[0] > request.after):
             self._ignores_after(request)
             return
+        if not is_sorted or (keys and request.last and keys[0] <= request.last):
+            self._list_alone(request)
         if keys and not (is_sorted and keys[0].startswith(self._prefix) and keys[-1].startswith(self._prefix)):
             table = table.selected([path.startswith(self._prefix) for path in table.paths])
         if page.next_token is not None and page.next_token in request.seen:
@@ -202,6 +201,12 @@ class Frontier:
         self._ranges[number] = instead
         self._add(instead, table, token, part)
 
+    def _list_alone(self, request: KeyRange) -> None:
+        """Stop to divide: pages are not in order, so that a path does not tell where a range ends."""
+        self._may_divide = False
+        request.until = None
+        del self._ranges[self._ranges.index(request) + 1 :]
+
     def _ignores_after(self, request: KeyRange) -> None:
         """Stop to divide: the range before a range lists it, too."""
         self._may_divide = False
@@ -214,9 +219,8 @@ class Frontier:
         self._ranges.pop(number)
 
     def _receive_error(self, request: KeyRange, error: BaseException) -> None:
-        refused = isinstance(error, StorageError) and not isinstance(error, TransientStorageError)
-        if refused and request.after and not request.has_begun:
-            self._ignores_after(request)  # a policy or a server may allow one kind of listing only
+        if isinstance(error, StorageError) and request.after and not request.has_begun:
+            self._ignores_after(request)  # a policy or a server may allow one kind of listing only, or fail at others
         else:
             self._end(request, error)
 

@@ -81,13 +81,17 @@ def _pages(
     store, _ = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     pool = Pool(MAX_IN_FLIGHT)
     frontier, lock = Frontier(url, prefix, recursive=recursive), threading.RLock()
-    received: queue.SimpleQueue[None] = queue.SimpleQueue()
+    received: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def receive(request: KeyRange | FolderRequest, page: Page | BaseException) -> None:
-        with lock:
-            frontier.receive(request, page)
-            submit()
-        received.put(None)
+        fault: BaseException | None = None
+        try:
+            with lock:
+                frontier.receive(request, page)
+                submit()
+        except BaseException as error:  # noqa: BLE001  # raised by the consumer, which would wait forever
+            fault = error
+        received.put(fault)
 
     def submit() -> None:
         for request in frontier.next_requests():
@@ -100,11 +104,10 @@ def _pages(
         started_s = time.perf_counter()
         try:
             page = call_with_retries(lambda: request.send(store, prefix), retry, url=url, sleep=pool.sleep)
-        except BaseException as error:  # noqa: BLE001  # raised where the page is taken
-            page_or_error: Page | BaseException = error
-        else:
-            page_or_error = page
             LIST.worked(started_s, 0, items=len(page.entries), requests=1)
+            page_or_error: Page | BaseException = page
+        except BaseException as error:  # noqa: BLE001  # raised where the page is taken
+            page_or_error = error
         receive(request, page_or_error)
 
     try:
@@ -120,7 +123,14 @@ def _pages(
             if page is not None:
                 yield page
                 continue
-            with LIST.waiting():
-                next_item(received)
+            _wait(received)
     finally:
         pool.close()
+
+
+def _wait(received: queue.SimpleQueue[BaseException | None]) -> None:
+    """Wait for a request; raise what went wrong between it and the next ones."""
+    with LIST.waiting():
+        fault = next_item(received)
+    if fault is not None:
+        raise fault

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from ...errors import AccessDeniedError, ExpiredCredentialsError, StorageError
+from ...errors import AccessDeniedError, ExpiredCredentialsError, StorageError, TransientStorageError
 from ..entry_table import EntryTable
 from ..error_tables import from_botocore
 from ..errors import from_status, translate_errors
@@ -106,11 +106,42 @@ class S3Store:
         return to_page(response)
 
     def find(self, path: str) -> Entry | None:
-        # A key sorts before all keys that it is a prefix of, so an existing one is listed first.
-        return next((entry for entry in self.list_first(path, 1).entries if entry.path == path), None)
+        return self.find_first(path, 1)[0]
 
-    def list_first(self, prefix: str, limit: int) -> Page:
-        return self._page(prefix, None, {"MaxKeys": limit})
+    def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
+        page = self._first_page(path, {"MaxKeys": limit})
+        keys = EntryTable.of(page.entries).keys
+        entry = next((one for one in page.entries if one.path == path), None)
+        # A key sorts before all keys that it is a prefix of. But some servers list in another order
+        is_folder = keys == sorted(keys) and any(key.startswith(path + "/") for key in keys)
+        may_be_further = page.next_token is not None and path and not path.endswith("/") and not is_folder
+        if entry is None and may_be_further:
+            entry = self._stat_if_allowed(path)
+        return entry, page
+
+    def _stat_if_allowed(self, path: str) -> Entry | None:
+        """Return an object; ``None`` if it is missing, or the store only allows to list it."""
+        try:
+            return self.stat(path)
+        except (TransientStorageError, ExpiredCredentialsError):
+            raise
+        except StorageError:
+            return None
+
+    def _first_page(self, prefix: str, extra: dict[str, Any]) -> Page:
+        """Request the first page that is not empty, or the last one: a store may send empty pages before others."""
+        page = self._page(prefix, None, extra)
+        seen = set[str]()
+        extra = {name: value for name, value in extra.items() if name != "StartAfter"}
+        while page.next_token is not None and not page.folders and not EntryTable.of(page.entries).keys:
+            if page.next_token in seen:
+                raise StorageError(
+                    f"{self.url(prefix)}: the store repeats page {page.next_token!r} of its listing.",
+                    url=self.url(prefix),
+                )
+            seen.add(page.next_token)
+            page = self._page(prefix, page.next_token, extra)
+        return page
 
     def stat(self, path: str) -> Entry:
         response = self.request("head_object", path, Key=path)
@@ -224,14 +255,14 @@ class S3Store:
             extra["StartAfter"] = prefix  # or the first page might contain the folder's own marker only
         elif after:
             extra["StartAfter"] = after + _LAST if after.endswith("/") and not recursive else after
-        page = self._page(prefix, None, extra)
+        page = self._first_page(prefix, extra)
         # With markers: a page may contain nothing else
         then = None if page.next_token is None else max([*EntryTable.of(page.entries).keys, *page.folders])
         return page._replace(next_token=then, folders=[path for path in page.folders if path > after])
 
     def _keys(self, prefix: str, extra: dict[str, Any]) -> list[str]:
-        """Return the keys of one page, with markers."""
-        return EntryTable.of(self._page(prefix, None, extra).entries).keys
+        """Return the keys of the first page, with markers."""
+        return EntryTable.of(self._first_page(prefix, extra).entries).keys
 
     def has_folder(self, path: str) -> bool:
         return bool(self._keys(path, {"MaxKeys": 1}))
