@@ -26,7 +26,7 @@ from torchdata_remote.storage.listing.folder_names import FolderRequest
 from torchdata_remote.storage.listing.frontier import MAX_IN_FLIGHT, MAX_PAGES_AHEAD, Frontier
 from torchdata_remote.storage.listing.key_range import KeyRange
 from torchdata_remote.storage.listing.pages import list_prefix
-from torchdata_remote.storage.s3.store import S3Store
+from torchdata_remote.storage.s3.bucket_pages import BucketPages
 
 RETRY = RetryPolicy(max_attempts=2, first_wait_s=0)
 PART = st.sampled_from(["a", "a-", "a.b", "a0", "b", "é", "\U0001f600", " ", ""])
@@ -260,14 +260,14 @@ def test_a_server_is_listed_with_sizes_and_etags(moto: S3Server, keys: set[str],
     client = moto.client()
     full = {f"{folder}/{key}": b"" if number % 3 == 0 else b"1" for number, key in enumerate(sorted(keys))}
     etags = {key: client.put_object(Bucket=bucket, Key=key, Body=body)["ETag"] for key, body in full.items()}
-    page, paged = S3Store._page, list[dict[str, Any]]()
+    page, paged = BucketPages._send, list[dict[str, Any]]()
 
-    def small(self: S3Store, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
+    def small(self: BucketPages, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
         paged.append(extra)
         return page(self, prefix, token, {"MaxKeys": page_keys, **extra})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(S3Store, "_page", small)
+        patch.setattr(BucketPages, "_send", small)
         options = StorageOptions(moto.storage_options)
         listed = list(list_prefix(f"s3://{bucket}/", f"{folder}/", True, options, RETRY))
     objects = sorted(key for key, body in full.items() if body or not key.endswith("/"))
@@ -281,13 +281,13 @@ def test_a_listing_of_a_server_is_divided(s3: S3Server, monkeypatch: pytest.Monk
     keys = sorted([f"{folder}/é {number // 20}+/{number:03d}&" for number in range(60)])
     for key in keys:
         client.put_object(Bucket=bucket, Key=key, Body=b"1")
-    page, starts = S3Store._page, list[str]()
+    page, starts = BucketPages._send, list[str]()
 
-    def small(self: S3Store, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
+    def small(self: BucketPages, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
         starts.extend([extra["StartAfter"]] if "StartAfter" in extra else [])
         return page(self, prefix, token, {"MaxKeys": 2, **extra})
 
-    monkeypatch.setattr(S3Store, "_page", small)
+    monkeypatch.setattr(BucketPages, "_send", small)
     listed = list_prefix(f"s3://{bucket}/", f"{folder}/", True, StorageOptions(s3.storage_options), RETRY)
     assert [entry.path for entry in listed] == keys
     assert starts
@@ -522,7 +522,8 @@ def test_a_closed_listing_ends_its_threads() -> None:
 def test_a_slow_consumer_bounds_the_pages_ahead() -> None:
     bucket = Bucket({f"{number:05d}" for number in range(4_000)}, 10)
     for number, _ in enumerate(bucket.listed()):
-        assert len(bucket.requests) - number // 10 <= MAX_PAGES_AHEAD + MAX_IN_FLIGHT + 2
+        in_vain = number // 10 // 5  # a fifth of the pages so far
+        assert len(bucket.requests) - number // 10 - in_vain <= MAX_PAGES_AHEAD + MAX_IN_FLIGHT + 2
 
 
 def test_large_pages_ahead_are_bounded_by_their_objects(monkeypatch: pytest.MonkeyPatch) -> None:

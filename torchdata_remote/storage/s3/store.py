@@ -19,17 +19,16 @@ from ..network_errors import mark_host_known, unusable_response
 from ..obstore_reader import ObstoreReader, can_express
 from ..preferred_reader import MAX_UNREADABLE, PreferredReader
 from ..protocol import Answer, Entry, Page, normalized_etag
+from .bucket_pages import BucketPages
 from .credential_source import source_of_credentials
 from .headers import tolerate_malformed_headers
 from .obstore import s3_reader
-from .page_parser import install_page_parser, seconds, to_page
+from .page_parser import install_page_parser, seconds
 from .settings import S3Settings, make_client, make_session
 from .unfinished_uploads import MultipartUploads
 from .upload import S3Writer
 
 T = TypeVar("T")
-_MAX_KEYS = 1000  # S3's limit for a page
-_LAST = "\U0010ffff"  # sorts after every name in a folder
 _log = logging.getLogger("torchdata_remote")
 
 
@@ -61,6 +60,7 @@ class S3Store:
         self._lock = threading.RLock()
         self.supports_conditional_writes = True  # If-None-Match
         self._warned: set[str] = set()
+        self._pages = BucketPages(self.request, self.url)
         self.uploads = MultipartUploads(self.request, self.warn_unsupported)
 
     @property
@@ -93,23 +93,16 @@ class S3Store:
         return f"s3://{self._bucket}/{path}"
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
-        start = {"StartAfter": after} if after and token is None else {}
-        return self._page(prefix, token, start if recursive else {"Delimiter": "/", **start})
+        return self._pages.page(prefix, recursive=recursive, token=token, after=after)
 
-    def _page(self, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
-        if token is not None:
-            extra = {**extra, "ContinuationToken": token}
-        response: dict[str, Any] = self.request("list_objects_v2", prefix, Prefix=prefix, **extra)
-        if "IsTruncated" not in response or (response["IsTruncated"] and not response.get("NextContinuationToken")):
-            # botocore parses an empty body as an empty listing
-            raise unusable_response(self.url(prefix), "a page of the listing does not say whether it is the last one")
-        return to_page(response)
+    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        return self._pages.after(prefix, recursive=recursive, after=after, limit=limit)
 
     def find(self, path: str) -> Entry | None:
         return self.find_first(path, 1)[0]
 
     def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
-        page = self._first_page(path, {"MaxKeys": limit})
+        page = self._pages.first(path, {"MaxKeys": limit})
         keys = EntryTable.of(page.entries).keys
         entry = next((one for one in page.entries if one.path == path), None)
         # A key sorts before all keys that it is a prefix of. But some servers list in another order
@@ -127,21 +120,6 @@ class S3Store:
             raise
         except StorageError:
             return None
-
-    def _first_page(self, prefix: str, extra: dict[str, Any]) -> Page:
-        """Request the first page that is not empty, or the last one: a store may send empty pages before others."""
-        page = self._page(prefix, None, extra)
-        seen = set[str]()
-        extra = {name: value for name, value in extra.items() if name != "StartAfter"}
-        while page.next_token is not None and not page.folders and not EntryTable.of(page.entries).keys:
-            if page.next_token in seen:
-                raise StorageError(
-                    f"{self.url(prefix)}: the store repeats page {page.next_token!r} of its listing.",
-                    url=self.url(prefix),
-                )
-            seen.add(page.next_token)
-            page = self._page(prefix, page.next_token, extra)
-        return page
 
     def stat(self, path: str) -> Entry:
         response = self.request("head_object", path, Key=path)
@@ -247,25 +225,8 @@ class S3Store:
             if began_s is not None and began_s < before_s:
                 self.uploads.abort(upload["Key"], upload["UploadId"])
 
-    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        extra: dict[str, Any] = {"MaxKeys": min(limit, _MAX_KEYS)}
-        if not recursive:
-            extra["Delimiter"] = "/"
-        if prefix.endswith("/") and after <= prefix:
-            extra["StartAfter"] = prefix  # or the first page might contain the folder's own marker only
-        elif after:
-            extra["StartAfter"] = after + _LAST if after.endswith("/") and not recursive else after
-        page = self._first_page(prefix, extra)
-        # With markers: a page may contain nothing else
-        then = None if page.next_token is None else max([*EntryTable.of(page.entries).keys, *page.folders])
-        return page._replace(next_token=then, folders=[path for path in page.folders if path > after])
-
-    def _keys(self, prefix: str, extra: dict[str, Any]) -> list[str]:
-        """Return the keys of the first page, with markers."""
-        return EntryTable.of(self._first_page(prefix, extra).entries).keys
-
     def has_folder(self, path: str) -> bool:
-        return bool(self._keys(path, {"MaxKeys": 1}))
+        return bool(self._pages.keys(path, {"MaxKeys": 1}))
 
     def make_folder(self, path: str) -> None:
         """Create an empty object whose key ends with a slash, as S3's console does. Listings omit it."""
@@ -274,7 +235,7 @@ class S3Store:
         self.create(path, overwrite=False).commit()
 
     def remove_folder(self, path: str) -> None:
-        while keys := self._keys(path, {"StartAfter": path}):
+        while keys := self._pages.keys(path, {"StartAfter": path}):
             for key in keys:
                 self.delete(key)
         self.delete(path)  # the marker is last: until then the folder exists

@@ -1,0 +1,74 @@
+"""Pages of a bucket's listing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import StorageError
+from ..entry_table import EntryTable
+from ..network_errors import unusable_response
+from ..protocol import Page
+from .page_parser import to_page
+
+_MAX_KEYS = 1000  # S3's limit for a page
+_LAST = "\U0010ffff"  # sorts after every name in a folder
+
+
+class BucketPages:
+    """Requests pages.
+
+    Args:
+        request: sends one request.
+        url: returns the URL of a path, for errors.
+    """
+
+    def __init__(self, request: Callable[..., Any], url: Callable[[str], str]) -> None:
+        self._request, self._url = request, url
+
+    def page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        """Request a page, from a token or after a key on."""
+        start = {"StartAfter": after} if after and token is None else {}
+        return self._send(prefix, token, start if recursive else {"Delimiter": "/", **start})
+
+    def _send(self, prefix: str, token: str | None, extra: dict[str, Any]) -> Page:
+        if token is not None:
+            extra = {**extra, "ContinuationToken": token}
+        response: dict[str, Any] = self._request("list_objects_v2", prefix, Prefix=prefix, **extra)
+        if "IsTruncated" not in response or (response["IsTruncated"] and not response.get("NextContinuationToken")):
+            # botocore parses an empty body as an empty listing
+            raise unusable_response(self._url(prefix), "a page of the listing does not say whether it is the last one")
+        return to_page(response)
+
+    def first(self, prefix: str, extra: dict[str, Any]) -> Page:
+        """Request the first page that is not empty, or the last one: a store may send empty pages before others."""
+        page = self._send(prefix, None, extra)
+        seen = set[str]()
+        extra = {name: value for name, value in extra.items() if name != "StartAfter"}
+        while page.next_token is not None and not page.folders and not EntryTable.of(page.entries).keys:
+            if page.next_token in seen:
+                raise StorageError(
+                    f"{self._url(prefix)}: the store repeats page {page.next_token!r} of its listing.",
+                    url=self._url(prefix),
+                )
+            seen.add(page.next_token)
+            page = self._send(prefix, page.next_token, extra)
+        return page
+
+    def after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        """Request the first page after a key; its token is a key, too, so that it does not expire."""
+        extra: dict[str, Any] = {"MaxKeys": min(limit, _MAX_KEYS)}
+        if not recursive:
+            extra["Delimiter"] = "/"
+        if prefix.endswith("/") and after <= prefix:
+            extra["StartAfter"] = prefix  # or the first page might contain the folder's own marker only
+        elif after:
+            extra["StartAfter"] = after + _LAST if after.endswith("/") and not recursive else after
+        page = self.first(prefix, extra)
+        # With markers: a page may contain nothing else
+        then = None if page.next_token is None else max([*EntryTable.of(page.entries).keys, *page.folders])
+        return page._replace(next_token=then, folders=[path for path in page.folders if path > after])
+
+    def keys(self, prefix: str, extra: dict[str, Any]) -> list[str]:
+        """Return the keys of the first page, with markers."""
+        return EntryTable.of(self.first(prefix, extra).entries).keys
