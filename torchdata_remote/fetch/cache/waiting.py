@@ -1,7 +1,6 @@
 """Small objects that many threads have downloaded, stored by one of these threads at a time.
 
-If each thread stored its own, they would wait for Python's lock after each step: with 64 threads that took four times
-as long as the steps themselves.
+If each thread stored its own, all of them would wait for Python's lock after each step.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def snapshots_of(pipe: IterDataPipe[Any]) -> Callable[[], Snapshot]:
 
     def copied() -> Snapshot:
         try:
-            state = copy.deepcopy(state_of(owner))  # a pipe without the hook may change it later
+            state = copy.deepcopy(require_state(owner).state_dict())  # a pipe without the hook may change it later
         except Exception as error:  # noqa: BLE001  # raised where the state is asked for
             return _Failed(error)
         return lambda: state
