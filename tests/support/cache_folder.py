@@ -47,7 +47,7 @@ class Stored(NamedTuple):
 
 def settle() -> None:
     """Wait until what this process has downloaded is in its caches."""
-    for disk in list(disk_cache._live):
+    for disk in list(disk_cache._live.values()):
         disk.settle()
 
 

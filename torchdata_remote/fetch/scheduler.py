@@ -33,9 +33,8 @@ class PartScheduler:
 
     def __init__(self, session: FetchSession) -> None:
         self.options, self._storage_options = session.options, session.storage_options
-        self._num_lanes = session.num_lanes
-        part_bytes, num_lanes = self.options.actual_part_bytes, session.num_lanes
-        self._part_bytes = {mapped: part_bytes(mapped=mapped, num_lanes=num_lanes) for mapped in (False, True)}
+        part_bytes, self._num_lanes = self.options.actual_part_bytes, session.num_lanes
+        self._part_bytes = {mapped: part_bytes(mapped=mapped, num_lanes=self._num_lanes) for mapped in (False, True)}
         self._session = session.start()
         self._pool, self._lock = self._session.pool, FinalizerLock(self._leave)
         self._reserved_bytes = 0
@@ -44,8 +43,7 @@ class PartScheduler:
         self._being_read: dict[ObjectDownload, None] = {}  # in order; includes completely planned ones
         self._waiting_for_room = 0  # unplanned objects that the memory budget holds back; counted to 4
         self.num_waits = 0  # of the consumer, for bytes that had not arrived
-        self._users = 1  # the owner, and every open object
-        self._pid = os.getpid()
+        self._users, self._pid = 1, os.getpid()  # users: the owner, and every open object
 
     def open(self, url: str, start: int = 0, stop: int | None = None) -> ObjectDownload:
         """Register an object and plan parts of it within the budget. Each call needs a ``close_object``."""
@@ -131,6 +129,7 @@ class PartScheduler:
             self._being_read.pop(download, None)
         if self._users == 0:
             self._session.leave()
+            self._lock.end()
         else:
             self._plan_ahead()
 
@@ -206,6 +205,7 @@ class PartScheduler:
                     part.pieces.put(piece)
                     self._pool.check()
         except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
+            dropped = None  # or it and this frame would keep each other
             if not download.closed:
                 part.error = error
         finally:

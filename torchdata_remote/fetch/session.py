@@ -128,6 +128,7 @@ class ActiveSession:
             self.kept = False
         if self._num_lanes == 0 and not self.kept:
             self.pool.close()
+            self._lock.end()
 
     def expect(self, num_bytes: int) -> None:
         """Record the size of an object whose size was unknown."""

@@ -77,6 +77,7 @@ def _fetch(source: Iterator[Numbered], session: FetchSession) -> Generator[tuple
             elif ended is not None:
                 raise ended
     finally:
+        ended = None  # it refers to this frame, which would keep all of this until a collection
         for _, stream in reversed(ahead.values()):  # the last first, so that closing one plans nothing for the next
             stream.close()
         scheduler.release()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -194,3 +196,30 @@ def test_a_finalizer_may_open_a_store_while_the_same_thread_opens_one(monkeypatc
     within_a_deadline(lambda: opened.append(storage.open_store("memory://outer/a", options)))
     assert len(opened) == 2
     assert storage.open_store("memory://inner/a", options)[0] is opened[0][0]
+
+
+def test_a_lock_that_has_ended_does_not_keep_its_owner() -> None:
+    """Without a collection; what is settled later is dropped."""
+
+    class Owner:
+        def __init__(self) -> None:
+            self.lock: FinalizerLock[int] = FinalizerLock(self.settle)
+            self.settled = 0
+
+        def settle(self, item: int) -> None:
+            self.settled += item
+            if item == 2:
+                self.lock.end()
+
+    owner = Owner()
+    for item in (1, 2, 4):
+        owner.lock.settle(item)
+    assert owner.settled == 3
+    alive, lock = weakref.ref(owner), owner.lock
+    gc.disable()
+    try:
+        del owner
+        assert alive() is None
+    finally:
+        gc.enable()
+    lock.settle(8)

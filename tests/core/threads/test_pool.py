@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -298,3 +300,48 @@ def test_a_forked_child_does_not_wait_for_its_parents_threads() -> None:
     )
     done = run_script(script)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_task_that_raises_is_reported_and_its_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the log handler of a program."""
+    reported, done = list[BaseException | None](), threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: reported.append(arguments.exc_value))
+    pool = Pool(1)
+    pool.submit(lambda: [][0])
+    pool.submit(done.set)
+    assert done.wait(20)
+    assert [type(error) for error in reported] == [IndexError]
+    pool.close()
+
+
+def test_a_task_that_is_dropped_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error refers to frames, and they to what the task was given."""
+
+    class Given:
+        pass
+
+    def task(given: Given, error: PoolClosedError | None = None) -> None:
+        try:
+            if error is not None:
+                raise error
+        except PoolClosedError:
+            error = None
+
+    given, pool, entered, go_on = Given(), Pool(1), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        entered.set()
+        assert go_on.wait(20)
+
+    pool.submit(wait)
+    assert entered.wait(20)
+    pool.submit(task, given, on_dropped=None)
+    pool.close()
+    gc.disable()
+    try:
+        alive = weakref.ref(given)
+        del given
+        go_on.set()
+        wait_for(lambda: alive() is None)
+    finally:
+        gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import tempfile
 from collections.abc import Iterator
@@ -150,3 +151,61 @@ def test_the_bound_holds_for_the_blocks_of_the_disk(folder: str, max_bytes: int,
         del disk
     used = sum(path.stat().st_blocks * 512 for path in Path(folder).rglob("*") if path.is_file())
     assert 0.4 * max_bytes < used <= max_bytes
+
+
+@pytest.mark.parametrize("num_bytes", [0, 16])
+def test_the_bound_holds_for_objects_that_are_smaller_than_their_entry_in_the_index(
+    folder: str, num_bytes: int
+) -> None:
+    """Also before others know of them."""
+    disk = DiskCache(folder, 1 << 20)
+    for number in range(40_000):
+        filling = disk.fill(f"{number}", num_bytes, "1")
+        if filling is not None:
+            filling.write(0, memoryview(bytes(num_bytes)))
+    disk.settle()
+    used = sum(path.stat().st_blocks * 512 for path in Path(folder).rglob("*") if path.is_file())
+    assert 0.2 * (1 << 20) < used <= 1 << 20
+
+
+def test_new_versions_in_each_epoch_leave_room(folder: str) -> None:
+    """What says that an old one is not valid leaves the index with it."""
+    num_objects, num_bytes = 200, 500
+    for version in range(30):
+        disk, data = DiskCache(folder, 1 << 20), bytes(num_bytes)
+        was_kept = []
+        for number in range(num_objects):
+            assert disk.find(f"{number}", num_bytes, f"{version}") is None
+            was_kept.append(keep(disk, data, f"{number}", f"{version}"))
+        assert all(was_kept), version
+
+
+def test_what_was_dropped_stays_dropped_for_others(folder: str) -> None:
+    """Until a new version is stored."""
+    one, other = (DiskCache(folder, 1 << 20) for _ in range(2))
+    assert keep(one, b"old", "a", "1")
+    assert keep(one, b"other", "b", "1")
+    assert one.find("a", 3, "2") is None
+    one.settle()
+    assert DiskCache(folder, 1 << 20).find("a", 3, "1") is None
+    assert keep(one, b"new", "a", "2")
+    for disk in (other, DiskCache(folder, 1 << 20)):
+        disk.refresh()
+        found = disk.find("a", 3, "2")
+        assert found is not None
+        assert bytes(found.view(0, None)) == b"new"
+        assert disk.find("b", 5, "1") is not None
+
+
+def test_an_old_version_that_is_dropped_late_does_not_drop_the_new_one(folder: str) -> None:
+    """One process has stored the new version, when another one notices that the old one is not valid."""
+    one, other = (DiskCache(folder, 1 << 20) for _ in range(2))
+    assert keep(one, b"old", "a", "1")
+    other.refresh()
+    assert keep(one, b"new", "a", "2")
+    found = DiskCache(folder, 1 << 20).find("a", 3, "2")
+    assert found is not None
+    other._catalog._exchanged_at = math.inf  # it does not look at what others have stored
+    assert other.find("a", 3, "2") is None
+    other.publish()
+    assert DiskCache(folder, 1 << 20).find("a", 3, "2") is not None

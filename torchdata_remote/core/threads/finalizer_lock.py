@@ -11,6 +11,10 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
+def _ignore(item: object) -> None:
+    pass
+
+
 class FinalizerLock(Generic[T]):
     """A lock whose holder, when it releases it, settles the items that finalizers left meanwhile.
 
@@ -39,6 +43,13 @@ class FinalizerLock(Generic[T]):
         """Settle an item now, or leave it to the holder of the lock. Does nothing in a forked child."""
         self._items.append(item)
         self._settle_all()
+
+    def end(self) -> None:
+        """Settle nothing more. If the lock's owner has that function, the two would keep each other until a collection.
+
+        Safe in a finalizer, and in ``settle``.
+        """
+        self._settle = _ignore
 
     def _settle_all(self) -> None:
         while self._items and os.getpid() == self._pid and self._lock.acquire(blocking=False):

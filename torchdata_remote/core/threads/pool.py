@@ -6,40 +6,24 @@ finished program from ending.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import multiprocessing
-import os
 import queue
+import sys
+import threading
 import time
-import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ...errors import StorageError
+from .at_exit import close_at_exit
 from .finalizer_lock import FinalizerLock
 from .forks import ForkSafeThread
 
-_AT_EXIT_S = 2.0
 _POLL_S = 0.5
 _PARENT_POLL_S = 5.0
 
 T = TypeVar("T")
-
-
-class _Closable(Protocol):
-    """What has threads that are ended before the interpreter ends."""
-
-    def close(self) -> None: ...
-
-    def join(self, deadline: float) -> None: ...
-
-    def drop_queued(self) -> None: ...
-
-
-_live: weakref.WeakSet[_Closable] = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _live.clear())  # the threads stayed with the parent
 
 
 def next_item(items: queue.SimpleQueue[T]) -> T:
@@ -87,7 +71,7 @@ class Pool:
         self._closed = [False]
         # A queue and not an Event, because close() may run in a finalizer, at any allocation of any thread
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        _live.add(self)
+        close_at_exit(self)
 
     @property
     def closed(self) -> bool:
@@ -132,7 +116,12 @@ class Pool:
             except RuntimeError as error:
                 # No more threads can be started; those that run are enough
                 if not self._threads:
-                    raise PoolClosedError(f"No thread can be started: {error}. {CLOSED}") from error
+                    why = (
+                        CLOSED
+                        if "shutdown" in str(error)
+                        else "See `ulimit -u`, and the container's limit of processes."
+                    )
+                    raise PoolClosedError(f"No thread can be started: {error}. {why}") from error
             else:
                 self._threads.append(thread)
 
@@ -212,7 +201,10 @@ def _work(
         if closed[0]:
             _drop(function, arguments, on_dropped)
         else:
-            function(*arguments)
+            try:
+                function(*arguments)
+            except Exception:  # noqa: BLE001  # such as of the program's own log handler; the thread goes on for the others
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
         del task, function, arguments, on_dropped
         if len(threads) < max_threads:
             idle.put(None)
@@ -221,26 +213,8 @@ def _work(
 def _drop(
     function: Callable[..., None], arguments: tuple[Any, ...], on_dropped: Callable[[PoolClosedError], object] | None
 ) -> None:
-    error = PoolClosedError(CLOSED)
+    # No variable here refers to the error: its traceback may refer to this frame
     if on_dropped is None:
-        function(*arguments, error)
+        function(*arguments, PoolClosedError(CLOSED))
     else:
-        on_dropped(error)
-
-
-def close_at_exit(owner: _Closable) -> None:
-    """Close an owner of threads together with all pools, before the interpreter ends."""
-    _live.add(owner)
-
-
-@atexit.register
-def _close_all() -> None:
-    """Wait for requests before the interpreter ends: stopping a thread inside a native call would abort the process."""
-    pools = list(_live)
-    for pool in pools:
-        pool.close()
-    deadline = time.monotonic() + _AT_EXIT_S
-    for pool in pools:
-        pool.join(deadline)
-    for pool in pools:
-        pool.drop_queued()
+        on_dropped(PoolClosedError(CLOSED))

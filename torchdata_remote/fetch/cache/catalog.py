@@ -15,16 +15,15 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from typing import TypeVar
 
 from ...core.notices.slow_notice import say
 from .block_checksums import num_blocks
 from .changes import Changes
 from .index import CacheIndex
-from .later import call_later
+from .index_file import DamagedIndexError
 from .object_table import DROPPED, Entry, ObjectTable, check_entries
-from .pack import Pack, open_pack, remove_pack
+from .pack import Pack, open_pack
 from .read_sample import ReadSample
 from .space import PackSpace
 
@@ -54,9 +53,8 @@ class Catalog:
         self._abandoned: deque[int] = deque()  # packs; filled by finalizers
         self._last_batch, self._sample = 0, ReadSample(index, max_bytes)
         self._lock, self.exchanging = threading.RLock(), threading.RLock()
-        self._pid = os.getpid()
         self.problem = ""  # of the last exchange that failed; the error itself would keep what its frames refer to
-        self.num_exchanges, self._is_publishing = 0, False
+        self.num_exchanges = 0
         self._exchanged_at = self._retry_at = self._published_at = 0.0
         self.exchange(lambda: None)
 
@@ -140,39 +138,28 @@ class Catalog:
             self._changes.entries.append((entry, crc32s, alone))
 
     def publish(self, *, at_once: bool) -> None:
-        """Exchange: at once, if there are many changes or none for some time, or else a little later.
+        """Exchange: at once, or if there are many changes, or none for some time. Otherwise there is something left.
 
         Raises:
             OSError: if the index cannot be written.
         """
-        if not self.may_exchange():
-            return
-        if at_once:
-            self.exchange(lambda: None)
-        elif self._is_due() and self.exchanging.acquire(blocking=False):  # otherwise each of many threads would wait
-            try:
+        is_due = at_once or self._is_due()
+        # Otherwise each of many threads would wait for the one that exchanges
+        if is_due and self.may_exchange() and self.exchanging.acquire(blocking=at_once):
+            with contextlib.ExitStack() as stack:
+                stack.callback(self.exchanging.release)
                 self._published_at = time.monotonic()
                 self.exchange(lambda: None)
-            finally:
-                self.exchanging.release()
-        elif not self._is_publishing:
-            self._is_publishing = True
-            call_later(self, Catalog._publish_late, _PUBLISH_S)
 
     def _is_due(self) -> bool:
         return len(self._changes.entries) >= _MAX_OBJECTS or time.monotonic() > self._published_at + _PUBLISH_S
-
-    def _publish_late(self) -> None:
-        self._is_publishing = False
-        self._try_exchange()
 
     def drop(self, entry: Entry) -> None:
         """Drop a damaged object."""
         with self._lock:
             if self._table.get(entry.key) == entry:
-                dropped = entry._replace(pack=DROPPED)
-                self._table.add(dropped)
-                self._changes.entries.append((dropped, (), False))
+                self._table.add(entry._replace(pack=DROPPED))
+                self._changes.dropped.append(entry)
                 self._changes.replaced[entry.pack] += entry.size
 
     def has_lost(self, pack: int) -> bool:
@@ -213,11 +200,25 @@ class Catalog:
                 self._forget_removed()
             return result
 
-    def close(self) -> None:
-        """Exchange what is left, as far as the disk allows. Does nothing in a forked child, which has a copy."""
-        if os.getpid() == self._pid:
+    def refresh(self) -> bool:
+        """Exchange, as far as the disk allows; return ``False`` if the index was removed or replaced."""
+        try:
+            self.exchange(lambda: None)
+        except (FileNotFoundError, NotADirectoryError, DamagedIndexError):
+            return False
+        except OSError:
+            pass
+        return True
+
+    def flush(self) -> None:
+        """Exchange what is left, as far as the disk allows."""
+        if self._changes:
             with contextlib.suppress(OSError):
                 self.exchange(lambda: None)
+
+    def publish_in_s(self) -> float | None:
+        """In how many seconds to publish what is stored; ``None`` if others know of all of it."""
+        return max(_PUBLISH_S, self._retry_at - time.monotonic()) if self._changes.entries else None
 
     def _forget_removed(self) -> None:
         with self._lock:
@@ -237,14 +238,7 @@ class Catalog:
                 self._last_batch = batches[-1][0]
 
     def _push(self, changes: Changes) -> None:
-        for pack, group in groupby(changes.entries, lambda one: one[0].pack):
-            added = list(group)
-            entries, (_, crc32s, alone) = [entry for entry, _, _ in added], added[0]
-            batch = self._index.add_batch(pack, entries, crc32s[1:], is_complete=alone)
-            self._last_batch = max(self._last_batch, batch)
-        self._index.record_reads(changes.read_bytes, changes.sample, changes.used_packs)
-        self._index.record_replaced(changes.replaced)
-        for pack in changes.lost_packs:
-            if remove_pack(self._index.packs, pack):
-                self._index.remove_row(pack)
+        with self._lock:  # what was stored again is not dropped
+            changes.dropped = [entry for entry in changes.dropped if self._table.get(entry.key) is None]
+        self._last_batch = max(self._last_batch, changes.write(self._index))
         self._sample.look(len(changes.sample), changes.read_bytes)

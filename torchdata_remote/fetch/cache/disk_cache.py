@@ -22,6 +22,7 @@ from .entry import CachedFile
 from .folder import SharedFolderError, format_folder, mark_used, network_file_system, private_folder, was_used
 from .index import CacheIndex
 from .index_file import DamagedIndexError, has_sqlite
+from .later import Later, is_ending
 from .leftovers import remove_leftovers
 from .object_table import Entry, identify
 from .pack import has_locks
@@ -31,27 +32,35 @@ from .writer import CacheEntryWriter
 
 _log = logging.getLogger("torchdata_remote")
 _warned_folders: set[str] = set()
+_RECORD_S = 1.0  # at most, until what was read is recorded
 MAX_SMALL_BYTES = 256 << 10
-_live: weakref.WeakSet[DiskCache] = weakref.WeakSet()
+_live: weakref.WeakValueDictionary[tuple[str, int], DiskCache] = weakref.WeakValueDictionary()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _live.clear())  # theirs belong to the parent
 
 
 def open_cache(folder: str, max_bytes: int) -> DiskCache | None:
-    """Open a cache; ``None``, with one warning, if its folder was used before and cannot be used now.
+    """Open a cache: the same one for all passes of this process that use the folder at a time, or one after the other.
 
     A disk that became full or read-only, or a process that is stopped, does not end a training.
+
+    Returns:
+        ``None``, with one warning, if the folder was used before and cannot be used now.
 
     Raises:
         StorageError: if this platform has no cache.
         OSError: if the folder was never used, and cannot be; or if hosts may share it.
     """
+    path = os.path.abspath(os.path.expanduser(folder))
+    place = os.path.realpath(path), max_bytes
     try:
-        return DiskCache(folder, max_bytes)
+        cache = _live.get(place)
+        if cache is None or not cache.refresh():
+            cache = _live[place] = DiskCache(folder, max_bytes)
+        return cache
     except SharedFolderError:
         raise
     except OSError as error:
-        path = os.path.abspath(os.path.expanduser(folder))
         if not was_used(path):
             raise
         _warn_once(path, f"The cache cannot be used: {error}")
@@ -78,8 +87,6 @@ class DiskCache:
         kind = network_file_system(self._folder)
         if kind is not None:
             raise SharedFolderError(f"it is on a file system of type {kind}, which hosts may share")
-        for other in [other for other in list(_live) if other._folder == self._folder]:
-            other.settle()  # what the last pass has stored is found by this one
         try:
             index = CacheIndex(format_folder(self._folder), self.user)
             self._catalog = Catalog(index, max_bytes)
@@ -87,16 +94,19 @@ class DiskCache:
             index = CacheIndex(format_folder(self._folder), self.user)
             self._catalog = Catalog(index, max_bytes)
         self._room = Room(self._catalog, max_bytes, remove_leftovers(self._folder, index.packs))
-        self._waiting = WaitingObjects()
+        self._waiting, self._publishing, self._recording = WaitingObjects(), Later(), Later()
         mark_used(folder)
-        _live.add(self)
+
+    def refresh(self) -> bool:
+        """Look what other processes have stored; return ``False`` if the folder is not the same any more."""
+        return not self._catalog.may_exchange() or self._catalog.refresh()
 
     def find(self, url: str, num_bytes: int, etag: str) -> CachedFile | None:
         """Open a cached object; ``None`` if it is missing."""
         key, version = identify(url, num_bytes, etag)
-        if key in self._waiting:
-            self._waiting.settle()
+        self._waiting.wait_for(key)
         entry = self._catalog.find(key, version, num_bytes)
+        self._recording.call(self._flush, _RECORD_S)
         opened = None if entry is None else self._catalog.open(entry)
         return None if entry is None or opened is None else CachedFile(opened[0], entry, opened[1])
 
@@ -117,12 +127,19 @@ class DiskCache:
     def settle(self) -> None:
         """Store what waits, and let others find it, as far as the disk allows."""
         self._waiting.settle()
-        self._catalog.close()
+        self._catalog.flush()
 
-    def __del__(self) -> None:
-        # Another cache of this folder that begins meanwhile still finds this one, and waits for it
-        if hasattr(self, "_waiting"):
-            self._catalog.close()
+    def _publish_later(self) -> None:
+        """Until then this cache lives, so that the next pass has it, and finds what is stored."""
+        wait_s = self._catalog.publish_in_s()
+        if wait_s is not None:
+            self._publishing.call(self._flush, wait_s)
+
+    def _flush(self) -> None:
+        if self._catalog.may_exchange() or is_ending():
+            self._catalog.flush()
+        if not is_ending():
+            self._publish_later()
 
     def store_later(
         self, url: str, num_bytes: int, etag: str, data: memoryview, on_error: Callable[[OSError], None]
@@ -172,7 +189,11 @@ class DiskCache:
         def complete(crc32s: list[int]) -> None:
             entry = Entry(key, version, place.offset, num_bytes, crc32s[0] if crc32s else 0, place.pack.number)
             self._catalog.add(entry, crc32s, alone=place.alone)
-            self._catalog.publish(at_once=place.alone)
+            try:
+                self._catalog.publish(at_once=place.alone)
+            except OSError as error:  # it is tried again
+                self.warn_once(f"{redact(url)} is stored, but the index of the cache cannot be written: {error}")
+            self._publish_later()
 
         def end(is_complete: bool) -> None:
             if place.alone and not is_complete:

@@ -143,11 +143,19 @@ class CacheIndex:
             is_complete,
             pack,
         )
-        if pack != DROPPED and not updated.rowcount:
+        if not updated.rowcount:
             return 0
-        rest = struct.pack(f"<{len(crc32s)}I", *crc32s)
+        return self._insert_batch(pack, added, struct.pack(f"<{len(crc32s)}I", *crc32s))
+
+    def add_dropped(self, pack: int, dropped: list[Entry]) -> int:
+        """Say that objects of one pack are not valid any more; return the batch, 0 if the pack was removed."""
+        if not self.execute("SELECT 1 FROM packs WHERE id = ?", pack).fetchone():
+            return 0
+        return self._insert_batch(pack, [entry._replace(pack=DROPPED) for entry in dropped], b"")
+
+    def _insert_batch(self, pack: int, entries: list[Entry], rest: bytes) -> int:
         cursor = self.execute(
-            "INSERT INTO batches (pack, entries, crc32s) VALUES (?, ?, ?)", pack, pack_entries(added), rest
+            "INSERT INTO batches (pack, entries, crc32s) VALUES (?, ?, ?)", pack, pack_entries(entries), rest
         )
         return cursor.lastrowid or 0
 

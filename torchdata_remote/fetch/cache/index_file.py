@@ -62,7 +62,7 @@ def index_transaction(path: str, user: int, *, create: bool = False) -> Iterator
         DamagedIndexError: if what the block read is damaged, so that it raised such as ``ValueError``.
         OSError: if the disk is full, the folder was removed, or another process does not end its transaction.
     """
-    with hold_forks(), _locked(path, user, create) as is_writable:
+    with _locked(path, user, create) as is_writable:
         try:
             with contextlib.closing(_connect(path, is_writable)) as connection:
                 yield connection
@@ -94,21 +94,23 @@ def _connect(path: str, is_writable: bool) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def _locked(path: str, user: int, create: bool) -> Iterator[bool]:
-    """Lock the file that has this path; return whether it can be written to."""
-    until = time.monotonic() + _BUSY_S
+    """Lock the file that has this path, and hold forks meanwhile; return whether it can be written to."""
+    until, wait_s = time.monotonic() + _BUSY_S, _MIN_WAIT_S
     while True:
-        descriptor, is_writable = _open(path, user, create)
-        try:
-            _lock(path, descriptor, until)
-            if not _is_at(path, descriptor):
-                continue  # a damaged one, which another process removed
-            if os.pread(descriptor, 1, 19) == _WAL and is_writable:
-                os.ftruncate(descriptor, 0)
-            yield is_writable
-            return
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a child that was forked meanwhile
-            os.close(descriptor)
+        with hold_forks(), contextlib.ExitStack() as stack:
+            descriptor, is_writable = _open(path, user, create)
+            stack.callback(os.close, descriptor)
+            if _lock(descriptor):
+                stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)  # also for a child that was forked nevertheless
+                if _is_at(path, descriptor):  # not a damaged one, which another process removed
+                    if os.pread(descriptor, 1, 19) == _WAL and is_writable:
+                        os.ftruncate(descriptor, 0)
+                    yield is_writable
+                    return
+        if time.monotonic() > until:
+            raise OSError(errno.EAGAIN, "It is locked by another process, which may be stopped", path)
+        time.sleep(wait_s)
+        wait_s = min(_MAX_WAIT_S, 2 * wait_s)
 
 
 def _open(path: str, user: int, create: bool) -> tuple[int, bool]:
@@ -120,16 +122,12 @@ def _open(path: str, user: int, create: bool) -> tuple[int, bool]:
     return os.open(path, os.O_RDONLY | _FLAGS), False
 
 
-def _lock(path: str, descriptor: int, until: float) -> None:
-    wait_s = _MIN_WAIT_S
-    while True:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        if time.monotonic() > until:
-            raise OSError(errno.EAGAIN, "It is locked by another process, which may be stopped", path)
-        time.sleep(wait_s)
-        wait_s = min(_MAX_WAIT_S, 2 * wait_s)
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _is_at(path: str, descriptor: int) -> bool:

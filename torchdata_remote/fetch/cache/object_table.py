@@ -49,11 +49,9 @@ def check_entries(stored: Sequence[tuple[int, bytes]]) -> None:
         ValueError: if it is damaged. So is ``TypeError``.
     """
     entries = np.frombuffer(b"".join(part for _, part in stored), ENTRY)
-    lengths = [len(part) for _, part in stored]
-    packs = np.array([pack for pack, _ in stored], np.int64)
-    if any(length % ENTRY.itemsize for length in lengths) or not np.array_equal(
-        entries["pack"], np.repeat(packs, np.array(lengths, np.int64) // ENTRY.itemsize)
-    ):
+    lengths = np.array([len(part) for _, part in stored], np.int64)
+    packs = np.repeat(np.array([pack for pack, _ in stored], np.int64), lengths // ENTRY.itemsize)
+    if any(lengths % ENTRY.itemsize) or not all((entries["pack"] == packs) | (entries["pack"] == DROPPED)):
         raise ValueError("its entries are damaged")
 
 

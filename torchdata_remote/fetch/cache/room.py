@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from .catalog import Catalog
 from .pack import Pack, allocate
@@ -13,6 +14,15 @@ from .writer import Place
 _MAX_PACK_BYTES, _MAX_PACKED_BYTES, _MAX_GROWTH_BYTES = 32 << 20, 1 << 20, 4 << 20
 _PACKS, _GROWTHS = 64, 128  # at least, in a full cache
 _MAX_CLEANING_S = 0.05  # in one go
+
+
+class _Grown(NamedTuple):
+    """A pack with room: the end of its objects, and the first byte and number of those that were added."""
+
+    pack: Pack
+    end: int
+    start: int
+    num_bytes: int
 
 
 class Room:
@@ -33,7 +43,7 @@ class Room:
         self._lock = threading.RLock()
         self._open: Pack | None = None
         self._end = self._reserved = 0  # in it
-        self._grown: tuple[Pack, int, int, int]  # by the last transaction: pack, its objects' end, first byte, bytes
+        self._num_left = 0  # objects that may be added to it
         self._refused = (0, 0)  # the size of an object for which there was no room, and the number of the exchange
 
     def take(self, num_bytes: int) -> Place | None:
@@ -47,11 +57,9 @@ class Room:
             with self._catalog.exchanging:
                 place = self._from_open_pack(num_bytes)  # another thread may have made room
                 if place is None and not self._was_refused(num_bytes) and self._is_clean():
-                    try:
-                        place = self._reserve(num_bytes)
-                    finally:
-                        if place is None:
-                            self._refused = (num_bytes, self._catalog.num_exchanges)
+                    place = self._reserve(num_bytes)
+                    if place is None:
+                        self._refused = (num_bytes, self._catalog.num_exchanges)
         return place
 
     def _was_refused(self, num_bytes: int) -> bool:
@@ -69,17 +77,19 @@ class Room:
         with self._lock:
             if self._open is None or num_bytes > self._packed_bytes or self._end + num_bytes > self._reserved:
                 return None
-            if self._catalog.has_lost(self._open.number):
+            if self._num_left == 0 or self._catalog.has_lost(self._open.number):
                 return None
             self._end += num_bytes
+            self._num_left -= 1
             return Place(self._open, self._end - num_bytes, alone=False)
 
     def _reserve(self, num_bytes: int) -> Place | None:
         if num_bytes > self._packed_bytes:
             return self._reserve_alone(num_bytes)
-        if not self._catalog.exchange(lambda: self._grow(num_bytes)):
+        grown = self._catalog.exchange(lambda: self._grow(num_bytes))
+        if grown is None:
             return None
-        pack, end, start, num_grown = self._grown
+        pack, end, start, num_grown = grown
         try:
             allocate(pack.descriptor, start, num_grown)
         except OSError:
@@ -91,6 +101,7 @@ class Room:
                 if self._open is not pack:
                     self._open, self._end = pack, end
                 self._reserved = start + num_grown
+                self._num_left = self._space.growth_objects
             self._catalog.opened(pack)
         return self._from_open_pack(num_bytes)
 
@@ -112,7 +123,7 @@ class Room:
         self._catalog.opened(pack)
         return place
 
-    def _grow(self, num_bytes: int) -> bool:
+    def _grow(self, num_bytes: int) -> _Grown | None:
         """Reserve room for several objects of this size: in the open pack, another process's, or a new one."""
         with self._lock:
             pack, end, start = self._open, self._end, self._reserved
@@ -137,10 +148,9 @@ class Room:
         if num_grown is None:
             if pack is not None and pack is not self._open:
                 self._space.seal(pack, end)
-            return False
+            return None
         if pack is None:
             pack = self._space.add_pack(num_grown)
         else:
             self._space.grow(pack.number, num_grown)
-        self._grown = (pack, end, start, num_grown)
-        return True
+        return _Grown(pack, end, start, num_grown)

@@ -17,7 +17,9 @@ from .pack import Pack, adopt_pack, create_pack, remove_pack
 from .reuse import reuse_window
 
 _BLOCK_BYTES = 4_096  # of most file systems
-_INDEX_GROWTH_BYTES = 64 << 10  # of what was reserved and is not in the index yet
+_INDEX_GROWTH_BYTES = 64 << 10  # by what is recorded of reads, and by objects that are alone in their pack
+_INDEX_BYTES = 128  # at most, of an object in the index
+_MAX_GROWTH_OBJECTS, _GROWTHS = 4_096, 128
 _MIN_COUNTED_IN_BLOCKS = 1 << 20  # a cache; below, blocks would be most of what is counted
 _MAX_EVICTION_S = 0.05  # in one go
 _MAX_VICTIMS = 1_024
@@ -41,6 +43,8 @@ class PackSpace:
 
     def __init__(self, index: CacheIndex, max_bytes: int) -> None:
         self._index, self._max_bytes = index, max_bytes
+        most = min(_MAX_GROWTH_OBJECTS, max_bytes // _GROWTHS // _INDEX_BYTES)
+        self.growth_objects = max(1, most)  # are added to an open pack between two calls of ``reserve``
         self._is_in_blocks = max_bytes >= _MIN_COUNTED_IN_BLOCKS
         self._block_bytes, self._index_growth = (_BLOCK_BYTES, _INDEX_GROWTH_BYTES) if self._is_in_blocks else (1, 0)
         self.removed: list[int] = []  # packs, since it was emptied
@@ -50,8 +54,12 @@ class PackSpace:
         return -(-num_bytes // self._block_bytes) * self._block_bytes
 
     def _used(self) -> int:
+        """Return the bytes of packs and index, with those of objects that are stored and not in the index yet."""
         used, _ = self._index.used_and_clock()
-        return used + (self._index.num_bytes if self._is_in_blocks else 0)
+        if not self._is_in_blocks:
+            return used
+        (num_open,) = self._index.execute("SELECT count(*) FROM packs WHERE open").fetchone()
+        return used + self._index.num_bytes + int(num_open) * self.growth_objects * _INDEX_BYTES
 
     def reserve(self, at_least: int, wanted: int) -> int | None:
         """Make room; return how much of ``wanted`` may be added, ``None`` if it is less than ``at_least``.

@@ -10,8 +10,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from ...core.threads.at_exit import close_at_exit
 from ...core.threads.forks import ForkSafeThread
-from ...core.threads.pool import CLOSED, PoolClosedError, close_at_exit, next_item
+from ...core.threads.pool import CLOSED, PoolClosedError, next_item
 from ...errors import StateError
 from ..state.state_format import State
 from .batch_maker import BatchMaker, StoppedError
