@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_used_any_more_is_one_warning(
 ) -> None:
     """The next passes read all objects. Objects that were cached are found if the folder can be read."""
     cache = tmp_path / "cache"
-    monkeypatch.setattr(disk_cache, "_warned_folders", set())
+    monkeypatch.setattr(disk_cache, "_warned_folders", {})
     assert _read(files, str(cache)) == 10
     index = cache / "v2" / "index.sqlite"
     with contextlib.ExitStack() as stack:
@@ -93,6 +93,7 @@ def test_a_folder_that_cannot_be_used_any_more_is_one_warning(
         assert [_read(files, str(cache)) for _ in range(3)] == [10] * 3
         (files / "more.bin").write_bytes(b"more")
         assert _read(files, str(cache)) == 11
+        settle()
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(said) == 1, said
     assert "are read without it" in said[0]
@@ -127,7 +128,7 @@ def test_a_full_disk_is_one_warning_and_everything_is_read(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    monkeypatch.setattr(disk_cache, "_warned_folders", set())
+    monkeypatch.setattr(disk_cache, "_warned_folders", {})
     assert _read(files, str(tmp_path / "cache")) == 10
     settle()
     [said] = [record.getMessage() for record in caplog.records if "is not cached" in record.getMessage()]

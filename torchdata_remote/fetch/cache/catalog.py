@@ -21,7 +21,6 @@ from ...core.notices.slow_notice import say
 from .block_checksums import num_blocks
 from .changes import Changes
 from .index import CacheIndex
-from .index_file import DamagedIndexError
 from .object_table import DROPPED, Entry, ObjectTable, check_entries
 from .pack import Pack, open_pack
 from .read_sample import ReadSample
@@ -200,21 +199,14 @@ class Catalog:
                 self._forget_removed()
             return result
 
-    def refresh(self) -> bool:
-        """Exchange, as far as the disk allows; return ``False`` if the index was removed or replaced."""
-        try:
-            self.exchange(lambda: None)
-        except (FileNotFoundError, NotADirectoryError, DamagedIndexError):
-            return False
-        except OSError:
-            pass
-        return True
-
     def flush(self) -> None:
-        """Exchange what is left, as far as the disk allows."""
+        """Exchange if there are changes.
+
+        Raises:
+            OSError: if the index cannot be written.
+        """
         if self._changes:
-            with contextlib.suppress(OSError):
-                self.exchange(lambda: None)
+            self.exchange(lambda: None)
 
     def publish_in_s(self) -> float | None:
         """In how many seconds to publish what is stored; ``None`` if others know of all of it."""

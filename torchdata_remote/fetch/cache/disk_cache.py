@@ -31,7 +31,7 @@ from .waiting import WaitingObjects
 from .writer import CacheEntryWriter
 
 _log = logging.getLogger("torchdata_remote")
-_warned_folders: set[str] = set()
+_warned_folders: dict[str, str] = {}  # and the problem
 _RECORD_S = 1.0  # at most, until what was read is recorded
 MAX_SMALL_BYTES = 256 << 10
 _live: weakref.WeakValueDictionary[tuple[str, int], DiskCache] = weakref.WeakValueDictionary()
@@ -99,7 +99,14 @@ class DiskCache:
 
     def refresh(self) -> bool:
         """Look what other processes have stored; return ``False`` if the folder is not the same any more."""
-        return not self._catalog.may_exchange() or self._catalog.refresh()
+        if self._catalog.may_exchange():
+            try:
+                self._catalog.exchange(lambda: None)
+            except (FileNotFoundError, NotADirectoryError, DamagedIndexError):
+                return False
+            except OSError as error:
+                self._warn_of_index(error)
+        return True
 
     def find(self, url: str, num_bytes: int, etag: str) -> CachedFile | None:
         """Open a cached object; ``None`` if it is missing."""
@@ -127,7 +134,7 @@ class DiskCache:
     def settle(self) -> None:
         """Store what waits, and let others find it, as far as the disk allows."""
         self._waiting.settle()
-        self._catalog.flush()
+        self._flush()
 
     def _publish_later(self) -> None:
         """Until then this cache lives, so that the next pass has it, and finds what is stored."""
@@ -137,9 +144,17 @@ class DiskCache:
 
     def _flush(self) -> None:
         if self._catalog.may_exchange() or is_ending():
-            self._catalog.flush()
+            try:
+                self._catalog.flush()
+            except FileNotFoundError:
+                pass  # the folder was removed after the last pass
+            except OSError as error:
+                self._warn_of_index(error)
         if not is_ending():
             self._publish_later()
+
+    def _warn_of_index(self, error: OSError) -> None:
+        self.warn_once(f"The index of the cache cannot be written, which is tried again: {error}")
 
     def store_later(
         self, url: str, num_bytes: int, etag: str, data: memoryview, on_error: Callable[[OSError], None]
@@ -191,8 +206,8 @@ class DiskCache:
             self._catalog.add(entry, crc32s, alone=place.alone)
             try:
                 self._catalog.publish(at_once=place.alone)
-            except OSError as error:  # it is tried again
-                self.warn_once(f"{redact(url)} is stored, but the index of the cache cannot be written: {error}")
+            except OSError as error:
+                self._warn_of_index(error)
             self._publish_later()
 
         def end(is_complete: bool) -> None:
@@ -207,8 +222,7 @@ class DiskCache:
 
 
 def _warn_once(folder: str, problem: str) -> None:
-    if folder not in _warned_folders:
-        _warned_folders.add(folder)
+    if _warned_folders.setdefault(folder, problem) is problem:  # one thread only
         try:
             room = f"{shutil.disk_usage(folder).free:,} bytes are free there"
         except OSError as error:
