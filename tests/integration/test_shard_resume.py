@@ -391,7 +391,11 @@ def test_a_job_killed_on_s3_resumes_and_leaves_no_upload(moto: S3Server, tmp_pat
     assert not [name for name in expected if name.startswith("_")]
     for step in range(1, num_steps + 1, 2 if kind == "parts" else 17):
         to = Place(f"s3://{moto.new_bucket()}/set/", moto)
-        assert run(to, stop_at=step).status == -signal.SIGKILL
+        killed = run(to, stop_at=step)
+        if killed.status != -signal.SIGKILL:  # threads and heartbeats vary, so that it may end in fewer steps
+            assert (killed.error, step > num_steps // 2) == (None, True)
+            assert to.files() == expected
+            continue
         remaining = to.files()
         finished = json.loads(remaining.get(CLAIM_NAME, b'{"shardlist": []}'))["shardlist"]
         again = run(to)
