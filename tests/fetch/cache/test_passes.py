@@ -7,6 +7,8 @@ import fcntl
 import gc
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -120,7 +122,7 @@ def test_what_was_stored_while_the_index_was_locked_is_published_later(
 ) -> None:
     """Without another object that is stored or read; and no pass waits again for who has locked it."""
     monkeypatch.setattr(index_file, "_BUSY_S", 0.2)
-    monkeypatch.setattr("torchdata_remote.fetch.cache.catalog._RETRY_S", 0.5)
+    monkeypatch.setattr("torchdata_remote.fetch.cache.catalog.RETRY_S", 0.5)
     disk = open_cache(str(tmp_path), LARGE)
     assert disk is not None
     keep(disk, b"abc", "first")
@@ -146,7 +148,7 @@ def test_after_a_transaction_that_failed_at_its_end_objects_are_stored_again(
     num_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The numbers that it had given to files are given again."""
-    monkeypatch.setattr("torchdata_remote.fetch.cache.catalog._RETRY_S", 0.0)
+    monkeypatch.setattr("torchdata_remote.fetch.cache.catalog.RETRY_S", 0.0)
     disk, real, faults = DiskCache(str(tmp_path), 1 << 20), CacheIndex.transaction, [OSError("the disk is full")]
 
     @contextlib.contextmanager
@@ -207,3 +209,72 @@ def test_a_log_handler_that_raises_does_not_stop_a_pass(monkeypatch: pytest.Monk
     finally:
         logging.getLogger("torchdata_remote").removeHandler(handler)
     assert "the disk is full" in str(reported[0])
+
+
+@pytest.mark.system
+def test_a_thread_that_outlives_the_main_one_reads_as_any_other() -> None:
+    """Its objects are published together, and what it has stored last is when it ends."""
+    code = f"""
+import threading
+from tests.fetch.cache.test_passes import OBJECTS
+from tests.support.cached_store import cached, epoch, options
+from torchdata_remote.fetch.cache.index import CacheIndex
+def run():
+    threading.main_thread().join()
+    transactions, real = [], CacheIndex.transaction
+    CacheIndex.transaction = lambda self: transactions.append(self) or real(self)
+    with cached(OBJECTS, chunk_bytes=100) as (store, folder):
+        for _ in range(2):
+            assert epoch(store, options(folder, part_bytes=100), listed=True) == OBJECTS
+        assert store.gets == {len(OBJECTS)}
+    print(len(transactions), flush=True)
+threading.Thread(target=run).start()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert int(ended.stdout) < len(OBJECTS), ended.stdout
+    assert not ended.stderr
+
+
+def test_ctrl_c_while_a_pass_begins_is_no_fault_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next pass stores at once."""
+    first = open_cache(str(tmp_path), LARGE)
+    assert first is not None
+    with monkeypatch.context() as interrupted:
+
+        def interrupt(self: CacheIndex, last: int) -> Any:
+            raise KeyboardInterrupt
+
+        interrupted.setattr(CacheIndex, "batches_after", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            open_cache(str(tmp_path), LARGE)
+    second = open_cache(str(tmp_path), LARGE)
+    assert second is first
+    assert keep(second, b"abc")
+    assert kept(DiskCache(str(tmp_path), LARGE), 3) == b"abc"
+
+
+def test_short_passes_do_not_wait_for_an_index_that_stays_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one does."""
+    monkeypatch.setattr(disk_cache, "_locked_until", {})
+    monkeypatch.setattr(disk_cache, "_warned_folders", {})
+    DiskCache(str(tmp_path), LARGE)
+    tries, real = list[int](), index_file._lock
+
+    def lock(descriptor: int) -> bool:
+        tries.append(descriptor)
+        return real(descriptor)
+
+    monkeypatch.setattr(index_file, "_BUSY_S", 0.05)
+    monkeypatch.setattr(index_file, "_lock", lock)
+    with (tmp_path / "v2" / "index.sqlite").open() as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        assert open_cache(str(tmp_path), LARGE) is None
+        num_tries = len(tries)
+        assert num_tries > 1
+        for _ in range(20):
+            assert open_cache(str(tmp_path), LARGE) is None
+        assert len(tries) == num_tries
+    monkeypatch.setattr(disk_cache, "_locked_until", {})
+    assert open_cache(str(tmp_path), LARGE) is not None

@@ -30,7 +30,7 @@ _MAX_OBJECTS = 512  # stored or read between two exchanges
 _EXCHANGES = 32  # at least, while as many bytes are read as the cache may hold
 _MISS_S = 0.2  # at least between two exchanges because of misses
 _PUBLISH_S = 0.2  # at most, until others know of an object
-_RETRY_S = 5.0  # after an exchange that failed
+RETRY_S = 5.0  # after an exchange that failed
 
 T = TypeVar("T")
 
@@ -190,8 +190,8 @@ class Catalog:
                 with self._lock:
                     self._changes.put_back(changes)
                 self._last_batch = last_batch  # others use the numbers that this transaction gave
-                self.problem = str(error)
-                self._retry_at = time.monotonic() + _RETRY_S
+                if isinstance(error, OSError):  # and not Ctrl-C
+                    self.problem, self._retry_at = str(error), time.monotonic() + RETRY_S
                 raise
             finally:
                 self.num_exchanges += 1

@@ -8,16 +8,18 @@ crashed is noticed when it is read, and fetched again. Files of other users are 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
 
 from ...core.urls import redact
 from ...errors import StorageError
-from .catalog import Catalog
+from .catalog import RETRY_S, Catalog
 from .entry import CachedFile
 from .folder import SharedFolderError, format_folder, mark_used, network_file_system, private_folder, was_used
 from .index import CacheIndex
@@ -32,6 +34,7 @@ from .writer import CacheEntryWriter
 
 _log = logging.getLogger("torchdata_remote")
 _warned_folders: dict[str, str] = {}  # and the problem
+_locked_until: dict[tuple[str, int], float] = {}  # caches whose index another process has locked for long
 _RECORD_S = 1.0  # at most, until what was read is recorded
 MAX_SMALL_BYTES = 256 << 10
 _live: weakref.WeakValueDictionary[tuple[str, int], DiskCache] = weakref.WeakValueDictionary()
@@ -53,6 +56,8 @@ def open_cache(folder: str, max_bytes: int) -> DiskCache | None:
     """
     path = os.path.abspath(os.path.expanduser(folder))
     place = os.path.realpath(path), max_bytes
+    if time.monotonic() < _locked_until.get(place, 0):
+        return None
     try:
         cache = _live.get(place)
         if cache is None or not cache.refresh():
@@ -63,6 +68,8 @@ def open_cache(folder: str, max_bytes: int) -> DiskCache | None:
     except OSError as error:
         if not was_used(path):
             raise
+        if error.errno == errno.EAGAIN:  # not each of many short passes waits for it
+            _locked_until[place] = time.monotonic() + RETRY_S
         _warn_once(path, f"The cache cannot be used: {error}")
         return None
 
@@ -95,6 +102,7 @@ class DiskCache:
             self._catalog = Catalog(index, max_bytes)
         self._room = Room(self._catalog, max_bytes, remove_leftovers(self._folder, index.packs))
         self._waiting, self._publishing, self._recording = WaitingObjects(), Later(), Later()
+        self._has_ended = False
         mark_used(folder)
 
     def refresh(self) -> bool:
@@ -113,7 +121,7 @@ class DiskCache:
         key, version = identify(url, num_bytes, etag)
         self._waiting.wait_for(key)
         entry = self._catalog.find(key, version, num_bytes)
-        self._recording.call(self._flush, _RECORD_S)
+        self._recording.call(self._flush, _RECORD_S, at_end=False)
         opened = None if entry is None else self._catalog.open(entry)
         return None if entry is None or opened is None else CachedFile(opened[0], entry, opened[1])
 
@@ -143,7 +151,9 @@ class DiskCache:
             self._publishing.call(self._flush, wait_s)
 
     def _flush(self) -> None:
-        if self._catalog.may_exchange() or is_ending():
+        is_last = is_ending() and not self._has_ended
+        self._has_ended = self._has_ended or is_last
+        if self._catalog.may_exchange() or is_last:  # one try more, although another process may be stopped
             try:
                 self._catalog.flush()
             except FileNotFoundError:

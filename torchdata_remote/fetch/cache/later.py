@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ...core.threads.forks import ForkSafeThread
 
 _POLL_S = 0.05
+_NAME = "torchdata_remote"
 
 
 class Later:
@@ -17,25 +18,27 @@ class Later:
     def __init__(self) -> None:
         self._is_waiting = False
 
-    def call(self, function: Callable[[], None], wait_s: float) -> None:
+    def call(self, function: Callable[[], None], wait_s: float, *, at_end: bool = True) -> None:
         """Call a function later, unless a call waits already: at once if the process ends, or has no more threads.
 
         Args:
             function: kept until it was called. It must not raise.
             wait_s: seconds.
+            at_end: ``False`` to make no call if the process ends already.
         """
         if self._is_waiting:
             return
         self._is_waiting = True
+        is_last = is_ending()
         try:
-            if not is_ending():
-                ForkSafeThread(
-                    target=self._call, args=(function, wait_s), name="torchdata_remote", daemon=False
-                ).start()
+            if not is_last:
+                ForkSafeThread(target=self._call, args=(function, wait_s), name=_NAME, daemon=False).start()
                 return
         except RuntimeError:  # no thread can be started
             pass
-        self._call(function, 0)
+        self._is_waiting = False
+        if at_end or not is_last:
+            function()
 
     def _call(self, function: Callable[[], None], wait_s: float) -> None:
         until = time.monotonic() + wait_s
@@ -46,5 +49,8 @@ class Later:
 
 
 def is_ending() -> bool:
-    """Whether the main thread of this process has ended, and the others are waited for."""
-    return not threading.main_thread().is_alive()
+    """Whether all threads of the program have ended that Python waits for: the main one, and others of its own."""
+    main = threading.main_thread()
+    return not main.is_alive() and all(
+        thread.daemon or thread is main or thread.name == _NAME for thread in threading.enumerate()
+    )
