@@ -44,6 +44,7 @@ from tests.datasets.stores import (
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response, scripted
+from tests.support.cache_folder import settle
 from tests.support.shard_places import Place, memory_place
 from torchdata_remote.core.options import Backend
 from torchdata_remote.datasets import RemoteFiles
@@ -401,6 +402,7 @@ def test_second_epoch_is_read_from_the_cache(on_s3: Place, moto: S3Server, tmp_p
         first = len(gets())
         assert first == NUM_FILES
         assert dataset.__getitems__(range(NUM_FILES)) == items
+        settle()  # others find what was stored after 0.2 s
         again = RemoteFiles(on_s3.url, **caching)
         loader = DataLoader(again, batch_size=4, num_workers=1, collate_fn=as_they_are)
         assert [item for batch in loader for item in batch] == items
