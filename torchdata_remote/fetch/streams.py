@@ -18,9 +18,6 @@ from .scheduler import PartScheduler
 from .session import FetchSession
 from .unordered_scheduler import UnorderedScheduler
 
-# Opened before the first one is handed out. A pass that needs more has them within a few round trips. Many requests at
-# once would all be answered at once, and hundreds of threads would wait for Python's lock
-_FIRST_OBJECTS = 128
 _MORE_AHEAD = 4  # for each object that is waited for; one for each other
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
 
@@ -57,7 +54,7 @@ def _fetch(source: Iterator[Numbered], session: FetchSession) -> Generator[tuple
     ahead: dict[ObjectDownload, tuple[str, ObjectStream]] = {}  # opened and not handed out, in order
     try:
         ended: Exception | None = None
-        num_ahead, num_waits = min(2 * options.max_in_flight, _FIRST_OBJECTS), 0
+        num_ahead, num_waits = 2 * options.max_in_flight, 0
         most_ahead = _OBJECTS_AHEAD * options.max_in_flight
         while True:
             while ended is None and (not ahead or (len(ahead) < num_ahead and scheduler.has_room())):
