@@ -108,7 +108,7 @@ class Room:
     def _reserve_alone(self, num_bytes: int) -> Place | None:
         def add() -> Pack | None:
             room = self._space.in_blocks(num_bytes)
-            return None if self._space.reserve(room, room) is None else self._space.add_pack(room)
+            return None if self._space.reserve(room, room, 0) is None else self._space.add_pack(room)
 
         pack = self._catalog.exchange(add)
         if pack is None:
@@ -144,7 +144,8 @@ class Room:
         if pack is None:
             end = start = 0
         at_least = max(0, self._space.in_blocks(end + num_bytes) - start)
-        num_grown = self._space.reserve(at_least, max(at_least, self._space.in_blocks(self._growth_bytes)))
+        wanted = max(at_least, self._space.in_blocks(self._growth_bytes))
+        num_grown = self._space.reserve(at_least, wanted, int(pack is None))
         if num_grown is None:
             if pack is not None and pack is not self._open:
                 self._space.seal(pack, end)

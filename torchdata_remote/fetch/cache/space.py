@@ -19,7 +19,7 @@ from .reuse import reuse_window
 _BLOCK_BYTES = 4_096  # of most file systems
 _INDEX_GROWTH_BYTES = 64 << 10  # by what is recorded of reads, and by objects that are alone in their pack
 _INDEX_BYTES = 128  # at most, of an object in the index
-_MAX_GROWTH_OBJECTS, _GROWTHS = 4_096, 128
+_MAX_GROWTH_OBJECTS, _GROWTHS = 256, 128
 _MIN_COUNTED_IN_BLOCKS = 1 << 20  # a cache; below, blocks would be most of what is counted
 _MAX_EVICTION_S = 0.05  # in one go
 _MAX_VICTIMS = 1_024
@@ -46,7 +46,7 @@ class PackSpace:
         most = min(_MAX_GROWTH_OBJECTS, max_bytes // _GROWTHS // _INDEX_BYTES)
         self.growth_objects = max(1, most)  # are added to an open pack between two calls of ``reserve``
         self._is_in_blocks = max_bytes >= _MIN_COUNTED_IN_BLOCKS
-        self._block_bytes, self._index_growth = (_BLOCK_BYTES, _INDEX_GROWTH_BYTES) if self._is_in_blocks else (1, 0)
+        self._block_bytes = _BLOCK_BYTES if self._is_in_blocks else 1
         self.removed: list[int] = []  # packs, since it was emptied
 
     def in_blocks(self, num_bytes: int) -> int:
@@ -54,31 +54,39 @@ class PackSpace:
         return -(-num_bytes // self._block_bytes) * self._block_bytes
 
     def _used(self) -> int:
-        """Return the bytes of packs and index, with those of objects that are stored and not in the index yet."""
         used, _ = self._index.used_and_clock()
-        if not self._is_in_blocks:
-            return used
-        (num_open,) = self._index.execute("SELECT count(*) FROM packs WHERE open").fetchone()
-        return used + self._index.num_bytes + int(num_open) * self.growth_objects * _INDEX_BYTES
+        return used + (self._index.num_bytes if self._is_in_blocks else 0)
 
-    def reserve(self, at_least: int, wanted: int) -> int | None:
+    def _room(self, num_new: int) -> int:
+        """Return the free bytes, without those by which the index may grow before ``reserve`` is called again.
+
+        Args:
+            num_new: packs that will be opened.
+        """
+        if not self._is_in_blocks:
+            return self._max_bytes - self._used()
+        (num_open,) = self._index.execute("SELECT count(*) FROM packs WHERE open").fetchone()
+        growth = _INDEX_GROWTH_BYTES + (int(num_open) + num_new) * self.growth_objects * _INDEX_BYTES
+        return (self._max_bytes - self._used() - growth) // _BLOCK_BYTES * _BLOCK_BYTES
+
+    def reserve(self, at_least: int, wanted: int, num_new: int) -> int | None:
         """Make room; return how much of ``wanted`` may be added, ``None`` if it is less than ``at_least``.
 
-        All of them are whole blocks.
+        Args:
+            at_least: bytes, in whole blocks.
+            wanted: bytes, in whole blocks.
+            num_new: packs that will be opened for it.
         """
-        if not self._has_room(at_least):
+        if self._room(num_new) < at_least:
             self.recover(adoptable_bytes=0)
-        if not self._has_room(at_least):
+        if self._room(num_new) < at_least:
             until = time.monotonic() + _MAX_EVICTION_S
             for number in self._victims():
                 self.remove(number)
-                if self._has_room(at_least) or time.monotonic() > until:
+                if self._room(num_new) >= at_least or time.monotonic() > until:
                     break
-        room = (self._max_bytes - self._used() - self._index_growth) // self._block_bytes * self._block_bytes
+        room = self._room(num_new)
         return min(room, wanted) if room >= at_least else None
-
-    def _has_room(self, num_bytes: int) -> bool:
-        return self._used() + self._index_growth + num_bytes <= self._max_bytes
 
     def _victims(self) -> Iterator[int]:
         yield from self._select("NOT open AND live * 2 < bytes")
