@@ -89,7 +89,7 @@ def _measured(module: str, side: Side, store: SlowStore | None) -> Reading:
     for _ in range(0 if side.name.startswith("ours") else _MAX_AGAIN):
         try:
             return run_peer(module, side.peer, side.job, store)
-        except RuntimeError as error:
+        except RuntimeError as error:  # noqa: PERF203  # a process each time
             print(f"{side.name} failed, and is run again: {str(error).splitlines()[-1]}", file=sys.stderr)
     return run_peer(module, side.peer, side.job, store)
 
