@@ -278,3 +278,28 @@ def test_short_passes_do_not_wait_for_an_index_that_stays_locked(
         assert len(tries) == num_tries
     monkeypatch.setattr(disk_cache, "_locked_until", {})
     assert open_cache(str(tmp_path), LARGE) is not None
+
+
+@pytest.mark.parametrize("what", ["removed", "locked"])
+def test_a_cache_that_can_publish_nothing_ends_nevertheless(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread does not try for ever."""
+    monkeypatch.setattr(index_file, "_BUSY_S", 0.01)
+    monkeypatch.setattr("torchdata_remote.fetch.cache.catalog.RETRY_S", 0.01)
+    monkeypatch.setattr(disk_cache, "_warned_folders", {})
+    folder = tmp_path / "cache"
+    disk = open_cache(str(folder), LARGE)
+    assert disk is not None
+    keep(disk, b"abc", "first")
+    place = (os.path.realpath(folder), LARGE)
+    with (folder / "v2" / "index.sqlite").open() as locked:
+        if what == "locked":
+            fcntl.flock(locked, fcntl.LOCK_EX)
+        else:
+            folder.rename(tmp_path / "away")
+        filling = disk.fill("second", 3, '"1"')
+        assert filling is not None
+        filling.write(0, memoryview(b"def"))
+        del disk, filling
+        wait_for(lambda: place not in disk_cache._live)

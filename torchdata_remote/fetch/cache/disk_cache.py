@@ -35,6 +35,7 @@ from .writer import CacheEntryWriter
 _log = logging.getLogger("torchdata_remote")
 _warned_folders: dict[str, str] = {}  # and the problem
 _locked_until: dict[tuple[str, int], float] = {}  # caches whose index another process has locked for long
+_MAX_FAILED = 4  # late calls without a pass
 _RECORD_S = 1.0  # at most, until what was read is recorded
 MAX_SMALL_BYTES = 256 << 10
 _live: weakref.WeakValueDictionary[tuple[str, int], DiskCache] = weakref.WeakValueDictionary()
@@ -102,7 +103,7 @@ class DiskCache:
             self._catalog = Catalog(index, max_bytes)
         self._room = Room(self._catalog, max_bytes, remove_leftovers(self._folder, index.packs))
         self._waiting, self._publishing, self._recording = WaitingObjects(), Later(), Later()
-        self._has_ended = False
+        self._has_ended, self._num_failed = False, 0  # late calls, in a row
         mark_used(folder)
 
     def refresh(self) -> bool:
@@ -156,11 +157,13 @@ class DiskCache:
         if self._catalog.may_exchange() or is_last:  # one try more, although another process may be stopped
             try:
                 self._catalog.flush()
-            except FileNotFoundError:
-                pass  # the folder was removed after the last pass
+                self._num_failed = 0
+            except (FileNotFoundError, NotADirectoryError):
+                return  # the folder was removed after the last pass
             except OSError as error:
+                self._num_failed += 1
                 self._warn_of_index(error)
-        if not is_ending():
+        if self._num_failed < _MAX_FAILED and not is_ending():  # later ones are made when something is read
             self._publish_later()
 
     def _warn_of_index(self, error: OSError) -> None:
