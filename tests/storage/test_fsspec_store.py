@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import fsspec
@@ -193,3 +194,33 @@ def test_a_scheme_without_its_package_is_an_error_that_names_the_package(monkeyp
     )
     with pytest.raises(UrlError, match="no_such_package_at_all"):
         opened("absent://bucket/a")
+
+
+@pytest.mark.parametrize("call", ["list_page", "list_after", "find", "has_folder"])
+def test_memory_is_listed_while_other_threads_write(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a finalizer. fsspec iterates over a dict that they change; a listing is made again until none did."""
+    store, path = opened(f"memory://listed-{call}/a")
+    assert isinstance(store, FsspecStore)
+    memory = fsspec.filesystem("memory")
+    memory.pipe({f"/listed-{call}/a/{number}": b"" for number in range(3)})
+    real, faults = MemoryFileSystem.store, [3]
+
+    class Changing(dict[str, Any]):
+        def __iter__(self) -> Iterator[str]:
+            if faults[0]:
+                faults[0] -= 1
+                raise RuntimeError("dictionary changed size during iteration")
+            return super().__iter__()
+
+        def items(self) -> Any:
+            return [(name, self[name]) for name in self]
+
+    monkeypatch.setattr(MemoryFileSystem, "store", Changing(real))
+    if call == "list_page":
+        found: Any = [entry.path for entry in store.list_page(f"{path}/", recursive=True, token=None).entries]
+    elif call == "list_after":
+        found = [entry.path for entry in store.list_after(f"{path}/", recursive=False, after="", limit=9).entries]
+    else:
+        found = getattr(store, call)(path)
+    assert faults == [0]
+    assert bool(found) == (call != "find"), "a folder is no object"

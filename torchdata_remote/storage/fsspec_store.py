@@ -24,7 +24,7 @@ from .network_errors import mark_host_known
 from .protocol import Answer, Entry, Page, normalized_etag, single_chunk
 from .s3.credential_source import source_of_options
 from .s3.settings import options_for_s3fs
-from .serial_filesystem import Filesystem, list_files, with_timeout
+from .serial_filesystem import Filesystem, list_files, repeat_if_changed, with_timeout
 
 # An installed package has an entry point for this
 fsspec.register_implementation(
@@ -115,7 +115,7 @@ class FsspecStore:
         found: dict[str, Any] = {}
         with contextlib.suppress(ObjectNotFoundError), self._calls(folder) as filesystem:
             filesystem.invalidate_cache()
-            found = list_files(filesystem, self._full(folder), recursive=recursive)
+            found = repeat_if_changed(lambda: list_files(filesystem, self._full(folder), recursive=recursive))
         with translate_errors(from_os, self._url(folder), transient=True):
             entries = [self._entry(info) for info in found.values() if info.get("type", "file") == "file"]
         return Page([entry for entry in entries if not entry.path.endswith("/")], None)
@@ -146,7 +146,7 @@ class FsspecStore:
     def stat(self, path: str) -> Entry:
         with self._calls(path) as filesystem:
             filesystem.invalidate_cache()
-            info = filesystem.info(self._full(path))
+            info = repeat_if_changed(lambda: filesystem.info(self._full(path)))
             if info.get("type") == "directory":
                 raise IsADirectoryError(path)
             return self._entry(info)._replace(path=path)
@@ -208,7 +208,7 @@ class FsspecStore:
         }
         if not recursive:
             with contextlib.suppress(ObjectNotFoundError), self._calls(folder) as filesystem:
-                for info in filesystem.ls(self._full(folder), detail=True):
+                for info in repeat_if_changed(lambda: filesystem.ls(self._full(folder), detail=True)):
                     if info.get("type") == "directory":
                         found[self._entry(info).path.rstrip("/") + "/"] = None
         paths = sorted(path for path in found if path.startswith(prefix) and path > after)
@@ -219,7 +219,7 @@ class FsspecStore:
     def has_folder(self, path: str) -> bool:
         with self._calls(path) as filesystem:
             filesystem.invalidate_cache()
-            return bool(filesystem.isdir(self._full(path)))
+            return bool(repeat_if_changed(lambda: filesystem.isdir(self._full(path))))
 
     def make_folder(self, path: str) -> None:
         if self.has_folder(path):  # also a folder that exists by its files only, which makedirs may not see

@@ -10,7 +10,7 @@ import contextlib
 import ftplib  # its classes of errors
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 from fsspec.asyn import AsyncFileSystem
@@ -22,7 +22,10 @@ from ..errors import RemoteDataError
 from .protocol import CONNECT_TIMEOUT_S
 
 _TIMEOUTS = {"ftp": "timeout"}  # the option that limits the time without a byte
+_MAX_AGAIN = 100
 _KNOWN_MODULES = ("huggingface_hub", "torchdata_remote", "fsspec.implementations.arrow")
+
+T = TypeVar("T")
 
 
 def is_thread_safe(kind: type) -> bool:
@@ -44,6 +47,17 @@ def with_timeout(scheme: str, keywords: dict[str, Any], read_timeout_s: float) -
         return {**keywords, "client_kwargs": {"timeout": limits, **(keywords.get("client_kwargs") or {})}}
     name = _TIMEOUTS.get(scheme)
     return keywords if name is None else {name: read_timeout_s, **keywords}
+
+
+def repeat_if_changed(call: Callable[[], T]) -> T:
+    """Call again if a finalizer or another thread wrote to ``memory://`` meanwhile: listings end with an error then."""
+    for _ in range(_MAX_AGAIN):
+        try:
+            return call()
+        except RuntimeError as error:  # noqa: PERF203  # rare
+            if "changed size during iteration" not in str(error):
+                raise
+    return call()
 
 
 class Filesystem:
