@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.arguments.scalars import int_of
+from ..core.pil_image import is_pil_image
 from ..errors import EncodeError
-from .images import IMAGE_FORMATS, is_image
+from .images import IMAGE_FORMATS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -35,7 +36,7 @@ def encode_member(extension: str, value: Any) -> bytes:
         raise EncodeError(f"An extension is a str such as 'jpg', got {extension!r:.100}.")
     kind = extension.rpartition(".")[2]
     try:
-        if is_image(value) and kind in IMAGE_FORMATS:
+        if is_pil_image(value) and kind in IMAGE_FORMATS:
             return _encode_image(IMAGE_FORMATS[kind], value)
         if kind == "json":
             return json.dumps(value, sort_keys=True, allow_nan=False).encode()

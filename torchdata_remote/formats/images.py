@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any, TypeGuard
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 IMAGE_FORMATS = {
     "jpg": "JPEG",
     "jpeg": "JPEG",
@@ -38,9 +32,3 @@ def is_image_name(name: str) -> bool:
     (True, True, True, False)
     """
     return f".{name.lower()}".endswith(_SUFFIXES)
-
-
-def is_image(value: Any) -> TypeGuard[Image]:
-    """Return whether a value is a ``PIL.Image``, without importing PIL: no value can be one before."""
-    pillow = sys.modules.get("PIL.Image")
-    return pillow is not None and isinstance(value, pillow.Image)

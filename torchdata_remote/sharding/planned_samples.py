@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..core.options import FetchOptions, StorageOptions
+from ..core.pil_image import is_pil_image
 from ..errors import ShardWriteError
 from ..fetch.coalesced import RangeCoalescer
 from ..fetch.sample_table import Int64s, Members
 from ..fetch.session import FetchSession
-from ..formats.images import is_image
 from ..formats.sample import KEY, Sample, split_key
 
 _IN_FLIGHT = 32
@@ -163,7 +163,7 @@ def sample_of(item: Any, index: int) -> Sample:
             'extension such as {"jpg": b"...", "cls": 3}.'
         )
     image, label = item
-    if is_image(image):
+    if is_pil_image(image):
         return {KEY: key, "png": image, LABEL: _number(label)}
     if isinstance(image, bytes | bytearray | memoryview):
         return {KEY: key, "bin": image, LABEL: _number(label)}

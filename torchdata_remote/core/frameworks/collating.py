@@ -16,6 +16,7 @@ from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_
 
 from ...errors import CollateError
 from ..iter_datapipe import IterDataPipe
+from ..pil_image import is_pil_image
 from .batch_rows import Block, block_of
 from .plain_tensors import outside_inference_mode, tensor_on
 from .reused_memory import ReusedMemory
@@ -183,8 +184,7 @@ def _not_collated(item: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_image(value: object) -> bool:
-    module = sys.modules.get("PIL.Image")
-    return module is not None and isinstance(value, module.Image) and not isinstance(value, _extended())
+    return is_pil_image(value) and not isinstance(value, _extended())
 
 
 def _extended() -> tuple[type, ...]:
