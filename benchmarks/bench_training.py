@@ -8,7 +8,8 @@ of 224 x 224, flipped, float, normalised. Each side reads all images once, shuff
 two threads, in the format that suits it best: tar shards, loose files, LitData's chunks, MosaicML's shards;
 ``training_peers`` says how. The first four batches are not timed, so that starts do not count. The time to the first
 batch is that from the start of the process, imports included. Sides alternate by rounds, each in a process of its own;
-one that does not deliver every image is run again, and ours fails the run.
+one of ours that does not deliver every image fails the run, another one is run again. MosaicML sometimes reads a shard
+that its other worker is still downloading.
 
 The ceiling decodes images in memory with the same function in two threads, and does nothing else. Peers come from PyPI:
 pip install torchvision opencv-python-headless simplejpeg webdataset 'litdata[extra]' mosaicml-streaming s3fs

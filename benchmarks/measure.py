@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 
 class PeerMissingError(RuntimeError):
-    """A peer, or something it needs, is not installed."""
+    """A peer cannot be measured: it, or something it needs, is not installed, or it failed each time."""
 
 
 @dataclass(frozen=True)

@@ -85,13 +85,24 @@ def compare(module: str, sides: Sequence[Side], store: SlowStore | None, num_rou
 
 
 def _measured(module: str, side: Side, store: SlowStore | None) -> Reading:
-    """Run a side; another project's one that fails is run again, twice at most, and named."""
-    for _ in range(0 if side.name.startswith("ours") else _MAX_AGAIN):
+    """Run a side; another project's one that fails is run again, twice at most.
+
+    Raises:
+        PeerMissingError: if it is not installed, or failed each time.
+        RuntimeError: if it is ours, and failed.
+    """
+    reason = ""
+    for _ in range(1 + _MAX_AGAIN):
         try:
             return run_peer(module, side.peer, side.job, store)
-        except RuntimeError as error:  # noqa: PERF203  # a process each time
-            print(f"{side.name} failed, and is run again: {str(error).splitlines()[-1]}", file=sys.stderr)
-    return run_peer(module, side.peer, side.job, store)
+        except PeerMissingError:  # noqa: PERF203  # a process each time
+            raise
+        except RuntimeError as error:
+            if side.name.startswith("ours"):
+                raise
+            reason = str(error).splitlines()[-1]
+            print(f"{side.name} failed: {reason}", file=sys.stderr)
+    raise PeerMissingError(f"it failed each time: {reason}")
 
 
 def faster(ours: str, *theirs: str) -> Callable[[Round], float | None]:

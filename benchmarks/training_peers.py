@@ -214,11 +214,6 @@ def mosaicml(job: Job, decode: Callable[[Any], Any]) -> Iterator[Any]:
     )
     try:
         yield from torch_loader(dataset, job)
-    except (
-        IndexError,
-        OSError,
-    ) as error:  # a shard that it is still downloading is sometimes read, by one of two workers
-        raise ModuleNotFoundError(f"it read an incomplete shard: {type(error).__name__}") from error
     finally:
         atexit._run_exitfuncs()  # removes what it keeps in shared memory, whose names the next process uses again
 

@@ -33,6 +33,27 @@ def printed_by(*command: str) -> str:
     return done.stdout
 
 
+FAILING = """
+import report
+from measure import PeerMissingError
+runs = []
+def run_peer(module, name, job, store):
+    runs.append(name)
+    raise (PeerMissingError if name == "absent" else RuntimeError)("Traceback\\nIndexError: no such shard")
+report.run_peer = run_peer
+sides = [report.Side(name, name, None, 1, 1) for name in {names}]
+print(report.compare("module", sides, None, 1).missing, len(runs))
+"""
+
+
+def test_only_another_project_that_fails_is_run_again() -> None:
+    """Twice; one that is not installed is not, and ours fails the run."""
+    assert printed_by("-c", FAILING.format(names=["failing"])).endswith("IndexError: no such shard'} 3\n")
+    assert printed_by("-c", FAILING.format(names=["absent"])).endswith("} 1\n")
+    with pytest.raises(AssertionError, match="no such shard"):
+        printed_by("-c", FAILING.format(names=["ours"]))
+
+
 @pytest.mark.usefixtures("_needs_nginx")
 @pytest.mark.parametrize("benchmark", ["bench_objects.py", "bench_shards.py"])
 def test_bench_comparison_runs_and_prints_its_table(benchmark: str) -> None:
