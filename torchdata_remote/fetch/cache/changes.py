@@ -43,7 +43,7 @@ class Changes:
     read_bytes: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.num_reads or self.entries or self.replaced or self.lost_packs)
+        return bool(self.num_reads or self.entries or self.dropped or self.replaced or self.lost_packs)
 
     def write(self, index: CacheIndex) -> int:
         """Write to the index, within a transaction; return the last batch."""
