@@ -133,8 +133,8 @@ def test_an_incomplete_small_object_is_overwritten_by_the_next_process(tmp_path:
         assert filling is not None
         closed = weakref.finalize(disk, bool)
         del filling, disk
-        while closed.alive:  # a thread that records what was read holds it a little longer
-            time.sleep(0.01)
+        # A thread that records what was read keeps it a little longer
+        wait_for(lambda closed=closed: not closed.alive)  # type: ignore[misc]
     assert sorted(stored.offset for stored in objects_in(tmp_path).values()) == [0, 100, 200, 300, 400]
     assert len(packs_in(tmp_path)) == 1
 

@@ -120,7 +120,7 @@ def test_what_threads_have_left_to_store_is_stored_when_a_process_ends(tmp_path:
 def test_what_was_stored_while_the_index_was_locked_is_published_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without another object that is stored or read; and no pass waits again for who has locked it."""
+    """No other object is stored or read meanwhile, and no pass waits for the lock again."""
     monkeypatch.setattr(index_file, "_BUSY_S", 0.2)
     monkeypatch.setattr("torchdata_remote.fetch.cache.catalog.RETRY_S", 0.5)
     disk = open_cache(str(tmp_path), LARGE)

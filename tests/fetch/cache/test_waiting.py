@@ -115,7 +115,7 @@ def test_an_object_whose_thread_was_stopped_is_stored_by_another_one() -> None:
 
 
 def test_an_object_that_cannot_be_stored_does_not_stop_others() -> None:
-    """Nor does anybody wait for it."""
+    """Other threads do not wait for it."""
     waiting, made = WaitingObjects(), list[int]()
 
     def fail() -> None:

@@ -83,10 +83,16 @@ class Catalog:
 
     def _try_exchange(self) -> None:
         """Exchange, unless another thread does, or it fails: then the changes are kept for the next one."""
-        if self.exchanging.acquire(blocking=False):
-            with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-                stack.callback(self.exchanging.release)
+        with contextlib.suppress(OSError):
+            self._exchange_if_free(wait=False)
+
+    def _exchange_if_free(self, *, wait: bool) -> None:
+        if self.exchanging.acquire(blocking=wait):
+            try:
+                self._published_at = time.monotonic()
                 self.exchange(lambda: None)
+            finally:
+                self.exchanging.release()
 
     def open(self, entry: Entry) -> tuple[Pack, Sequence[int]] | None:
         """Return the pack of an entry, and the checksums of the object; ``None`` if it was removed or damaged."""
@@ -137,24 +143,19 @@ class Catalog:
             self._changes.entries.append((entry, crc32s, alone))
 
     def publish(self, *, at_once: bool) -> None:
-        """Exchange: at once, or if there are many changes, or none for some time. Otherwise there is something left.
+        """Exchange: at once, or if many changes wait, or the last time is long ago. Otherwise they wait.
 
         Raises:
             OSError: if the index cannot be written.
         """
-        is_due = at_once or self._is_due()
-        # Otherwise each of many threads would wait for the one that exchanges
-        if is_due and self.may_exchange() and self.exchanging.acquire(blocking=at_once):
-            with contextlib.ExitStack() as stack:
-                stack.callback(self.exchanging.release)
-                self._published_at = time.monotonic()
-                self.exchange(lambda: None)
+        if (at_once or self._is_due()) and self.may_exchange():
+            self._exchange_if_free(wait=at_once)  # or each of many threads would wait for the one that exchanges
 
     def _is_due(self) -> bool:
         return len(self._changes.entries) >= _MAX_OBJECTS or time.monotonic() > self._published_at + _PUBLISH_S
 
     def drop(self, entry: Entry) -> None:
-        """Drop a damaged object."""
+        """Drop an object that is damaged, or was replaced."""
         with self._lock:
             if self._table.get(entry.key) == entry:
                 self._table.add(entry._replace(pack=DROPPED))

@@ -73,13 +73,13 @@ class WaitingObjects:
         for waiting in self._by_key.copy().values():
             waiting.store()
 
-    def _store_next(self, max_wait_s: float = -1) -> None:
+    def _store_next(self) -> None:  # with the lock held
         try:
             key, waiting = self._queue.popleft()
         except IndexError:
-            return  # another thread was faster
+            return  # a finalizer in this thread has stored it
         try:
-            waiting.store(max_wait_s)
+            waiting.store()
         finally:
             if self._by_key.get(key) is waiting:  # no newer version
                 self._by_key.pop(key, None)
