@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -25,7 +26,7 @@ def test_no_value_is_an_image_before_pil_is_imported(monkeypatch: pytest.MonkeyP
 
 
 def test_samples_are_checked_and_written_while_another_thread_imports_pil(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "PIL.Image", ModuleType("PIL.Image"))  # as its first line leaves it
     samples = [{"__key__": f"{number}", "txt": b"a"} for number in range(3)]

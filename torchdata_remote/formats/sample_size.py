@@ -7,6 +7,8 @@ from array import array
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from ..core.pil_image import is_pil_image
+
 # Measured with CPython 3.11, rounded up: the dict, and the objects that hold the members
 _SAMPLE_BYTES = 256
 _VALUE_BYTES = 48
@@ -49,8 +51,8 @@ def _value_bytes(value: Any) -> int:
     content = getattr(value, "nbytes", None)  # of memoryview, NumPy and torch
     if isinstance(content, int):
         return _VALUE_BYTES + content
-    if hasattr(value, "getbands") and hasattr(value, "width"):  # PIL
-        return _VALUE_BYTES + int(value.width * value.height * len(value.getbands()))
+    if is_pil_image(value):
+        return _VALUE_BYTES + value.width * value.height * len(value.getbands())
     if is_dataclass(value) and not isinstance(value, type):
         return _VALUE_BYTES + sum(_value_bytes(getattr(value, field.name, None)) for field in fields(value))
     return _VALUE_BYTES
