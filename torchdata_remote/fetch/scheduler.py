@@ -33,9 +33,10 @@ class PartScheduler:
 
     def __init__(self, session: FetchSession) -> None:
         self.options, self._storage_options = session.options, session.storage_options
-        part_bytes, self._num_lanes = self.options.actual_part_bytes, session.num_lanes
-        self._part_bytes = {mapped: part_bytes(mapped=mapped, num_lanes=self._num_lanes) for mapped in (False, True)}
+        part_bytes, num_lanes = self.options.actual_part_bytes, session.num_lanes
+        self._part_bytes = {mapped: part_bytes(mapped=mapped, num_lanes=num_lanes) for mapped in (False, True)}
         self._session = session.start()
+        self._lane_bytes = partial(self._session.lane_bytes, num_lanes)
         self._pool, self._lock = self._session.pool, FinalizerLock(self._leave)
         self._reserved_bytes = 0
         self._unplanned: dict[ObjectDownload, None] = {}  # in order
@@ -43,7 +44,8 @@ class PartScheduler:
         self._being_read: dict[ObjectDownload, None] = {}  # in order; includes completely planned ones
         self._waiting_for_room = 0  # unplanned objects that the memory budget holds back; counted to 4
         self.num_waits = 0  # of the consumer, for bytes that had not arrived
-        self._users, self._pid = 1, os.getpid()  # users: the owner, and every open object
+        self._users = 1  # the owner, and every open object
+        self._pid = os.getpid()
 
     def open(self, url: str, start: int = 0, stop: int | None = None) -> ObjectDownload:
         """Register an object and plan parts of it within the budget. Each call needs a ``close_object``."""
@@ -124,9 +126,8 @@ class PartScheduler:
             for part in download.parts:
                 self._release_bytes(part, part.reserved_bytes)
             download.parts.clear()
-            self._unplanned.pop(download, None)
-            self._unasked.pop(download, None)
-            self._being_read.pop(download, None)
+            for downloads in (self._unplanned, self._unasked, self._being_read):
+                downloads.pop(download, None)
         if self._users == 0:
             self._session.leave()
             self._lock.end()
@@ -163,8 +164,7 @@ class PartScheduler:
             del self._unplanned[download]
 
     def _ask_for_sizes(self) -> None:  # with the lock held
-        lane_bytes = self._session.lane_bytes(self._num_lanes)
-        lookahead = Lookahead(lane_bytes, self.options, self._part_bytes, self._session.expected_bytes)
+        lookahead = Lookahead(self._lane_bytes(), self.options, self._part_bytes, self._session.expected_bytes)
         for download in lookahead.unasked(self._unplanned, self._unasked):
             if not self._has_room_for(download):
                 return
@@ -173,11 +173,11 @@ class PartScheduler:
     def _may_plan(self, download: ObjectDownload) -> bool:  # with the lock held
         """Whether a part can be added ahead, within the object's share if several streams are read at once."""
         held_bytes = len(download.parts) * self._part_bytes[download.mapped]
-        return download.can_plan() and held_bytes < self.options.share_bytes(self._session.lane_bytes(self._num_lanes))
+        return download.can_plan() and held_bytes < self.options.share_bytes(self._lane_bytes())
 
     def _has_room_for(self, download: ObjectDownload) -> bool:  # with the lock held
         needed_bytes = self._reserved_bytes + download.next_part_bytes(self._part_bytes[download.mapped])
-        return self._reserved_bytes == 0 or needed_bytes <= self._session.lane_bytes(self._num_lanes)
+        return self._reserved_bytes == 0 or needed_bytes <= self._lane_bytes()
 
     def _plan(self, download: ObjectDownload) -> bool:  # with the lock held
         """Add the next part and queue its request; returns ``False`` if the pool is closed."""

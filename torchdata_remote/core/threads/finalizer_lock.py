@@ -45,9 +45,10 @@ class FinalizerLock(Generic[T]):
         self._settle_all()
 
     def end(self) -> None:
-        """Settle nothing more. If the lock's owner has that function, the two would keep each other until a collection.
+        """Drop what is settled from now on. Call this when the owner of the lock has ended.
 
-        Safe in a finalizer, and in ``settle``.
+        The lock keeps ``settle``, mostly a method of its owner: without this, the two would keep each other until a
+        collection. Safe in a finalizer, and in ``settle``.
         """
         self._settle = _ignore
 
