@@ -191,7 +191,10 @@ def test_joblib_gets_a_dataset(dataset: RemoteFiles) -> None:
     """It pickles tasks by a pickler of its own."""
     joblib: Any = pytest.importorskip("joblib")
     tasks: list[Callable[[], int]] = [joblib.delayed(_length)(dataset, "abc") for _ in range(2)]
-    assert joblib.Parallel(n_jobs=2, backend="loky")(tasks) == [(6, 3)] * 2
+    try:
+        assert joblib.Parallel(n_jobs=2, backend="loky")(tasks) == [(6, 3)] * 2
+    finally:
+        joblib.externals.loky.get_reusable_executor().shutdown()  # or its processes stay for five minutes
 
 
 def test_at_the_limit_of_open_files_workers_get_copies(monkeypatch: pytest.MonkeyPatch, starting: Starting) -> None:  # noqa: F811
