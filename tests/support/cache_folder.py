@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 from torchdata_remote.fetch.cache import disk_cache
 from torchdata_remote.fetch.cache.disk_cache import DiskCache
@@ -49,6 +50,12 @@ def settle() -> None:
     """Wait until what this process has downloaded is in its caches."""
     for disk in list(disk_cache._live.values()):
         disk.settle()
+
+
+def said_of(folder: str | Path, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged of a folder: threads of the caches of earlier tests may still record what was read."""
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    return [message for message in messages if str(folder) in message]
 
 
 def query(folder: str | Path, statement: str, *values: Any) -> list[Any]:

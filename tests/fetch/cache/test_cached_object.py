@@ -16,7 +16,16 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import torchdata_remote as tdr
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
-from tests.support.cache_folder import ALONE, answer_of, bytes_in, child_of, num_bytes_in, objects_in, unfinished_in
+from tests.support.cache_folder import (
+    ALONE,
+    answer_of,
+    bytes_in,
+    child_of,
+    num_bytes_in,
+    objects_in,
+    said_of,
+    unfinished_in,
+)
 from tests.support.cached_store import CountingStore, cached, epoch, options
 from tests.support.waiting import new_threads, wait_for
 from torchdata_remote.core.options import StorageOptions
@@ -366,8 +375,8 @@ def test_an_object_larger_than_the_cache_is_reported(caplog: pytest.LogCaptureFi
     with cached({"a": bytes(95), "b": bytes(96)}) as (store, folder):
         for _ in range(2):
             assert epoch(store, options(folder, 90), listed=True) == store.objects
-    [record] = caplog.records
-    assert "95 bytes, more than cache_bytes=90" in record.getMessage()
+    [said] = said_of(folder, caplog)
+    assert "95 bytes, more than cache_bytes=90" in said
 
 
 def test_a_local_file_whose_modification_time_was_set_back_is_read_again(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.support.cache_folder import (
     packs_in,
     path_of,
     query,
+    said_of,
 )
 from tests.support.open_files import num_open
 from tests.support.waiting import wait_for
@@ -80,9 +81,9 @@ def test_a_cache_that_became_read_only_is_used(
         assert kept(disk, 3) == b"abc"
     for number in range(9):
         assert not keep(disk, bytes(100), f"{number}")
-    [record] = caplog.records
-    assert "is not cached: " in record.getMessage()
-    assert "readonly" in record.getMessage()
+    [said] = said_of(tmp_path, caplog)
+    assert "is not cached: " in said
+    assert "readonly" in said
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 9, b"x" * 9_000, None])

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cache_folder import LARGE, answer_of, child_of, keep, kept, objects_in
+from tests.support.cache_folder import LARGE, answer_of, child_of, keep, kept, objects_in, said_of
 from tests.support.cached_store import cached, epoch, options
 from tests.support.waiting import wait_for
 from torchdata_remote.core.options import StorageOptions
@@ -183,7 +183,7 @@ def test_an_object_that_cannot_be_published_is_not_called_uncached(
         full.setattr(disk._catalog, "_published_at", 0.0)
         filling.write(0, memoryview(b"def"))
     assert kept(disk, 3, "second") == b"def"
-    [said] = [record.getMessage() for record in caplog.records]
+    [said] = said_of(tmp_path, caplog)
     assert said.startswith("The index of the cache cannot be written, which is tried again: the disk is full")
 
 

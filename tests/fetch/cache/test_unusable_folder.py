@@ -14,7 +14,7 @@ import fsspec
 import pytest
 
 import torchdata_remote as tdr
-from tests.support.cache_folder import settle
+from tests.support.cache_folder import said_of, settle
 from torchdata_remote.errors import StorageError
 from torchdata_remote.fetch.cache import disk_cache, index_file
 
@@ -94,10 +94,8 @@ def test_a_folder_that_cannot_be_used_any_more_is_one_warning(
         (files / "more.bin").write_bytes(b"more")
         assert _read(files, str(cache)) == 11
         settle()
-    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    said = [message for message in warned if str(cache) in message]  # and not of caches of earlier tests
-    assert len(said) == 1, said
-    assert "are read without it" in said[0]
+    [said] = said_of(cache, caplog)
+    assert "are read without it" in said
 
 
 def _refuse_writes(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -132,8 +130,7 @@ def test_a_full_disk_is_one_warning_and_everything_is_read(
     monkeypatch.setattr(disk_cache, "_warned_folders", {})
     assert _read(files, str(tmp_path / "cache")) == 10
     settle()
-    said_of_all = [record.getMessage() for record in caplog.records if "is not cached" in record.getMessage()]
-    [said] = [message for message in said_of_all if str(tmp_path) in message]  # and not of caches of earlier tests
+    [said] = [message for message in said_of(tmp_path, caplog) if "is not cached" in message]
     assert "No space left on device" in said
     assert "are read without it" in said
 
