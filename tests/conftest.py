@@ -23,6 +23,9 @@ settings.register_profile(
 settings.register_profile("fast", settings.get_profile("default"), max_examples=20)  # as nox -s test runs them
 settings.load_profile("default")
 
+# A packet to the name server that is lost costs a second, and not five: tests of unknown hosts have time limits.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:5")
+
 # Marked as ``system``, which a developer's fast run leaves out: what starts servers, frameworks or many processes.
 SYSTEM_FIXTURES = {"moto", "ceph", "s3", "start_method", "proxy"}
 SYSTEM_FOLDERS = ("integration", "trainers", "repository", "service", "sharding/workers")
