@@ -97,7 +97,7 @@ def test_a_password_in_the_message_of_a_library_is_removed(error: Exception, tab
     assert "PASSWORD" not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize("selects", [{"requester_pays": True}, {"use_ssl": False}, {"version_aware": True}])
+@pytest.mark.parametrize("selects", [{"default_fill_cache": False}, {"default_block_size": 1 << 20}])
 def test_missing_credentials_are_an_error_at_once_where_an_option_selects_s3fs(selects: dict[str, Any]) -> None:
     """As without the option: credentials do not appear by asking again."""
     with pytest.raises(AccessDeniedError, match=r"Unable to locate credentials.*'anon'"):
@@ -107,7 +107,7 @@ def test_missing_credentials_are_an_error_at_once_where_an_option_selects_s3fs(s
 def test_a_missing_profile_is_an_error_at_once_where_an_option_selects_s3fs() -> None:
     """Its name is in the message."""
     with pytest.raises(AccessDeniedError, match=r"profile \(nowhere\) could not be found"):
-        listing("s3://b/x/", {"endpoint_url": "http://127.0.0.1:1", "profile": "nowhere", "use_ssl": False})
+        listing("s3://b/x/", {"endpoint_url": "http://127.0.0.1:1", "profile": "nowhere", "default_fill_cache": False})
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Parse, join and redact URLs.
 
 A URL is ``scheme://bucket/path``, with the path as the store spells it: nothing is percent-encoded, and only ``http``
-and ``https`` have a query. A bare local path becomes a ``file://`` URL.
+and ``https`` have a query; ``s3`` may have a version (``object_version``). A bare local path becomes a ``file://`` URL.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..errors import UrlError
+from .access_points import split_arn
 from .checksums import Checksums
+from .object_version import split_version
 from .sample_range import part_url, split_part_url
 from .url_mistakes import mistake_in
 
@@ -145,6 +147,8 @@ def split_url(url: str) -> tuple[str, str, str]:
         return "file", "", rest
     if scheme in WITHOUT_BUCKET:
         return scheme, "", rest.lstrip("/")
+    if scheme in S3 and rest.startswith("arn:"):
+        return scheme, *split_arn(rest)
     bucket, _, path = rest.partition("/")
     if not bucket:
         shown = f"{scheme}:///..." if "@" in path else redact(url)
@@ -220,10 +224,12 @@ def redact_text(text: str) -> str:
 
 
 def object_path(url: str) -> str:
-    """Return the path of a URL, without scheme, bucket and query.
+    """Return the path of a URL, without scheme, bucket, query, and the version of an object of S3.
 
-    >>> object_path("https://host/a/b.jpg?token=0")
-    'a/b.jpg'
+    >>> [object_path(url) for url in ("https://host/a/b.jpg?token=0", "s3://photos/b.jpg?versionId=3sL4")]
+    ['a/b.jpg', 'b.jpg']
     """
     scheme, _, path = split_url(url)
+    if scheme in S3:
+        return split_version(path)[0].lstrip("/")
     return (path.partition("?")[0] if scheme in HTTP else path).lstrip("/")

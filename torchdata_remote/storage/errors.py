@@ -22,7 +22,7 @@ from ..errors import (
     TransientStorageError,
 )
 from .network_errors import details_of, network_error, unusable_response
-from .protocol import RangeNotSatisfiableError, UnsupportedRequestError
+from .protocol import RangeNotSatisfiableError, UnsupportedRequestError, WrongRegionError
 
 Table = Callable[..., Exception]
 _NOT_FOUND = {"NoSuchKey", "NoSuchBucket", "NotFound"}
@@ -176,7 +176,7 @@ def from_status(
         return AccessDeniedError(f"{message} {_DENIED_ADVICE.get(code) or _denied_advice(url)}", url=url)
     if code in _REGION_CODES or (status in (301, 307) and is_s3):
         where = "another region" if region is None else f"the region {region}"
-        return StorageError(
+        return WrongRegionError(
             f"{message} The bucket is in {where}: pass storage_options={{'region': {region or '...'!r}}}, or set "
             "AWS_DEFAULT_REGION. For another server than AWS, check endpoint_url.",
             url=url,

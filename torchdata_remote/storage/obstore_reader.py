@@ -59,6 +59,7 @@ class ObstoreReader:
         root: URL of the store, with a slash at its end.
         if_match: whether to send If-Match.
         key: converts a path to the store's key.
+        version: returns the version that a path names, if any.
         table: converts obstore's exceptions to this package's errors.
     """
 
@@ -69,13 +70,14 @@ class ObstoreReader:
         *,
         if_match: bool,
         key: Callable[[str], str] = str,
+        version: Callable[[str], str | None] | None = None,
         table: Callable[[Exception, str], Exception] = from_obstore,
     ) -> None:
         global _used
         _used = True
         self._store, self._root = store, root
         self._if_match = if_match
-        self._key, self._table = key, table
+        self._key, self._version, self._table = key, version, table
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         import obstore
@@ -87,6 +89,9 @@ class ObstoreReader:
             options["range"] = {"offset": start}
         if etag is not None and self._if_match:
             options["if_match"] = etag
+        version = None if self._version is None else self._version(path)
+        if version is not None:
+            options["version"] = version
         key = self._key(path)
         with translate_errors(self._table, self._root + path):
             result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]  # a TypedDict

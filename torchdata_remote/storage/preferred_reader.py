@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..core.urls import redact
 from ..errors import TransientStorageError
 from .network_errors import mark_host_known
-from .protocol import Answer, RedirectWithoutLocationError, UnreadableResponseError
+from .protocol import Answer, RedirectWithoutLocationError, UnreadableResponseError, UnsupportedByTransportError
 
 Read = Callable[[str, int, int | None, str | None], Answer]
 MAX_UNREADABLE = 8  # consecutive responses that only the fallback can read; then obstore is not used any more
@@ -41,6 +41,8 @@ class PreferredReader:
                     self._give_up(f"sends responses that obstore cannot read ({error})")
             except RedirectWithoutLocationError:
                 self._give_up("is not in the configured region")
+            except UnsupportedByTransportError as error:
+                self._give_up(f"cannot be read by obstore ({error})")
             except TransientStorageError as error:
                 if error.overloaded:
                     self._is_throttled = True  # the next request uses the fallback, which shows Retry-After

@@ -88,8 +88,16 @@ class UnsupportedRequestError(StorageError):
     """The store does not implement this operation, or one of its headers."""
 
 
-class RedirectWithoutLocationError(StorageError):
+class UnsupportedByTransportError(StorageError):
+    """This transport cannot make requests to this server; another one can."""
+
+
+class WrongRegionError(StorageError):
     """S3's response to a request in the wrong region; botocore looks up the right one."""
+
+
+class RedirectWithoutLocationError(WrongRegionError):
+    """A redirect of S3 to another region, as obstore reports it."""
 
 
 class ObjectWriter(Protocol):

@@ -35,7 +35,7 @@ from .option_names import require_known_options
 from .option_values import require_certificate_files
 from .protocol import Store
 from .s3.fallback_credentials import without_fallback
-from .s3.settings import s3_settings
+from .s3.settings import s3_settings, untranslated
 
 _log = logging.getLogger("torchdata_remote")
 
@@ -145,10 +145,9 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
             by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="botocore")
             return S3Store(bucket, settings, read_by_obstore=by_obstore), reason
         if automatic:
-            _log.warning("s3://%s is read by s3fs, more slowly: an option of %r has no translation", bucket, options)
-            return _fsspec_store(
-                scheme, bucket, options, read_timeout_s
-            ), f"s3fs (an option of {options!r} has no translation)"
+            why = f"no translation for {', '.join(untranslated(options))}"
+            _log.warning("s3://%s is read by s3fs, more slowly: %s", bucket, why)
+            return _fsspec_store(scheme, bucket, options, read_timeout_s), f"s3fs ({why})"
     elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
         from .http_store import HttpStore
 

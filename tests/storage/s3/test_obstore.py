@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from torchdata_remote.storage.s3.endpoint import bucket_endpoint
 from torchdata_remote.storage.s3.obstore import s3_reader
 from torchdata_remote.storage.s3.settings import S3Settings, make_client, make_session
 
@@ -27,8 +28,9 @@ def test_the_endpoint_is_the_same_for_obstore_and_botocore(endpoint: str) -> Non
     client = make_client(settings, session, "s3://bucket")
     reader = s3_reader("bucket", settings, session, lambda: client)
     assert client.meta.endpoint_url == endpoint
+    assert bucket_endpoint(client, "bucket") == reader.endpoint == (f"{endpoint}/bucket", "us-east-1", "s3")
     config: dict[str, Any] = getattr(reader._store, "config")  # noqa: B009  # not in obstore's stubs for all stores
-    assert config.get("endpoint") == endpoint
+    assert config.get("endpoint") == f"{endpoint}/bucket"
 
 
 def test_a_session_token_is_sent_by_obstore_and_botocore() -> None:

@@ -102,7 +102,7 @@ class StorageOptions(Mapping[str, Any]):
         """Return a string that is equal for equal options, as a key of caches in this process. It contains secrets."""
         # Computed on demand, because ids differ between processes
         if self._identity is None:
-            self._identity = json.dumps(self._options, sort_keys=True, default=lambda value: f"object {id(value)}")
+            self._identity = json.dumps(self._options, sort_keys=True, default=_identity_of)
         return self._identity
 
     def server(self) -> str:
@@ -122,3 +122,7 @@ class StorageOptions(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"StorageOptions({', '.join(sorted(self._options))})"
+
+
+def _identity_of(value: object) -> str:
+    return f"bytes {value.hex()}" if isinstance(value, bytes | bytearray) else f"object {id(value)}"

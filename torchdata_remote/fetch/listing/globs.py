@@ -6,6 +6,8 @@ import fnmatch
 import re
 from collections.abc import Iterator
 
+from ...core.object_version import version_start
+
 # A literal character alone in brackets (as by glob.escape), or a character that may be a pattern
 _TOKEN = re.compile(r"\[([*?\[{}])\]|[*?\[{}]")
 
@@ -20,8 +22,11 @@ def unescape(path: str) -> str:
 
 
 def marks(path: str) -> Iterator[tuple[int, str]]:
-    """Yield index and character of each unescaped character that may be part of a glob or a brace group."""
-    for token in _TOKEN.finditer(path):
+    """Yield index and character of each unescaped character that may be part of a glob or a brace group.
+
+    The version of an object (``?versionId=...``) is none.
+    """
+    for token in _TOKEN.finditer(path, 0, version_start(path)):
         if token[1] is None:
             yield token.start(), token[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...core.object_version import split_version
 from ...errors import StorageError
 from ..entry_table import EntryTable
 from ..network_errors import unusable_response
@@ -27,7 +28,8 @@ class BucketPages:
         self._request, self._url = request, url
 
     def page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
-        """Request a page, from a token or after a key on."""
+        """Request a page, from a token or after a path on."""
+        after = split_version(after)[0]
         start = {"StartAfter": after} if after and token is None else {}
         return self._send(prefix, token, start if recursive else {"Delimiter": "/", **start})
 
@@ -55,9 +57,18 @@ class BucketPages:
             page = self._send(prefix, page.next_token, extra)
         return page
 
+    def beside(self, path: str, limit: int) -> Page:
+        """Request the first objects that begin with a path: the one of this name, others beside it, and those below."""
+        return self.first(split_version(path)[0], {"MaxKeys": limit})
+
+    def may_omit(self, page: Page) -> bool:
+        """Whether the object of the path may exist, although a page of :meth:`beside` does not have it."""
+        return page.next_token is not None
+
     def after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         """Request the first page after a key; its token is a key, too, so that it does not expire."""
         extra: dict[str, Any] = {"MaxKeys": min(limit, _MAX_KEYS)}
+        after = split_version(after)[0]
         if not recursive:
             extra["Delimiter"] = "/"
         if prefix.endswith("/") and after <= prefix:

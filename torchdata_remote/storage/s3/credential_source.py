@@ -24,6 +24,12 @@ _FILES = {"shared-credentials-file": "AWS_SHARED_CREDENTIALS_FILE", "config-file
 _DEFAULT_FILES = {"shared-credentials-file": "~/.aws/credentials", "config-file": "~/.aws/config"}
 
 
+def advice_on_access(settings: S3Settings, session: Any) -> str:
+    """Name what a refused request was sent with, in sentences: the source of the credentials, and a key of SSE-C."""
+    key = " Or SSECustomerKey of storage_options['s3_additional_kwargs'] is not that of the object."
+    return source_of_credentials(settings, session) + key * settings.requests.has_customer_key
+
+
 def source_of_credentials(settings: S3Settings, session: Any) -> str:
     """Name the source of a botocore session's credentials, as a sentence; empty if none were loaded."""
     if settings.anon:

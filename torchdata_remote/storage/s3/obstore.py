@@ -5,49 +5,92 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...core.object_version import split_version
 from ..error_tables import from_botocore
 from ..errors import translate_errors
 from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options
-from .settings import S3Settings, is_custom_endpoint, region_of
+from ..protocol import UnsupportedByTransportError
+from .directory_bucket import is_directory_bucket
+from .endpoint import Endpoint, bucket_endpoint
+from .settings import S3Settings, region_of
+from .versions import obstore_error, version_of
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
 
 _CREDENTIALS_TTL = dt.timedelta(minutes=5)  # botocore renews those that expire at least ten minutes before
+_ZONAL = "s3express"  # signing name of directory buckets
+_READABLE = ("s3", _ZONAL)
 
 
-def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[[], Any]) -> ObstoreReader:
+class S3Reader(ObstoreReader):
+    """Reads one bucket by obstore.
+
+    Args:
+        store: of obstore.
+        bucket: its name, or the ARN of an access point.
+        endpoint: its address.
+    """
+
+    def __init__(self, store: S3Store, bucket: str, endpoint: Endpoint) -> None:
+        super().__init__(
+            store,
+            f"s3://{bucket}/",
+            if_match=True,
+            key=lambda path: split_version(path)[0],
+            version=version_of,
+            table=obstore_error,
+        )
+        self.endpoint = endpoint
+
+
+def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[[], Any]) -> S3Reader:
     """Make a reader with the endpoint, region and credentials that botocore resolves.
 
     Args:
-        bucket: its name.
+        bucket: its name, or the ARN of an access point.
         settings: of the store.
         session: of botocore.
-        client: makes a botocore client, which takes 0.05 s. It is called only if the options have no endpoint.
+        client: makes a botocore client, which takes 0.05 s. It is called only if the address needs its rules.
+
+    Raises:
+        UnsupportedByTransportError: if obstore has no signature for the service.
     """
     from obstore.store import S3Store
 
-    region = region_of(settings, session)
-    endpoint_url = settings.endpoint_url
-    if endpoint_url is None:
-        endpoint_url = str(client().meta.endpoint_url)
-    config: dict[str, Any] = {"region": region}
-    if is_custom_endpoint(endpoint_url, region):
-        config["endpoint"] = endpoint_url
-    else:
-        config["virtual_hosted_style_request"] = "." not in bucket
+    url = f"s3://{bucket}"
+    with translate_errors(from_botocore, url):
+        endpoint = _endpoint(bucket, settings, session, client)
+    if endpoint.service not in _READABLE:
+        raise UnsupportedByTransportError(f"{url}: obstore does not sign for {endpoint.service}.", url=url)
+    config: dict[str, Any] = {"region": endpoint.region, "endpoint": endpoint.url}
+    config["virtual_hosted_style_request"] = True  # says that the bucket is in the endpoint, in whatever way
+    if endpoint.service == _ZONAL:
+        config["s3_express"] = True  # sessions
     if settings.anon:
         config["skip_signature"] = True
     else:
         from botocore.exceptions import NoCredentialsError
 
-        with translate_errors(from_botocore, f"s3://{bucket}"):
+        with translate_errors(from_botocore, url):
             credentials = session.get_credentials()
             if credentials is None:
                 raise NoCredentialsError
         config["credential_provider"] = _BotocoreCredentials(credentials)
-    options = client_options(settings.read_timeout_s, endpoint_url)
+    options = client_options(settings.read_timeout_s, endpoint.url)
+    if headers := settings.requests.reading_headers():
+        options["default_headers"] = headers  # which obstore signs
     store = S3Store(bucket, client_options=options, retry_config=NO_RETRIES, **config)  # type: ignore[arg-type]
-    return ObstoreReader(store, f"s3://{bucket}/", if_match=True)
+    return S3Reader(store, bucket, endpoint)
+
+
+def _endpoint(bucket: str, settings: S3Settings, session: Any, client: Callable[[], Any]) -> Endpoint:
+    endpoint_url = settings.endpoint_url
+    if endpoint_url is None or settings.config or ":" in bucket or is_directory_bucket(bucket):
+        return bucket_endpoint(client(), bucket)
+    return Endpoint(f"{endpoint_url.rstrip('/')}/{bucket}", region_of(settings, session), "s3")
 
 
 class _BotocoreCredentials:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
 
+from ...core.object_version import keys_as_paths
 from ..entry_table import EntryTable
 from ..protocol import Page, normalized_etag
 from .page_text import Objects, take_objects
@@ -121,7 +122,7 @@ def to_page(response: dict[str, Any]) -> Page:
         keys, sizes, etags, modified = objects
         if response.get("EncodingType") == "url":
             keys = _decoded(keys)
-    table = EntryTable(keys, sizes, etags, modified, seconds)
+    table = EntryTable(keys_as_paths(keys), sizes, etags, modified, seconds)
     if 0 in sizes:
         table = table.selected([size > 0 or not key.endswith("/") for key, size in zip(keys, sizes, strict=True)])
     next_token = response["NextContinuationToken"] if response["IsTruncated"] else None

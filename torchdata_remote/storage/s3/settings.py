@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.arguments import check
@@ -17,7 +18,9 @@ from ..error_tables import from_botocore
 from ..errors import translate_errors
 from ..http.loopback import is_loopback
 from ..protocol import CONNECT_TIMEOUT_S
+from .endpoint import untranslated_config
 from .fallback_credentials import METHOD, append_fallback, has_fallback, without_fallback
+from .request_options import RequestOptions, for_s3fs, request_options, untranslated_arguments
 
 READ_TIMEOUT_S = 30.0
 _MAX_CONNECTIONS = 1024  # opened on demand, one for each request in flight
@@ -30,6 +33,7 @@ _CLIENT_KWARGS = {
 }
 _OWN_CREDENTIALS = {"key", "username", "secret", "password", "token", "session"}  # names of s3fs
 _HOST = re.compile(r"[\w.-]+(:\d+)?/?")
+_AWS_HOST = re.compile(r"https?://s3(express)?(-[a-z]+)*(\.[a-z0-9-]+)*\.amazonaws\.com(\.cn)?(/|$)", re.IGNORECASE)
 _HTTP_URL = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
 
 
@@ -48,15 +52,32 @@ class S3Settings:
     fallback_secret: str | None = None
     fallback_token: str | None = None
     read_timeout_s: float = READ_TIMEOUT_S
+    requests: RequestOptions = field(default_factory=RequestOptions)
+    config: Mapping[str, Any] = field(default_factory=dict)  # arguments of botocore's Config
+
+
+_NOT_OPTIONS = {"read_timeout_s", "requests", "config"}
+_OPTIONS = S3Settings.__dataclass_fields__.keys() - _NOT_OPTIONS
+# version_aware: versions are read if a URL names one, and an object is read in one version by its etag
+_ELSEWHERE = {"client_kwargs", "config_kwargs", "s3_additional_kwargs", "requester_pays", "version_aware"}
+
+
+def untranslated(options: StorageOptions) -> list[str]:
+    """Return how the options are written that only s3fs knows."""
+    client = options.get("client_kwargs") or {}
+    return [
+        *(repr(name) for name in sorted(options.keys() - _OPTIONS - _ELSEWHERE) if options[name] is not None),
+        *(f"client_kwargs[{name!r}]" for name in sorted(client.keys() - _CLIENT_KWARGS.keys())),
+        *untranslated_config(options),
+        *untranslated_arguments(options),
+    ]
 
 
 def s3_settings(options: StorageOptions, read_timeout_s: float = READ_TIMEOUT_S) -> S3Settings | None:
     """Translate storage options; ``None`` if one of them has no translation."""
-    flat = {name: value for name, value in options.items() if name != "client_kwargs" and value is not None}
+    flat = {name: value for name, value in options.items() if name not in _ELSEWHERE and value is not None}
     for name, value in (options.get("client_kwargs") or {}).items():
-        if name not in _CLIENT_KWARGS:
-            return None
-        if value is not None:
+        if name in _CLIENT_KWARGS and value is not None:
             flat.setdefault(_CLIENT_KWARGS[name], value)
     if "anon" in flat:
         flat["anon"] = check.flag("storage_options['anon']", flat["anon"])
@@ -66,9 +87,10 @@ def s3_settings(options: StorageOptions, read_timeout_s: float = READ_TIMEOUT_S)
         raise UrlError(
             f"storage_options['endpoint_url'] is {endpoint_url!r}; expected such as 'https://host:port'{meant}"
         )
-    if set(flat) - (set(S3Settings.__dataclass_fields__) - {"read_timeout_s"}):
+    if untranslated(options):
         return None
-    return S3Settings(**flat, read_timeout_s=read_timeout_s)
+    requests, config = request_options(options), dict(options.get("config_kwargs") or {})
+    return S3Settings(**flat, read_timeout_s=read_timeout_s, requests=requests, config=config)
 
 
 def make_session(settings: S3Settings, url: str) -> Any:
@@ -117,7 +139,7 @@ def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
     Raises:
         AccessDeniedError: like ``make_session``, and if credentials cannot be loaded.
     """
-    keywords = dict(without_fallback(options))
+    keywords = for_s3fs(dict(without_fallback(options)))
     endpoint_url = (
         keywords.get("endpoint_url")
         or (keywords.get("client_kwargs") or {}).get("endpoint_url")
@@ -173,6 +195,7 @@ def make_client(settings: S3Settings, session: Any, url: str) -> Any:
                 read_timeout=settings.read_timeout_s,
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
+                **settings.config,
                 **more,
             ),
         )
@@ -191,7 +214,7 @@ def make_client(settings: S3Settings, session: Any, url: str) -> Any:
             "aws_access_key_id and aws_secret_access_key there.",
             url=url,
         )
-    if is_custom_endpoint(str(client.meta.endpoint_url), region_of(settings, session)):
+    if not follows_redirects(client):
         client.meta.events.register_first("needs-retry.s3", _refuse_redirect)
     return client
 
@@ -208,11 +231,9 @@ def _refuse_redirect(response: tuple[Any, Any] | None, **about: Any) -> None:
         )
 
 
-def is_custom_endpoint(endpoint_url: str, region: str) -> bool:
-    """Whether an endpoint is not AWS's host of the region. Buckets of a custom endpoint are addressed by path."""
-    host = endpoint_url.partition("://")[2].partition("/")[0]
-    own = f"s3.{region}.amazonaws.com"
-    return host not in ("s3.amazonaws.com", own, f"{own}.cn")
+def follows_redirects(client: Any) -> bool:
+    """Whether a client is one of AWS, which redirects requests to a bucket's region."""
+    return _AWS_HOST.match(str(client.meta.endpoint_url)) is not None
 
 
 def _has_proxies() -> bool:

@@ -5,28 +5,35 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ...errors import AccessDeniedError, ExpiredCredentialsError, StorageError, TransientStorageError
+from ...core.object_version import split_version
+from ...errors import (
+    AccessDeniedError,
+    ExpiredCredentialsError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+)
 from ..entry_table import EntryTable
-from ..error_tables import from_botocore
 from ..errors import from_status, translate_errors
-from ..http.content_encoding import require_unencoded
-from ..http.content_range import parse_content_length, parse_content_range, range_header
-from ..http.urllib3_reader import stream_body
-from ..network_errors import mark_host_known, unusable_response
-from ..obstore_reader import ObstoreReader, can_express
-from ..preferred_reader import MAX_UNREADABLE, PreferredReader
-from ..protocol import Answer, Entry, Page, normalized_etag
+from ..network_errors import mark_host_known
+from ..obstore_reader import can_express
+from ..preferred_reader import PreferredReader
+from ..protocol import Answer, Entry, Page, WrongRegionError, normalized_etag
+from .botocore_reader import BotocoreReader
 from .bucket_pages import BucketPages
-from .credential_source import source_of_credentials
+from .credential_source import advice_on_access
+from .directory_bucket import DirectoryBucketPages, is_directory_bucket
+from .endpoint import bucket_endpoint
 from .headers import tolerate_malformed_headers
-from .obstore import s3_reader
+from .obstore import S3Reader, s3_reader
 from .page_parser import install_page_parser, seconds
-from .settings import S3Settings, make_client, make_session
+from .settings import S3Settings, follows_redirects, make_client, make_session
 from .unfinished_uploads import MultipartUploads
 from .upload import S3Writer
+from .versions import botocore_error, named, require_current, version_of
 
 T = TypeVar("T")
 _log = logging.getLogger("torchdata_remote")
@@ -47,20 +54,23 @@ class S3Store:
         self._bucket = bucket
         self._settings = settings
         self.may_ignore_ranges = False  # until responses show it
-        self._num_ignored_ranges = 0  # consecutive responses with the whole object instead of a range
+        self._by_botocore = BotocoreReader(self, named)
         self._read = PreferredReader(
             f"s3://{bucket}",
             self._read_by_obstore,
             self.read_without_obstore,
-            can_express if read_by_obstore else None,
+            (lambda path: can_express(split_version(path)[0])) if read_by_obstore else None,
         )
         self._session = make_session(settings, f"s3://{bucket}")
         self._client: Any = None  # created at first use
-        self._obstore: Any = None  # created by the first read: a parent that only lists can be forked
+        self._obstore: S3Reader | None = None  # made by the first read: a parent that only lists can be forked
+        self._asked_for_region = False
         self._lock = threading.RLock()
         self.supports_conditional_writes = True  # If-None-Match
         self._warned: set[str] = set()
-        self._pages = BucketPages(self.request, self.url)
+        self.has_md5_etags = not is_directory_bucket(bucket)  # of objects that are not encrypted by KMS or SSE-C
+        pages = BucketPages if self.has_md5_etags else DirectoryBucketPages
+        self._pages = pages(self.request, self.url)
         self.uploads = MultipartUploads(self.request, self.warn_unsupported)
 
     @property
@@ -83,9 +93,10 @@ class S3Store:
                 if self._session is session:  # no other thread has renewed it
                     self._session = make_session(self._settings, f"s3://{self._bucket}")
                     self._client = self._obstore = None
+                    self._asked_for_region = False
             return operation()
         except AccessDeniedError as error:
-            error.args = (f"{error}{source_of_credentials(self._settings, session)}",)
+            error.args = (f"{error}{advice_on_access(self._settings, session)}",)
             raise
 
     def url(self, path: str) -> str:
@@ -102,15 +113,23 @@ class S3Store:
         return self.find_first(path, 1)[0]
 
     def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
-        page = self._pages.first(path, {"MaxKeys": limit})
+        if version_of(path) is not None:
+            return self._stat_version(path), Page([], None)
+        page = self._pages.beside(path, limit)
         keys = EntryTable.of(page.entries).keys
         entry = next((one for one in page.entries if one.path == path), None)
         # A key sorts before all keys that it is a prefix of. But some servers list in another order
         is_folder = keys == sorted(keys) and any(key.startswith(path + "/") for key in keys)
-        may_be_further = page.next_token is not None and path and not path.endswith("/") and not is_folder
+        may_be_further = self._pages.may_omit(page) and path and not path.endswith("/") and not is_folder
         if entry is None and may_be_further:
             entry = self._stat_if_allowed(path)
         return entry, page
+
+    def _stat_version(self, path: str) -> Entry | None:
+        try:
+            return self.stat(path)
+        except ObjectNotFoundError:
+            return None
 
     def _stat_if_allowed(self, path: str) -> Entry | None:
         """Return an object; ``None`` if it is missing, or the store only allows to list it."""
@@ -122,7 +141,7 @@ class S3Store:
             return None
 
     def stat(self, path: str) -> Entry:
-        response = self.request("head_object", path, Key=path)
+        response = self.request("head_object", path, **named(path))
         size = response.get("ContentLength")
         return Entry(
             path,
@@ -135,8 +154,11 @@ class S3Store:
         """Send one request by botocore, and raise this package's errors."""
 
         def send() -> Any:
-            with translate_errors(from_botocore, self.url(path), writing=writing):
-                return getattr(self.client, name)(Bucket=self._bucket, **arguments)
+            with translate_errors(botocore_error, self.url(path), writing=writing):
+                client = self.client
+                model = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[name])
+                more = self._settings.requests.of(model.input_shape.members)
+                return getattr(client, name)(Bucket=self._bucket, **more, **arguments)
 
         response = self._with_renewed_credentials(send)
         mark_host_known(self.url(""))
@@ -146,64 +168,51 @@ class S3Store:
         return self._read(path, start, end, etag)
 
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        return self._with_renewed_credentials(lambda: self._reader().read(path, start, end, etag))
+        used: list[S3Reader] = []
+
+        def read() -> Answer:
+            used.append(self._reader())
+            return used[-1].read(path, start, end, etag)
+
+        try:
+            return self._with_renewed_credentials(read)
+        except (WrongRegionError, AccessDeniedError):  # 403: a redirect loses the signature
+            if not used or not self._is_elsewhere(used[-1]):
+                raise
+        return self._with_renewed_credentials(read)
+
+    def _is_elsewhere(self, reader: S3Reader) -> bool:
+        """Whether the bucket is in another region than a reader assumes. AWS is asked once, by HEAD of the bucket."""
+        with self._lock:
+            if self._obstore is not reader:
+                return True  # another thread has found it
+            if self._asked_for_region or not follows_redirects(self.client):
+                return False
+            self._asked_for_region = True
+            with contextlib.suppress(AccessDeniedError, WrongRegionError):  # botocore has noted the region nevertheless
+                self.request("head_bucket", "")
+            if bucket_endpoint(self.client, self._bucket) == reader.endpoint:
+                return False
+            self._obstore = None
+            return True
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like :meth:`read`, by botocore."""
-        arguments: dict[str, Any] = {"Key": path}
-        wanted_range = range_header(start, end)
-        if wanted_range is not None:
-            arguments["Range"] = wanted_range
-        if etag is not None:
-            arguments["IfMatch"] = etag
-        response = self.request("get_object", path, **arguments)
-        metadata, url = response["ResponseMetadata"], self.url(path)
-        headers = metadata["HTTPHeaders"]
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(response["Body"].close)
-            require_unencoded(headers.get("content-encoding"), path, url)
-            status, length = metadata["HTTPStatusCode"], parse_content_length(headers.get("content-length"))
-            first, after, total = parse_content_range(status, headers.get("content-range"), length, url)
-            if total is None:
-                total = self._total_bytes(path, response.get("ETag"))
-            on_error.pop_all()
-        requested = (start, total if end is None else min(end, total))
-        self._count_ignored_range(wanted_range is not None and (first, after) == (0, total) and requested != (0, total))
-        return Answer(first, after, total, normalized_etag(response.get("ETag")), self._chunks(path, response["Body"]))
+        return self._by_botocore.read(path, start, end, etag)
 
-    def _total_bytes(self, path: str, etag: str | None) -> int:
-        """Size of an object, if the response to a range does not contain it."""
-        entry = self.stat(path)
-        if entry.size is None or (etag is not None and entry.etag is not None and etag != entry.etag):
-            raise unusable_response(self.url(path), f"the store does not send the size of the version {etag}")
-        return entry.size
-
-    def _count_ignored_range(self, is_whole: bool) -> None:
-        """Count consecutive responses that contain the whole object instead of a range.
-
-        A store that ignores ranges would send the whole object for each part, so later objects are read in one request.
-        """
-        self._num_ignored_ranges = self._num_ignored_ranges + 1 if is_whole else 0
-        if self._num_ignored_ranges == MAX_UNREADABLE and not self.may_ignore_ranges:
-            self.may_ignore_ranges = True
-            _log.warning("s3://%s ignores ranges: each object is read in one request, more slowly", self._bucket)
-
-    def _chunks(self, path: str, body: Any) -> Generator[memoryview, None, None]:
-        with contextlib.closing(body), translate_errors(from_botocore, self.url(path)):
-            yield from stream_body(body._raw_stream)
-
-    def _reader(self) -> ObstoreReader:
+    def _reader(self) -> S3Reader:
         with self._lock:
             if self._obstore is None:
                 self._obstore = s3_reader(self._bucket, self._settings, self._session, lambda: self.client)
-            reader: ObstoreReader = self._obstore
-            return reader
+            return self._obstore
 
     def create(self, path: str, *, overwrite: bool) -> S3Writer:
+        require_current(path, self.url(path))
         return S3Writer(self, path, overwrite=overwrite)
 
     def delete(self, path: str) -> None:
-        self.request("delete_object", path, Key=path)
+        require_current(path, self.url(path))
+        self.request("delete_object", path, **named(path))
 
     def warn_unsupported(self, what: str, error: StorageError) -> None:
         """Warn, once, of a feature that this store does not support, and of the consequences."""

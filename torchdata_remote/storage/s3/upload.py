@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any, NamedTuple, Protocol
 
 from ...core.retry import call_with_retries
-from ...errors import StorageError
+from ...errors import AccessDeniedError, StorageError
 from ..errors import from_status
 from ..multipart import SLOW_BYTES_PER_S, MultipartWriter, make_visible
-from ..protocol import Entry, UnsupportedRequestError
+from ..protocol import Answer, Entry, RangeNotSatisfiableError, UnsupportedRequestError
 from .unfinished_uploads import MultipartUploads
 
 _CHECKS_BEFORE_WRITING = (
@@ -17,17 +18,23 @@ _CHECKS_BEFORE_WRITING = (
     "writes at the same moment is replaced"
 )
 
+_PART_CHECKSUM = re.compile("Checksum(?!Type).+")
+
 
 class Bucket(Protocol):
     """What an upload needs of its store."""
 
     supports_conditional_writes: bool  # whether it honours If-None-Match on writes
+    has_md5_etags: bool  # whether the etag of an object that is not encrypted is made of MD5
 
     def url(self, path: str) -> str:
         """URL of an object, for errors."""
 
     def find(self, path: str) -> Entry | None:
         """The object, if it exists."""
+
+    def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """Read an object."""
 
     def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
         """Send one request."""
@@ -43,6 +50,24 @@ class Bucket(Protocol):
 class _UploadedPart(NamedTuple):
     etag: str
     md5: bytes
+    num_bytes: int
+    checksums: dict[str, str]  # which the store expects again at the end, if the upload has any
+
+
+class _Content(NamedTuple):
+    """What an object should contain.
+
+    Args:
+        etag: if it is made of MD5; ``None`` if the store has shown that it is not.
+        parts: length and MD5 of each.
+    """
+
+    etag: str | None
+    parts: list[tuple[int, bytes]]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(num_bytes for num_bytes, _ in self.parts)
 
 
 def _md5(data: bytes | bytearray) -> Any:
@@ -74,7 +99,9 @@ class S3Writer(MultipartWriter[_UploadedPart]):
         )
 
     def _put(self, data: bytearray) -> None:
-        self._publish(_md5(data).hexdigest(), "put_object", Body=data, ContentLength=len(data))
+        digest = _md5(data)
+        content = _Content(digest.hexdigest(), [(len(data), digest.digest())])
+        self._publish(content, "put_object", Body=data, ContentLength=len(data))
 
     def _start_upload(self) -> str:
         return str(self._call("create_multipart_upload")["UploadId"])
@@ -82,7 +109,8 @@ class S3Writer(MultipartWriter[_UploadedPart]):
     def _send_part(self, upload_id: str, number: int, start: int, data: bytearray) -> _UploadedPart:
         digest = _md5(data).digest()
         response = self._call("upload_part", UploadId=upload_id, PartNumber=number, Body=data)
-        return _UploadedPart(str(response["ETag"]), digest)
+        checksums = {name: str(value) for name, value in response.items() if _PART_CHECKSUM.fullmatch(name)}
+        return _UploadedPart(str(response["ETag"]), digest, len(data), checksums)
 
     def _complete(self, upload_id: str) -> None:
         if self._buffer:
@@ -90,11 +118,15 @@ class S3Writer(MultipartWriter[_UploadedPart]):
         parts = self._wait_for_parts()
         if not self._overwrite:
             self._require_absent()  # not every store honours the condition on this request
+        are_md5 = all(part.etag.strip('"') == part.md5.hex() for part in parts)
+        etag = f"{_md5(b''.join(part.md5 for part in parts)).hexdigest()}-{len(parts)}" if are_md5 else None
         self._publish(
-            f"{_md5(b''.join(part.md5 for part in parts)).hexdigest()}-{len(parts)}",
+            _Content(etag, [(part.num_bytes, part.md5) for part in parts]),
             "complete_multipart_upload",
             UploadId=upload_id,
-            MultipartUpload={"Parts": [{"PartNumber": n, "ETag": part.etag} for n, part in enumerate(parts, 1)]},
+            MultipartUpload={
+                "Parts": [{"PartNumber": n, "ETag": part.etag, **part.checksums} for n, part in enumerate(parts, 1)]
+            },
         )
 
     def _discard(self, upload_id: str) -> None:
@@ -102,11 +134,11 @@ class S3Writer(MultipartWriter[_UploadedPart]):
             lambda: self._store.uploads.abort(self._path, upload_id), self._retry, url=self._store.url(self._path)
         )
 
-    def _publish(self, etag: str, name: str, **request: Any) -> None:
+    def _publish(self, content: _Content, name: str, **request: Any) -> None:
         """Send the request that makes the object visible, on condition that none exists if need be."""
         if not self._overwrite and self._store.supports_conditional_writes:
             try:
-                self._make_visible(etag, name, {**request, "IfNoneMatch": "*"})
+                self._make_visible(content, name, {**request, "IfNoneMatch": "*"})
             except UnsupportedRequestError as error:
                 self._store.supports_conditional_writes = False
                 self._store.warn_unsupported(_CHECKS_BEFORE_WRITING, error)
@@ -114,20 +146,49 @@ class S3Writer(MultipartWriter[_UploadedPart]):
                 return
         if not self._overwrite:
             self._require_absent()
-        self._make_visible(etag, name, request)
+        self._make_visible(content, name, request)
 
-    def _make_visible(self, etag: str, name: str, request: dict[str, Any]) -> None:
-        def is_visible() -> bool:
-            existing = self._store.find(self._path)
-            return existing is not None and existing.etag is not None and existing.etag.strip('"') == etag
-
+    def _make_visible(self, content: _Content, name: str, request: dict[str, Any]) -> None:
         make_visible(
             lambda: self._send(name, request),
-            is_visible,
+            lambda: self._is_visible(content),
             self._retry,
             url=self._store.url(self._path),
             num_bytes=len(request.get("Body", b"")),
         )
+
+    def _is_visible(self, content: _Content) -> bool:
+        """Whether the store has exactly this object.
+
+        The etag tells it, unless it is not made of MD5: then an object of the same size is read.
+        """
+        found = self._store.find(self._path)
+        if found is None or found.size not in (None, content.num_bytes):
+            return False
+        if found.etag is not None and found.etag.strip('"') == content.etag:
+            return True
+        return (content.etag is None or not self._has_md5_etag()) and self._has_content(content)
+
+    def _has_md5_etag(self) -> bool:
+        """Whether the etag of the object is that of its bytes: not if it is encrypted by KMS or a key of the user."""
+        if not self._store.has_md5_etags:
+            return False
+        about = self._send("head_object", {})
+        return about.get("ServerSideEncryption") in (None, "AES256") and about.get("SSECustomerAlgorithm") is None
+
+    def _has_content(self, content: _Content) -> bool:
+        start = 0
+        for num_bytes, digest in content.parts:
+            if num_bytes == 0:
+                continue
+            try:
+                data = self._store.read_without_obstore(self._path, start, start + num_bytes, None).whole()
+            except (AccessDeniedError, RangeNotSatisfiableError):  # a writer may have no right to read
+                return False
+            if _md5(data).digest() != digest:
+                return False
+            start += num_bytes
+        return True
 
     def _require_absent(self) -> None:
         if (

@@ -1,0 +1,70 @@
+"""Ask botocore for the address of a bucket: its rules know access points, zones, FIPS, dual-stack and acceleration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ...core.options import StorageOptions
+
+_OPERATION, _METHOD = "GetObjectAcl", "get_object_acl"  # of the same address as GetObject, and never sent
+_KEY = "k"
+
+_CONFIG = frozenset({"use_dualstack_endpoint", "use_fips_endpoint"})
+_CONFIG_OF_S3 = frozenset(
+    {"addressing_style", "us_east_1_regional_endpoint", "use_accelerate_endpoint", "use_arn_region"}
+    | {"use_dualstack_endpoint"}
+)
+
+
+def untranslated_config(options: StorageOptions) -> list[str]:
+    """Return how the names in ``config_kwargs`` that only s3fs knows are written."""
+    config = options.get("config_kwargs") or {}
+    of_s3 = config.get("s3")
+    unknown = sorted(config.keys() - _CONFIG - {"s3"})
+    found = [f"config_kwargs[{name!r}]" for name in unknown]
+    if isinstance(of_s3, Mapping):
+        found += [f"config_kwargs['s3'][{name!r}]" for name in sorted(of_s3.keys() - _CONFIG_OF_S3)]
+    return found
+
+
+class Endpoint(NamedTuple):
+    """Where the objects of a bucket are, and how requests for them are signed."""
+
+    url: str  # of the bucket; the key follows after a slash
+    region: str
+    service: str  # "s3", "s3express", "s3-object-lambda", "s3-outposts"
+
+
+class _ResolvedError(Exception):
+    """Ends a request before it is signed and sent."""
+
+
+def bucket_endpoint(client: Any, bucket: str) -> Endpoint:
+    """Return the address that a botocore client uses for a bucket. Nothing is sent.
+
+    Args:
+        client: of S3, with its configuration, and with the regions that it was redirected to.
+        bucket: a name, an alias or the ARN of an access point.
+
+    Raises:
+        botocore.exceptions.BotoCoreError: if the configuration has no address for it.
+    """
+    client.meta.events.register_first(f"before-sign.s3.{_OPERATION}", _stop, unique_id="torchdata_remote")
+    try:
+        getattr(client, _METHOD)(Bucket=bucket, Key=_KEY)
+    except _ResolvedError as resolved:
+        request = resolved.args[0]
+    signing = request.context.get("signing", {})
+    service = str(signing.get("signing_name") or "s3")
+    if request.context.get("auth_type") == "v4a":  # of multi-region access points
+        service += " by SigV4a"
+    return Endpoint(
+        str(request.url).partition("?")[0].removesuffix(f"/{_KEY}"),
+        str(signing.get("region") or client.meta.region_name),
+        service,
+    )
+
+
+def _stop(request: Any, **_: Any) -> None:
+    raise _ResolvedError(request)
