@@ -27,7 +27,7 @@ settings.load_profile("default")
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:5")
 
 # Marked as ``system``, which a developer's fast run leaves out: what starts servers, frameworks or many processes.
-SYSTEM_FIXTURES = {"moto", "ceph", "s3", "start_method", "proxy"}
+SYSTEM_FIXTURES = {"moto", "ceph", "s3", "start_method", "proxy", "recorder"}
 SYSTEM_FOLDERS = ("integration", "trainers", "repository", "service", "sharding/workers")
 SYSTEM_MODULES = (
     "cli/test_cli.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import os
@@ -23,6 +24,7 @@ from typing import Any
 import botocore.session
 
 START_S = 90.0
+KMS_KEY = "testkey-1"  # that Ceph has, for SSE-KMS
 CEPH_START_S, CEPH_ATTEMPTS = 60.0, 4
 
 
@@ -175,7 +177,9 @@ def start_ceph(folder: Path, daemons: ExitStack) -> S3Server:
     }
     config = folder / "ceph.conf"
     lines = ["[global]", *(f"{name} = {value}" for name, value in settings.items())]
-    lines += ["[client.rgw]", f"rgw frontends = beast endpoint=127.0.0.1:{rgw_port}", ""]
+    lines += ["[client.rgw]", f"rgw frontends = beast endpoint=127.0.0.1:{rgw_port}"]
+    lines += ["rgw crypt require ssl = false", "rgw crypt s3 kms backend = testing"]
+    lines += [f"rgw crypt s3 kms encryption keys = {KMS_KEY}={base64.b64encode(bytes(32)).decode()}", ""]
     config.write_text("\n".join(lines))
     (folder / "mon").mkdir()
     (folder / "osd").mkdir()

@@ -29,7 +29,13 @@ UNTRANSLATABLE = {**KEYS, "default_fill_cache": False}
         ("s3://{}/a", KEYS, Backend.OBSTORE, S3Store, "is read by obstore (backend='obstore')"),
         ("s3://{}/a", KEYS, Backend.BOTOCORE, S3Store, "is read by botocore (backend='botocore')"),
         ("s3://{}/a", KEYS, Backend.FSSPEC, FsspecStore, "is read by fsspec (backend='fsspec')"),
-        ("s3://{}/a", UNTRANSLATABLE, Backend.AUTOMATIC, FsspecStore, "is read by s3fs (no translation for 'default_fill_cache')"),
+        (
+            "s3://{}/a",
+            UNTRANSLATABLE,
+            Backend.AUTOMATIC,
+            FsspecStore,
+            "is read by s3fs (no translation for 'default_fill_cache')",
+        ),
         ("http://{}/a", {}, Backend.AUTOMATIC, HttpStore, "is read by obstore (backend='automatic')"),
         ("http://{}/a", {}, Backend.OBSTORE, HttpStore, "is read by obstore (backend='obstore')"),
         (

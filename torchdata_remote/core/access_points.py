@@ -28,5 +28,6 @@ def split_arn(address: str) -> tuple[str, str]:
     bucket = _BUCKET.fullmatch(address)
     advice = f"; did you mean 's3://{bucket[1]}'?" if bucket is not None else "."
     raise UrlError(
-        f"{shown}: not the ARN of an access point, such as arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME{advice}", url=shown
+        f"{shown}: not the ARN of an access point, such as arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME{advice}",
+        url=shown,
     )

@@ -147,8 +147,13 @@ def split_url(url: str) -> tuple[str, str, str]:
         return "file", "", rest
     if scheme in WITHOUT_BUCKET:
         return scheme, "", rest.lstrip("/")
+    return scheme, *_split_bucket(scheme, rest, url)
+
+
+def _split_bucket(scheme: str, rest: str, url: str) -> tuple[str, str]:
+    """Split what follows ``scheme://`` into bucket or host, and path."""
     if scheme in S3 and rest.startswith("arn:"):
-        return scheme, *split_arn(rest)
+        return split_arn(rest)
     bucket, _, path = rest.partition("/")
     if not bucket:
         shown = f"{scheme}:///..." if "@" in path else redact(url)
@@ -165,7 +170,7 @@ def split_url(url: str) -> tuple[str, str, str]:
             "Pass them by storage_options or the environment.",
             url=redact(url),
         )
-    return scheme, bucket, path
+    return bucket, path
 
 
 def _local_path(path: str) -> str:

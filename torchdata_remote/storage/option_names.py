@@ -15,6 +15,8 @@ from ..core.options import FALLBACK_NAMES, StorageOptions
 from ..core.urls import HTTP, LOCAL, S3, WITHOUT_BUCKET, redact
 from ..errors import UrlError
 from .option_values import require_usable_values
+from .s3.endpoint import CONFIG_OF_S3
+from .s3.request_options import ARGUMENTS
 
 _S3 = {"key", "secret", "token", "endpoint_url", "region", "profile", "anon", *FALLBACK_NAMES}
 _NESTED = ("client_kwargs", "config_kwargs")
@@ -71,6 +73,10 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
             _require(where, "storage_options['client_kwargs']", nested, _of_client(), _MEANT_IN_CLIENT)
         if nested := options.get("config_kwargs"):
             _require(where, "storage_options['config_kwargs']", nested, _of_config(), {})
+            if of_s3 := nested.get("s3"):
+                _require(where, "storage_options['config_kwargs']['s3']", of_s3, {*CONFIG_OF_S3}, {})
+        if arguments := (options.get("s3_additional_kwargs") or {}).keys() - ARGUMENTS:
+            _require(where, "storage_options['s3_additional_kwargs']", arguments, {*ARGUMENTS} | _of_operations(), {})
         return
     if not options:
         return
@@ -175,6 +181,15 @@ def _of_config() -> set[str]:
 
     options: set[str] = {*Config.OPTION_DEFAULTS, *getattr(Config, "NON_LEGACY_OPTION_DEFAULTS", ())}
     return options | _parameters(AioConfig.__init__)
+
+
+def _of_operations() -> set[str]:
+    """Arguments of the operations of S3 that read and write objects. botocore's description of them takes 0.2 s."""
+    import botocore.session
+
+    service = botocore.session.Session().get_service_model("s3")
+    names = ("PutObject", "CreateMultipartUpload", "CopyObject", "GetObject", "HeadObject", "ListObjectsV2")
+    return {"acl"}.union(*(service.operation_model(name).input_shape.members for name in names))
 
 
 def _of_filesystem(scheme: str) -> set[str] | None:

@@ -10,6 +10,7 @@ from contextlib import closing
 from functools import partial
 from typing import NamedTuple, TypeGuard
 
+from ...core.object_version import split_version
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
 from ...core.stats.counters import LIST
@@ -123,13 +124,15 @@ def names_one_object(url: str) -> bool:
             is_listed = has_braces(url) or (scheme not in HTTP and glob_start(split_url(url)[2]) is not None)
     except ValueError:
         return False  # raised where the URL is listed
-    name = path.rpartition("/")[2]
+    name = split_version(path)[0].rpartition("/")[2]
     return not is_listed and scheme not in LOCAL and bool(name) and name != MANIFEST_NAME
 
 
 def is_listed_object(url: str) -> TypeGuard[RemoteUrl]:
     """Whether a URL with its size comes from a listing; an empty object may be a marker of a folder."""
-    return isinstance(url, RemoteUrl) and bool(url.size) and url.rpartition("/")[2] not in ("", MANIFEST_NAME)
+    if not isinstance(url, RemoteUrl) or not url.size:
+        return False
+    return split_version(url)[0].rpartition("/")[2] not in ("", MANIFEST_NAME)
 
 
 def _begin(pool: Pool, url: str, options: StorageOptions, retry: RetryPolicy) -> Lookup | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 from ...core.notices.progress_bar import counts_listing
+from ...core.object_version import split_version
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.urls import HTTP, LOCAL, RemoteUrl, join_url, object_path, redact, remote_urls, split_url
 from ...errors import EmptyListingError
@@ -72,7 +73,7 @@ def list_source(
             elif not is_choice:
                 others.extend([object_path(literal)])
             continue
-        if path.rpartition("/")[2] == MANIFEST_NAME:
+        if split_version(path)[0].rpartition("/")[2] == MANIFEST_NAME:
             for shard in _shards(literal, options, retry):
                 left_out = object_path(shard.url).rpartition("/")[2]
                 if matches is None or matches(left_out):

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ...core.arguments import check
 from ...core.options import StorageOptions
+from ...errors import UrlError
 
 _OPERATION, _METHOD = "GetObjectAcl", "get_object_acl"  # of the same address as GetObject, and never sent
 _KEY = "k"
 
 _CONFIG = frozenset({"use_dualstack_endpoint", "use_fips_endpoint"})
-_CONFIG_OF_S3 = frozenset(
-    {"addressing_style", "us_east_1_regional_endpoint", "use_accelerate_endpoint", "use_arn_region"}
-    | {"use_dualstack_endpoint"}
+_TRANSLATED_OF_S3 = frozenset(
+    {
+        *("addressing_style", "us_east_1_regional_endpoint", "use_accelerate_endpoint", "use_arn_region"),
+        *("disable_multiregion_access_points", "use_dualstack_endpoint"),
+    }
 )
+CONFIG_OF_S3 = _TRANSLATED_OF_S3 | {"payload_signing_enabled"}  # that botocore knows
+_FLAGS = frozenset({*_CONFIG, "use_accelerate_endpoint", "use_arn_region", "disable_multiregion_access_points"})
 
 
 def untranslated_config(options: StorageOptions) -> list[str]:
@@ -24,8 +30,26 @@ def untranslated_config(options: StorageOptions) -> list[str]:
     unknown = sorted(config.keys() - _CONFIG - {"s3"})
     found = [f"config_kwargs[{name!r}]" for name in unknown]
     if isinstance(of_s3, Mapping):
-        found += [f"config_kwargs['s3'][{name!r}]" for name in sorted(of_s3.keys() - _CONFIG_OF_S3)]
+        found += [f"config_kwargs['s3'][{name!r}]" for name in sorted(of_s3.keys() - _TRANSLATED_OF_S3)]
     return found
+
+
+def require_usable_config(where: str, options: StorageOptions) -> None:
+    """Validate the flags of ``config_kwargs`` that select an address; a text such as "false" would be a yes.
+
+    Raises:
+        UrlError: names the flag.
+    """
+    config = options.get("config_kwargs") or {}
+    of_s3 = config.get("s3")
+    shown = "storage_options['config_kwargs']"
+    if of_s3 is not None and not isinstance(of_s3, Mapping):
+        raise UrlError(f"{where}: {shown}['s3'] must be a dict, got {check.a_kind(of_s3)}.", url=where)
+    for path, found in ((shown, config), (f"{shown}['s3']", of_s3 or {})):
+        for name in sorted(found.keys() & _FLAGS):
+            if not isinstance(found[name], bool | None):
+                kind = check.a_kind(found[name])
+                raise UrlError(f"{where}: {path}[{name!r}] must be True or False, got {kind}.", url=where)
 
 
 class Endpoint(NamedTuple):

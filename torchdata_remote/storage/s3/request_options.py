@@ -17,8 +17,8 @@ from ...core.arguments import check
 from ...core.options import StorageOptions
 from ...errors import UrlError
 
-_ARGUMENTS = "s3_additional_kwargs"
-_SHOWN = f"storage_options[{_ARGUMENTS!r}]"
+_OPTION = "s3_additional_kwargs"
+_SHOWN = f"storage_options[{_OPTION!r}]"
 _SSE, _KMS_KEY, _KMS_CONTEXT = "ServerSideEncryption", "SSEKMSKeyId", "SSEKMSEncryptionContext"
 _BUCKET_KEY, _ALGORITHM, _KEY = "BucketKeyEnabled", "SSECustomerAlgorithm", "SSECustomerKey"
 _OWNER, _PAYER = "ExpectedBucketOwner", "RequestPayer"
@@ -27,7 +27,7 @@ _TEXTS = (
     *("GrantFullControl", "GrantRead", "GrantReadACP", "GrantWriteACP", _PAYER, "StorageClass", "Tagging"),
     *(_SSE, _KMS_KEY, _KMS_CONTEXT, _ALGORITHM),
 )
-NAMES = frozenset({*_TEXTS, "Metadata", _BUCKET_KEY, _KEY})
+ARGUMENTS = frozenset({*_TEXTS, "Metadata", _BUCKET_KEY, _KEY})
 _ENCRYPTIONS = ("AES256", "aws:kms", "aws:kms:dsse", "aws:fsx")
 _BY_KMS = ("aws:kms", "aws:kms:dsse")
 _KEY_BYTES = 32  # of AES256, the only algorithm of SSE-C
@@ -71,7 +71,7 @@ class RequestOptions:
 
 def request_options(options: StorageOptions) -> RequestOptions:
     """Translate ``requester_pays`` and the names of ``s3_additional_kwargs`` that have a translation."""
-    given = {name: one for name, one in (options.get(_ARGUMENTS) or {}).items() if name in NAMES and one is not None}
+    given = {name: one for name, one in (options.get(_OPTION) or {}).items() if name in ARGUMENTS and one is not None}
     if _KEY in given:
         given[_KEY] = _customer_key(given[_KEY])
     if check.flag("storage_options['requester_pays']", options.get("requester_pays") or False):
@@ -81,15 +81,15 @@ def request_options(options: StorageOptions) -> RequestOptions:
 
 def for_s3fs(keywords: dict[str, Any]) -> dict[str, Any]:
     """Return the options for s3fs, which takes a key of SSE-C as bytes only."""
-    given = keywords.get(_ARGUMENTS) or {}
+    given = keywords.get(_OPTION) or {}
     if given.get(_KEY) is None:
         return keywords
-    return {**keywords, _ARGUMENTS: {**given, _KEY: _customer_key(given[_KEY])}}
+    return {**keywords, _OPTION: {**given, _KEY: _customer_key(given[_KEY])}}
 
 
 def untranslated_arguments(options: StorageOptions) -> list[str]:
     """Return how the names without a translation are written, for the warning that s3fs is used."""
-    return [f"{_ARGUMENTS}[{name!r}]" for name in sorted((options.get(_ARGUMENTS) or {}).keys() - NAMES)]
+    return [f"{_OPTION}[{name!r}]" for name in sorted((options.get(_OPTION) or {}).keys() - ARGUMENTS)]
 
 
 def _customer_key(key: str | bytes) -> bytes:
@@ -116,7 +116,7 @@ def require_usable_arguments(where: str, options: StorageOptions) -> None:
     Raises:
         UrlError: for a value of another kind, an unknown encryption, or arguments that exclude or need each other.
     """
-    given = {name: value for name, value in (options.get(_ARGUMENTS) or {}).items() if value is not None}
+    given = {name: value for name, value in (options.get(_OPTION) or {}).items() if value is not None}
     _require_kinds(where, given)
     encryption = given.get(_SSE)
     if encryption is not None and encryption not in _ENCRYPTIONS:
