@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.servers.azurite import AzuritePlace, azurite_server
+from tests.servers.foreign_s3 import juicefs_server, rclone_server, s3rver_server
 from tests.servers.s3 import S3Server, ceph_is_installed, ceph_server, moto_server, temporary_folder
 from tests.support.shard_places import Place, memory_place
 
@@ -28,7 +29,7 @@ settings.load_profile("default")
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:5")
 
 # Marked as ``system``, which a developer's fast run leaves out: what starts servers, frameworks or many processes.
-SYSTEM_FIXTURES = {"azurite", "moto", "ceph", "s3", "start_method", "proxy"}
+SYSTEM_FIXTURES = {"azurite", "moto", "ceph", "juicefs", "rclone", "s3rver", "s3", "start_method", "proxy"}
 SYSTEM_FOLDERS = ("integration", "trainers", "repository", "service", "sharding/workers")
 SYSTEM_MODULES = (
     "cli/test_cli.py",
@@ -118,6 +119,24 @@ def ceph() -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def azurite() -> Iterator[AzuritePlace]:
     with temporary_folder() as folder, azurite_server(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def juicefs() -> Iterator[S3Server]:
+    with temporary_folder() as folder, juicefs_server(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rclone() -> Iterator[S3Server]:
+    with temporary_folder() as folder, rclone_server(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3rver() -> Iterator[S3Server]:
+    with temporary_folder() as folder, s3rver_server(folder) as server:
         yield server
 
 
