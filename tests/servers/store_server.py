@@ -188,24 +188,29 @@ class MemoryPlace:
         return f"memory://{_new_name()}"
 
     def put(self, url: str, data: bytes) -> None:
-        fsspec.filesystem("memory").pipe(url, data)
+        fsspec.filesystem("memory").pipe_file(_in_memory(url), data)
 
     def get(self, url: str) -> bytes:
-        data: bytes = fsspec.filesystem("memory").cat_file(url)
+        data: bytes = fsspec.filesystem("memory").cat_file(_in_memory(url))
         return data
 
     def delete(self, url: str) -> None:
-        fsspec.filesystem("memory").rm_file(url)
+        fsspec.filesystem("memory").rm_file(_in_memory(url))
 
     def paths(self, place: str) -> list[str]:
         memory, root = fsspec.filesystem("memory"), place.removeprefix("memory:/") + "/"
         return sorted(name.removeprefix(root) for name in memory.find(root)) if memory.exists(root) else []
 
 
+def _in_memory(url: str) -> str:
+    """A path, because fsspec does not read a URL whose path has two colons."""
+    return url.removeprefix("memory:/")
+
+
 @contextmanager
 def local_places(folder: Path) -> Iterator[FolderPlace]:
     """Places in a folder of the local disk."""
-    yield FolderPlace("local", folder, f"{folder}/")
+    yield FolderPlace("local", folder, f"file://{folder}/")
 
 
 @contextmanager

@@ -108,6 +108,8 @@ class FsspecStore:
         return join_url(self._scheme, self._bucket, path)
 
     def _full(self, path: str) -> str:
+        if self._scheme == "memory":
+            return "/" + path.strip("/")  # of a URL with "::" or a further "://" the protocol would not be stripped
         return str(self._kind._strip_protocol(self._url(path)))
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:

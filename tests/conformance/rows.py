@@ -1,0 +1,98 @@
+"""The stores of the conformance suite, and what each of them can do.
+
+A test names what it needs; it is skipped for a row that declares that it has not got it. The table in
+``docs/stores/index.md`` is compared with these declarations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from torchdata_remote import Backend
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A store, as one of its servers and one of this package's transports provide it.
+
+    Args:
+        name: in the names of tests.
+        server: fixture that provides it.
+        documented: first cell of its line in ``docs/stores/index.md``; empty for a variant of another row.
+        lists: objects can be listed.
+        writes: objects can be written and deleted.
+        one_winner: of two writers that create one object at once, one gets an error.
+        versions: what a listing and a read tell of the version, so that a replaced object is noticed: ``etag``, or
+            ``size`` where only one of another size is noticed.
+        folders: has folders and pages that begin anywhere, so it can be the root of a dataset service.
+        processes: other processes see its objects.
+        proxied: responses can be broken by a ``FaultyStore``.
+        resumes_at_byte: reads are by ranges, so a broken response is continued.
+        strange_names: takes names with slashes at their ends, or ``.`` and ``..`` between slashes.
+        pages: objects of a page of its listing; 0 if a listing is one page.
+        cleans: when the parts of a killed writer are removed: ``at once`` (there are none), ``next writer``, or
+            ``later`` (by the server).
+        parallel: reads of several threads run at the same time.
+        backend: that reads.
+        options: further ones.
+        marks: of its tests.
+    """
+
+    name: str
+    server: str
+    documented: str = ""
+    lists: bool = True
+    writes: bool = True
+    one_winner: bool = True
+    versions: str = "etag"
+    folders: bool = False
+    processes: bool = True
+    proxied: bool = True
+    strange_names: bool = False
+    pages: int = 0
+    cleans: str = "next writer"
+    parallel: bool = True
+    backend: Backend = Backend.AUTOMATIC
+    options: tuple[tuple[str, Any], ...] = ()
+    marks: tuple[pytest.MarkDecorator, ...] = ()
+
+    def has(self, need: str) -> bool:
+        """Whether the row has what a test needs: the name of a field, or ``field=value``."""
+        field, _, value = need.partition("=")
+        return bool(getattr(self, field)) if not value else getattr(self, field) == value
+
+
+_S3 = Row("moto", "moto", "S3", folders=True, strange_names=True, pages=1000)
+_MEMORY = Row("memory", "memory", "memory", versions="size")
+ROWS = (
+    _S3,
+    dataclasses.replace(_S3, name="ceph", server="ceph", documented="", marks=(pytest.mark.ceph,)),
+    Row("datasets", "dataset_service", "dataset service", folders=True, cleans="later"),
+    Row("http", "plain_http", "https", lists=False, writes=False),
+    Row("local", "local_folder", "local files", folders=True, proxied=False),
+    dataclasses.replace(_MEMORY, folders=True, processes=False, proxied=False, cleans="at once"),
+)
+# Other ways to read the same server: they keep each promise of a store, and are not trained from once more
+TRANSPORTS = tuple(
+    dataclasses.replace(row, name=f"{row.name} by {backend.value}", documented="", backend=backend)
+    for row in ROWS
+    if row.name in ("moto", "ceph")
+    for backend in (Backend.BOTOCORE,)
+)
+
+
+def each(*needs: str, transports: bool = False) -> pytest.MarkDecorator:
+    """Run a test for each row; those without what it needs are skipped."""
+    rows = (*ROWS, *TRANSPORTS) if transports else ROWS
+    return pytest.mark.parametrize("row", [_param(row, needs) for row in rows], indirect=True, scope="session")
+
+
+def _param(row: Row, needs: tuple[str, ...]) -> Any:
+    lacks = [need for need in needs if not row.has(need)]
+    marks = [*row.marks]
+    if lacks:
+        marks.append(pytest.mark.skip(reason=f"declared in tests/conformance/rows.py: not {', '.join(lacks)}"))
+    return pytest.param(row, id=row.name.replace(" ", "-"), marks=marks)
