@@ -11,6 +11,7 @@ import pytest
 
 from tests.conformance.rows import Row
 from tests.servers.azurite import AzuritePlace
+from tests.servers.hub import hub_places
 from tests.servers.s3 import S3Server, temporary_folder
 from tests.servers.store_server import (
     MemoryPlace,
@@ -28,6 +29,12 @@ from torchdata_remote.storage import Connection, Store, open_store
 @pytest.fixture(scope="session")
 def local_folder() -> Iterator[StoreServer]:
     with temporary_folder() as folder, local_places(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hub() -> Iterator[StoreServer]:
+    with hub_places() as server:
         yield server
 
 

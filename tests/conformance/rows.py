@@ -66,10 +66,15 @@ class Row:
 
 
 _S3 = Row("moto", "moto", "S3", folders=True, strange_names=True, pages=1000)
+_FOREIGN = dataclasses.replace(_S3, documented="", strange_names=False, pages=0)
 _MEMORY = Row("memory", "memory", "memory", versions="size")
 ROWS = (
     _S3,
     dataclasses.replace(_S3, name="ceph", server="ceph", documented="", marks=(pytest.mark.ceph,)),
+    dataclasses.replace(_FOREIGN, name="juicefs", server="juicefs"),
+    dataclasses.replace(_FOREIGN, name="rclone", server="rclone"),
+    dataclasses.replace(_FOREIGN, name="s3rver", server="s3rver"),
+    Row("hub", "hub", "hf", writes=False, pages=1000),
     Row("datasets", "dataset_service", "dataset service", folders=True, cleans="later"),
     Row("http", "plain_http", "https", lists=False, writes=False),
     Row("local", "local_folder", "local files", folders=True, proxied=False),

@@ -88,7 +88,7 @@ def test_an_odd_name_is_that_of_one_object(folder: Folder) -> None:
     names = ODD_NAMES + (STRANGE_NAMES if folder.row.strange_names else [])
     for name in names:
         folder.put(name, name.encode())
-    urls = {
+    urls: dict[str, str] = {
         url: url.removeprefix(folder.url)
         for url in list_folder(folder.url, recursive=True, options=StorageOptions(folder.options), retry=PATIENT)
     }

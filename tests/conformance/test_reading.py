@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -131,12 +132,9 @@ def test_a_missing_object_is_an_error_that_names_it(folder: Folder) -> None:
     folder.put("d/object.tar", b"1")
     for name in ("no/such.tar", "d", "d/object", "d/object.tar.gz"):
         path = folder.prefix + name
-        for attempt in (
-            lambda path=path: folder.store.stat(path),
-            lambda path=path: folder.store.read(path, 0, 9, None),
-        ):
+        for attempt in (folder.store.stat, lambda path: folder.store.read(path, 0, 9, None)):
             with pytest.raises(ObjectNotFoundError) as caught:
-                attempt()
+                attempt(path)
             assert isinstance(caught.value, FileNotFoundError)
             assert name in str(caught.value)
         assert folder.store.find(path) is None
@@ -147,7 +145,10 @@ def test_a_missing_bucket_is_an_error_that_names_it(folder: Folder) -> None:
     """Whatever the request."""
     missing = folder.place[:-4] + "none"
     other = Folder(folder.row, folder.server, missing, "")
-    attempts = [lambda: other.store.stat(other.prefix + "a"), lambda: other.store.read(other.prefix + "a", 0, 9, None)]
+    attempts: list[Callable[[], object]] = [
+        lambda: other.store.stat(other.prefix + "a"),
+        lambda: other.store.read(other.prefix + "a", 0, 9, None),
+    ]
     if folder.row.lists:
         attempts.append(lambda: list(IterableWrapper([f"{missing}/"]).list_remote(storage_options=other.options)))
     for attempt in attempts:

@@ -31,14 +31,8 @@ fsspec.register_implementation(
     "datasets", "torchdata_remote.service.client.filesystem.DatasetsFileSystem", clobber=True
 )
 _ONE_REQUEST: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": 1}}
-_MODIFIED = (
-    "modified",
-    "LastModified",
-    "last_modified",
-    "mtime",
-    "updated",
-    "created",
-)  # each filesystem has its own name for it
+# Each filesystem has its own name for it
+_MODIFIED = ("modified", "LastModified", "last_modified", "mtime", "updated", "created")
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "hf", *HTTP}
 
 
@@ -108,8 +102,8 @@ class FsspecStore:
         return join_url(self._scheme, self._bucket, path)
 
     def _full(self, path: str) -> str:
-        if self._scheme == "memory":
-            return "/" + path.strip("/")  # of a URL with "::" or a further "://" the protocol would not be stripped
+        if self._scheme == "memory":  # whose protocol stays if a name contains "::"
+            return "/" + path.strip("/")
         return str(self._kind._strip_protocol(self._url(path)))
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
