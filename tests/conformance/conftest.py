@@ -97,7 +97,7 @@ class Folder:
 
     def unfinished(self) -> list[str]:
         """The names of objects that have parts, and are not complete, as far as another client sees them."""
-        if isinstance(self.server, S3Place):
+        if isinstance(self.server, S3Place) and self.row.lists_uploads:
             prefix, bucket = self.name, self.place.removeprefix("s3://")
             found = self.server.server.client().list_multipart_uploads(Bucket=bucket, Prefix=prefix)
             return [upload["Key"] for upload in found.get("Uploads", ())]

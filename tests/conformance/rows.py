@@ -35,6 +35,8 @@ class Row:
         pages: objects of a page of its listing; 0 if a listing is one page.
         cleans: when the parts of a killed writer are removed: ``at once`` (there are none), ``next writer``, or
             ``later`` (by the server).
+        lists_uploads: another client sees unfinished multipart uploads.
+        empty_ranges: the response to a range of an empty object is valid.
         parallel: reads of several threads run at the same time.
         backend: that reads.
         options: further ones.
@@ -54,6 +56,8 @@ class Row:
     strange_names: bool = False
     pages: int = 0
     cleans: str = "next writer"
+    lists_uploads: bool = True
+    empty_ranges: bool = True
     parallel: bool = True
     backend: Backend = Backend.AUTOMATIC
     options: tuple[tuple[str, Any], ...] = ()
@@ -66,14 +70,15 @@ class Row:
 
 
 _S3 = Row("moto", "moto", "S3", folders=True, strange_names=True, pages=1000)
-_FOREIGN = dataclasses.replace(_S3, documented="", strange_names=False, pages=0)
+# They ignore If-None-Match: whether an object exists is asked before it is written
+_FOREIGN = dataclasses.replace(_S3, documented="", strange_names=False, pages=0, one_winner=False)
 _MEMORY = Row("memory", "memory", "memory", versions="size")
 ROWS = (
     _S3,
     dataclasses.replace(_S3, name="ceph", server="ceph", documented="", marks=(pytest.mark.ceph,)),
     dataclasses.replace(_FOREIGN, name="juicefs", server="juicefs"),
-    dataclasses.replace(_FOREIGN, name="rclone", server="rclone"),
-    dataclasses.replace(_FOREIGN, name="s3rver", server="s3rver"),
+    dataclasses.replace(_FOREIGN, name="rclone", server="rclone", lists_uploads=False),
+    dataclasses.replace(_FOREIGN, name="s3rver", server="s3rver", lists_uploads=False, empty_ranges=False),
     Row("hub", "hub", "hf", writes=False, pages=1000),
     Row("datasets", "dataset_service", "dataset service", folders=True, cleans="later"),
     Row("http", "plain_http", "https", lists=False, writes=False),

@@ -51,7 +51,7 @@ def test_any_range_is_a_slice(objects: Folder, size: int, start: int, length: in
             store.read(path, start, end, etag).whole()
         return
     if size == 0 and end is not None:
-        return  # S3 refuses any range of an empty object, other stores return nothing
+        return  # some stores refuse a range of an empty object, others return nothing
     answer = store.read(path, start, end, etag)
     found = answer.whole()
     assert answer.total_bytes == size
@@ -65,7 +65,8 @@ def test_an_empty_object_has_no_bytes(objects: Folder) -> None:
     answer = objects.store.read(path, 0, None, None)
     assert (answer.whole(), answer.total_bytes) == (b"", 0)
     assert objects.store.stat(path).size == 0
-    assert read_once(objects.store, path, 0, 10) == b""
+    if objects.row.empty_ranges:
+        assert read_once(objects.store, path, 0, 10) == b""
 
 
 @each(transports=True)
