@@ -29,7 +29,7 @@ from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import DATASETS, HTTP, LOCAL, S3, join_url, redact, split_url
 from ..errors import StorageError, UrlError
-from . import obstore_reader
+from . import obstore_reader, request_counts
 from .local.store import LocalStore
 from .option_names import require_known_options
 from .option_values import require_certificate_files
@@ -91,6 +91,8 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
             store, reason = _make_store(scheme, bucket, options, connection)
             _stores.setdefault(key, store)  # a finalizer may have opened it in this thread meanwhile
             _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), reason)
+        if request_counts.counting:
+            request_counts.watch(_stores[key])
         return _stores[key], path
 
 
