@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from ..core.urls import redact
 from ..errors import RemoteDataError
 from ..pipes import stream_files, stream_shards
-from ..storage import GET, HEAD, LIST
+from ..storage import GET, HEAD, LIST, counted_requests
 from ._bench import has_shards
 from ._cost_plan import Job, Planned, plan_job
 from ._shared import Commands, add_command, add_storage_options, count, count_or_none, print_line, printable
@@ -87,16 +88,19 @@ def _run(args: argparse.Namespace) -> int:
             f"--hosts {args.hosts} is more than --ranks {args.ranks}: each host has one rank at least."
         )
     job = Job(args.epochs, args.ranks, args.workers, args.hosts, args.listed_by, args.cache_bytes, args.part_bytes)
-    read_as = args.read_as or ("shards" if any(has_shards(url, args.storage_options) for url in args.url) else "files")
-    planned = plan_job(_chain(args, read_as), job)
+    with counted_requests() as total:
+        has_any = not args.read_as and any(has_shards(url, args.storage_options) for url in args.url)
+        read_as = args.read_as or ("shards" if has_any else "files")
+        planned = plan_job(_chain(args, read_as), job)
+    sent = total.sent
     price = _prices(args, planned)
     if args.json:
-        print_line(json.dumps(_document(args, read_as, planned, price)))
+        print_line(json.dumps(_document(args, read_as, planned, price, sent)))
         return 0
     print_line(_heading(args, read_as, planned))
     for line in aligned(_rows(planned, price), "<>>" if price is not None else "<>"):
         print_line(line)
-    for line in _notes(args, planned):
+    for line in _notes(args, planned, sent):
         print_line(line)
     return 0
 
@@ -122,7 +126,7 @@ def _prices(args: argparse.Namespace, planned: Planned) -> dict[str, float] | No
 
 
 def _document(
-    args: argparse.Namespace, read_as: str, planned: Planned, price: dict[str, float] | None
+    args: argparse.Namespace, read_as: str, planned: Planned, price: dict[str, float] | None, sent: Counter[str]
 ) -> dict[str, Any]:
     return {
         "url": [redact(url) for url in args.url],
@@ -133,7 +137,7 @@ def _document(
         "num_bytes": planned.num_bytes,
         "num_unknown": planned.num_unknown,
         "price": None if price is None else {**price, "total": sum(price.values())},
-        "sent": {kind: planned.sent[kind] for kind in _KINDS},
+        "sent": {kind: sent[kind] for kind in _KINDS},
     }
 
 
@@ -155,10 +159,10 @@ def _rows(planned: Planned, price: dict[str, float] | None) -> Iterator[tuple[st
         yield "total", "", f"{sum(price.values()):,.4f}"
 
 
-def _notes(args: argparse.Namespace, planned: Planned) -> Iterator[str]:
+def _notes(args: argparse.Namespace, planned: Planned, sent: Counter[str]) -> Iterator[str]:
     if planned.num_unknown:
         yield f"The sizes of {planned.num_unknown:,} objects are unknown: each counts as one GET of no bytes, at least."
     if args.cache_bytes is not None and args.cache_bytes < planned.object_bytes:
         yield "The cache does not hold all objects: which of them it has depends on the order of the readers."
-    sent = ", ".join(f"{planned.sent[kind]:,} {kind.upper()}" for kind in _KINDS if planned.sent[kind])
-    yield f"To find this out, the command sent {sent or 'no requests'}."
+    own = ", ".join(f"{sent[kind]:,} {kind.upper()}" for kind in _KINDS if sent[kind])
+    yield f"To find this out, the command sent {own or 'no requests'}."

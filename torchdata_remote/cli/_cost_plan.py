@@ -71,7 +71,6 @@ class Planned:
         object_bytes: of all of them.
         num_unknown: objects whose size no request reported: each counts as one GET of no bytes.
         part_bytes: length of parts.
-        sent: by this process, to find this out.
     """
 
     requests: Counter[str] = field(default_factory=Counter)
@@ -80,7 +79,6 @@ class Planned:
     object_bytes: int = 0
     num_unknown: int = 0
     part_bytes: int = 0
-    sent: Counter[str] = field(default_factory=Counter)
 
 
 def plan_job(chain: Any, job: Job) -> Planned:
@@ -96,24 +94,22 @@ def plan_job(chain: Any, job: Job) -> Planned:
     pipes: dict[type, Any] = {type(pipe): pipe for pipe in all_pipes(chain)}
     prefetch, lists = pipes[AsyncPrefetch], pipes[ListRemote]
     planned = Planned()
-    with counted_requests() as total:
-        with counted_requests() as listing:
-            urls = list(lists)
-        for kind, number in listing.sent.items():
-            planned.requests[kind] += number * job.num_listings
-        planned.num_bytes += listing.num_bytes * job.num_listings
-        sizes = _sizes(lists, urls)
-        session = prefetch._session
-        fetch: FetchOptions = session.options
-        if job.part_bytes is not None:
-            fetch = replace(fetch, part_bytes=job.part_bytes)
-        plan = RequestPlan(fetch, session.storage_options, sizes.get, session.num_lanes)
-        planned.part_bytes, planned.num_objects = plan.part_bytes, len(urls)
-        known = [sizes.get(str(url)) if url.size is None else url.size for url in urls]
-        planned.num_unknown = known.count(None)
-        planned.object_bytes = sum(size or 0 for size in known)
-        _add_reading(planned, plan, urls, job, pipes.get(ShuffleShards))
-    planned.sent = total.sent
+    with counted_requests() as listing:
+        urls = list(lists)
+    for kind, number in listing.sent.items():
+        planned.requests[kind] += number * job.num_listings
+    planned.num_bytes += listing.num_bytes * job.num_listings
+    sizes = _sizes(lists, urls)
+    session = prefetch._session
+    fetch: FetchOptions = session.options
+    if job.part_bytes is not None:
+        fetch = replace(fetch, part_bytes=job.part_bytes)
+    plan = RequestPlan(fetch, session.storage_options, sizes.get, session.num_lanes)
+    planned.part_bytes, planned.num_objects = plan.part_bytes, len(urls)
+    known = [sizes.get(str(url)) if url.size is None else url.size for url in urls]
+    planned.num_unknown = known.count(None)
+    planned.object_bytes = sum(size or 0 for size in known)
+    _add_reading(planned, plan, urls, job, pipes.get(ShuffleShards))
     return planned
 
 
