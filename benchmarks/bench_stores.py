@@ -1,6 +1,6 @@
 """How fast are Google Cloud Storage, Azure, and S3 as companies have it, against gcsfs, adlfs, and plain S3?
 
-    python benchmarks/bench_stores.py [--quick] [--rounds 5] [--peers ours-loose-64-gs gcsfs-cat ...]
+    python benchmarks/bench_stores.py [--quick] [--rounds 5] [--peers ours-loose-128-gs gcsfs-cat ...]
 
 Loose objects of 94 kB, and tar shards of 64 MiB, from one nginx that answers as each of the stores after 20 ms, over
 connections of 60 MB/s (tests/servers/slow_store.py). Server, proxy and reader share the machine. Sides alternate by
@@ -33,15 +33,16 @@ LATENCY_S, CONNECTION_BYTES_PER_S, OBJECT_BYTES = 0.020, 60_000_000, 94_000
 NUM_OBJECTS, NUM_SHARDS, SHARD_SAMPLES = 2_048, 12, 700
 QUICK_OBJECTS, QUICK_SHARDS, QUICK_SHARD_SAMPLES = 128, 2, 60
 LOOSE, SHARDS = "loose", "shards"
+FEW, MANY = ((LOOSE, 8), (SHARDS, 4)), ((LOOSE, 128), (SHARDS, 16))  # in flight
 STORES, COMPANIES = ("s3", "gs", "az"), ("tls", "proxy", "headers", "company")
 SIDES = {  # name: peer, bucket, store, in flight, fraction of the objects
-    **{f"ours-loose-64-{store}": (f"ours-loose-{store}", LOOSE, store, 64, 1) for store in STORES},
+    **{f"ours-loose-128-{store}": (f"ours-loose-{store}", LOOSE, store, 128, 1) for store in STORES},
     **{f"ours-shards-16-{store}": (f"ours-shards-{store}", SHARDS, store, 16, 1) for store in STORES},
     **{
         f"{name}-{peer}": (f"{name}-{peer}", bucket, store, in_flight, fraction)
         for name, store in (("gcsfs", "gs"), ("adlfs", "az"))
         for peer, bucket, in_flight, fraction in (
-            ("cat", LOOSE, 64, 2),
+            ("cat", LOOSE, 128, 2),
             ("gather", LOOSE, 64, 2),
             ("ranges", SHARDS, 16, 2),
         )
@@ -53,13 +54,12 @@ SIDES = {  # name: peer, bucket, store, in flight, fraction of the objects
     },
     **{
         f"ours-{bucket}-{in_flight}-{store}": (f"ours-{bucket}-{store}", bucket, store, in_flight, 1)
-        for bucket, numbers in ((LOOSE, (8, 64)), (SHARDS, (4, 16)))
-        for in_flight in numbers
+        for bucket, in_flight in (*FEW, *MANY)
         for store in ("s3", *COMPANIES)
     },
 }
 QUICK = (
-    *(f"ours-{what}-{store}" for what in ("loose-64", "shards-16") for store in STORES),
+    *(f"ours-{what}-{store}" for what in ("loose-128", "shards-16") for store in STORES),
     *("gcsfs-gather", "adlfs-gather", "gcsfs-ranges", "adlfs-ranges", "ours-loose-8-s3", "ours-loose-8-company"),
 )
 
@@ -67,12 +67,12 @@ QUICK = (
 def targets() -> tuple[Target, ...]:
     found = []
     for store, peer in (("gs", "gcsfs"), ("az", "adlfs")):
-        best = faster(f"ours-loose-64-{store}", f"{peer}-cat", f"{peer}-gather")
+        best = faster(f"ours-loose-128-{store}", f"{peer}-cat", f"{peer}-gather")
         found += [
             Target(f"loose objects, {store}, against {peer} at its best", best, 5),
             Target(
                 f"loose objects, {store}, against {peer}'s open",
-                faster(f"ours-loose-64-{store}", f"{peer}-open-loose"),
+                faster(f"ours-loose-128-{store}", f"{peer}-open-loose"),
                 5,
             ),
             Target(
@@ -81,7 +81,7 @@ def targets() -> tuple[Target, ...]:
             Target(
                 f"shards, {store}, against {peer}'s open", faster(f"ours-shards-16-{store}", f"{peer}-open-shards"), 5
             ),
-            Target(f"loose objects, {store}, against s3", faster(f"ours-loose-64-{store}", "ours-loose-64-s3"), 0.9),
+            Target(f"loose objects, {store}, against s3", faster(f"ours-loose-128-{store}", "ours-loose-128-s3"), 0.9),
             Target(f"shards, {store}, against s3", faster(f"ours-shards-16-{store}", "ours-shards-16-s3"), 0.9),
         ]
     shown = {
@@ -90,16 +90,11 @@ def targets() -> tuple[Target, ...]:
         "proxy": "proxy alone",
         "headers": "SSE-C and requester pays alone",
     }
-    for what in ("loose-8", "shards-4", "loose-64", "shards-16"):
-        limit, name = ("latency" if what in ("loose-8", "shards-4") else "processors"), what.replace("-", " objects, ")
+    for bucket, in_flight, limit in (*((*one, "latency") for one in FEW), *((*one, "processors") for one in MANY)):
         for store, options in shown.items():
-            value = faster(f"ours-{what}-{store}", f"ours-{what}-s3")
-            is_target = store == "company" and limit == "latency"
-            found.append(
-                Target(
-                    f"s3 with {options}, {name} in flight ({limit}), against plain", value, 0.9 if is_target else None
-                )
-            )
+            value = faster(f"ours-{bucket}-{in_flight}-{store}", f"ours-{bucket}-{in_flight}-s3")
+            name = f"s3 with {options}, against plain: {bucket}, {in_flight} in flight, which {limit} limit"
+            found.append(Target(name, value, 0.9 if store == "company" and limit == "latency" else None))
     return tuple(found)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from measure import MIB, Job, Peer
@@ -127,7 +128,7 @@ class Opened:
 
 
 def opened(job: Job) -> Iterator[int]:
-    """``open`` of each path in two workers of torch's ``DataLoader``, which are started before."""
+    """``open`` of each path in two workers of torch's ``DataLoader``, which have started and read one before."""
     from torch.utils.data import DataLoader
 
     loader: Any = DataLoader(
@@ -137,7 +138,8 @@ def opened(job: Job) -> Iterator[int]:
         multiprocessing_context="forkserver",
         persistent_workers=True,
     )
-    return iter(loader)
+    items = iter(loader)
+    return chain([next(items)], items)
 
 
 def peers(name: str, library: str, modules: tuple[str, ...]) -> dict[str, Peer]:
