@@ -25,6 +25,7 @@ HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
 LOCAL = frozenset({"file", "local"})
 DATASETS = "datasets"
+HUGGING_FACE = "hf"
 WITHOUT_BUCKET = LOCAL | {"memory"}
 
 
@@ -156,11 +157,7 @@ def split_url(url: str) -> tuple[str, str, str]:
             f"{redact(url)}: chained URLs are not read; open them by fsspec and pass the streams.", url=redact(url)
         )
     if "@" in bucket:
-        raise UrlError(
-            f"{redact(url)}: credentials do not belong into a URL, where logs and samples would show them. "
-            "Pass them by storage_options or the environment.",
-            url=redact(url),
-        )
+        raise UrlError(f"{redact(url)}: {_about_user_info(scheme)}", url=redact(url))
     return scheme, bucket, path
 
 
@@ -172,6 +169,16 @@ def _local_path(path: str) -> str:
         raise UrlError(mistake)
     trailing = "/" if path.endswith(("/", os.sep)) else ""
     return os.path.abspath(os.path.expanduser(path)).rstrip("/") + trailing
+
+
+def _about_user_info(scheme: str) -> str:
+    """Say what to do with what precedes an ``@`` in the bucket or host of a URL."""
+    if scheme == HUGGING_FACE:
+        return "a repository needs its owner: hf://OWNER/MODEL@REVISION/PATH."
+    return (
+        "credentials do not belong into a URL, where logs and samples would show them. "
+        "Pass them by storage_options or the environment."
+    )
 
 
 def _without_host(scheme: str, path: str) -> str:
