@@ -12,13 +12,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..errors import UrlError
+from .bucket_names import is_name_before_at, split_access_point, without_user_info
+from .chained_urls import without_chain
 from .checksums import Checksums
 from .sample_range import part_url, split_part_url
 from .url_mistakes import mistake_in
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
-_USER_INFO = re.compile(r"(://)[^/]*@")
-_USER_INFO_IN_TEXT = re.compile(r"(://)[^/\s\"'<>()]*@")
+_USER_INFO = re.compile(r"://([^/]*)@")
+_USER_INFO_IN_TEXT = re.compile(r"://([^/\s\"'<>()]*)@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
 _MEMORY = re.compile(r"(?:samples\+\d+-\d+\+)?memory://")
 HTTP = frozenset({"http", "https"})
@@ -125,10 +127,16 @@ def split_sample_range(url: str) -> tuple[str, tuple[int, int] | None]:
 def split_url(url: str) -> tuple[str, str, str]:
     """Split a URL into scheme, bucket and path; the bucket of a local or ``memory`` URL is empty.
 
+    The bucket of S3 may be the ARN of an access point, which contains slashes; that of Azure may name its account.
+
     >>> split_url("s3://photos/train/cat/1.jpg")
     ('s3', 'photos', 'train/cat/1.jpg')
     >>> split_url("file:///data/1.jpg")
     ('file', '', '/data/1.jpg')
+    >>> split_url("s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/mine/cat/1.jpg")
+    ('s3', 'arn:aws:s3:eu-west-1:123456789012:accesspoint/mine', 'cat/1.jpg')
+    >>> split_url("abfss://photos@account.dfs.core.windows.net/cat/1.jpg")
+    ('abfss', 'photos@account.dfs.core.windows.net', 'cat/1.jpg')
     """
     if not isinstance(url, str):
         raise UrlError(f"Expected a URL as str, got {type(url).__name__}: {url!r:.200}")
@@ -146,39 +154,44 @@ def split_url(url: str) -> tuple[str, str, str]:
         return "file", "", rest
     if scheme in WITHOUT_BUCKET:
         return scheme, "", rest.lstrip("/")
+    return scheme, *_bucket_and_path(scheme, rest, url)
+
+
+def _bucket_and_path(scheme: str, rest: str, url: str) -> tuple[str, str]:
+    """Split what follows ``scheme://``; refuse credentials and chains."""
+    if scheme in S3 and rest.startswith("arn:"):
+        if (found := split_access_point(rest)) is None:
+            raise UrlError(
+                f"{redact(url)}: no ARN of an access point, which is arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME, with "
+                "an account of 12 digits.",
+                url=redact(url),
+            )
+        return found
+    if "::" in rest and (mistake := without_chain(url, redact)):
+        raise UrlError(mistake, url=redact(url))
     bucket, _, path = rest.partition("/")
     if not bucket:
         shown = f"{scheme}:///..." if "@" in path else redact(url)
         raise UrlError(f"{shown}: {_without_host(scheme, path)}", url=shown)
     if ":" in bucket and not bucket.rpartition(":")[2].isdigit() and "@" in path:
         raise UrlError(f"{scheme}://...: credentials do not belong into a URL. Pass them by storage_options.")
-    if "::" in bucket:
+    if "@" in bucket and not is_name_before_at(scheme, bucket.rpartition("@")[0]):
         raise UrlError(
-            f"{redact(url)}: chained URLs are not read; open them by fsspec and pass the streams.", url=redact(url)
+            f"{redact(url)}: credentials do not belong into a URL, where logs and samples would show them. "
+            "Pass them by storage_options or the environment.",
+            url=redact(url),
         )
-    if "@" in bucket:
-        raise UrlError(f"{redact(url)}: {_about_user_info(scheme)}", url=redact(url))
-    return scheme, bucket, path
+    return bucket, path
 
 
 def _local_path(path: str) -> str:
     """Make a local path absolute; refuse one that was meant as something else."""
-    if not path or "::" in path or "\0" in path:
+    if not path or "\0" in path:
         raise UrlError(f"{redact(path)!r} is neither a URL (scheme://bucket/path) nor a local path.")
-    if mistake := mistake_in(path, redact):
+    if mistake := without_chain(path, redact) or mistake_in(path, redact):
         raise UrlError(mistake)
     trailing = "/" if path.endswith(("/", os.sep)) else ""
     return os.path.abspath(os.path.expanduser(path)).rstrip("/") + trailing
-
-
-def _about_user_info(scheme: str) -> str:
-    """Say what to do with what precedes an ``@`` in the bucket or host of a URL."""
-    if scheme == HUGGING_FACE:
-        return "a repository needs its owner: hf://OWNER/MODEL@REVISION/PATH."
-    return (
-        "credentials do not belong into a URL, where logs and samples would show them. "
-        "Pass them by storage_options or the environment."
-    )
 
 
 def _without_host(scheme: str, path: str) -> str:
@@ -214,7 +227,7 @@ def redact(url: str) -> str:
     if _MEMORY.match(shown):
         # It has no host, so an @ is part of a name
         return shown
-    return _USER_INFO.sub(r"\1", shown)
+    return _USER_INFO.sub(without_user_info, shown)
 
 
 def redact_text(text: str) -> str:
@@ -223,7 +236,7 @@ def redact_text(text: str) -> str:
     >>> redact_text("cannot connect to 'http://me:pw@host:80/a@b' via http://p:q@proxy")
     "cannot connect to 'http://host:80/a@b' via http://proxy"
     """
-    return _USER_INFO_IN_TEXT.sub(r"\1", text)
+    return _USER_INFO_IN_TEXT.sub(without_user_info, text)
 
 
 def object_path(url: str) -> str:

@@ -16,6 +16,7 @@ from ...core.urls import redact
 from ...errors import RemoteDataError, StorageError
 from ..error_tables import from_urllib3
 from ..errors import from_status, to_package_error
+from ..network import ServerPools
 from ..network_errors import unusable_response
 from ..protocol import CONNECT_TIMEOUT_S, Answer, Entry, RangeNotSatisfiableError, normalized_etag, single_chunk
 from .content_encoding import IDENTITY, require_unencoded
@@ -41,7 +42,7 @@ class UrllibReader:
 
     def __init__(self, origin: str, read_timeout_s: float) -> None:
         self._origin = origin
-        self._pool = urllib3.PoolManager(
+        self._pools = ServerPools(
             maxsize=1024,
             timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s),
             retries=urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=_MAX_REDIRECTS),
@@ -51,7 +52,7 @@ class UrllibReader:
     def _request(self, method: str, path: str, headers: dict[str, str]) -> Iterator[Any]:
         url = f"{self._origin}/{path}"
         try:
-            response = self._pool.request(
+            response = self._pools.manager(url).request(
                 method,
                 url,
                 headers={**IDENTITY, **headers},

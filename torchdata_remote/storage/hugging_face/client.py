@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urljoin
@@ -16,6 +15,7 @@ from ...errors import ExpiredCredentialsError, RemoteDataError, StorageError
 from ..error_tables import from_urllib3
 from ..errors import to_package_error
 from ..http.content_encoding import IDENTITY, require_unencoded
+from ..network import ServerPools
 from ..network_errors import mark_host_known, unusable_response
 from ..protocol import CONNECT_TIMEOUT_S, normalized_etag
 from .errors import from_hub
@@ -24,7 +24,7 @@ from .settings import HubSettings, find_token
 
 _MAX_REDIRECTS = 5
 _MAX_ERROR_BYTES = 8192
-_URL = re.compile(r"(https?)://([^/?#]+)([^#]*)", re.IGNORECASE)
+_URL = re.compile(r"(https?)://([^/?#@\s]+)", re.IGNORECASE)
 _PORTS = {"http": ":80", "https": ":443"}
 
 
@@ -54,10 +54,9 @@ class HubClient:
     def __init__(self, settings: HubSettings) -> None:
         self._settings = settings
         self.endpoint, self.read_timeout_s = settings.endpoint, settings.read_timeout_s
-        self._origin = _split(settings.endpoint)[0]
-        self._timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=settings.read_timeout_s)
-        self._pools: dict[str, Any] = {}
-        self._lock = threading.RLock()
+        self._origin = _origin(settings.endpoint)
+        timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=settings.read_timeout_s)
+        self._pools = ServerPools(maxsize=1024, timeout=timeout, retries=False)
         self._authorization: dict[str, str] | None = None
 
     def __reduce__(self) -> str:
@@ -74,14 +73,7 @@ class HubClient:
 
     def is_hub(self, url: str) -> bool:
         """Whether a URL is at the Hub itself, which may get the token."""
-        return _split(url)[0] == self._origin
-
-    def _pool(self, origin: str) -> Any:
-        pool = self._pools.get(origin)
-        if pool is None:
-            with self._lock:
-                pool = self._pools.setdefault(origin, urllib3.connection_from_url(origin, maxsize=1024))
-        return pool
+        return _origin(url) == self._origin
 
     def send(
         self, method: str, url: str, shown: str, repository: Repository, headers: Mapping[str, str] | None = None
@@ -111,8 +103,8 @@ class HubClient:
             if location is None:
                 return self._checked(Received(response, url, etag, size), shown, repository)
             self._drain(response, shown)
-            next_url = urljoin(url, location)
-            if not _URL.fullmatch(next_url.partition("#")[0]):
+            next_url = urljoin(url, location).partition("#")[0]
+            if not _URL.match(next_url):
                 raise unusable_response(shown, "the Hub redirects to what is no http URL")
             if method == "HEAD" and not self.is_hub(next_url):
                 return Received(response, next_url, etag, size)
@@ -120,16 +112,12 @@ class HubClient:
         raise StorageError(f"{shown}: more than {_MAX_REDIRECTS} redirects.", url=shown)
 
     def _send(self, method: str, url: str, shown: str, headers: Mapping[str, str]) -> Any:
-        origin, target = _split(url)
-        is_hub = origin == self._origin
         try:
-            response = self._pool(origin).urlopen(
+            response = self._pools.manager(url).urlopen(
                 method,
-                target,
-                headers={**IDENTITY, **headers, **(self.authorization() if is_hub else {})},
-                retries=False,
+                url,
+                headers={**IDENTITY, **headers, **(self.authorization() if self.is_hub(url) else {})},
                 redirect=False,
-                timeout=self._timeout,
                 preload_content=False,
                 enforce_content_length=True,
             )
@@ -157,7 +145,7 @@ class HubClient:
             error = from_hub(response.status, response.headers, shown, repository, self.endpoint, has_token=has_token)
         elif response.status in (400, 401, 403, 404, 410):
             error = RefusedLocationError(
-                f"{shown}: {_split(url)[0]} refuses the address that the Hub has given for this file "
+                f"{shown}: {_origin(url)} refuses the address that the Hub has given for this file "
                 f"({response.status}). Check that this host can be reached without a proxy that changes requests.",
                 url=shown,
             )
@@ -197,13 +185,12 @@ class RefusedLocationError(ExpiredCredentialsError):
     """Another host refuses the address that the Hub has signed, as it does when the signature has expired."""
 
 
-def _split(url: str) -> tuple[str, str]:
-    """Return origin, with its port, and target of a request."""
+def _origin(url: str) -> str:
+    """Return scheme and host of a URL, with the port if it is not the usual one."""
     match = _URL.match(url)
     assert match is not None
-    scheme, host, target = match[1].lower(), match[2].lower(), match[3]
-    origin = f"{scheme}://{host.removesuffix(_PORTS[scheme])}"
-    return origin, target if target.startswith("/") else f"/{target}"
+    scheme, host = match[1].lower(), match[2].lower()
+    return f"{scheme}://{host.removesuffix(_PORTS[scheme])}"
 
 
 def strong_etag(etag: str | None) -> str | None:

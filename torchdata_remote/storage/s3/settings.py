@@ -15,7 +15,7 @@ from ...core.urls import redact
 from ...errors import AccessDeniedError, RemoteDataError, StorageError, UrlError
 from ..error_tables import from_botocore
 from ..errors import translate_errors
-from ..http.loopback import is_loopback
+from ..network import is_loopback
 from ..protocol import CONNECT_TIMEOUT_S
 from .fallback_credentials import METHOD, append_fallback, has_fallback, without_fallback
 
