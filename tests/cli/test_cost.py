@@ -113,14 +113,15 @@ def test_cost_of_a_rank_with_workers_is_what_its_loader_requests(
     """``stateful_loader`` lists once for its workers, in each epoch; with ``list_once`` in the first one."""
     url = f"s3://{moto.new_bucket()}/shards"
     write_small_shards(url, num_shards=3, samples_per_shard=2, storage_options=moto.storage_options)
-    for arguments, options_of_loader in (([], {}), (["--listed-by", "once"], {"list_once": True})):
+    for once in (False, True):
         with recorded(moto) as (proxy, options):
             pipe = tdr.stream_shards(url, storage_options=options)
-            loader = tdr.stateful_loader(pipe, batch_size=1, num_workers=2, **options_of_loader)
+            loader = tdr.stateful_loader(pipe, batch_size=1, num_workers=2, list_once=once)
             for _ in range(2):
                 assert sum(1 for _ in loader) == 6
             seen = kinds(proxy.requests)
-            planned = cost_of(capsys, url, "--epochs", "2", "--workers", "2", *arguments, options=options)
+            listed_by = "once" if once else "rank"
+            planned = cost_of(capsys, url, "--epochs", "2", "--workers", "2", "--listed-by", listed_by, options=options)
         assert requests_of(planned) == seen
 
 
@@ -173,6 +174,7 @@ def test_cost_over_http_needs_no_listing(capsys: pytest.CaptureFixture[str]) -> 
     assert planned["num_bytes"] == 9_000_000
 
 
+@pytest.mark.system
 def test_cost_of_a_long_listing_is_at_most_a_fifth_more_than_its_pages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
