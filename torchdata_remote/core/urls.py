@@ -27,6 +27,7 @@ HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
 LOCAL = frozenset({"file", "local"})
 DATASETS = "datasets"
+HUGGING_FACE = "hf"
 WITHOUT_BUCKET = LOCAL | {"memory"}
 
 

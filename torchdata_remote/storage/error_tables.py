@@ -24,7 +24,7 @@ _NATIVE_LIBRARY = re.compile(
     r"load lib\w+|cannot open shared object file|DLL load failed|Unable to load (lib\w+|native)|image not found"
 )
 _HADOOP = {"hdfs", "viewfs", "har"}
-_OWN = ("s3", "http", "https", "datasets", "file", "memory")
+_OWN = ("s3", "http", "https", "datasets", "hf", "file", "memory")
 _S3_SERVERS = {"s3n", "aws", "minio", "ceph", "r2", "b2", "wasabi", "oss", "swift"}  # words for servers of s3
 _QUERY = re.compile(r"\?[^\s'\")]*")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -172,7 +172,7 @@ def unknown_scheme(scheme: str, bucket: str, error: Exception, known: Iterable[s
     near = f"; did you mean '{stored}'?" if stored else did_you_mean(scheme, [*_OWN, *known])
     more = " Pass the address of the server by storage_options={'endpoint_url': ...}." if stored else ""
     return UrlError(
-        f"{url}: no transport for the scheme {scheme!r}{near or '.'}{more} Known are s3, http, https, datasets, file, "
-        "memory, local paths, and the protocols for which fsspec has a package.",
+        f"{url}: no transport for the scheme {scheme!r}{near or '.'}{more} Known are s3, http, https, datasets, hf, "
+        "file, memory, local paths, and the protocols for which fsspec has a package.",
         url=url,
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.arguments.suggestions import did_you_mean
 from ..core.options import FALLBACK_NAMES, StorageOptions
-from ..core.urls import HTTP, LOCAL, S3, WITHOUT_BUCKET, redact
+from ..core.urls import HTTP, HUGGING_FACE, LOCAL, S3, WITHOUT_BUCKET, redact
 from ..errors import UrlError
 from .option_values import require_usable_values
 
@@ -23,6 +23,7 @@ _MAX_SHOWN = 12
 # Stores whose options may be passed for a local path too
 _SHARING = ("s3", "https", "gs", "az", "hf", "sftp", "ftp", "smb", "webdav")
 _SERVICE = {"token", "secure"}
+_HUB = {"token", "endpoint", "revision"}
 # Words of other libraries, for which no spelling is near
 _MEANT = {
     "access_key": "key",
@@ -80,6 +81,10 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
     if scheme == _DATASETS:
         _require(where, "storage_options", options, _SERVICE | {*FALLBACK_NAMES}, {})
         return
+    if scheme == HUGGING_FACE:
+        if unknown := options.keys() - _HUB - {*FALLBACK_NAMES}:
+            _require(where, "storage_options", unknown, _HUB | _of_hub(), {"api_token": "token", "hf_token": "token"})
+        return
     known = _of_filesystem(scheme)
     if known is not None:
         _require(where, "storage_options", options, known | {*FALLBACK_NAMES}, {})
@@ -105,7 +110,7 @@ def _require_of_some_store(where: str, scheme: str, options: StorageOptions) -> 
 
     Those of other stores are accepted, because a list of URLs of several stores has one dict of options.
     """
-    usual = _S3 | _SERVICE | {*_NESTED, "auto_mkdir"}
+    usual = _S3 | _SERVICE | _HUB | {*_NESTED, "auto_mkdir"}
     if options.keys() <= usual:
         return
     import fsspec
@@ -137,7 +142,7 @@ def check_options(url: str, options: StorageOptions) -> None:
     scheme = url.partition("://")[0].lower()
     if "://" not in url:
         scheme = "file"
-    if scheme in S3 or scheme == _DATASETS or scheme in WITHOUT_BUCKET:
+    if scheme in S3 or scheme in (_DATASETS, HUGGING_FACE) or scheme in WITHOUT_BUCKET:
         require_known_options(url, scheme, options)
 
 
@@ -155,6 +160,16 @@ def _of_s3fs() -> set[str]:
     from s3fs import S3FileSystem
 
     return _parameters(S3FileSystem.__init__) | _parameters(AioSession.__init__) | _of_every(AsyncFileSystem)
+
+
+def _of_hub() -> set[str]:
+    """Options of huggingface_hub's filesystem; none if it is not installed."""
+    import fsspec
+
+    try:
+        return _of_every(fsspec.get_filesystem_class(HUGGING_FACE))
+    except (ValueError, ImportError):
+        return set()
 
 
 def _of_every(kind: Any) -> set[str]:

@@ -10,6 +10,7 @@ URL                       reading                                       listing,
 without a translation
 ``http://``, ``https://`` obstore; urllib3 for URLs with a query        HEAD only
 ``datasets://``           obstore; urllib3 in a forked child            urllib3
+``hf://``                 urllib3                                       urllib3; never written
 ``file://``, local paths  mapped, or ``pread`` where small              ``scandir``, rename
 all else                  fsspec                                        fsspec
 ========================= ============================================= ==========================
@@ -27,9 +28,9 @@ from typing import NamedTuple
 
 from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
-from ..core.urls import DATASETS, HTTP, LOCAL, S3, join_url, redact, split_url
+from ..core.urls import DATASETS, HTTP, HUGGING_FACE, LOCAL, S3, join_url, redact, split_url
 from ..errors import StorageError, UrlError
-from . import obstore_reader
+from . import obstore_reader, request_counts
 from .local.store import LocalStore
 from .option_names import require_known_options
 from .option_values import require_certificate_files
@@ -91,6 +92,8 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
             store, reason = _make_store(scheme, bucket, options, connection)
             _stores.setdefault(key, store)  # a finalizer may have opened it in this thread meanwhile
             _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), reason)
+        if request_counts.counting:
+            request_counts.watch(_stores[key])
         return _stores[key], path
 
 
@@ -159,6 +162,15 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
 
         by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="urllib3")
         return DatasetsStore(bucket, options, read_timeout_s, read_by_obstore=by_obstore), reason
+    elif automatic and scheme == HUGGING_FACE:
+        from .hugging_face.settings import hub_settings
+
+        hub = hub_settings(options, read_timeout_s)
+        if hub is not None:
+            from .hugging_face.store import HubStore
+
+            return HubStore(bucket, hub), "urllib3 (the transport for the Hub)"
+        _log.warning("hf://%s is read by fsspec, more slowly: an option of %r has no translation", bucket, options)
     elif automatic and scheme in LOCAL and not options:
         return LocalStore(), "the operating system (local files)"
     if automatic:
