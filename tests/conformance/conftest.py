@@ -129,7 +129,7 @@ def place(server: StoreServer) -> str:
 
 
 def new_folder(row: Row, server: StoreServer, place: str) -> Folder:
-    return Folder(row, server, place, f"{uuid.uuid4().hex[:8]}/")
+    return Folder(row, server, place if row.mutable else server.new_place(), f"{uuid.uuid4().hex[:8]}/")
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ class Row:
         one_winner: of two writers that create one object at once, one gets an error.
         versions: what a listing and a read tell of the version, so that a replaced object is noticed: ``etag``, or
             ``size`` where only one of another size is noticed.
+        mutable: a process sees changes; otherwise it reads what was there at its first request.
         folders: has folders and pages that begin anywhere, so it can be the root of a dataset service.
         processes: other processes see its objects.
         proxied: responses can be broken by a ``FaultyStore``.
@@ -50,6 +51,7 @@ class Row:
     writes: bool = True
     one_winner: bool = True
     versions: str = "etag"
+    mutable: bool = True
     folders: bool = False
     processes: bool = True
     proxied: bool = True
@@ -79,7 +81,7 @@ ROWS = (
     dataclasses.replace(_FOREIGN, name="juicefs", server="juicefs"),
     dataclasses.replace(_FOREIGN, name="rclone", server="rclone", lists_uploads=False),
     dataclasses.replace(_FOREIGN, name="s3rver", server="s3rver", lists_uploads=False, empty_ranges=False),
-    Row("hub", "hub", "hf", writes=False, pages=1000),
+    Row("hub", "hub", "Hugging Face Hub", writes=False, mutable=False, pages=1000),
     Row("datasets", "dataset_service", "dataset service", folders=True, cleans="later"),
     Row("http", "plain_http", "https", lists=False, writes=False),
     Row("local", "local_folder", "local files", folders=True, proxied=False),

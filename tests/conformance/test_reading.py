@@ -80,7 +80,7 @@ def test_a_read_and_a_stat_tell_of_the_same_version(objects: Folder) -> None:
     assert objects.store.find(path) == entry
 
 
-@each("versions=etag", transports=True)
+@each("versions=etag", "mutable", transports=True)
 def test_a_replaced_object_is_noticed(folder: Folder) -> None:
     """Reading by the etag of the version before is an error and not a mixture."""
     path = folder.prefix + "a"
@@ -93,7 +93,7 @@ def test_a_replaced_object_is_noticed(folder: Folder) -> None:
     assert read_once(folder.store, path, 0, 5, folder.store.stat(path).etag) == b"other"
 
 
-@each("versions=etag", "lists", transports=True)
+@each("versions=etag", "mutable", "lists", transports=True)
 def test_a_replaced_object_is_noticed_by_the_etag_of_a_listing(folder: Folder) -> None:
     """As by that of a stat."""
     folder.put("a", b"first version")
@@ -104,7 +104,7 @@ def test_a_replaced_object_is_noticed_by_the_etag_of_a_listing(folder: Folder) -
         read_once(folder.store, entry.path, 0, 5, entry.etag, entry.size)
 
 
-@each(transports=True)
+@each("mutable", transports=True)
 def test_an_object_of_another_size_is_noticed(folder: Folder) -> None:
     """Also by stores without etags."""
     folder.put("a", b"0123456789")
@@ -114,7 +114,7 @@ def test_an_object_of_another_size_is_noticed(folder: Folder) -> None:
         read_once(folder.store, entry.path, 0, 5, entry.etag, entry.size)
 
 
-@each(transports=True)
+@each("mutable", transports=True)
 def test_a_stat_is_not_cached(folder: Folder) -> None:
     """Each call sees what the store has now."""
     path = folder.prefix + "a"
