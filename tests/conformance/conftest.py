@@ -11,6 +11,7 @@ import pytest
 
 from tests.conformance.rows import Row
 from tests.servers.azurite import AzuritePlace
+from tests.servers.file_servers import ftp_places, sftp_places, webdav_places
 from tests.servers.hub import hub_places
 from tests.servers.s3 import S3Server, temporary_folder
 from tests.servers.store_server import (
@@ -52,6 +53,24 @@ def dataset_service() -> Iterator[StoreServer]:
 @pytest.fixture(scope="session")
 def plain_http() -> Iterator[StoreServer]:
     with temporary_folder() as folder, http_places(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def ftp_folder() -> Iterator[StoreServer]:
+    with temporary_folder() as folder, ftp_places(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sftp_folder() -> Iterator[StoreServer]:
+    with temporary_folder() as folder, sftp_places(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def webdav_folder() -> Iterator[StoreServer]:
+    with temporary_folder() as folder, webdav_places(folder) as server:
         yield server
 
 

@@ -33,6 +33,7 @@ class Row:
         proxied: responses can be broken by a ``FaultyStore``.
         resumes_at_byte: reads are by ranges, so a broken response is continued.
         strange_names: takes names with slashes at their ends, or ``.`` and ``..`` between slashes.
+        refused_in_names: characters that are an error in a name.
         pages: objects of a page of its listing; 0 if a listing is one page.
         cleans: when the parts of a killed writer are removed: ``at once`` (there are none), ``next writer``, or
             ``later`` (by the server).
@@ -56,6 +57,7 @@ class Row:
     processes: bool = True
     proxied: bool = True
     strange_names: bool = False
+    refused_in_names: str = ""
     pages: int = 0
     cleans: str = "next writer"
     lists_uploads: bool = True
@@ -86,6 +88,9 @@ ROWS = (
     Row("http", "plain_http", "https", lists=False, writes=False),
     Row("local", "local_folder", "local files", folders=True, proxied=False),
     dataclasses.replace(_MEMORY, folders=True, processes=False, proxied=False, cleans="at once"),
+    Row("ftp", "ftp_folder", "ftp", versions="size", one_winner=False, proxied=False, parallel=False),
+    Row("sftp", "sftp_folder", "sftp", versions="size", one_winner=False, proxied=False, parallel=False),
+    Row("webdav", "webdav_folder", "WebDAV", proxied=False, parallel=False, refused_in_names="%#?;"),
 )
 # Other ways to read the same server: they keep each promise of a store, and are not trained from once more
 TRANSPORTS = tuple(

@@ -11,9 +11,10 @@ import pytest
 from tests.conformance.conftest import Folder, new_folder
 from tests.conformance.rows import Row, each
 from tests.servers.store_server import StoreServer
+from tests.support.s3_stores import write
 from torchdata_remote import IterableWrapper, RetryPolicy
 from torchdata_remote.core.options import StorageOptions
-from torchdata_remote.errors import EmptyListingError
+from torchdata_remote.errors import EmptyListingError, UrlError
 from torchdata_remote.storage import list_folder
 from torchdata_remote.testing import Faults, FaultyStore
 
@@ -36,6 +37,11 @@ ODD_NAMES = [
     "x" * 200,
 ]
 STRANGE_NAMES = ["dir//x.bin", "a/../b.bin", "a/./b.bin", "/begins", "ends/", "back\\slash", "y" * 900]
+
+
+def odd_names(row: Row) -> list[str]:
+    names = ODD_NAMES + (STRANGE_NAMES if row.strange_names else [])
+    return [name for name in names if set(row.refused_in_names).isdisjoint(name)]
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +91,7 @@ def test_an_empty_folder_lists_nothing(folder: Folder) -> None:
 @each("lists", transports=True)
 def test_an_odd_name_is_that_of_one_object(folder: Folder) -> None:
     """It is listed, found and read, and no other object is."""
-    names = ODD_NAMES + (STRANGE_NAMES if folder.row.strange_names else [])
+    names = odd_names(folder.row)
     for name in names:
         folder.put(name, name.encode())
     urls: dict[str, str] = {
@@ -102,7 +108,7 @@ def test_an_odd_name_is_that_of_one_object(folder: Folder) -> None:
 @each("lists", "writes", transports=True)
 def test_an_odd_name_is_written_and_deleted(folder: Folder) -> None:
     """The bytes are stored under that name, and no other object is changed."""
-    names = ODD_NAMES + (STRANGE_NAMES if folder.row.strange_names else [])
+    names = odd_names(folder.row)
     for number, name in enumerate(names):
         writer = folder.store.create(folder.prefix + name, overwrite=False)
         writer.write(bytes(number))
@@ -112,6 +118,17 @@ def test_an_odd_name_is_written_and_deleted(folder: Folder) -> None:
     for name in names[1:]:
         folder.store.delete(folder.prefix + name)
     assert folder.names() == names[:1]
+
+
+@each("refused_in_names")
+def test_a_name_that_a_library_would_change_is_refused(folder: Folder) -> None:
+    """Instead of another name being written or read."""
+    for character in folder.row.refused_in_names:
+        path = f"{folder.prefix}a{character}20b"
+        for attempt in (lambda path=path: write(folder.store, path, b"1"), lambda path=path: folder.store.stat(path)):
+            with pytest.raises(UrlError, match="Rename the file"):
+                attempt()
+    assert folder.names() == []
 
 
 @pytest.fixture(scope="session")

@@ -140,7 +140,8 @@ class FolderPlace:
     storage_options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def through(self, endpoint_url: str) -> FolderPlace:
-        moved = dataclasses.replace(self, endpoint_url=endpoint_url)
+        options = {name: endpoint_url if name == "base_url" else value for name, value in self.storage_options.items()}
+        moved = dataclasses.replace(self, endpoint_url=endpoint_url, storage_options=options)
         return dataclasses.replace(moved, start=url_at(moved, self.start))
 
     def new_place(self) -> str:
