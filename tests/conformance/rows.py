@@ -75,7 +75,7 @@ class Row:
 
 _S3 = Row("moto", "moto", "S3", folders=True, strange_names=True, pages=1000)
 # They ignore If-None-Match: whether an object exists is asked before it is written
-_FOREIGN = dataclasses.replace(_S3, documented="", strange_names=False, pages=0, one_winner=False)
+_FOREIGN = dataclasses.replace(_S3, documented="", folders=False, strange_names=False, pages=0, one_winner=False)
 _MEMORY = Row("memory", "memory", "memory", versions="size")
 ROWS = (
     _S3,
@@ -84,20 +84,24 @@ ROWS = (
     dataclasses.replace(_FOREIGN, name="rclone", server="rclone", lists_uploads=False),
     dataclasses.replace(_FOREIGN, name="s3rver", server="s3rver", lists_uploads=False, empty_ranges=False),
     Row("hub", "hub", "Hugging Face Hub", writes=False, mutable=False, pages=1000),
-    Row("datasets", "dataset_service", "dataset service", folders=True, cleans="later"),
+    Row("datasets", "dataset_service", "dataset service", cleans="later"),
     Row("http", "plain_http", "https", lists=False, writes=False),
     Row("local", "local_folder", "local files", folders=True, proxied=False),
     dataclasses.replace(_MEMORY, folders=True, processes=False, proxied=False, cleans="at once"),
-    Row("ftp", "ftp_folder", "ftp", versions="size", one_winner=False, proxied=False, parallel=False),
-    Row("sftp", "sftp_folder", "sftp", versions="size", one_winner=False, proxied=False, parallel=False),
-    Row("webdav", "webdav_folder", "WebDAV", proxied=False, parallel=False, refused_in_names="%#?;"),
+    Row("ftp", "ftp_folder", "ftp", versions="size", folders=True, one_winner=False, proxied=False, parallel=False),
+    Row("sftp", "sftp_folder", "sftp", versions="size", folders=True, one_winner=False, proxied=False, parallel=False),
+    Row("webdav", "webdav_folder", "WebDAV", folders=True, proxied=False, parallel=False, refused_in_names="%#?;"),
 )
 # Other ways to read the same server: they keep each promise of a store, and are not trained from once more
 TRANSPORTS = tuple(
-    dataclasses.replace(row, name=f"{row.name} by {backend.value}", documented="", backend=backend)
+    dataclasses.replace(row, name=f"{row.name} by {name}", documented="", **changes)
     for row in ROWS
     if row.name in ("moto", "ceph")
-    for backend in (Backend.BOTOCORE,)
+    for name, changes in {
+        "botocore": {"backend": Backend.BOTOCORE},
+        # An option without a translation selects s3fs, which strips slashes at the ends of names
+        "s3fs": {"options": (("default_fill_cache", False),), "strange_names": False, "folders": False},
+    }.items()
 )
 
 
