@@ -92,16 +92,17 @@ ROWS = (
     Row("sftp", "sftp_folder", "sftp", versions="size", folders=True, one_winner=False, proxied=False, parallel=False),
     Row("webdav", "webdav_folder", "WebDAV", folders=True, proxied=False, parallel=False, refused_in_names="%#?;"),
 )
-# Other ways to read the same server: they keep each promise of a store, and are not trained from once more
+_OTHER_WAYS: dict[str, dict[str, Any]] = {
+    "botocore": {"backend": Backend.BOTOCORE},
+    # An option without a translation selects s3fs, which strips slashes at the ends of names
+    "s3fs": {"options": (("default_fill_cache", False),), "strange_names": False, "folders": False},
+}
+# They keep each promise of a store, and are not trained from once more
 TRANSPORTS = tuple(
     dataclasses.replace(row, name=f"{row.name} by {name}", documented="", **changes)
     for row in ROWS
     if row.name in ("moto", "ceph")
-    for name, changes in {
-        "botocore": {"backend": Backend.BOTOCORE},
-        # An option without a translation selects s3fs, which strips slashes at the ends of names
-        "s3fs": {"options": (("default_fill_cache", False),), "strange_names": False, "folders": False},
-    }.items()
+    for name, changes in _OTHER_WAYS.items()
 )
 
 

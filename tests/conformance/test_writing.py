@@ -29,7 +29,7 @@ def write(store: Store, path: str, data: bytes, *, overwrite: bool = False) -> N
         writer.abort()
 
 
-@each("writes")
+@each("writes", transports=True)
 def test_an_object_has_the_bytes_that_were_written(folder: Folder) -> None:
     """In order; none makes an empty object."""
     for name, pieces in {"empty": [], "one": [b"1"], "d/several": [b"01234", b"", b"56789"]}.items():
@@ -42,7 +42,7 @@ def test_an_object_has_the_bytes_that_were_written(folder: Folder) -> None:
     assert folder.names() == ["d/several", "empty", "one"]
 
 
-@each("writes")
+@each("writes", transports=True)
 def test_an_object_is_invisible_before_commit(folder: Folder) -> None:
     """An aborted object leaves nothing."""
     path = folder.prefix + "a"
@@ -72,7 +72,7 @@ def test_an_object_of_several_parts_has_the_bytes_that_were_written(folder: Fold
     assert answer.whole() == data[UPLOAD_PART_BYTES - 10 : UPLOAD_PART_BYTES + 10]
 
 
-@each("writes")
+@each("writes", transports=True)
 def test_an_existing_object_is_kept_without_overwrite(folder: Folder) -> None:
     """The error says that it exists, and is a FileExistsError; what was written leaves nothing."""
     path = folder.prefix + "a"
@@ -121,7 +121,7 @@ def test_one_of_two_writers_at_once_creates_an_object(folder: Folder) -> None:
         assert outcomes[folder.get(f"{number}")] == "created"
 
 
-@each("writes")
+@each("writes", transports=True)
 def test_a_deleted_object_is_gone(folder: Folder) -> None:
     """Deleting one that does not exist is no error, and neighbours stay."""
     for name in ("d/a", "d/ab", "d0"):
