@@ -21,17 +21,18 @@ class Row:
     Args:
         name: in the names of tests.
         server: fixture that provides it.
-        documented: first cell of its line in ``docs/stores/index.md``; empty for a variant of another row.
+        documented: first cell of its line in ``docs/stores/index.md``, which the first row of that name describes.
+        tested_on: what runs in the tests, for that line.
         lists: objects can be listed.
         writes: objects can be written and deleted.
         one_winner: of two writers that create one object at once, one gets an error.
         versions: what a listing and a read tell of the version, so that a replaced object is noticed: ``etag``, or
             ``size`` where only one of another size is noticed.
+        noticed_by: the same in the words of the documentation, if it is neither.
         mutable: a process sees changes; otherwise it reads what was there at its first request.
         folders: has folders and pages that begin anywhere, so it can be the root of a dataset service.
         processes: other processes see its objects.
         proxied: responses can be broken by a ``FaultyStore``.
-        resumes_at_byte: reads are by ranges, so a broken response is continued.
         strange_names: takes names with slashes at their ends, or ``.`` and ``..`` between slashes.
         refused_in_names: characters that are an error in a name.
         pages: objects of a page of its listing; 0 if a listing is one page.
@@ -47,11 +48,13 @@ class Row:
 
     name: str
     server: str
-    documented: str = ""
+    documented: str
+    tested_on: str
     lists: bool = True
     writes: bool = True
     one_winner: bool = True
     versions: str = "etag"
+    noticed_by: str = ""
     mutable: bool = True
     folders: bool = False
     processes: bool = True
@@ -73,24 +76,54 @@ class Row:
         return bool(getattr(self, field)) if not value else getattr(self, field) == value
 
 
-_S3 = Row("moto", "moto", "S3", folders=True, strange_names=True, pages=1000)
+_S3 = Row("moto", "moto", "S3", "moto", folders=True, strange_names=True, pages=1000)
 # They ignore If-None-Match: whether an object exists is asked before it is written
-_FOREIGN = dataclasses.replace(_S3, documented="", folders=False, strange_names=False, pages=0, one_winner=False)
-_MEMORY = Row("memory", "memory", "memory", versions="size")
+_FOREIGN = dataclasses.replace(
+    _S3, documented="S3 servers without `If-None-Match`", folders=False, strange_names=False, pages=0, one_winner=False
+)
+_JUICEFS = dataclasses.replace(_FOREIGN, name="juicefs", server="juicefs", tested_on="JuiceFS's gateway")
+_MEMORY = Row("memory", "memory", "memory", "itself", folders=True, versions="size")
+_FTP = Row(
+    "ftp",
+    "ftp_folder",
+    "ftp",
+    "pyftpdlib",
+    folders=True,
+    versions="size",
+    one_winner=False,
+    proxied=False,
+    parallel=False,
+)
+_HUB = Row("hub", "hub", "Hugging Face Hub", "a server that speaks its API", writes=False, mutable=False, pages=1000)
+_WEBDAV = dataclasses.replace(
+    _FTP, name="webdav", server="webdav_folder", documented="WebDAV", tested_on="wsgidav", one_winner=True
+)
 ROWS = (
     _S3,
-    dataclasses.replace(_S3, name="ceph", server="ceph", documented="", marks=(pytest.mark.ceph,)),
-    dataclasses.replace(_FOREIGN, name="juicefs", server="juicefs"),
-    dataclasses.replace(_FOREIGN, name="rclone", server="rclone", lists_uploads=False),
-    dataclasses.replace(_FOREIGN, name="s3rver", server="s3rver", lists_uploads=False, empty_ranges=False),
-    Row("hub", "hub", "Hugging Face Hub", writes=False, mutable=False, pages=1000),
-    Row("datasets", "dataset_service", "dataset service", cleans="later"),
-    Row("http", "plain_http", "https", lists=False, writes=False),
-    Row("local", "local_folder", "local files", folders=True, proxied=False),
-    dataclasses.replace(_MEMORY, folders=True, processes=False, proxied=False, cleans="at once"),
-    Row("ftp", "ftp_folder", "ftp", versions="size", folders=True, one_winner=False, proxied=False, parallel=False),
-    Row("sftp", "sftp_folder", "sftp", versions="size", folders=True, one_winner=False, proxied=False, parallel=False),
-    Row("webdav", "webdav_folder", "WebDAV", folders=True, proxied=False, parallel=False, refused_in_names="%#?;"),
+    dataclasses.replace(_S3, name="ceph", server="ceph", tested_on="Ceph", pages=0, marks=(pytest.mark.ceph,)),
+    _JUICEFS,
+    dataclasses.replace(_JUICEFS, name="rclone", server="rclone", tested_on="rclone", lists_uploads=False),
+    dataclasses.replace(
+        _JUICEFS, name="s3rver", server="s3rver", tested_on="s3rver", lists_uploads=False, empty_ranges=False
+    ),
+    dataclasses.replace(_HUB, noticed_by="etag, of one commit"),
+    Row("datasets", "dataset_service", "dataset service", "itself", cleans="later"),
+    Row(
+        *("http", "plain_http", "https", "Python's server with ranges"),
+        lists=False,
+        writes=False,
+        noticed_by="etag, if the server sends one; otherwise size",
+    ),
+    Row(
+        *("local", "local_folder", "local files", "a local disk"),
+        folders=True,
+        proxied=False,
+        noticed_by="change time, size and inode",
+    ),
+    dataclasses.replace(_MEMORY, processes=False, proxied=False, cleans="at once"),
+    _FTP,
+    dataclasses.replace(_FTP, name="sftp", server="sftp_folder", documented="sftp", tested_on="asyncssh"),
+    dataclasses.replace(_WEBDAV, versions="etag", refused_in_names="%#?;"),
 )
 _OTHER_WAYS: dict[str, dict[str, Any]] = {
     "botocore": {"backend": Backend.BOTOCORE},
@@ -99,11 +132,30 @@ _OTHER_WAYS: dict[str, dict[str, Any]] = {
 }
 # They keep each promise of a store, and are not trained from once more
 TRANSPORTS = tuple(
-    dataclasses.replace(row, name=f"{row.name} by {name}", documented="", **changes)
+    dataclasses.replace(row, name=f"{row.name} by {name}", **changes)
     for row in ROWS
     if row.name in ("moto", "ceph")
     for name, changes in _OTHER_WAYS.items()
 )
+
+
+def table() -> str:
+    """Return the table of ``docs/stores/index.md``."""
+    yes_no = {True: "yes", False: "no"}
+    lines = [
+        "| store | several requests at once | lists | writes | two writers of one object at once "
+        "| a replaced object is noticed by | tested on |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    first: dict[str, list[Row]] = {}
+    for row in ROWS:
+        first.setdefault(row.documented, []).append(row)
+    for name, rows in first.items():
+        row = rows[0]
+        winner = ("one gets an error" if row.one_winner else "the last one stays") if row.writes else ""
+        cells = (yes_no[row.parallel], yes_no[row.lists], yes_no[row.writes], winner, row.noticed_by or row.versions)
+        lines.append(f"| {name} | {' | '.join(cells)} | {', '.join(row.tested_on for row in rows)} |")
+    return "\n".join(lines).replace("|  |", "| |")
 
 
 def each(*needs: str, transports: bool = False) -> pytest.MarkDecorator:

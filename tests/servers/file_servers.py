@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import asyncssh
 from cheroot import wsgi
@@ -20,6 +21,11 @@ _USER, _PASSWORD = "tests", "test-password"
 
 
 class _Login(asyncssh.SSHServer):
+    connections: ClassVar[list[asyncssh.SSHServerConnection]] = []
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self.connections.append(conn)
+
     def begin_auth(self, username: str) -> bool:
         return True
 
@@ -57,6 +63,9 @@ def sftp_places(folder: Path) -> Iterator[FolderPlace]:
 
         async def close() -> None:
             server.close()
+            for connection in _Login.connections:
+                connection.abort()
+                await connection.wait_closed()
             await server.wait_closed()
 
         asyncio.run_coroutine_threadsafe(close(), loop).result(60)

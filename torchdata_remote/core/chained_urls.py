@@ -1,4 +1,4 @@
-"""Refuse chained URLs of fsspec, and name the call of this package that does what they mean."""
+"""Refuse URLs of fsspec that name no object of a store, and name the call of this package that does what they mean."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 _FIRST_LINK = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?:://.*?)?::", re.DOTALL)
+_GITHUB = re.compile("github://", re.IGNORECASE)
 _CACHES = frozenset({"simplecache", "filecache", "blockcache", "cached"})
 _ARCHIVES = {"zip": "shard_zip_reader", "tar": "shard_tar_reader"}
 # File systems of fsspec whose own part of a URL may contain anything
@@ -16,7 +17,7 @@ _IN_HOST = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\[]*::", re.DOTALL)
 
 
 def without_chain(url: str, redact: Callable[[str], str]) -> str:
-    """Say what to call instead of opening a chained URL; ``""`` if it is none.
+    """Say what to call instead of opening a chained URL, or one of GitHub; ``""`` if it is neither.
 
     Args:
         url: as given.
@@ -29,6 +30,11 @@ tdr.IterableWrapper(['s3://b/x.zip']).list_remote().async_prefetch().shard_zip_r
         >>> without_chain("s3://b/a::b", str)
         ''
     """
+    if _GITHUB.match(url):
+        return (
+            f"{redact(url)}: github:// is not read. "
+            "Pass https://raw.githubusercontent.com/ORG/REPOSITORY/REVISION/PATH, or the folder of a clone."
+        )
     links = _links(url)
     if not links:
         return ""
