@@ -43,6 +43,7 @@ class Row:
         parallel: reads of several threads run at the same time.
         backend: that reads.
         options: further ones.
+        many_seeds: storms are repeated with fifty seeds.
         marks: of its tests.
     """
 
@@ -66,6 +67,7 @@ class Row:
     lists_uploads: bool = True
     empty_ranges: bool = True
     parallel: bool = True
+    many_seeds: bool = False
     backend: Backend = Backend.AUTOMATIC
     options: tuple[tuple[str, Any], ...] = ()
     marks: tuple[pytest.MarkDecorator, ...] = ()
@@ -106,7 +108,7 @@ ROWS = (
     dataclasses.replace(
         _JUICEFS, name="s3rver", server="s3rver", tested_on="s3rver", lists_uploads=False, empty_ranges=False
     ),
-    dataclasses.replace(_HUB, noticed_by="etag, of one commit"),
+    dataclasses.replace(_HUB, noticed_by="etag, of one commit", many_seeds=True),
     Row("datasets", "dataset_service", "dataset service", "itself", cleans="later"),
     Row(
         *("http", "plain_http", "https", "Python's server with ranges"),
@@ -142,11 +144,9 @@ TRANSPORTS = tuple(
 def table() -> str:
     """Return the table of ``docs/stores/index.md``."""
     yes_no = {True: "yes", False: "no"}
-    lines = [
-        "| store | several requests at once | lists | writes | two writers of one object at once "
-        "| a replaced object is noticed by | tested on |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    head = ["store", "several requests at once", "lists", "writes", "two writers of one object at once"]
+    head += ["a replaced object is noticed by", "tested on"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     first: dict[str, list[Row]] = {}
     for row in ROWS:
         first.setdefault(row.documented, []).append(row)

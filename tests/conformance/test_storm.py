@@ -18,7 +18,6 @@ from torchdata_remote.testing import Faults, FaultyStore
 
 NUM_SHARDS, SHARD_SAMPLES, NUM_FILES = 12, 20, 100
 PATIENT = RetryPolicy(first_wait_s=0.005, max_wait_s=0.05, progress_timeout_s=5)
-CLOUDS = ("gcs", "azurite", "hub")  # whose storms are repeated with many seeds
 
 
 def samples_of(num_samples: int) -> Iterator[Sample]:
@@ -124,11 +123,9 @@ def test_a_throttled_request_waits_as_long_as_the_store_says(data: Folder, fault
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@each("proxied")
+@each("proxied", "many_seeds")
 def test_storms_of_fifty_seeds(data: Folder) -> None:
     """Of 20 and 50 %, on the clouds."""
-    if data.row.server not in CLOUDS:
-        pytest.skip("storms of many seeds run on gs, az and hf")
     for seed in range(50):
         for probability in (0.2, 0.5):
             storm(data, probability, seed)
