@@ -26,6 +26,7 @@ import threading
 import warnings
 from typing import NamedTuple
 
+from ..core.chained_urls import without_target
 from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import DATASETS, HTTP, HUGGING_FACE, LOCAL, S3, join_url, redact, split_url
@@ -183,6 +184,8 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
 
 
 def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> Store:
+    if mistake := without_target(scheme, options):
+        raise UrlError(f"{scheme}://{bucket}: {mistake}", url=f"{scheme}://{bucket}")
     from .fsspec_store import FsspecStore  # fsspec takes 0.1 s to import, which the other stores do not need
 
     try:
