@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.conftest import Folder
+from tests.conformance.folder import Folder
 from tests.conformance.rows import each, table
 from torchdata_remote.errors import UrlError
 from torchdata_remote.storage import FolderStore

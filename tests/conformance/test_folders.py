@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.conformance.conftest import Folder, new_folder
+from tests.conformance.folder import Folder, new_folder
 from tests.conformance.rows import Row, each
 from tests.servers.store_server import S3Place, StoreServer
 from torchdata_remote.errors import ObjectExistsError

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.conformance.conftest import Folder, new_folder
+from tests.conformance.folder import Folder, new_folder
 from tests.conformance.rows import Row, each
 from tests.servers.store_server import StoreServer
 from tests.support.s3_stores import write

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.conftest import Folder, new_folder
+from tests.conformance.folder import Folder, new_folder
 from tests.conformance.rows import Row, each
 from tests.servers.store_server import StoreServer
 from tests.support.read_once import read_once

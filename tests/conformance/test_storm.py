@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 import torchdata_remote as tdr
-from tests.conformance.conftest import Folder, new_folder
+from tests.conformance.folder import Folder, new_folder
 from tests.conformance.rows import Row, each
 from tests.servers.store_server import StoreServer
 from torchdata_remote import RetryPolicy

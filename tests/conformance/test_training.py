@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
-from tests.conformance.conftest import Folder, new_folder
+from tests.conformance.folder import Folder, new_folder
 from tests.conformance.rows import Row, each
 from tests.servers.store_server import StoreServer
 from torchdata_remote.testing import write_small_shards

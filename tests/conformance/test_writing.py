@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from tests.conformance.conftest import Folder
+from tests.conformance.folder import Folder
 from tests.conformance.rows import each
 from torchdata_remote import ShardWriter
 from torchdata_remote.errors import ObjectExistsError
