@@ -16,7 +16,8 @@ from .bucket_names import is_name_before_at, split_access_point, without_user_in
 from .chained_urls import without_chain
 from .checksums import Checksums
 from .sample_range import part_url, split_part_url
-from .url_mistakes import mistake_in
+from .signatures import hide_signatures, sas_mistake
+from .url_mistakes import mistake_in, without_host
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _USER_INFO = re.compile(r"://([^/]*)@")
@@ -25,6 +26,7 @@ _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
 _MEMORY = re.compile(r"(?:samples\+\d+-\d+\+)?memory://")
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
+AZURE = frozenset({"az", "abfs", "abfss"})
 LOCAL = frozenset({"file", "local"})
 DATASETS = "datasets"
 HUGGING_FACE = "hf"
@@ -172,7 +174,7 @@ def _bucket_and_path(scheme: str, rest: str, url: str) -> tuple[str, str]:
     bucket, _, path = rest.partition("/")
     if not bucket:
         shown = f"{scheme}:///..." if "@" in path else redact(url)
-        raise UrlError(f"{shown}: {_without_host(scheme, path)}", url=shown)
+        raise UrlError(f"{shown}: {without_host(scheme, path, redact)}", url=shown)
     if ":" in bucket and not bucket.rpartition(":")[2].isdigit() and "@" in path:
         raise UrlError(f"{scheme}://...: credentials do not belong into a URL. Pass them by storage_options.")
     if "@" in bucket and not is_name_before_at(scheme, bucket.rpartition("@")[0]):
@@ -181,6 +183,8 @@ def _bucket_and_path(scheme: str, rest: str, url: str) -> tuple[str, str]:
             "Pass them by storage_options or the environment.",
             url=redact(url),
         )
+    if scheme in AZURE and (mistake := sas_mistake(rest, redact(url))):
+        raise UrlError(mistake, url=redact(url))
     return bucket, path
 
 
@@ -192,19 +196,6 @@ def _local_path(path: str) -> str:
         raise UrlError(mistake)
     trailing = "/" if path.endswith(("/", os.sep)) else ""
     return os.path.abspath(os.path.expanduser(path)).rstrip("/") + trailing
-
-
-def _without_host(scheme: str, path: str) -> str:
-    """Say what is missing in a URL that has a third slash, or nothing, where the bucket or host belongs."""
-    meant = path.lstrip("/").rstrip()
-    near = f"; did you mean {redact(f'{scheme}://{meant}')!r}?" if meant else "."
-    if scheme == "datasets":
-        return (
-            "no host. Expected datasets://host:port/NAME/PATH, with the address that `torchdata-remote serve` prints."
-        )
-    if scheme in HTTP:
-        return f"no host. Expected {scheme}://host/path."
-    return f"no bucket. Expected {scheme}://bucket/path{near}"
 
 
 def join_url(scheme: str, bucket: str, path: str) -> str:
@@ -227,16 +218,20 @@ def redact(url: str) -> str:
     if _MEMORY.match(shown):
         # It has no host, so an @ is part of a name
         return shown
+    if http is None and "://" in shown:
+        shown = hide_signatures(shown)
     return _USER_INFO.sub(without_user_info, shown)
 
 
 def redact_text(text: str) -> str:
-    """Remove user-info from the URLs in a text, such as the message of a library.
+    """Remove user-info, and the signatures of Azure, from the URLs in a text, such as the message of a library.
 
     >>> redact_text("cannot connect to 'http://me:pw@host:80/a@b' via http://p:q@proxy")
     "cannot connect to 'http://host:80/a@b' via http://proxy"
+    >>> redact_text("GET /box/a?se=2026-01-01&sig=SECRET%3D&sp=r failed")
+    'GET /box/a?se=2026-01-01&sig=...&sp=r failed'
     """
-    return _USER_INFO_IN_TEXT.sub(without_user_info, text)
+    return _USER_INFO_IN_TEXT.sub(without_user_info, hide_signatures(text))
 
 
 def object_path(url: str) -> str:
