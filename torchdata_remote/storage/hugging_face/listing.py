@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -80,24 +79,3 @@ def _cursor(link: str | None, shown: str) -> str | None:
     if not cursor:
         raise unusable_response(shown, "the Hub links to a next page without a cursor")
     return cursor[0]
-
-
-def walk(pages_of: Any, prefix: str, after: str, *, recursive: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the objects and folders that begin with a prefix and come after a path, sorted, folder by folder.
-
-    Args:
-        pages_of: returns the pages of a folder.
-        prefix: of the paths.
-        after: a path.
-        recursive: whether folders are entered; they are yielded otherwise, with ``None`` for the entry.
-    """
-    found: dict[str, Any] = {}
-    for page in pages_of(prefix):
-        found.update({entry.path: entry for entry in page.entries})
-        found.update(dict.fromkeys(page.folders))
-    for path in sorted(path for path in found if path.startswith(prefix)):
-        if found[path] is None and recursive:
-            if path > after or after.startswith(path):
-                yield from walk(pages_of, path, after, recursive=True)
-        elif path > after:
-            yield path, found[path]

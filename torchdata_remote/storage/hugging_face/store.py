@@ -10,11 +10,12 @@ from typing import NoReturn
 
 from ...core.urls import join_url
 from ...errors import AccessDeniedError, ObjectNotFoundError, UrlError
+from ..folder_walk import walk
 from ..network_errors import unusable_response
 from ..protocol import Answer, Entry, ObjectWriter, Page
 from .client import HubClient
 from .errors import MissingFileError
-from .listing import list_folder, walk
+from .listing import list_folder
 from .reader import HubReader
 from .repository import DEFAULT_REVISION, HubPath, Repository, split_hub_path
 from .settings import HubSettings
