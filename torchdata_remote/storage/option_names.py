@@ -12,8 +12,9 @@ from typing import Any
 
 from ..core.arguments.suggestions import did_you_mean
 from ..core.options import FALLBACK_NAMES, StorageOptions
-from ..core.urls import HTTP, LOCAL, S3, WITHOUT_BUCKET, redact
+from ..core.urls import GS, HTTP, LOCAL, S3, WITHOUT_BUCKET, redact
 from ..errors import UrlError
+from .gcs.settings import OPTIONS as _GCS
 from .option_values import require_usable_values
 
 _S3 = {"key", "secret", "token", "endpoint_url", "region", "profile", "anon", *FALLBACK_NAMES}
@@ -48,6 +49,20 @@ _MEANT = {
     "skip_signature": "anon",
     "no_sign_request": "anon",
 }
+_MEANT_BY_GCS = {
+    "anon": "token",
+    "anonymous": "token",
+    "credentials": "token",
+    "key": "token",
+    "keyfile": "token",
+    "service_account": "token",
+    "service_account_file": "token",
+    "google_application_credentials": "token",
+    "host": "endpoint_url",
+    "api_endpoint": "endpoint_url",
+    "project_id": "project",
+    "user_project": "requester_pays",
+}
 _MEANT_IN_CLIENT = {"region": "region_name", "key": "aws_access_key_id", "secret": "aws_secret_access_key"}
 
 
@@ -73,6 +88,11 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
             _require(where, "storage_options['config_kwargs']", nested, _of_config(), {})
         return
     if not options:
+        return
+    if scheme in GS:
+        unknown = options.keys() - _GCS - {*FALLBACK_NAMES}
+        if unknown:
+            _require(where, "storage_options", unknown, {*_GCS} | _of_gcsfs(), _MEANT_BY_GCS)
         return
     if scheme in WITHOUT_BUCKET:
         _require_of_some_store(where, scheme, options)
@@ -105,7 +125,7 @@ def _require_of_some_store(where: str, scheme: str, options: StorageOptions) -> 
 
     Those of other stores are accepted, because a list of URLs of several stores has one dict of options.
     """
-    usual = _S3 | _SERVICE | {*_NESTED, "auto_mkdir"}
+    usual = _S3 | _GCS | _SERVICE | {*_NESTED, "auto_mkdir"}
     if options.keys() <= usual:
         return
     import fsspec
@@ -155,6 +175,13 @@ def _of_s3fs() -> set[str]:
     from s3fs import S3FileSystem
 
     return _parameters(S3FileSystem.__init__) | _parameters(AioSession.__init__) | _of_every(AsyncFileSystem)
+
+
+def _of_gcsfs() -> set[str]:
+    """Options of every asynchronous fsspec filesystem: gcsfs accepts others too, which have no effect."""
+    from fsspec.asyn import AsyncFileSystem
+
+    return _of_every(AsyncFileSystem)
 
 
 def _of_every(kind: Any) -> set[str]:

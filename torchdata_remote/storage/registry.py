@@ -8,6 +8,7 @@ URL                       reading                                       listing,
                           obstore cannot express
 ``s3://``, with options   s3fs                                          s3fs
 without a translation
+``gs://``, ``gcs://``     as ``s3://``, by gcsfs where s3fs is named    as ``s3://``
 ``http://``, ``https://`` obstore; urllib3 for URLs with a query        HEAD only
 ``datasets://``           obstore; urllib3 in a forked child            urllib3
 ``file://``, local paths  mapped, or ``pread`` where small              ``scandir``, rename
@@ -27,9 +28,10 @@ from typing import NamedTuple
 
 from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
-from ..core.urls import DATASETS, HTTP, LOCAL, S3, join_url, redact, split_url
+from ..core.urls import DATASETS, GS, HTTP, LOCAL, S3, join_url, redact, split_url
 from ..errors import StorageError, UrlError
 from . import obstore_reader
+from .gcs.settings import gcs_settings
 from .local.store import LocalStore
 from .option_names import require_known_options
 from .option_values import require_certificate_files
@@ -149,6 +151,17 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
             return _fsspec_store(
                 scheme, bucket, options, read_timeout_s
             ), f"s3fs (an option of {options!r} has no translation)"
+    elif scheme in GS:
+        google = gcs_settings(options, read_timeout_s)
+        if google is not None:
+            from .gcs.store import GcsStore
+
+            by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="botocore")
+            return GcsStore(bucket, google, read_by_obstore=by_obstore), reason
+        if automatic:
+            untranslated = f"an option of {options!r} has no translation"
+            _log.warning("gs://%s is read by gcsfs, more slowly: %s", bucket, untranslated)
+            return _fsspec_store(scheme, bucket, options, read_timeout_s), f"gcsfs ({untranslated})"
     elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
         from .http_store import HttpStore
 
