@@ -76,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
         google.requests.append(received)
         if parts.path.startswith("/bucket"):
             return self._store(received)
-        if parts.path.startswith("/computeMetadata/v1"):
+        if parts.path == "/" or parts.path.startswith("/computeMetadata/v1"):
             return self._metadata(parts.path)
         if google.status != 200:
             return self._send(google.status, json.dumps({"error": "invalid_grant", "error_description": "no"}).encode())
@@ -106,9 +106,17 @@ class _Handler(BaseHTTPRequestHandler):
             status, code = 401, "AuthenticationRequired"
         if status != 200:
             return self._send(status, f"<?xml version='1.0'?><Error><Code>{code}</Code></Error>".encode())
+        if received.method == "PUT":
+            return self._send(200, b"", {"ETag": '"1"'})
         if "list-type" in received.query:
             return self._send(200, _LISTING, {"Content-Type": "application/xml"})
-        return self._send(200, DATA, {"ETag": '"1"', "Last-Modified": "Sat, 21 Nov 2026 00:00:00 GMT"})
+        headers = {"ETag": '"1"', "Last-Modified": "Sat, 21 Nov 2026 00:00:00 GMT"}
+        if "range" not in received.headers:
+            return self._send(200, DATA, headers)
+        first, _, last = received.headers["range"].removeprefix("bytes=").partition("-")
+        part = DATA[int(first) : int(last) + 1]
+        headers["Content-Range"] = f"bytes {first}-{int(first) + len(part) - 1}/{len(DATA)}"
+        return self._send(206, part, headers)
 
     def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response_only(status)

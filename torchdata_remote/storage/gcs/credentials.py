@@ -13,10 +13,12 @@ from .settings import ANONYMOUS, DEFAULT, METADATA_SERVER, GcsSettings
 _SCOPE = "https://www.googleapis.com/auth/devstorage."
 _OPTION = "'token' of storage_options"
 _FILE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
+_FEDERATION = "external_account"
+_AWS_TOKEN = "urn:ietf:params:aws:token-type:aws4_request"  # noqa: S105  # the name of a kind
 _KINDS = {
     "service_account": "a service account",
     "authorized_user": "a user",
-    "external_account": "workload identity federation",
+    _FEDERATION: "workload identity federation",
     "external_account_authorized_user": "workforce identity federation",
     "impersonated_service_account": "an impersonated service account",
 }
@@ -94,7 +96,10 @@ def _of_content(content: Any, shown: str, scopes: list[str], url: str) -> Found:
     if isinstance(content, dict) and "type" not in content:
         content = {"type": "authorized_user" if "refresh_token" in content else "service_account", **content}
     try:
-        credentials, project = google.load_credentials_from_dict(content, scopes=scopes, request=make_request(url))
+        if content.get("type") == _FEDERATION:
+            credentials, project = _federated(content, scopes), None
+        else:
+            credentials, project = google.load_credentials_from_dict(content, scopes=scopes)
     except (google.exceptions.GoogleAuthError, ValueError, AttributeError, TypeError, KeyError) as error:
         raise AccessDeniedError(
             f"{url}: the credentials of {shown} cannot be used ({type(error).__name__}): they are incomplete, or of "
@@ -118,6 +123,8 @@ def _application_default(scopes: list[str], url: str, *, is_required: bool) -> F
             "'torchdata_remote[gs]').",
             is_missing=True,
         )
+    if (file := os.environ.get(_FILE_VARIABLE)) and (content := _content_of(file)).get("type") == _FEDERATION:
+        return _of_content(content, f"{file} ({_FILE_VARIABLE})", scopes, url)
     try:
         credentials, project = google.default(scopes=scopes, request=make_request(url))
     except google.exceptions.DefaultCredentialsError as error:
@@ -134,6 +141,28 @@ def _application_default(scopes: list[str], url: str, *, is_required: bool) -> F
             is_missing=True,
         )
     return Found(_sentence(_default_source(credentials), credentials), credentials, None, project)
+
+
+def _content_of(file: str) -> dict[str, Any]:
+    """Return the content of a JSON file; empty if it has none, which google-auth reports."""
+    try:
+        with open(file, encoding="utf-8") as opened:
+            content = json.load(opened)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _federated(content: dict[str, Any], scopes: list[str]) -> Any:
+    """Credentials of identity federation. google-auth's loader would send two requests to find the project's name."""
+    from google.auth import aws, identity_pool, pluggable
+
+    kind: Any = identity_pool.Credentials
+    if content.get("subject_token_type") == _AWS_TOKEN:
+        kind = aws.Credentials
+    elif "executable" in (content.get("credential_source") or {}):
+        kind = pluggable.Credentials
+    return kind.from_info(content, scopes=scopes)
 
 
 def _default_source(credentials: Any) -> str:

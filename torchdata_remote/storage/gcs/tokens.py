@@ -14,6 +14,11 @@ from .settings import GcsSettings
 _log = logging.getLogger("torchdata_remote")
 
 
+_RENEW_BEFORE = dt.timedelta(seconds=225)  # metadata servers have a new token four minutes before the end
+_RENEW_AGAIN_AFTER = dt.timedelta(seconds=30)
+_CLOCK_SKEW = dt.timedelta(seconds=10)
+
+
 class Token(NamedTuple):
     """An access token, and when it expires; ``None`` if that is unknown."""
 
@@ -34,6 +39,7 @@ class Tokens:
         self._lock = threading.RLock()
         self._found: Found | None = None
         self._must_renew = False
+        self._refreshed_at = dt.datetime.min
         self.renewals = 0  # by :meth:`renew`
 
     def _credentials(self) -> Found:
@@ -62,11 +68,23 @@ class Tokens:
             credentials = found.credentials
             if credentials is None:
                 return None
-            if self._must_renew or not credentials.valid:
+            if self._must_renew or self._is_due(credentials):
                 self._refresh(credentials, found.source)
-                self._must_renew = False
+                self._must_renew, self._refreshed_at = False, _now()
             expiry = credentials.expiry
             return Token(credentials.token, None if expiry is None else expiry.replace(tzinfo=dt.timezone.utc))
+
+    def _is_due(self, credentials: Any) -> bool:
+        """Whether to get a new token: some minutes before the end of this one, as Google's libraries do.
+
+        A server may issue tokens that end sooner; these are used until they end, rather than renewed for each request.
+        """
+        if not credentials.token:
+            return True
+        if credentials.expiry is None:
+            return False
+        left, age = credentials.expiry - _now(), _now() - self._refreshed_at
+        return bool(left <= _CLOCK_SKEW or (left <= _RENEW_BEFORE and age >= _RENEW_AGAIN_AFTER))
 
     def _refresh(self, credentials: Any, source: str) -> None:
         from google.auth import exceptions
@@ -128,6 +146,11 @@ class Tokens:
                 url=self._url,
             )
         return project
+
+
+def _now() -> dt.datetime:
+    """The time in UTC, without a time zone, as google-auth has it."""
+    return dt.datetime.now(dt.timezone.utc).replace(tzinfo=None)
 
 
 def _first_line(error: Exception) -> str:
