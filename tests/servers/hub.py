@@ -1,8 +1,7 @@
-"""A server that speaks the Hub's API, and its CDN, in threads of this process.
+"""A server that speaks the Hub's API, and the CDN to which it redirects, in threads of this process.
 
-The Hub is at ``127.0.0.1``, the CDN at ``localhost``, which is another host: both have the port of the request, so that
-a proxy in between serves both. The behaviour is that of the Hub's documentation and of ``huggingface_hub``'s requests,
-which ``tests/storage/hugging_face/test_official_client.py`` sends.
+The CDN has a port of its own, so it is another host. The behaviour is that of the Hub's documentation and of
+``huggingface_hub``'s requests, which ``tests/storage/hugging_face/test_official_client.py`` sends.
 """
 
 from __future__ import annotations
@@ -36,14 +35,28 @@ class Request(NamedTuple):
     query: str
 
 
-class Hub(ThreadingHTTPServer):
-    """A running Hub, its repositories, and its behaviour, which tests may change."""
+class _Listener(ThreadingHTTPServer):
+    """One of the ports."""
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self) -> None:
+    def __init__(self, hub: Hub, host: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.hub, self.host = hub, host
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore clients that close their connection."""
+
+
+class Hub:
+    """A running Hub, its repositories, and its behaviour, which tests may change."""
+
+    def __init__(self) -> None:
         self.repositories: dict[tuple[str, str], Repository] = {}
         self.blobs: dict[str, File] = {}
         self.new_names: dict[str, str] = {}
@@ -55,11 +68,17 @@ class Hub(ThreadingHTTPServer):
         self.requests: list[Request] = []
         self.responses: list[tuple[int, dict[str, str]]] = []  # to the next requests to the Hub, before others
         self.cdn_responses: list[tuple[int, dict[str, str]]] = []
+        self.listeners = {host: _Listener(self, host) for host in ("hub", "cdn")}
 
     @property
     def url(self) -> str:
         """Without a slash at its end."""
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return self.listeners["hub"].url
+
+    @property
+    def cdn_url(self) -> str:
+        """Likewise."""
+        return self.listeners["cdn"].url
 
     def expire_signatures(self) -> None:
         """Make the CDN refuse all URLs that were signed until now, whatever their time."""
@@ -77,29 +96,24 @@ class Hub(ThreadingHTTPServer):
         """Signature of a path of the CDN."""
         return hmac.new(self.secret, f"{path}{expires}".encode(), hashlib.sha256).hexdigest()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that close their connection."""
-
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # head and body in one packet
     disable_nagle_algorithm = True
-    server: Hub
-    port: str
+    server: _Listener
 
     def do_GET(self) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.url = urlsplit(self.path)
         self.token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-        host, _, self.port = self.headers["Host"].partition(":")
-        where = "cdn" if host == "localhost" else "hub"
-        self.server.requests.append(Request(where, self.command, self.url.path, bool(self.token), self.url.query))
-        planned = self.server.cdn_responses if where == "cdn" else self.server.responses
+        self.hub, host = self.server.hub, self.server.host
+        self.hub.requests.append(Request(host, self.command, self.url.path, bool(self.token), self.url.query))
+        planned = self.hub.cdn_responses if host == "cdn" else self.hub.responses
         if planned:
             status, headers = planned.pop(0)
             return self._send(status, b"planned", headers)
-        return self._from_cdn() if where == "cdn" else self._from_hub()
+        return self._from_cdn() if host == "cdn" else self._from_hub()
 
     do_HEAD = do_POST = do_GET  # noqa: N815  # names of the base class
 
@@ -110,9 +124,9 @@ class _Handler(BaseHTTPRequestHandler):
         expires = query.get("Expires", "0")
         if self.token:
             return self._send(400, b"Only one auth mechanism allowed")
-        if query.get("Signature") != self.server.sign(self.url.path, expires) or float(expires) < time.time():
+        if query.get("Signature") != self.hub.sign(self.url.path, expires) or float(expires) < time.time():
             return self._send(403, b"<Error><Code>AccessDenied</Code></Error>")
-        file = self.server.blobs.get(self.url.path.rpartition("/")[2])
+        file = self.hub.blobs.get(self.url.path.rpartition("/")[2])
         if file is not None:
             return self._send_file(file, {"ETag": f'"{hashlib.sha256(file.etag.encode()).hexdigest()}"'})
         return self._send(404, b"no such blob")
@@ -135,12 +149,12 @@ class _Handler(BaseHTTPRequestHandler):
         return None if repository is None else self._resolve(repository, parts[at + 1], "/".join(parts[at + 2 :]))
 
     def _repository(self, kind: str, name: str) -> Repository | None:
-        if name in self.server.new_names:
-            new = self.server.new_names[name]
+        if name in self.hub.new_names:
+            new = self.hub.new_names[name]
             location = self.path.replace(f"/{kind}/{name}/", f"/{kind}/{new}/", 1)
             self._send(307, b"", {"Location": location})
             return None
-        repository = self.server.repositories.get((kind, name))
+        repository = self.hub.repositories.get((kind, name))
         if repository is None or (repository.is_private and not self.token):
             # Who has no token is not told what exists
             self._fail(404 if self.token else 401, "RepoNotFound", "Repository not found")
@@ -180,12 +194,14 @@ class _Handler(BaseHTTPRequestHandler):
         found = repository.tree(commit, folder, recursive=is_recursive)
         if found is None:
             return self._fail(404, "EntryNotFound", f"{folder} does not exist on the revision")
-        limit = min(self.server.page_size, int(query.get("limit", ["1000"])[0]))
+        limit = min(self.hub.page_size, int(query.get("limit", ["1000"])[0]))
         start = int(bytes.fromhex(query.get("cursor", [b"0".hex()])[0]))
         headers = {"X-Repo-Commit": commit}
         if start + limit < len(found):
             cursor = str(start + limit).encode().hex()
-            page = f"{self._hub()}{self.url.path}?recursive={is_recursive}&limit={limit}&cursor={cursor}"
+            page = (
+                f"http://{self.headers['Host']}{self.url.path}?recursive={is_recursive}&limit={limit}&cursor={cursor}"
+            )
             headers["Link"] = f'<{page}>; rel="next"'
         return self._send_json(found[start : start + limit], headers)
 
@@ -201,16 +217,14 @@ class _Handler(BaseHTTPRequestHandler):
             return self._fail(404, "EntryNotFound", "Entry not found")
         headers = {"X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
         linked = {"X-Linked-ETag": file.etag, "X-Linked-Size": str(len(file.data))}
-        if file.is_lfs and self.server.serves_lfs == "cdn":
+        if file.is_lfs and self.hub.serves_lfs == "cdn":
             where = f"/xet-bridge-us/{uuid.uuid4().hex[:8]}/{file.sha256}"
-            expires = str(int(time.time() + self.server.signature_s))
+            expires = str(int(time.time() + self.hub.signature_s))
             name = quote(f'inline; filename="{path.rpartition("/")[2]}"', safe="")
-            signed = (
-                f"response-content-disposition={name}&Expires={expires}&Signature={self.server.sign(where, expires)}"
-            )
-            location = f"http://localhost:{self.port}{where}?{signed}&Key-Pair-Id=K1"
+            signed = f"response-content-disposition={name}&Expires={expires}&Signature={self.hub.sign(where, expires)}"
+            location = f"{self.hub.cdn_url}{where}?{signed}&Key-Pair-Id=K1"
             return self._send(302, location.encode(), {**headers, **linked, "Location": location})
-        if not file.is_lfs and self.server.serves_small_files == "resolve-cache":
+        if not file.is_lfs and self.hub.serves_small_files == "resolve-cache":
             location = f"/api/resolve-cache/{repository.kind}/{repository.name}/{commit}/{quote(path)}"
             query = f"{quote(self.url.path, safe='')}=&etag={quote(file.etag)}"
             return self._send(307, b"", {**headers, **linked, "Location": f"{location}?{query}"})
@@ -225,9 +239,6 @@ class _Handler(BaseHTTPRequestHandler):
         return self._send_file(file, {"X-Repo-Commit": commit, "ETag": file.etag})
 
     # Responses
-
-    def _hub(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def _send_file(self, file: File, headers: dict[str, str]) -> None:
         data, span = file.data, self.headers.get("Range", "")
@@ -266,14 +277,20 @@ _ROUTES = ("tree", "revision", "paths-info")
 def running_hub() -> Iterator[Hub]:
     """Run a Hub until the block ends."""
     hub = Hub()
-    thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
+    threads = [
+        threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        for listener in hub.listeners.values()
+    ]
+    for thread in threads:
+        thread.start()
     try:
         yield hub
     finally:
-        hub.shutdown()
-        hub.server_close()
-        thread.join(10)
+        for listener in hub.listeners.values():
+            listener.shutdown()
+            listener.server_close()
+        for thread in threads:
+            thread.join(10)
 
 
 @dataclasses.dataclass(frozen=True)

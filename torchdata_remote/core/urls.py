@@ -28,6 +28,7 @@ S3 = frozenset({"s3", "s3a"})
 GS = frozenset({"gs", "gcs"})
 LOCAL = frozenset({"file", "local"})
 DATASETS = "datasets"
+HUGGING_FACE = "hf"
 WITHOUT_BUCKET = LOCAL | {"memory"}
 
 
@@ -167,7 +168,7 @@ def _bucket_and_path(scheme: str, rest: str, url: str) -> tuple[str, str]:
                 url=redact(url),
             )
         return found
-    if "::" in rest and (mistake := without_chain(url, redact)):
+    if ("::" in rest or scheme == "github") and (mistake := without_chain(url, redact)):
         raise UrlError(mistake, url=redact(url))
     bucket, _, path = rest.partition("/")
     if not bucket:

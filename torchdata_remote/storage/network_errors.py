@@ -105,6 +105,8 @@ def _to_check(url: str) -> str:
         return _CHECK_S3
     if scheme == "datasets":
         return "that `torchdata-remote serve` runs there, the host of the URL"
+    if scheme == "hf":
+        return "the Hub's address (endpoint in storage_options, or HF_ENDPOINT)"
     return "the host of the URL" if scheme in HTTP else "the host in the URL or in storage_options"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.arguments.suggestions import did_you_mean
 from ..core.options import FALLBACK_NAMES, StorageOptions
-from ..core.urls import GS, HTTP, LOCAL, S3, WITHOUT_BUCKET, redact
+from ..core.urls import GS, HTTP, HUGGING_FACE, LOCAL, S3, WITHOUT_BUCKET, redact
 from ..errors import UrlError
 from .gcs.settings import OPTIONS as _GCS
 from .option_values import require_usable_values
@@ -24,6 +24,7 @@ _MAX_SHOWN = 12
 # Stores whose options may be passed for a local path too
 _SHARING = ("s3", "https", "gs", "az", "hf", "sftp", "ftp", "smb", "webdav")
 _SERVICE = {"token", "secure"}
+_HUB = {"token", "endpoint", "revision"}
 # Words of other libraries, for which no spelling is near
 _MEANT = {
     "access_key": "key",
@@ -49,6 +50,7 @@ _MEANT = {
     "skip_signature": "anon",
     "no_sign_request": "anon",
 }
+_MEANT_BY_HUB = {"api_token": "token", "hf_token": "token"}
 _MEANT_BY_GCS = {
     "anon": "token",
     "anonymous": "token",
@@ -89,16 +91,17 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
         return
     if not options:
         return
-    if scheme in GS:
-        unknown = options.keys() - _GCS - {*FALLBACK_NAMES}
-        if unknown:
-            _require(where, "storage_options", unknown, {*_GCS} | _of_gcsfs(), _MEANT_BY_GCS)
-        return
     if scheme in WITHOUT_BUCKET:
         _require_of_some_store(where, scheme, options)
         return
     if scheme == _DATASETS:
         _require(where, "storage_options", options, _SERVICE | {*FALLBACK_NAMES}, {})
+        return
+    if scheme in GS or scheme == HUGGING_FACE:
+        own = _GCS if scheme in GS else _HUB
+        if unknown := options.keys() - own - {*FALLBACK_NAMES}:
+            others, meant = (_of_gcsfs(), _MEANT_BY_GCS) if scheme in GS else (_of_hub(), _MEANT_BY_HUB)
+            _require(where, "storage_options", unknown, {*own, *others}, meant)
         return
     known = _of_filesystem(scheme)
     if known is not None:
@@ -125,7 +128,7 @@ def _require_of_some_store(where: str, scheme: str, options: StorageOptions) -> 
 
     Those of other stores are accepted, because a list of URLs of several stores has one dict of options.
     """
-    usual = _S3 | _GCS | _SERVICE | {*_NESTED, "auto_mkdir"}
+    usual = _S3 | _GCS | _SERVICE | _HUB | {*_NESTED, "auto_mkdir"}
     if options.keys() <= usual:
         return
     import fsspec
@@ -157,7 +160,7 @@ def check_options(url: str, options: StorageOptions) -> None:
     scheme = url.partition("://")[0].lower()
     if "://" not in url:
         scheme = "file"
-    if scheme in S3 or scheme == _DATASETS or scheme in WITHOUT_BUCKET:
+    if scheme in S3 or scheme in (_DATASETS, HUGGING_FACE) or scheme in WITHOUT_BUCKET:
         require_known_options(url, scheme, options)
 
 
@@ -182,6 +185,16 @@ def _of_gcsfs() -> set[str]:
     from fsspec.asyn import AsyncFileSystem
 
     return _of_every(AsyncFileSystem)
+
+
+def _of_hub() -> set[str]:
+    """Options of huggingface_hub's filesystem; none if it is not installed."""
+    import fsspec
+
+    try:
+        return _of_every(fsspec.get_filesystem_class(HUGGING_FACE))
+    except (ValueError, ImportError):
+        return set()
 
 
 def _of_every(kind: Any) -> set[str]:

@@ -11,6 +11,7 @@ without a translation
 ``gs://``, ``gcs://``     as ``s3://``, by gcsfs where s3fs is named    as ``s3://``
 ``http://``, ``https://`` obstore; urllib3 for URLs with a query        HEAD only
 ``datasets://``           obstore; urllib3 in a forked child            urllib3
+``hf://``                 urllib3                                       urllib3; never written
 ``file://``, local paths  mapped, or ``pread`` where small              ``scandir``, rename
 all else                  fsspec                                        fsspec
 ========================= ============================================= ==========================
@@ -26,11 +27,12 @@ import threading
 import warnings
 from typing import NamedTuple
 
+from ..core.chained_urls import without_target
 from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
-from ..core.urls import DATASETS, GS, HTTP, LOCAL, S3, join_url, redact, split_url
+from ..core.urls import DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3, join_url, redact, split_url
 from ..errors import StorageError, UrlError
-from . import obstore_reader
+from . import obstore_reader, request_counts
 from .gcs.settings import gcs_settings
 from .local.store import LocalStore
 from .option_names import require_known_options
@@ -93,6 +95,8 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
             store, reason = _make_store(scheme, bucket, options, connection)
             _stores.setdefault(key, store)  # a finalizer may have opened it in this thread meanwhile
             _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), reason)
+        if request_counts.counting:
+            request_counts.watch(_stores[key])
         return _stores[key], path
 
 
@@ -152,16 +156,9 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
                 scheme, bucket, options, read_timeout_s
             ), f"s3fs (an option of {options!r} has no translation)"
     elif scheme in GS:
-        google = gcs_settings(options, read_timeout_s)
+        google = _google_store(bucket, options, connection)
         if google is not None:
-            from .gcs.store import GcsStore
-
-            by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="botocore")
-            return GcsStore(bucket, google, read_by_obstore=by_obstore), reason
-        if automatic:
-            untranslated = f"an option of {options!r} has no translation"
-            _log.warning("gs://%s is read by gcsfs, more slowly: %s", bucket, untranslated)
-            return _fsspec_store(scheme, bucket, options, read_timeout_s), f"gcsfs ({untranslated})"
+            return google
     elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
         from .http_store import HttpStore
 
@@ -172,6 +169,15 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
 
         by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="urllib3")
         return DatasetsStore(bucket, options, read_timeout_s, read_by_obstore=by_obstore), reason
+    elif automatic and scheme == HUGGING_FACE:
+        from .hugging_face.settings import hub_settings
+
+        hub = hub_settings(options, read_timeout_s)
+        if hub is not None:
+            from .hugging_face.store import HubStore
+
+            return HubStore(bucket, hub), "urllib3 (the transport for the Hub)"
+        _log.warning("hf://%s is read by fsspec, more slowly: an option of %r has no translation", bucket, options)
     elif automatic and scheme in LOCAL and not options:
         return LocalStore(), "the operating system (local files)"
     if automatic:
@@ -183,7 +189,21 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
     )
 
 
+def _google_store(bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str] | None:
+    """Like :func:`_make_store`; ``None`` if an option has no translation."""
+    settings = gcs_settings(options, connection.read_timeout_s)
+    if settings is None:
+        _log.warning("gs://%s is read by gcsfs, more slowly: an option of %r has no translation", bucket, options)
+        return None
+    from .gcs.store import GcsStore
+
+    by_obstore, reason = _choose_obstore("gs", bucket, connection.backend, instead="botocore")
+    return GcsStore(bucket, settings, read_by_obstore=by_obstore), reason
+
+
 def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> Store:
+    if mistake := without_target(scheme, options):
+        raise UrlError(f"{scheme}://{bucket}: {mistake}", url=f"{scheme}://{bucket}")
     from .fsspec_store import FsspecStore  # fsspec takes 0.1 s to import, which the other stores do not need
 
     try:
