@@ -155,10 +155,8 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
             return _fsspec_store(
                 scheme, bucket, options, read_timeout_s
             ), f"s3fs (an option of {options!r} has no translation)"
-    elif scheme in GS:
-        google = _google_store(bucket, options, connection)
-        if google is not None:
-            return google
+    elif scheme in GS and (google := _google_store(bucket, options, connection)) is not None:
+        return google
     elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
         from .http_store import HttpStore
 
