@@ -27,6 +27,7 @@ _MEMORY = re.compile(r"(?:samples\+\d+-\d+\+)?memory://")
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
 AZURE = frozenset({"az", "abfs", "abfss"})
+GS = frozenset({"gs", "gcs"})
 LOCAL = frozenset({"file", "local"})
 DATASETS = "datasets"
 HUGGING_FACE = "hf"

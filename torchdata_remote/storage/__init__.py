@@ -17,8 +17,9 @@ from .protocol import (
     Store,
     single_chunk,
 )
-from .registry import Connection, open_store, publish, read_whole
+from .registry import open_store, publish, read_whole
 from .request_counts import GET, HEAD, LIST, counted_requests
+from .transports import Connection
 
 __all__ = [
     "GET",

@@ -12,9 +12,12 @@ from typing import Any
 
 from ..core.arguments.suggestions import did_you_mean
 from ..core.options import FALLBACK_NAMES, StorageOptions
-from ..core.urls import HTTP, HUGGING_FACE, LOCAL, S3, WITHOUT_BUCKET, redact
+from ..core.urls import AZURE, GS, HTTP, HUGGING_FACE, LOCAL, S3, WITHOUT_BUCKET, redact
 from ..errors import UrlError
+from .azure.settings import ADLFS_OPTIONS, AZURE_OPTIONS
+from .gcs.settings import OPTIONS as _GCS
 from .option_values import require_usable_values
+from .option_words import BY_AZURE, BY_GCS, BY_HUB, BY_S3, IN_CLIENT
 
 _S3 = {"key", "secret", "token", "endpoint_url", "region", "profile", "anon", *FALLBACK_NAMES}
 _NESTED = ("client_kwargs", "config_kwargs")
@@ -24,32 +27,6 @@ _MAX_SHOWN = 12
 _SHARING = ("s3", "https", "gs", "az", "hf", "sftp", "ftp", "smb", "webdav")
 _SERVICE = {"token", "secure"}
 _HUB = {"token", "endpoint", "revision"}
-# Words of other libraries, for which no spelling is near
-_MEANT = {
-    "access_key": "key",
-    "access_key_id": "key",
-    "aws_access_key": "key",
-    "aws_access_key_id": "key",
-    "secret_key": "secret",
-    "secret_access_key": "secret",
-    "aws_secret_access_key": "secret",
-    "aws_secret_key": "secret",
-    "session_token": "token",
-    "aws_session_token": "token",
-    "aws_endpoint_url": "endpoint_url",
-    "aws_endpoint": "endpoint_url",
-    "host": "endpoint_url",
-    "url": "endpoint_url",
-    "region_name": "region",
-    "aws_region": "region",
-    "default_region": "region",
-    "profile_name": "profile",
-    "aws_profile": "profile",
-    "anonymous": "anon",
-    "skip_signature": "anon",
-    "no_sign_request": "anon",
-}
-_MEANT_IN_CLIENT = {"region": "region_name", "key": "aws_access_key_id", "secret": "aws_secret_access_key"}
 
 
 def require_known_options(url: str, scheme: str, options: StorageOptions) -> None:
@@ -67,9 +44,9 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
     if scheme in S3:
         require_usable_values(where, options)
         if unknown := options.keys() - _S3 - {*_NESTED}:
-            _require(where, "storage_options", unknown, _S3 | _of_s3fs(), _MEANT)
+            _require(where, "storage_options", unknown, _S3 | _of_s3fs(), BY_S3)
         if nested := options.get("client_kwargs"):
-            _require(where, "storage_options['client_kwargs']", nested, _of_client(), _MEANT_IN_CLIENT)
+            _require(where, "storage_options['client_kwargs']", nested, _of_client(), IN_CLIENT)
         if nested := options.get("config_kwargs"):
             _require(where, "storage_options['config_kwargs']", nested, _of_config(), {})
         return
@@ -81,13 +58,22 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
     if scheme == _DATASETS:
         _require(where, "storage_options", options, _SERVICE | {*FALLBACK_NAMES}, {})
         return
-    if scheme == HUGGING_FACE:
-        if unknown := options.keys() - _HUB - {*FALLBACK_NAMES}:
-            _require(where, "storage_options", unknown, _HUB | _of_hub(), {"api_token": "token", "hf_token": "token"})
+    if scheme in GS or scheme in AZURE or scheme == HUGGING_FACE:
+        own = _GCS if scheme in GS else AZURE_OPTIONS if scheme in AZURE else _HUB
+        if unknown := options.keys() - own - {*FALLBACK_NAMES}:
+            others, meant = _others(scheme)
+            _require(where, "storage_options", unknown, {*own, *others}, meant)
         return
     known = _of_filesystem(scheme)
     if known is not None:
         _require(where, "storage_options", options, known | {*FALLBACK_NAMES}, {})
+
+
+def _others(scheme: str) -> tuple[set[str], Mapping[str, str]]:
+    """Options of the filesystem that reads a store with options that have no translation, and words of others."""
+    if scheme in GS:
+        return _of_gcsfs(), BY_GCS
+    return (_of_adlfs(), BY_AZURE) if scheme in AZURE else (_of_hub(), BY_HUB)
 
 
 def _require(where: str, what: str, names: Iterable[str], known: set[str], meant: Mapping[str, str]) -> None:
@@ -110,7 +96,7 @@ def _require_of_some_store(where: str, scheme: str, options: StorageOptions) -> 
 
     Those of other stores are accepted, because a list of URLs of several stores has one dict of options.
     """
-    usual = _S3 | _SERVICE | _HUB | {*_NESTED, "auto_mkdir"}
+    usual = _S3 | _GCS | _SERVICE | _HUB | {*_NESTED, "auto_mkdir"}
     if options.keys() <= usual:
         return
     import fsspec
@@ -160,6 +146,20 @@ def _of_s3fs() -> set[str]:
     from s3fs import S3FileSystem
 
     return _parameters(S3FileSystem.__init__) | _parameters(AioSession.__init__) | _of_every(AsyncFileSystem)
+
+
+def _of_gcsfs() -> set[str]:
+    """Options of every asynchronous fsspec filesystem: gcsfs accepts others too, which have no effect."""
+    from fsspec.asyn import AsyncFileSystem
+
+    return _of_every(AsyncFileSystem)
+
+
+def _of_adlfs() -> set[str]:
+    """Options of adlfs, and of every asynchronous fsspec filesystem."""
+    from fsspec.asyn import AsyncFileSystem
+
+    return ADLFS_OPTIONS | _of_every(AsyncFileSystem)
 
 
 def _of_hub() -> set[str]:

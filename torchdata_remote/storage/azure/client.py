@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import urllib3
 
-from ...errors import AccessDeniedError, ExpiredCredentialsError, RemoteDataError
+from ...errors import AccessDeniedError, ExpiredCredentialsError, RemoteDataError, UrlError
 from ..error_tables import from_urllib3
 from ..errors import to_package_error
 from ..http.content_encoding import IDENTITY, require_unencoded
@@ -124,8 +124,11 @@ class AzureClient:
         headers: Mapping[str, str],
         body: bytes | bytearray | None,
     ) -> Any:
+        if any(segment in (".", "..") for segment in path.split("/")):
+            raise UrlError(
+                f"{shown}: a name with '.' or '..' between slashes is another one on its way to Azure.", url=shown
+            )
         grant = self._credentials.current()
-        # Encoded, and with a slash between, so that urllib3 does not resolve dots
         target = f"{self._root}/{quote(path, safe=_UNRESERVED)}" if path else self._root
         parameters = "&".join(filter(None, (urlencode(query, quote_via=quote), grant.query)))
         every = {"x-ms-version": VERSION, **headers}

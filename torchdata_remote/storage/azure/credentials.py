@@ -45,7 +45,9 @@ class AzureCredentials:
         self._lock = threading.RLock()
 
     def __reduce__(self) -> str:
-        raise TypeError("Credentials belong to their process, so they cannot be pickled. Open the store in each process.")
+        raise TypeError(
+            "Credentials belong to their process, so they cannot be pickled. Open the store in each process."
+        )
 
     @property
     def source(self) -> str:
@@ -103,7 +105,9 @@ class AzureCredentials:
         try:
             from azure.storage.blob import ContainerSasPermissions, generate_container_sas
         except ImportError:
-            raise AccessDeniedError(f"{self._where}: an account key needs a package. {_EXTRA}", url=self._where) from None
+            raise AccessDeniedError(
+                f"{self._where}: an account key needs a package. {_EXTRA}", url=self._where
+            ) from None
         expires_s = time.time() + _SAS_S
         try:
             sas: str = generate_container_sas(
@@ -134,11 +138,12 @@ class AzureCredentials:
         except Exception as error:
             converted = to_package_error(_keep, error, self._where)
             if isinstance(converted, AccessDeniedError):
-                converted.args = (
+                message = (
                     f"{self._where}: azure-identity found no credentials: {error}. Set AZURE_STORAGE_ACCOUNT_KEY or "
                     "AZURE_STORAGE_SAS_TOKEN, run `az login`, use a managed identity, or pass "
-                    "storage_options={'anon': True} for a public container.",
+                    "storage_options={'anon': True} for a public container."
                 )
+                converted.args = (message,)
             raise converted from error
         return _Grant("", str(found.token), float(found.expires_on))
 
@@ -147,8 +152,8 @@ class AzureCredentials:
             from azure.identity import ClientSecretCredential, DefaultAzureCredential
         except ImportError:
             raise AccessDeniedError(
-                f"{self._where}: no credentials in storage_options and the environment, and those of Azure's identities "
-                f"need a package. {_EXTRA} A public container needs storage_options={{'anon': True}}.",
+                f"{self._where}: no credentials in storage_options and the environment; those of Azure's "
+                f"identities need a package. {_EXTRA} A public container needs storage_options={{'anon': True}}.",
                 url=self._where,
             ) from None
         if self._settings.client is not None:

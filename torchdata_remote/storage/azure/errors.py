@@ -8,7 +8,13 @@ from __future__ import annotations
 import re
 
 from ...core.urls import redact
-from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError, StorageError, TransientStorageError
+from ...errors import (
+    AccessDeniedError,
+    ExpiredCredentialsError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+)
 from ..error_tables import STATUS, from_obstore
 from ..errors import from_status
 

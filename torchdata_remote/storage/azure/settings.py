@@ -25,6 +25,12 @@ AZURE_OPTIONS = {
     "account_host",
     "location_mode",
 }
+# Further ones, which select adlfs
+ADLFS_OPTIONS = {
+    *("assume_container_exists", "blocksize", "connection_timeout", "default_cache_type", "default_fill_cache"),
+    *("max_concurrency", "read_timeout", "request_session", "socket_timeout", "timeout", "use_shared_client"),
+    "version_aware",
+}
 _TEXTS = AZURE_OPTIONS - {"credential", "anon"}
 # Those that adlfs reads
 _VARIABLES = {
@@ -38,11 +44,10 @@ _VARIABLES = {
     "anon": "AZURE_STORAGE_ANON",
 }
 _FALSE = {"false", "0", "f"}
-_IS_SECRET = {"account_key", "sas_token", "credential", "client_secret", "client_id", "connection_string"}
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:\d+)?")
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}(-secondary)?")
 _SAS = re.compile(r"(?:^|[?&])sig=")
-# Public: the account of Microsoft's emulators, which everybody has (learn.microsoft.com/azure/storage/common/storage-use-azurite)
+# Public: the account of the emulators (https://learn.microsoft.com/azure/storage/common/storage-use-azurite)
 _EMULATOR = {
     "AccountName": "devstoreaccount1",
     "AccountKey": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
@@ -91,7 +96,9 @@ def azure_settings(bucket: str, options: StorageOptions, read_timeout_s: float) 
             raise UrlError(
                 f"{where}: storage_options[{name!r}] must be a str, got {type(options[name]).__name__}.", url=where
             )
-    if options.keys() - AZURE_OPTIONS or inspect.iscoroutinefunction(getattr(options.get("credential"), "get_token", None)):
+    if options.keys() - AZURE_OPTIONS or inspect.iscoroutinefunction(
+        getattr(options.get("credential"), "get_token", None)
+    ):
         return None
     given = {name: options.get(name) or os.environ.get(variable) for name, variable in _VARIABLES.items()}
     anon = options.get("anon")
@@ -144,7 +151,8 @@ def _endpoint(where: str, host: str, account: str, parts: dict[str, str], *, is_
     if host:
         if not _HOST.fullmatch(host) or "." not in host:
             raise UrlError(
-                f"{where}: {host!r} is no host of an account. Expected such as ACCOUNT.blob.core.windows.net.", url=where
+                f"{where}: {host!r} is no host of an account. Expected such as ACCOUNT.blob.core.windows.net.",
+                url=where,
             )
         return f"https://{host.replace('.dfs.', '.blob.')}"
     own = parts.get("BlobSecondaryEndpoint" if is_secondary else "BlobEndpoint")
@@ -178,7 +186,7 @@ def _credential(
                 url=where,
             )
         return "object", own, None, f"The credentials are from {type(own).__name__}, in storage_options['credential']."
-    sources = (
+    sources: tuple[tuple[str | None, str], ...] = (
         (own, "'credential' of storage_options"),
         (options.get("account_key"), "'account_key' of storage_options"),
         (options.get("sas_token"), "'sas_token' of storage_options"),

@@ -19,7 +19,8 @@ from ...core.urls import redact
 from ...errors import StorageError
 from ..entry_table import EntryTable
 from ..protocol import Entry, Page, Store
-from ..registry import Connection, open_store
+from ..registry import open_store
+from ..transports import Connection
 from .folder_names import FolderRequest
 from .frontier import MAX_IN_FLIGHT, Frontier
 from .key_range import KeyRange
