@@ -290,7 +290,11 @@ def test_a_refused_exchange_names_the_file_and_shows_no_secret(
 ) -> None:
     """Such as that of a user whose login has been revoked."""
     google.status = 400
-    shown = {as_dict: "'token' of storage_options", as_file: "key.json", as_default: "GOOGLE_APPLICATION_CREDENTIALS"}
+    shown: dict[Way, str] = {
+        as_dict: "'token' of storage_options",
+        as_file: "key.json",
+        as_default: "GOOGLE_APPLICATION_CREDENTIALS",
+    }
     store = store_of(google, **way(user(google, monkeypatch), tmp_path, monkeypatch))
     with pytest.raises(
         AccessDeniedError, match=f"no access token: invalid_grant.*Log in again.*{shown[way]}"
