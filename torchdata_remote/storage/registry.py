@@ -54,6 +54,7 @@ class Connection(NamedTuple):
 
 
 _DEFAULT = Connection()
+_SLOWER = "%s is read by fsspec, more slowly: an option of %r has no translation"
 _Key = tuple[str, str, str, Connection]
 _stores: dict[_Key, Store] = {}
 _lock = threading.RLock()
@@ -150,25 +151,15 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
             return _fsspec_store(
                 scheme, bucket, options, read_timeout_s
             ), f"s3fs (an option of {options!r} has no translation)"
-    elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
-        from .http_store import HttpStore
-
-        by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="urllib3")
-        return HttpStore(scheme, bucket, read_timeout_s, read_by_obstore=by_obstore), reason
+    elif scheme in HTTP and (web := _http_store(scheme, bucket, options, connection)) is not None:
+        return web
     elif scheme == DATASETS and backend is not Backend.BOTOCORE:
         from .dataset_service.store import DatasetsStore
 
         by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="urllib3")
         return DatasetsStore(bucket, options, read_timeout_s, read_by_obstore=by_obstore), reason
-    elif automatic and scheme == HUGGING_FACE:
-        from .hugging_face.settings import hub_settings
-
-        hub = hub_settings(options, read_timeout_s)
-        if hub is not None:
-            from .hugging_face.store import HubStore
-
-            return HubStore(bucket, hub), "urllib3 (the transport for the Hub)"
-        _log.warning("hf://%s is read by fsspec, more slowly: an option of %r has no translation", bucket, options)
+    elif automatic and scheme == HUGGING_FACE and (hub := _hub_store(bucket, options, read_timeout_s)) is not None:
+        return hub
     elif automatic and scheme in LOCAL and not options:
         return LocalStore(), "the operating system (local files)"
     if automatic:
@@ -178,6 +169,37 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
         "which supports every option of its filesystems.",
         url=f"{scheme}://{bucket}",
     )
+
+
+def _http_store(scheme: str, host: str, options: StorageOptions, connection: Connection) -> tuple[Store, str] | None:
+    """Return the store of an http host, as :func:`_make_store` does; ``None`` if it is for another library."""
+    from .http.headers import http_headers
+
+    backend, read_timeout_s = connection
+    if backend is Backend.BOTOCORE:
+        return None
+    headers = http_headers(options)
+    if headers is None:
+        if backend is Backend.AUTOMATIC:
+            _log.warning(_SLOWER, f"{scheme}://{host}", options)
+        return None
+    from .http_store import HttpStore
+
+    by_obstore, reason = _choose_obstore(scheme, host, backend, instead="urllib3")
+    return HttpStore(scheme, host, read_timeout_s, read_by_obstore=by_obstore, headers=headers), reason
+
+
+def _hub_store(first: str, options: StorageOptions, read_timeout_s: float) -> tuple[Store, str] | None:
+    """Return the store of repositories of the Hub, likewise."""
+    from .hugging_face.settings import hub_settings
+
+    settings = hub_settings(options, read_timeout_s)
+    if settings is None:
+        _log.warning(_SLOWER, f"hf://{first}", options)
+        return None
+    from .hugging_face.store import HubStore
+
+    return HubStore(first, settings), "urllib3 (the transport for the Hub)"
 
 
 def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> Store:
