@@ -31,7 +31,7 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:5")
 
 # Marked as ``system``, which a developer's fast run leaves out: what starts servers, frameworks or many processes.
 SYSTEM_FIXTURES = {"azurite", "ceph", "gcs", "moto", "juicefs", "rclone", "s3rver", "s3", "start_method", "proxy"}
-SYSTEM_FOLDERS = ("integration", "trainers", "repository", "service", "sharding/workers")
+SYSTEM_FOLDERS = ("conformance", "integration", "trainers", "repository", "service", "sharding/workers")
 SYSTEM_MODULES = (
     "cli/test_cli.py",
     "cli/test_ls.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,3 +81,30 @@ def test_every_command_names_the_replacement(command: list[str], capsys: pytest.
     """Instead of a traceback."""
     assert main([command[0], "simplecache::s3://b/k/*.tar", *command[1:]]) > 0
     assert "simplecache:: of fsspec is not read. Pass 's3://b/k/" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("zip://a.zip", "names no archive. Pass the URL of the archive itself, and chain a reader: .*shard_zip_reader"),
+        (
+            "tar://a/b.tar",
+            "names no archive. Pass the URL of the archive itself, and chain a reader: .*shard_tar_reader",
+        ),
+        ("simplecache://b/k", "Pass the URL of the object in its store, and cache_dir="),
+        ("reference://a/b", "names nothing to read from. Open it by fsspec"),
+    ],
+)
+def test_a_file_system_that_is_given_nothing_to_read_from_is_refused(url: str, says: str) -> None:
+    """Instead of an empty listing, or an error of its constructor."""
+    with pytest.raises(UrlError, match=says):
+        list(tdr.stream_files(url))
+
+
+def test_an_archive_that_an_option_names_is_read_by_fsspec(tmp_path: Path) -> None:
+    """One member is one file."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("d/1.txt", "one")
+        archive.writestr("d/2.txt", "two")
+    pipe = tdr.stream_files("zip://d/", shuffle=False, storage_options={"fo": str(tmp_path / "a.zip")})
+    assert [sample["txt"] for sample in pipe] == [b"one", b"two"]

@@ -69,6 +69,7 @@ def test_a_bare_local_path_becomes_a_file_url(tmp_path: Path, monkeypatch: pytes
         ("simplecache::s3://b/a", "Pass 's3://b/a'."),
         ("s3://arn:aws:s3:eu-west-1:12:accesspoint/mine/a", "no ARN of an access point"),
         ("abfss://me:pw@account.dfs.core.windows.net/a", "credentials"),
+        ("github://org:repo@v1/data/a", "https://raw.githubusercontent.com/ORG/REPOSITORY/REVISION/PATH"),
         ("hf://hf_token@datasets/org/name/a", "credentials"),
         ("s3://b/a\0b", "NUL"),
         ("a\0b", "neither a URL"),

@@ -80,7 +80,18 @@ def s3rver_server(folder: Path) -> Iterator[S3Server]:
     host, _, port = address.partition(":")
     with _server(
         S3Server("s3rver", url, "S3RVER", "S3RVER"),
-        *("node", str(program / "bin" / "s3rver.js"), "--silent", "-d", str(root), "-a", host, "-p", port),
+        *(
+            "node",
+            "--openssl-legacy-provider",
+            str(program / "bin" / "s3rver.js"),
+            "--silent",
+            "-d",
+            str(root),
+            "-a",
+            host,
+            "-p",
+            port,
+        ),
         log=folder / "s3rver.log",
     ) as server:
         yield server

@@ -140,7 +140,8 @@ class FolderPlace:
     storage_options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def through(self, endpoint_url: str) -> FolderPlace:
-        moved = dataclasses.replace(self, endpoint_url=endpoint_url)
+        options = {name: endpoint_url if name == "base_url" else value for name, value in self.storage_options.items()}
+        moved = dataclasses.replace(self, endpoint_url=endpoint_url, storage_options=options)
         return dataclasses.replace(moved, start=url_at(moved, self.start))
 
     def new_place(self) -> str:
@@ -188,24 +189,29 @@ class MemoryPlace:
         return f"memory://{_new_name()}"
 
     def put(self, url: str, data: bytes) -> None:
-        fsspec.filesystem("memory").pipe(url, data)
+        fsspec.filesystem("memory").pipe_file(_in_memory(url), data)
 
     def get(self, url: str) -> bytes:
-        data: bytes = fsspec.filesystem("memory").cat_file(url)
+        data: bytes = fsspec.filesystem("memory").cat_file(_in_memory(url))
         return data
 
     def delete(self, url: str) -> None:
-        fsspec.filesystem("memory").rm_file(url)
+        fsspec.filesystem("memory").rm_file(_in_memory(url))
 
     def paths(self, place: str) -> list[str]:
         memory, root = fsspec.filesystem("memory"), place.removeprefix("memory:/") + "/"
         return sorted(name.removeprefix(root) for name in memory.find(root)) if memory.exists(root) else []
 
 
+def _in_memory(url: str) -> str:
+    """A path, because fsspec does not read a URL whose path has two colons."""
+    return url.removeprefix("memory:/")
+
+
 @contextmanager
 def local_places(folder: Path) -> Iterator[FolderPlace]:
     """Places in a folder of the local disk."""
-    yield FolderPlace("local", folder, f"{folder}/")
+    yield FolderPlace("local", folder, f"file://{folder}/")
 
 
 @contextmanager

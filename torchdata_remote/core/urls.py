@@ -167,7 +167,7 @@ def _bucket_and_path(scheme: str, rest: str, url: str) -> tuple[str, str]:
                 url=redact(url),
             )
         return found
-    if "::" in rest and (mistake := without_chain(url, redact)):
+    if ("::" in rest or scheme == "github") and (mistake := without_chain(url, redact)):
         raise UrlError(mistake, url=redact(url))
     bucket, _, path = rest.partition("/")
     if not bucket:

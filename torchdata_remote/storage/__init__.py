@@ -18,8 +18,12 @@ from .protocol import (
     single_chunk,
 )
 from .registry import Connection, open_store, publish, read_whole
+from .request_counts import GET, HEAD, LIST, counted_requests
 
 __all__ = [
+    "GET",
+    "HEAD",
+    "LIST",
     "PARTIAL_SUFFIX",
     "Answer",
     "Connection",
@@ -35,6 +39,7 @@ __all__ = [
     "broken_link",
     "broken_link_error",
     "check_options",
+    "counted_requests",
     "is_internal_name",
     "list_folder",
     "list_prefix",

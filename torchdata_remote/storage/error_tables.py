@@ -121,6 +121,8 @@ def from_os(error: Exception, url: str, *, transient: bool) -> Exception:
         transient: whether an unknown ``OSError`` is retried, as on a network.
     """
     shown = redact(url)
+    if is_missing_on_webdav(error) or is_missing_on_webdav(error.__cause__):
+        return ObjectNotFoundError(f"{shown}: no such object.", url=shown)
     if isinstance(error, FileNotFoundError) and error.__cause__ is not None and transient:
         # some filesystems report a missing object for every error, such as fsspec's http and ftp
         cause = error.__cause__
@@ -145,6 +147,12 @@ def from_os(error: Exception, url: str, *, transient: bool) -> Exception:
         known = from_botocore(error, url)
         return known if isinstance(known, RemoteDataError) else from_unknown(error, url)
     return from_unknown(error, url)
+
+
+def is_missing_on_webdav(error: BaseException | None) -> bool:
+    """Whether an error of webdav4 says that a file or folder is missing; it is no ``OSError``."""
+    kind = type(error)
+    return kind.__name__ == "ResourceNotFound" and kind.__module__.startswith("webdav4.")
 
 
 def _missing_library(error: Exception, url: str) -> UrlError:

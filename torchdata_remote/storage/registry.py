@@ -26,11 +26,12 @@ import threading
 import warnings
 from typing import NamedTuple
 
+from ..core.chained_urls import without_target
 from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import DATASETS, HTTP, HUGGING_FACE, LOCAL, S3, join_url, redact, split_url
 from ..errors import StorageError, UrlError
-from . import obstore_reader
+from . import obstore_reader, request_counts
 from .local.store import LocalStore
 from .option_names import require_known_options
 from .option_values import require_certificate_files
@@ -93,6 +94,8 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
             store, reason = _make_store(scheme, bucket, options, connection)
             _stores.setdefault(key, store)  # a finalizer may have opened it in this thread meanwhile
             _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), reason)
+        if request_counts.counting:
+            request_counts.watch(_stores[key])
         return _stores[key], path
 
 
@@ -203,6 +206,8 @@ def _hub_store(first: str, options: StorageOptions, read_timeout_s: float) -> tu
 
 
 def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> Store:
+    if mistake := without_target(scheme, options):
+        raise UrlError(f"{scheme}://{bucket}: {mistake}", url=f"{scheme}://{bucket}")
     from .fsspec_store import FsspecStore  # fsspec takes 0.1 s to import, which the other stores do not need
 
     try:

@@ -88,8 +88,6 @@ class S3Writer(MultipartWriter[_UploadedPart]):
         if self._buffer:
             self._submit_part()
         parts = self._wait_for_parts()
-        if not self._overwrite:
-            self._require_absent()  # not every store honours the condition on this request
         self._publish(
             f"{_md5(b''.join(part.md5 for part in parts)).hexdigest()}-{len(parts)}",
             "complete_multipart_upload",
@@ -104,6 +102,8 @@ class S3Writer(MultipartWriter[_UploadedPart]):
 
     def _publish(self, etag: str, name: str, **request: Any) -> None:
         """Send the request that makes the object visible, on condition that none exists if need be."""
+        if not self._overwrite:
+            self._require_absent()  # some stores ignore the condition, and send no error
         if not self._overwrite and self._store.supports_conditional_writes:
             try:
                 self._make_visible(etag, name, {**request, "IfNoneMatch": "*"})
