@@ -108,6 +108,13 @@ ROWS = (
     dataclasses.replace(
         _JUICEFS, name="s3rver", server="s3rver", tested_on="s3rver", lists_uploads=False, empty_ranges=False
     ),
+    Row(
+        *("fake-gcs-server", "gcs", "Google Cloud Storage", "fake-gcs-server, behind a part of the XML API"),
+        folders=True,
+        strange_names=True,
+        pages=1000,
+        many_seeds=True,
+    ),
     dataclasses.replace(_HUB, noticed_by="etag, of one commit", many_seeds=True),
     Row("datasets", "dataset_service", "dataset service", "itself", cleans="later"),
     Row(

@@ -79,6 +79,11 @@ class Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             super().finish()
 
+    def handle_expect_100(self) -> bool:
+        answered = super().handle_expect_100()
+        self.wfile.flush()  # a client waits a second for it
+        return answered
+
     def _serve(self) -> None:
         path, _, query = self.path.partition("?")
         bucket, _, key = path.lstrip("/").partition("/")

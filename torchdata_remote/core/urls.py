@@ -25,6 +25,7 @@ _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
 _MEMORY = re.compile(r"(?:samples\+\d+-\d+\+)?memory://")
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
+GS = frozenset({"gs", "gcs"})
 LOCAL = frozenset({"file", "local"})
 DATASETS = "datasets"
 HUGGING_FACE = "hf"

@@ -12,8 +12,9 @@ from typing import Any
 
 from ..core.arguments.suggestions import did_you_mean
 from ..core.options import FALLBACK_NAMES, StorageOptions
-from ..core.urls import HTTP, HUGGING_FACE, LOCAL, S3, WITHOUT_BUCKET, redact
+from ..core.urls import GS, HTTP, HUGGING_FACE, LOCAL, S3, WITHOUT_BUCKET, redact
 from ..errors import UrlError
+from .gcs.settings import OPTIONS as _GCS
 from .option_values import require_usable_values
 
 _S3 = {"key", "secret", "token", "endpoint_url", "region", "profile", "anon", *FALLBACK_NAMES}
@@ -49,6 +50,21 @@ _MEANT = {
     "skip_signature": "anon",
     "no_sign_request": "anon",
 }
+_MEANT_BY_HUB = {"api_token": "token", "hf_token": "token"}
+_MEANT_BY_GCS = {
+    "anon": "token",
+    "anonymous": "token",
+    "credentials": "token",
+    "key": "token",
+    "keyfile": "token",
+    "service_account": "token",
+    "service_account_file": "token",
+    "google_application_credentials": "token",
+    "host": "endpoint_url",
+    "api_endpoint": "endpoint_url",
+    "project_id": "project",
+    "user_project": "requester_pays",
+}
 _MEANT_IN_CLIENT = {"region": "region_name", "key": "aws_access_key_id", "secret": "aws_secret_access_key"}
 
 
@@ -81,9 +97,11 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
     if scheme == _DATASETS:
         _require(where, "storage_options", options, _SERVICE | {*FALLBACK_NAMES}, {})
         return
-    if scheme == HUGGING_FACE:
-        if unknown := options.keys() - _HUB - {*FALLBACK_NAMES}:
-            _require(where, "storage_options", unknown, _HUB | _of_hub(), {"api_token": "token", "hf_token": "token"})
+    if scheme in GS or scheme == HUGGING_FACE:
+        own = _GCS if scheme in GS else _HUB
+        if unknown := options.keys() - own - {*FALLBACK_NAMES}:
+            others, meant = (_of_gcsfs(), _MEANT_BY_GCS) if scheme in GS else (_of_hub(), _MEANT_BY_HUB)
+            _require(where, "storage_options", unknown, {*own, *others}, meant)
         return
     known = _of_filesystem(scheme)
     if known is not None:
@@ -110,7 +128,7 @@ def _require_of_some_store(where: str, scheme: str, options: StorageOptions) -> 
 
     Those of other stores are accepted, because a list of URLs of several stores has one dict of options.
     """
-    usual = _S3 | _SERVICE | _HUB | {*_NESTED, "auto_mkdir"}
+    usual = _S3 | _GCS | _SERVICE | _HUB | {*_NESTED, "auto_mkdir"}
     if options.keys() <= usual:
         return
     import fsspec
@@ -160,6 +178,13 @@ def _of_s3fs() -> set[str]:
     from s3fs import S3FileSystem
 
     return _parameters(S3FileSystem.__init__) | _parameters(AioSession.__init__) | _of_every(AsyncFileSystem)
+
+
+def _of_gcsfs() -> set[str]:
+    """Options of every asynchronous fsspec filesystem: gcsfs accepts others too, which have no effect."""
+    from fsspec.asyn import AsyncFileSystem
+
+    return _of_every(AsyncFileSystem)
 
 
 def _of_hub() -> set[str]:

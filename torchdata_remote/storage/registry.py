@@ -8,6 +8,7 @@ URL                       reading                                       listing,
                           obstore cannot express
 ``s3://``, with options   s3fs                                          s3fs
 without a translation
+``gs://``, ``gcs://``     as ``s3://``, by gcsfs where s3fs is named    as ``s3://``
 ``http://``, ``https://`` obstore; urllib3 for URLs with a query        HEAD only
 ``datasets://``           obstore; urllib3 in a forked child            urllib3
 ``hf://``                 urllib3                                       urllib3; never written
@@ -29,9 +30,10 @@ from typing import NamedTuple
 from ..core.chained_urls import without_target
 from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
-from ..core.urls import DATASETS, HTTP, HUGGING_FACE, LOCAL, S3, join_url, redact, split_url
+from ..core.urls import DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3, join_url, redact, split_url
 from ..errors import StorageError, UrlError
 from . import obstore_reader, request_counts
+from .gcs.settings import gcs_settings
 from .local.store import LocalStore
 from .option_names import require_known_options
 from .option_values import require_certificate_files
@@ -154,6 +156,8 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
             return _fsspec_store(
                 scheme, bucket, options, read_timeout_s
             ), f"s3fs (an option of {options!r} has no translation)"
+    elif scheme in GS and (google := _google_store(bucket, options, connection)) is not None:
+        return google
     elif scheme in HTTP and (web := _http_store(scheme, bucket, options, connection)) is not None:
         return web
     elif scheme == DATASETS and backend is not Backend.BOTOCORE:
@@ -172,6 +176,18 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
         "which supports every option of its filesystems.",
         url=f"{scheme}://{bucket}",
     )
+
+
+def _google_store(bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str] | None:
+    """Like :func:`_make_store`; ``None`` if an option has no translation."""
+    settings = gcs_settings(options, connection.read_timeout_s)
+    if settings is None:
+        _log.warning("gs://%s is read by gcsfs, more slowly: an option of %r has no translation", bucket, options)
+        return None
+    from .gcs.store import GcsStore
+
+    by_obstore, reason = _choose_obstore("gs", bucket, connection.backend, instead="botocore")
+    return GcsStore(bucket, settings, read_by_obstore=by_obstore), reason
 
 
 def _http_store(scheme: str, host: str, options: StorageOptions, connection: Connection) -> tuple[Store, str] | None:

@@ -85,7 +85,7 @@ def make_session(settings: S3Settings, url: str) -> Any:
     try:
         session = botocore.session.Session(profile=settings.profile)
         session.get_config_variable("region")  # reads the profile
-        session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+        session.register_component("data_loader", shared_loader(session.get_config_variable("data_path")))
     except ProfileNotFound as error:
         raise AccessDeniedError(f"{url}: {error}. See ~/.aws/config.", url=url) from error
     if settings.key is not None:
@@ -96,7 +96,7 @@ def make_session(settings: S3Settings, url: str) -> Any:
 
 
 @functools.cache
-def _loader(data_path: str | None) -> Any:
+def shared_loader(data_path: str | None) -> Any:
     """Return the loader that all sessions share: each loader would read a description of S3 (13 MB, 0.2 s)."""
     from botocore.loaders import create_loader
 
