@@ -24,22 +24,23 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import warnings
 from typing import NamedTuple
 
 from ..core.chained_urls import without_target
 from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3, join_url, redact, split_url
-from ..errors import StorageError, UrlError
-from . import obstore_reader, request_counts
+from ..errors import UrlError
+from . import request_counts
 from .gcs.settings import gcs_settings
 from .local.store import LocalStore
+from .obstore_choice import choose_obstore
 from .option_names import require_known_options
 from .option_values import require_certificate_files
 from .protocol import Store
 from .s3.fallback_credentials import without_fallback
 from .s3.settings import s3_settings
+from .web_stores import http_store, hub_store
 
 _log = logging.getLogger("torchdata_remote")
 
@@ -148,7 +149,7 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
         if settings is not None:
             from .s3.store import S3Store
 
-            by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="botocore")
+            by_obstore, reason = choose_obstore(scheme, bucket, backend, instead="botocore")
             return S3Store(bucket, settings, read_by_obstore=by_obstore), reason
         if automatic:
             _log.warning("s3://%s is read by s3fs, more slowly: an option of %r has no translation", bucket, options)
@@ -157,25 +158,15 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
             ), f"s3fs (an option of {options!r} has no translation)"
     elif scheme in GS and (google := _google_store(bucket, options, connection)) is not None:
         return google
-    elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
-        from .http_store import HttpStore
-
-        by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="urllib3")
-        return HttpStore(scheme, bucket, read_timeout_s, read_by_obstore=by_obstore), reason
+    elif scheme in HTTP and (web := http_store(scheme, bucket, options, backend, read_timeout_s)) is not None:
+        return web
     elif scheme == DATASETS and backend is not Backend.BOTOCORE:
         from .dataset_service.store import DatasetsStore
 
-        by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="urllib3")
+        by_obstore, reason = choose_obstore(scheme, bucket, backend, instead="urllib3")
         return DatasetsStore(bucket, options, read_timeout_s, read_by_obstore=by_obstore), reason
-    elif automatic and scheme == HUGGING_FACE:
-        from .hugging_face.settings import hub_settings
-
-        hub = hub_settings(options, read_timeout_s)
-        if hub is not None:
-            from .hugging_face.store import HubStore
-
-            return HubStore(bucket, hub), "urllib3 (the transport for the Hub)"
-        _log.warning("hf://%s is read by fsspec, more slowly: an option of %r has no translation", bucket, options)
+    elif automatic and scheme == HUGGING_FACE and (hub := hub_store(bucket, options, read_timeout_s)) is not None:
+        return hub
     elif automatic and scheme in LOCAL and not options:
         return LocalStore(), "the operating system (local files)"
     if automatic:
@@ -195,7 +186,7 @@ def _google_store(bucket: str, options: StorageOptions, connection: Connection) 
         return None
     from .gcs.store import GcsStore
 
-    by_obstore, reason = _choose_obstore("gs", bucket, connection.backend, instead="botocore")
+    by_obstore, reason = choose_obstore("gs", bucket, connection.backend, instead="botocore")
     return GcsStore(bucket, settings, read_by_obstore=by_obstore), reason
 
 
@@ -213,21 +204,3 @@ def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, read_timeou
             f"({', '.join(sorted(options))}).",
             url=where,
         ) from error
-
-
-def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> tuple[bool, str]:
-    """Return whether to read by obstore, and which library is used and why."""
-    if backend is Backend.BOTOCORE:
-        return False, f"{instead} (backend={backend.value!r})"
-    if obstore_reader.is_usable():
-        return True, f"obstore (backend={backend.value!r})"
-    forked = "This process was forked after its parent had used obstore, which then does not work in it"
-    advice = "Pass multiprocessing_context='forkserver' to the DataLoader."
-    if backend is Backend.OBSTORE:
-        raise StorageError(f"{scheme}://{bucket}: {forked}. {advice}", url=f"{scheme}://{bucket}")
-    warnings.warn(
-        f"{forked}: {scheme} is read by {instead}, more slowly. {advice}",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return False, f"{instead} (forked process)"
