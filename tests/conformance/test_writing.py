@@ -67,7 +67,7 @@ def test_an_object_of_several_parts_has_the_bytes_that_were_written(folder: Fold
         getattr(writer, ends)()
     assert folder.names() == ["a"]
     assert hashlib.sha256(folder.get("a")).digest() == hashlib.sha256(data).digest()
-    assert folder.unfinished() == []
+    assert folder.unfinished() == ([] if folder.row.aborts else [folder.prefix + "b"])
     answer = folder.store.read(folder.prefix + "a", UPLOAD_PART_BYTES - 10, UPLOAD_PART_BYTES + 10, None)
     assert answer.whole() == data[UPLOAD_PART_BYTES - 10 : UPLOAD_PART_BYTES + 10]
 

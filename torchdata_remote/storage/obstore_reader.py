@@ -109,10 +109,10 @@ def client_options(read_timeout_s: float, url: str, network: NetworkSettings = E
     return obstore_client_options(url, read_timeout_s, network)
 
 
-def http_reader(origin: str, read_timeout_s: float) -> ObstoreReader:
-    """Make a reader of one HTTP host, such as ``https://host:port``."""
+def http_reader(origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> ObstoreReader:
+    """Make a reader of one HTTP host, such as ``https://host:port``, that sends ``headers`` with each request."""
     # If-Match fails for weak etags.
-    return ObstoreReader(http_store(origin, read_timeout_s), origin + "/", if_match=False)
+    return ObstoreReader(http_store(origin, read_timeout_s, headers), origin + "/", if_match=False)
 
 
 def http_store(origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> ObjectStore:

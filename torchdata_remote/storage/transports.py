@@ -24,18 +24,17 @@ This is ``Backend.AUTOMATIC``. Another backend is used for reading, or is an err
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ..core.chained_urls import without_target
 from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3, join_url
-from ..errors import StorageError, UrlError
-from . import obstore_reader
+from ..errors import UrlError
 from .azure.settings import azure_settings
 from .gcs.settings import gcs_settings
 from .local.store import LocalStore
+from .obstore_choice import choose_obstore
 from .protocol import Store
 from .s3.settings import s3_settings
 
@@ -96,7 +95,7 @@ def _s3(scheme: str, bucket: str, options: StorageOptions, connection: Connectio
         return None
     from .s3.store import S3Store
 
-    by_obstore, reason = _choose_obstore(scheme, bucket, connection.backend, instead="botocore")
+    by_obstore, reason = choose_obstore(scheme, bucket, connection.backend, instead="botocore")
     return S3Store(bucket, settings, read_by_obstore=by_obstore), reason
 
 
@@ -106,7 +105,7 @@ def _google(scheme: str, bucket: str, options: StorageOptions, connection: Conne
         return None
     from .gcs.store import GcsStore
 
-    by_obstore, reason = _choose_obstore(scheme, bucket, connection.backend, instead="botocore")
+    by_obstore, reason = choose_obstore(scheme, bucket, connection.backend, instead="botocore")
     return GcsStore(bucket, settings, read_by_obstore=by_obstore), reason
 
 
@@ -118,17 +117,21 @@ def _azure(scheme: str, bucket: str, options: StorageOptions, connection: Connec
         return None
     from .azure.store import AzureStore
 
-    by_obstore, reason = _choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
+    by_obstore, reason = choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
     return AzureStore(join_url(scheme, bucket, ""), *found, read_by_obstore=by_obstore), reason
 
 
 def _http(scheme: str, host: str, options: StorageOptions, connection: Connection) -> _Made:
-    if options or connection.backend is Backend.BOTOCORE:
+    from .http.headers import http_headers
+
+    headers = None if connection.backend is Backend.BOTOCORE else http_headers(options)
+    if headers is None:
         return None
     from .http_store import HttpStore
 
-    by_obstore, reason = _choose_obstore(scheme, host, connection.backend, instead="urllib3")
-    return HttpStore(scheme, host, connection.read_timeout_s, read_by_obstore=by_obstore), reason
+    by_obstore, reason = choose_obstore(scheme, host, connection.backend, instead="urllib3")
+    store = HttpStore(scheme, host, connection.read_timeout_s, read_by_obstore=by_obstore, headers=headers)
+    return store, reason
 
 
 def _datasets(scheme: str, host: str, options: StorageOptions, connection: Connection) -> _Made:
@@ -136,7 +139,7 @@ def _datasets(scheme: str, host: str, options: StorageOptions, connection: Conne
         return None
     from .dataset_service.store import DatasetsStore
 
-    by_obstore, reason = _choose_obstore(scheme, host, connection.backend, instead="urllib3")
+    by_obstore, reason = choose_obstore(scheme, host, connection.backend, instead="urllib3")
     return DatasetsStore(host, options, connection.read_timeout_s, read_by_obstore=by_obstore), reason
 
 
@@ -173,6 +176,7 @@ _SLOWER = {
     **dict.fromkeys(S3, "s3fs"),
     **dict.fromkeys(GS, "gcsfs"),
     **dict.fromkeys(AZURE, "adlfs"),
+    **dict.fromkeys(HTTP, "fsspec"),
     HUGGING_FACE: "huggingface_hub",
 }
 
@@ -191,21 +195,3 @@ def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, connection:
             f"({', '.join(sorted(options))}).",
             url=where,
         ) from error
-
-
-def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> tuple[bool, str]:
-    """Return whether to read by obstore, and which library is used and why."""
-    if backend is Backend.BOTOCORE:
-        return False, f"{instead} (backend={backend.value!r})"
-    if obstore_reader.is_usable():
-        return True, f"obstore (backend={backend.value!r})"
-    forked = "This process was forked after its parent had used obstore, which then does not work in it"
-    advice = "Pass multiprocessing_context='forkserver' to the DataLoader."
-    if backend is Backend.OBSTORE:
-        raise StorageError(f"{scheme}://{bucket}: {forked}. {advice}", url=f"{scheme}://{bucket}")
-    warnings.warn(
-        f"{forked}: {scheme} is read by {instead}, more slowly. {advice}",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return False, f"{instead} (forked process)"

@@ -290,7 +290,11 @@ def test_a_refused_exchange_names_the_file_and_shows_no_secret(
 ) -> None:
     """Such as that of a user whose login has been revoked."""
     google.status = 400
-    shown = {as_dict: "'token' of storage_options", as_file: "key.json", as_default: "GOOGLE_APPLICATION_CREDENTIALS"}
+    shown: dict[Way, str] = {
+        as_dict: "'token' of storage_options",
+        as_file: "key.json",
+        as_default: "GOOGLE_APPLICATION_CREDENTIALS",
+    }
     store = store_of(google, **way(user(google, monkeypatch), tmp_path, monkeypatch))
     with pytest.raises(
         AccessDeniedError, match=f"no access token: invalid_grant.*Log in again.*{shown[way]}"
@@ -382,3 +386,12 @@ def test_a_token_that_expires_unknown_when_is_kept(google: Google) -> None:
     token = Credentials("raw-secret", expiry=dt.datetime.now() + dt.timedelta(days=1))  # type: ignore[no-untyped-call]
     use(store_of(google, token=token))
     assert google.tokens_sent() == ["Bearer raw-secret"] * 2
+
+
+def test_requests_for_tokens_use_the_proxies_of_all_other_requests(
+    google: Google, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server on this machine is reached past a proxy."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    use(store_of(google, token=service_account(google)))
+    assert google.tokens_sent() == ["Bearer token-1"] * 2

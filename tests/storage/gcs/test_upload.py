@@ -214,7 +214,7 @@ def test_what_a_killed_writer_leaves_is_hidden_and_removed(gcs: GcsServer, step:
     store.remove_leftovers("f/", lambda name: name == "shard-1.tar")
     store.remove_old_leftovers("", time.time() - 3600)
     assert len(gcs.paths(place)) - len(written) + len(unfinished(store)) == 1
-    store.remove_leftovers("f/", lambda name: name == "shard-0.tar")
+    store.remove_leftovers("f/" if overwrite else "f/shard-", lambda name: name == "shard-0.tar")
     assert (gcs.paths(place), unfinished(store)) == (written, [])
 
 

@@ -15,18 +15,29 @@ import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.hub import TOKEN, Hub
-from torchdata_remote import AsyncPrefetch, Backend, ListRemote, RetryPolicy, ShardWriter, stream_files, stream_shards
+from torchdata_remote import (
+    AsyncPrefetch,
+    Backend,
+    ListRemote,
+    Resumable,
+    RetryPolicy,
+    ShardWriter,
+    stream_files,
+    stream_shards,
+)
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import (
     AccessDeniedError,
     EmptyListingError,
     ObjectChangedError,
     ObjectNotFoundError,
+    StateError,
     StorageError,
     TransientStorageError,
     UrlError,
 )
 from torchdata_remote.storage import Connection, FolderStore, RangeNotSatisfiableError, Store, open_store
+from torchdata_remote.testing import write_small_shards
 
 PLACE = "hf://datasets/tests/photos"
 SHARDS = {f"data/train-{number}.tar": bytes([number]) * (50_000 + number) for number in range(4)}
@@ -424,3 +435,28 @@ def test_threads_ask_for_a_commit_once(photos: Hub) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(stat, [*SHARDS, *SHARDS])) == [len(data) for data in SHARDS.values()] * 2
     assert photos.count("hub", "/revision/") == 1
+
+
+def test_a_state_goes_on_after_a_push_if_its_shards_are_the_same(hub: Hub, tmp_path: Path) -> None:
+    """Other shards are refused."""
+    write_small_shards(f"{tmp_path}/", num_shards=3, samples_per_shard=4)
+    repository = hub.repository("tests/shards")
+    repository.commit({path.name: path.read_bytes() for path in tmp_path.glob("*.tar")})
+
+    def chain(**more: Any) -> Resumable:
+        given = options(hub, **more)  # of another process: a store of its own
+        return Resumable(stream_shards("hf://datasets/tests/shards/*.tar", seed=0, storage_options=given))
+
+    whole = [sample["__key__"] for sample in chain()]
+    first = chain()
+    taken = [sample["__key__"] for _, sample in zip(range(5), first, strict=False)]
+    state = first.state_dict()
+    repository.commit({"README.md": b"# Shards"})
+    again = chain(revision="main")
+    again.load_state_dict(state)
+    assert taken + [sample["__key__"] for sample in again] == whole
+    repository.commit({"9.tar": (tmp_path / "000000.tar").read_bytes()})
+    other = chain(revision=repository.branches["main"])
+    other.load_state_dict(state)
+    with pytest.raises(StateError, match="shard"):
+        next(iter(other))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ...errors import AccessDeniedError, UrlError
+from ..network import requests_arguments
 from .settings import ANONYMOUS, DEFAULT, METADATA_SERVER, GcsSettings
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage."
@@ -203,8 +204,16 @@ def _import_google(url: str) -> Any:
 
 
 def make_request(url: str) -> Any:
-    """Make what google-auth sends its requests by."""
+    """Make what google-auth sends its requests by, with the proxies and authorities of all other requests."""
     _import_google(url)
+    import requests
     from google.auth.transport.requests import Request
 
-    return Request()
+    class Session(requests.Session):
+        def request(self, method: Any, url: Any, **options: Any) -> Any:  # type: ignore[override]
+            return super().request(method, url, **{**requests_arguments(str(url)), **options})
+
+    session = Session()
+    session.trust_env = False
+    make: Any = Request  # untyped
+    return make(session)

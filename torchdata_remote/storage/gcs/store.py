@@ -130,10 +130,15 @@ class GcsStore(BucketStore):
             self.request("delete_object", path, Key=path)
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        super().remove_leftovers(prefix, is_ours)
+        def is_of_ours(name: str) -> bool:
+            own = own_name(name)
+            return is_ours(name if own is None else own)
+
         folder, slash, start = prefix.rpartition("/")
         hidden = f"{folder}{slash}.{start}"
-        super().remove_leftovers(hidden, lambda name: is_ours(own_name(name) or ""))
+        super().remove_leftovers(prefix, is_of_ours)
+        if start:
+            super().remove_leftovers(hidden, is_of_ours)
         for page in self._all_pages(hidden, recursive=False):
             for key in EntryTable.of(page.entries).keys:
                 name = own_name(key)

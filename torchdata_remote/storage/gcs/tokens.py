@@ -7,6 +7,7 @@ import logging
 import threading
 from typing import Any, NamedTuple
 
+from ...core.urls import redact_text
 from ...errors import AccessDeniedError, TransientStorageError, UrlError
 from .credentials import Found, load_credentials, make_request
 from .settings import GcsSettings
@@ -155,4 +156,4 @@ def _now() -> dt.datetime:
 
 def _first_line(error: Exception) -> str:
     text = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
-    return text.partition("\n")[0].rstrip(".")
+    return redact_text(text.partition("\n")[0].rstrip("."))
