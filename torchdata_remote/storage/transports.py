@@ -177,7 +177,7 @@ _SLOWER = {
     **dict.fromkeys(GS, "gcsfs"),
     **dict.fromkeys(AZURE, "adlfs"),
     **dict.fromkeys(HTTP, "fsspec"),
-    HUGGING_FACE: "huggingface_hub",
+    HUGGING_FACE: "fsspec",
 }
 
 

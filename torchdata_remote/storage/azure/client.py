@@ -45,8 +45,13 @@ class AzureClient:
         timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=settings.read_timeout_s)
         self._pools = ServerPools(maxsize=1024, timeout=timeout, retries=False)
 
-    def with_renewal(self, operation: Callable[[], T]) -> T:
-        """Call ``operation``. If the store refuses the credentials as expired, get others, and call it once more."""
+    def with_renewal(self, shown: str, operation: Callable[[], T]) -> T:
+        """Call ``operation``. If the store refuses the credentials as expired, get others, and call it once more.
+
+        Args:
+            shown: URL for errors.
+            operation: sends a request.
+        """
         refused = self._credentials.current()
         try:
             try:
@@ -56,7 +61,11 @@ class AzureClient:
                     raise
             return operation()
         except AccessDeniedError as error:
-            error.args = (f"{error} {self._credentials.source}",)
+            message, ended = f"{error} {self._credentials.source}", self._credentials.ended()
+            if ended is not None:
+                message = f"{shown}: the SAS has expired at {ended}. Make a new one. {self._credentials.source}"
+                raise ExpiredCredentialsError(message, url=shown) from None
+            error.args = (message,)
             raise
 
     def call(
@@ -93,7 +102,7 @@ class AzureClient:
                 raise to_package_error(from_urllib3, error, shown) from None
             return response.headers, data
 
-        return self.with_renewal(send)
+        return self.with_renewal(shown, send)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None, shown: str) -> Answer:
         """Read bytes of an object."""
@@ -101,7 +110,7 @@ class AzureClient:
         headers = {**IDENTITY} if wanted is None else {**IDENTITY, "Range": wanted}
         if etag is not None:
             headers["If-Match"] = etag
-        response = self.with_renewal(lambda: self._send("GET", path, shown, {}, headers, None))
+        response = self.with_renewal(shown, lambda: self._send("GET", path, shown, {}, headers, None))
         try:
             received = response.headers
             require_unencoded(received.get("Content-Encoding"), path, shown)

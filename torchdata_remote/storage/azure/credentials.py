@@ -9,6 +9,7 @@ import datetime as dt
 import threading
 import time
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
 from ...errors import AccessDeniedError, RemoteDataError
 from ..errors import to_package_error
@@ -42,6 +43,7 @@ class AzureCredentials:
         self._container, self._settings, self._where = container, settings, where
         self._identity: Any = settings.credential if settings.kind == "object" else None
         self._grant: _Grant | None = None
+        self.renewals = 0  # after the store has refused them
         self._lock = threading.RLock()
 
     def __reduce__(self) -> str:
@@ -58,6 +60,18 @@ class AzureCredentials:
     def are_anonymous(self) -> bool:
         """Whether requests are not authorized at all."""
         return self._settings.kind == "anonymous"
+
+    def ended(self) -> str | None:
+        """When a SAS that was handed over has expired; ``None`` if it has not."""
+        if self._settings.kind != "sas":
+            return None
+        end = parse_qs(self._settings.credential).get("se", [""])[0]
+        try:
+            when = dt.datetime.fromisoformat(end.replace("Z", "+00:00"))
+        except ValueError:
+            return None
+        when = when if when.tzinfo else when.replace(tzinfo=dt.timezone.utc)
+        return end if when.timestamp() < time.time() else None
 
     def current(self) -> _Grant:
         """Return valid credentials.
@@ -81,6 +95,7 @@ class AzureCredentials:
                 return False
             if self._grant is refused:
                 self._grant = None
+                self.renewals += 1
             return True
 
     def for_obstore(self) -> dict[str, Any]:
@@ -138,9 +153,10 @@ class AzureCredentials:
         except Exception as error:
             converted = to_package_error(_keep, error, self._where)
             if isinstance(converted, AccessDeniedError):
+                first_line = str(error).partition("\n")[0]
                 message = (
-                    f"{self._where}: azure-identity found no credentials: {error}. Set AZURE_STORAGE_ACCOUNT_KEY or "
-                    "AZURE_STORAGE_SAS_TOKEN, run `az login`, use a managed identity, or pass "
+                    f"{self._where}: azure-identity found no credentials: {first_line} Set AZURE_STORAGE_ACCOUNT_KEY "
+                    "or AZURE_STORAGE_SAS_TOKEN, run `az login`, use a managed identity, or pass "
                     "storage_options={'anon': True} for a public container."
                 )
                 converted.args = (message,)

@@ -26,13 +26,15 @@ _DENIED = {
     "PublicAccessNotPermitted": "The account allows no anonymous access: credentials are needed instead of anon=True.",
     "AuthorizationPermissionMismatch": "The identity needs a role for data, such as 'Storage Blob Data Contributor', "
     "or the SAS more permissions.",
-    "AuthorizationFailure": "Check the firewall and the network rules of the storage account.",
+    "AuthorizationFailure": "The key or SAS does not allow this, or the firewall of the account refuses this network.",
     "KeyBasedAuthenticationNotPermitted": "The account refuses account keys: use an identity, without 'account_key'.",
     "AccountIsDisabled": "The storage account is disabled.",
     "AuthenticationFailed": "The account key or the SAS is not valid for this account and container.",
     "NoAuthenticationInformation": "The request was not authorized, and the container is not public.",
 }
 _PERMANENT = {
+    "InvalidBlockList": "Another writer has written this object meanwhile, which discards what this one has sent. "
+    "Write it again.",
     "BlobArchived": "The object is in the archive tier, where it cannot be read. Rehydrate it first.",
     "BlobImmutableDueToPolicy": "The object is protected by an immutability policy.",
     "LeaseIdMissing": "Another program holds a lease of the object. Write another name, or end the lease.",
@@ -80,7 +82,9 @@ def from_azure(
     if writing and (code in _EXISTS or (status in (409, 412) and not code)):
         return from_status(412, "", url, writing=True)
     if status in (401, 403) or code in _DENIED:
-        if _EXPIRED.search(details) or code == "InvalidAuthenticationInfo":
+        # 401 is the answer to a token that is not valid; obstore does not show the code of a response without a body
+        refused_token = code == "InvalidAuthenticationInfo" or (status == 401 and not code and not anonymous)
+        if refused_token or _EXPIRED.search(details):
             return ExpiredCredentialsError(f"{message} Renew the credentials, and check this machine's clock.", url=url)
         advice = _DENIED.get(code, "Check the credentials (storage_options or the environment) and their rights.")
         return AccessDeniedError(f"{message} {advice}", url=url)

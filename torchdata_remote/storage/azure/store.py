@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from itertools import islice
 
 from ...errors import ObjectNotFoundError
@@ -46,6 +45,7 @@ class AzureStore:
         self._credentials = AzureCredentials(container, settings, root)
         self._client = AzureClient(container, settings, self._credentials)
         self._lock = threading.RLock()
+        self._obstore: tuple[int, ObstoreReader] | None = None  # it keeps a token until it expires
         self._read = PreferredReader(
             root.rstrip("/"),
             self._read_by_obstore,
@@ -136,13 +136,16 @@ class AzureStore:
 
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         # It asks for credentials first, where their errors are not obstore's
-        return self._client.with_renewal(lambda: self._reader.read(path, start, end, etag))
+        return self._client.with_renewal(self.url(path), lambda: self._reader().read(path, start, end, etag))
 
-    @cached_property
     def _reader(self) -> ObstoreReader:
-        """Made by the first read: a parent that only lists can be forked."""
+        """Made by the first read, since a parent that only lists can be forked; again when a token was refused."""
         with self._lock:
-            return azure_reader(self._container, self._settings, self._credentials, self._root)
+            renewals = self._credentials.renewals
+            if self._obstore is None or self._obstore[0] != renewals:
+                reader = azure_reader(self._container, self._settings, self._credentials, self._root)
+                self._obstore = renewals, reader
+            return self._obstore[1]
 
     def create(self, path: str, *, overwrite: bool) -> AzureWriter:
         return AzureWriter(self, path, overwrite=overwrite)
