@@ -45,6 +45,8 @@ SIDES = {  # name: peer, bucket, store, in flight, fraction of the objects
             ("cat", LOOSE, 128, 2),
             ("gather", LOOSE, 64, 2),
             ("ranges", SHARDS, 16, 2),
+            ("through-loose", LOOSE, 128, 2),
+            ("through-shards", SHARDS, 16, 2),
         )
     },
     **{
@@ -67,19 +69,26 @@ QUICK = (
 def targets() -> tuple[Target, ...]:
     found = []
     for store, peer in (("gs", "gcsfs"), ("az", "adlfs")):
+        for what, in_flight in ((LOOSE, 128), (SHARDS, 16)):
+            same = faster(f"ours-{what}-{in_flight}-{store}", f"{peer}-through-{what}")
+            found.append(Target(f"{what}, {store}, against the same through {peer}", same, 5))
         best = faster(f"ours-loose-128-{store}", f"{peer}-cat", f"{peer}-gather")
         found += [
-            Target(f"loose objects, {store}, against {peer} at its best", best, 5),
+            Target(f"loose objects, {store}, against {peer} at its best", best, None),
             Target(
                 f"loose objects, {store}, against {peer}'s open",
                 faster(f"ours-loose-128-{store}", f"{peer}-open-loose"),
-                5,
+                None,
             ),
             Target(
-                f"shards, {store}, against {peer} at its best", faster(f"ours-shards-16-{store}", f"{peer}-ranges"), 5
+                f"shards, {store}, against {peer} at its best",
+                faster(f"ours-shards-16-{store}", f"{peer}-ranges"),
+                None,
             ),
             Target(
-                f"shards, {store}, against {peer}'s open", faster(f"ours-shards-16-{store}", f"{peer}-open-shards"), 5
+                f"shards, {store}, against {peer}'s open",
+                faster(f"ours-shards-16-{store}", f"{peer}-open-shards"),
+                None,
             ),
             Target(f"loose objects, {store}, against s3", faster(f"ours-loose-128-{store}", "ours-loose-128-s3"), 0.9),
             Target(f"shards, {store}, against s3", faster(f"ours-shards-16-{store}", "ours-shards-16-s3"), 0.9),
@@ -138,7 +147,7 @@ def side(
     expected = samples, sum(sizes)
     if bucket == SHARDS:
         samples, of_samples = samples * shard_samples, of_samples * shard_samples
-        if peer.startswith("ours"):
+        if peer.startswith("ours") or "through" in peer:
             expected = samples, samples * OBJECT_BYTES
         elif peer.endswith("ranges"):
             expected = sum(-(-size // PART_BYTES) for size in sizes), sum(sizes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -22,25 +23,22 @@ NUM_WORKERS = 2
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 
-def ours_loose(job: Job) -> Iterator[int]:
+def ours_loose(job: Job, backend: str = "automatic") -> Iterator[int]:
     """The listing's URLs know sizes and etags."""
-    from torch.utils.data.datapipes.iter import IterableWrapper
-
-    urls = _listed(job, "*.jpg")
-    pipe = IterableWrapper(urls, deepcopy=False).async_prefetch(
-        max_in_flight=job.in_flight, storage_options=job.storage_options
-    )
-    return (len(sample["jpg"]) for sample in pipe.file_reader())
+    return (len(sample["jpg"]) for sample in _streams(job, "*.jpg", backend).file_reader())
 
 
-def ours_shards(job: Job) -> Iterator[int]:
+def ours_shards(job: Job, backend: str = "automatic") -> Iterator[int]:
     """Samples, in the order of the shards."""
+    return (len(sample["jpg"]) for sample in _streams(job, "*.tar", backend).shard_tar_reader())
+
+
+def _streams(job: Job, pattern: str, backend: str) -> Any:
     from torch.utils.data.datapipes.iter import IterableWrapper
 
-    streams = IterableWrapper(_listed(job, "*.tar"), deepcopy=False).async_prefetch(
-        max_in_flight=job.in_flight, storage_options=job.storage_options
+    return IterableWrapper(_listed(job, pattern), deepcopy=False).async_prefetch(
+        max_in_flight=job.in_flight, backend=backend, storage_options=job.storage_options
     )
-    return (len(sample["jpg"]) for sample in streams.shard_tar_reader())
 
 
 def _listed(job: Job, pattern: str) -> list[Any]:
@@ -142,9 +140,14 @@ def opened(job: Job) -> Iterator[int]:
     return chain([next(items)], items)
 
 
+OURS = ("torchdata_remote.datasets", "torchdata_remote.pipes", "obstore", "botocore.session")
+
+
 def peers(name: str, library: str, modules: tuple[str, ...]) -> dict[str, Peer]:
     def peer(what: str, open_: Callable[[Job], Iterator[int]], shown: str) -> tuple[str, Peer]:
-        return f"{name}-{what}", Peer(modules, open_, f"{library} {shown}", library)
+        return f"{name}-{what}", Peer(
+            (*modules, *(OURS if "through" in what else ())), open_, f"{library} {shown}", library
+        )
 
     return dict(
         [
@@ -152,11 +155,12 @@ def peers(name: str, library: str, modules: tuple[str, ...]) -> dict[str, Peer]:
             peer("gather", gather, "_cat_file, asyncio.gather of {}"),
             peer("ranges", gather_ranges, "_cat_file of 8 MiB, gather of {}, not parsed"),
             peer("open", opened, f"open, DataLoader with {NUM_WORKERS} workers"),
+            peer("through-loose", partial(ours_loose, backend="fsspec"), "through torchdata_remote, {} in flight"),
+            peer("through-shards", partial(ours_shards, backend="fsspec"), "through torchdata_remote, {} in flight"),
         ]
     )
 
 
-OURS = ("torchdata_remote.datasets", "torchdata_remote.pipes", "obstore", "botocore.session")
 PEERS = {
     **{
         f"ours-{what}-{store}": Peer(OURS, read, f"torchdata_remote from {shown}, {{}} in flight", "torchdata_remote")

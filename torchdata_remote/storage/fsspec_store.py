@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,10 +16,11 @@ from ..core.urls import HTTP, LOCAL, S3, join_url
 from ..errors import AccessDeniedError, ObjectNotFoundError, UrlError
 from .error_tables import from_os, unknown_scheme
 from .errors import from_status, translate_errors
+from .fsspec_info import entry_of
 from .http.content_encoding import with_encoding_check
 from .multipart import SLOW_BYTES_PER_S
 from .network_errors import mark_host_known
-from .protocol import Answer, Entry, Page, normalized_etag, single_chunk
+from .protocol import Answer, Entry, Page, single_chunk
 from .s3.credential_source import source_of_options
 from .s3.settings import options_for_s3fs
 from .serial_filesystem import Filesystem, list_files, repeat_if_changed, with_timeout
@@ -32,7 +32,6 @@ fsspec.register_implementation(
 )
 _ONE_REQUEST: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": 1}}
 # Each filesystem has its own name for it
-_MODIFIED = ("modified", "LastModified", "last_modified", "mtime", "updated", "created")
 _PLAIN, _WEBDAV, _IN_URLS = {"memory", "ftp", "sftp", "ssh"}, {"webdav", "dav"}, frozenset("%#?;")
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "hf", *HTTP}
 
@@ -128,21 +127,7 @@ class FsspecStore:
             return [self._entry(info) for info in found.values() if info.get("type", "file") == "file"]
 
     def _entry(self, info: dict[str, Any]) -> Entry:
-        name = str(info["name"])
-        path = name[len(self._root) :] if name.startswith(self._root) else name
-        size = info.get("size")
-        etag = info.get("ETag", info.get("etag"))
-        modified = next((info[name] for name in _MODIFIED if isinstance(info.get(name), dt.datetime | float)), None)
-        if isinstance(modified, dt.datetime):
-            modified = modified.timestamp()
-        if self._scheme in S3 and modified is not None:
-            modified = float(int(modified))  # without fractions, as in HEAD
-        return Entry(
-            path,
-            None if size is None else int(size),
-            normalized_etag(etag) if self._scheme in S3 else etag if etag and isinstance(etag, str) else None,
-            modified,
-        )
+        return entry_of(info, self._scheme, self._root)
 
     def find(self, path: str) -> Entry | None:
         try:
