@@ -19,9 +19,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from slow_store import SlowStore
 
@@ -35,7 +36,10 @@ class PeerMissingError(RuntimeError):
 
 @dataclass(frozen=True)
 class Job:
-    """What a peer reads: ``names`` are the keys in ``bucket``, of ``sizes`` bytes."""
+    """What a peer reads: ``names`` are the keys in ``bucket``, of ``sizes`` bytes.
+
+    The store is that of the environment, unless there are options for ours. ``missing`` is why it cannot be read.
+    """
 
     endpoint_url: str
     bucket: str
@@ -44,10 +48,13 @@ class Job:
     num_samples: int
     sample_bytes: int  # of all samples together; objects hold more where they are tar
     in_flight: int = 0
+    scheme: str = "s3"
+    storage_options: dict[str, Any] = field(default_factory=dict)
+    missing: str = ""
 
     @property
     def urls(self) -> list[str]:
-        return [f"s3://{self.bucket}/{name}" for name in self.names]
+        return [f"{self.scheme}://{self.bucket}/{name}" for name in self.names]
 
 
 @dataclass(frozen=True)
@@ -125,6 +132,8 @@ def measure(peer: Peer, job: Job) -> Reading:
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew (Linux)
     idle_bytes = status_bytes("VmRSS")
+    if job.missing:
+        raise ModuleNotFoundError(job.missing)
     sizes = peer.open(job)
     cpu_s, start, first_s, samples, num_bytes = cpu_seconds(), time.perf_counter(), 0.0, 0, 0
     for size in sizes:

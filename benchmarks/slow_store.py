@@ -15,9 +15,16 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from tests.servers.slow_store import SlowStore, StoreNotInstalledError, nginx_path, slow_store
+from tests.servers.slow_store import (
+    SlowStore,
+    StoreNotInstalledError,
+    free_port,
+    nginx_path,
+    slow_store,
+    takes_connections,
+)
 
-__all__ = ["SlowStore", "StoreNotInstalledError", "nginx_path", "slow_store"]
+__all__ = ["SlowStore", "StoreNotInstalledError", "free_port", "nginx_path", "slow_store", "takes_connections"]
 
 
 def main() -> int:

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.servers.azurite import AzuritePlace, azurite_server
+from tests.servers.foreign_s3 import juicefs_server, rclone_server, s3rver_server
+from tests.servers.gcs import GcsServer, gcs_is_installed, gcs_server
 from tests.servers.s3 import S3Server, ceph_is_installed, ceph_server, moto_server, temporary_folder
 from tests.support.shard_places import Place, memory_place
 
@@ -27,8 +30,20 @@ settings.load_profile("default")
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:5")
 
 # Marked as ``system``, which a developer's fast run leaves out: what starts servers, frameworks or many processes.
-SYSTEM_FIXTURES = {"moto", "ceph", "s3", "start_method", "proxy", "recorder"}
-SYSTEM_FOLDERS = ("integration", "trainers", "repository", "service", "sharding/workers")
+SYSTEM_FIXTURES = {
+    "azurite",
+    "ceph",
+    "gcs",
+    "moto",
+    "recorder",
+    "juicefs",
+    "rclone",
+    "s3rver",
+    "s3",
+    "start_method",
+    "proxy",
+}
+SYSTEM_FOLDERS = ("conformance", "integration", "trainers", "repository", "service", "sharding/workers")
 SYSTEM_MODULES = (
     "cli/test_cli.py",
     "cli/test_ls.py",
@@ -91,11 +106,17 @@ multiprocessing.set_forkserver_preload(
 def _no_credentials_from_outside() -> Iterator[None]:
     """Hide the AWS environment and credential files of the machine from the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_") or name in ("RANK", "WORLD_SIZE")]:
-            patch.delenv(name)
+        for name in list(os.environ):
+            if name.startswith(("AWS_", "AZURE_", "GOOGLE_", "GCE_METADATA_", "STORAGE_EMULATOR_")) or name in (
+                "RANK",
+                "WORLD_SIZE",
+            ):
+                patch.delenv(name)
         patch.setenv("AWS_CONFIG_FILE", "/nonexistent/config")
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent/credentials")
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("CLOUDSDK_CONFIG", "/nonexistent/gcloud")
+        patch.setenv("NO_GCE_CHECK", "true")
         yield
 
 
@@ -110,6 +131,38 @@ def ceph() -> Iterator[S3Server]:
     if not ceph_is_installed():
         pytest.skip("Ceph is not installed: apt-get install radosgw ceph-mon ceph-osd")
     with temporary_folder() as folder, ceph_server(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[AzuritePlace]:
+    with temporary_folder() as folder, azurite_server(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[GcsServer]:
+    if not gcs_is_installed():
+        pytest.skip("fake-gcs-server is not installed, or has no program for this machine")
+    with temporary_folder() as folder, gcs_server(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def juicefs() -> Iterator[S3Server]:
+    with temporary_folder() as folder, juicefs_server(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rclone() -> Iterator[S3Server]:
+    with temporary_folder() as folder, rclone_server(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3rver() -> Iterator[S3Server]:
+    with temporary_folder() as folder, s3rver_server(folder) as server:
         yield server
 
 

@@ -11,7 +11,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchdata_remote.core.checksums import BLOCK_BYTES, Checksums
-from torchdata_remote.core.urls import RemoteUrl, join_url, object_path, redact, split_sample_range, split_url
+from torchdata_remote.core.urls import (
+    RemoteUrl,
+    join_url,
+    object_path,
+    redact,
+    redact_text,
+    split_sample_range,
+    split_url,
+)
 from torchdata_remote.errors import UrlError
 
 PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
@@ -58,8 +66,11 @@ def test_a_bare_local_path_becomes_a_file_url(tmp_path: Path, monkeypatch: pytes
         ("s3://", "no bucket"),
         ("file://data/a", "absolute"),
         ("", "neither a URL"),
-        ("simplecache::s3://b/a", "neither a URL"),
-        ("zip://a::s3://b/a", "chained"),
+        ("simplecache::s3://b/a", "Pass 's3://b/a'."),
+        ("s3://arn:aws:s3:eu-west-1:12:accesspoint/mine/a", "no ARN of an access point"),
+        ("abfss://me:pw@account.dfs.core.windows.net/a", "credentials"),
+        ("github://org:repo@v1/data/a", "https://raw.githubusercontent.com/ORG/REPOSITORY/REVISION/PATH"),
+        ("hf://hf_token@datasets/org/name/a", "credentials"),
         ("s3://b/a\0b", "NUL"),
         ("a\0b", "neither a URL"),
         ("s3://key:pw@b/a", "credentials"),
@@ -77,6 +88,48 @@ def test_a_url_that_nobody_can_read_is_refused(url: str, says: str) -> None:
     """The error says what is wrong with it."""
     with pytest.raises(UrlError, match=re.escape(says)):
         split_url(url)
+
+
+@pytest.mark.parametrize(
+    "bucket",
+    [
+        "arn:aws:s3:eu-west-1:123456789012:accesspoint/mine",
+        "arn:aws:s3:eu-west-1:123456789012:accesspoint:mine",
+        "arn:aws-cn:s3:cn-north-1:123456789012:accesspoint/mine",
+        "arn:aws:s3::123456789012:accesspoint/mfzwi23gnjvgw.mrap",
+        "arn:aws:s3-object-lambda:eu-west-1:123456789012:accesspoint/mine",
+        "arn:aws:s3-outposts:eu-west-1:123456789012:outpost/op-1/accesspoint/mine",
+    ],
+)
+@given(path=PATHS)
+@example(path="a::s3://b@c/d")
+def test_an_access_point_is_a_bucket(bucket: str, path: str) -> None:
+    """Its ARN may have a slash, and no region; the rest is the key."""
+    assert split_url(join_url("s3", bucket, path)) == ("s3", bucket, path)
+    assert split_url(f"s3://{bucket}") == ("s3", bucket, "")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "abfss://photos@account.dfs.core.windows.net/a@b",
+        "abfs://photos@account.dfs.core.windows.net/a",
+        "az://photos@account.blob.core.windows.net/a",
+        "hf://datasets/org/name@v1.0/a",
+        "hf://gpt2@main/a",
+    ],
+)
+def test_a_name_before_an_at_is_not_taken_for_a_credential(url: str) -> None:
+    """A container before its account, and a repository before its revision, are kept and shown."""
+    scheme, bucket, path = split_url(url)
+    assert join_url(scheme, bucket, path) == redact(url) == url
+    assert redact_text(f"cannot read '{url}' now") == f"cannot read '{url}' now"
+    assert redact_text(f"{scheme}://me:SECRET@host") == f"{scheme}://host"
+
+
+@pytest.mark.parametrize("url", ["http://[::1]:80/a", "datasets://[::1]:80/d/a", "s3://b/a::s3://c", "memory://a::b"])
+def test_two_colons_in_an_address_or_a_name_are_no_chain(url: str) -> None:
+    assert join_url(*split_url(url)) == url
 
 
 @pytest.mark.parametrize("wrong", [None, 3, b"s3://b/a", Path("a")])

@@ -1,4 +1,7 @@
-"""A store with many faults: samples are neither lost nor repeated nor altered, and no error is raised."""
+"""Faults of all kinds at once: samples are neither lost nor repeated nor altered, and no error is raised.
+
+Storms of a busy store are in ``tests/conformance``, for each store.
+"""
 
 from __future__ import annotations
 
@@ -91,8 +94,6 @@ def read_by(broken: FaultyS3, store: FaultyStore, folder: str, **options: Any) -
 @pytest.mark.parametrize(
     ("storm", "options"),
     [
-        ("busy 20 %", {"backend": "botocore"}),
-        ("busy 50 %", {"in_order": False}),
         ("treacherous", {"backend": "obstore"}),
         ("treacherous", {"backend": "botocore", "in_order": False}),
     ],
@@ -117,22 +118,6 @@ def test_the_cache_is_correct_after_a_storm(shards: tuple[S3Server, str, tuple[i
         cached = pipe.async_prefetch(storage_options=broken.storage_options, **options).shard_tar_reader()
         assert digest_of(cached) == expected
         assert len(store.requests) == num_requests
-
-
-def test_listings_are_complete_through_a_storm(moto: S3Server) -> None:
-    """A listing of several pages through a storm is the whole listing, in order."""
-    bucket, client = moto.new_bucket(), moto.client()
-    keys = [f"{number:04d}" for number in range(1_100)]
-    for key in keys:
-        client.put_object(Bucket=bucket, Key=key, Body=b"")
-    faults = Faults(slow_down=0.3, reset=0.2, cut_body=0.1, listings=True)
-    with faulty(moto, faults, seed=1) as (broken, store):
-        for _ in range(2):
-            urls = IterableWrapper([f"s3://{bucket}/"]).list_remote(
-                retry=PATIENT, storage_options=broken.storage_options
-            )
-            assert [url.rpartition("/")[2] for url in urls] == keys
-        assert store.counts["slow_down"] + store.counts["reset"] + store.counts["cut_body"] > 0
 
 
 @pytest.mark.slow

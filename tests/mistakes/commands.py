@@ -70,8 +70,8 @@ TABLE = {
             'run("ls", "s4://photos/")',
             CommandLineError,
             (
-                "torchdata-remote: s4://photos: no transport for the scheme 's4'. Known are s3, http, https, "
-                "datasets, file, memory, local paths, and the protocols for which fsspec has a package."
+                "torchdata-remote: s4://photos: no transport for the scheme 's4'. Known are s3, ... "
+                "file, memory, local paths, and the protocols for which fsspec has a package."
             ),
         ),
     ],

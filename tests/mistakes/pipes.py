@@ -2143,7 +2143,7 @@ TABLE = {
             'list(tdr.stream_shards("s4://photos/"))',
             UrlError,
             (
-                "s4://photos: no transport for the scheme 's4'. Known are s3, http, https, datasets, file, "
+                "s4://photos: no transport for the scheme 's4'. Known are s3, ... file, "
                 "memory, local paths, and the protocols for which fsspec has a package."
             ),
         ),

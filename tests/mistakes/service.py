@@ -265,7 +265,8 @@ TABLE = {
             (
                 "FaultyStore.script: no faults ['hang']; there are slow_down, internal_error, reset, "
                 "early_end, reset_in_body, cut_body, cut_without_length, short_range, ignored_range, "
-                "shifted_range, other_answer, doubled, stall, stall_in_body, trickle, changed, flipped_bit."
+                "shifted_range, other_answer, doubled, stall, stall_in_body, trickle, changed, "
+                "flipped_bit, too_many_requests."
             ),
         ),
         Mistake(

@@ -163,8 +163,8 @@ TABLE = {
             'list(tdr.stream_shards("htps://host/train/"))',
             UrlError,
             (
-                "htps://host: no transport for the scheme 'htps'; did you mean 'https'? Known are s3, http, "
-                "https, datasets, file, memory, local paths, and the protocols for which fsspec has a package."
+                "htps://host: no transport for the scheme 'htps'; did you mean 'https'? Known are s3, ... "
+                "file, memory, local paths, and the protocols for which fsspec has a package."
             ),
         ),
         Mistake(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -62,6 +63,20 @@ def test_bench_comparison_runs_and_prints_its_table(benchmark: str) -> None:
     for side in ("torchdata_remote, 32 in flight", "ceiling: obstore in 32 threads"):
         assert re.search(rf"^{side}.* [\d,]+ \([\d,]+ to [\d,]+\) .*[1-9]", printed, re.MULTILINE), printed
     assert "target at least 0.85" in printed
+
+
+@pytest.mark.usefixtures("_needs_nginx")
+def test_bench_stores_runs_and_prints_its_table() -> None:
+    """S3 is read plainly, and through TLS and a proxy, if there is one."""
+    sides = ("ours-shards-16-s3", "ours-loose-8-s3", "ours-loose-8-company")
+    printed = printed_by("bench_stores.py", "--quick", "--peers", *sides)
+    for side in ("s3, 16 in flight", "s3, 8 in flight"):
+        assert re.search(rf"^torchdata_remote from {side}.* [\d,]+ \([\d,]+ to [\d,]+\) .*[1-9]", printed, re.M), (
+            printed
+        )
+    ratio = re.search(r"^s3 with CA, proxy, SSE-C and requester pays, .* 8 in flight.*: (.*);", printed, re.M)
+    assert ratio is not None
+    assert (ratio[1] == "not measured") == (shutil.which("tinyproxy") is None), printed
 
 
 @pytest.mark.slow

@@ -103,9 +103,12 @@ def answers(url: str) -> bool:
 
 
 @contextmanager
-def process(*command: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def process(*command: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process while the block runs."""
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as running:
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment) as running,
+    ):
         try:
             yield running
         finally:

@@ -1,7 +1,8 @@
-"""An S3-like store on this machine with a fixed answer time and a fixed bandwidth per connection: nginx and some Lua.
+"""A store on this machine with a fixed answer time and a fixed bandwidth per connection: nginx and some Lua.
 
-It serves a folder as ``/bucket/key``, answers ListObjectsV2 in pages of 1,000 keys as S3 does, and counts requests, so
-that what a client sent is measured where it arrives. ETags and ranges are nginx's own. It only reads.
+It serves a folder as S3 does, as both APIs of Google Cloud Storage do, and as Azure does, lists it in pages of 1,000
+keys (Azure: 5,000), and counts requests, so that what a client sent is measured where it arrives. ETags and ranges are
+nginx's own. It only reads, and takes any credentials.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+
+from tests.servers.slow_store_scripts import SCRIPTS
 
 START_S = 20.0
 MODULES = Path("/usr/lib/nginx/modules")
@@ -41,12 +44,17 @@ http {{
   lua_shared_dict requests 1m;
   init_by_lua_file {work}/load.lua;
   server {{
-    listen 127.0.0.1:{port} backlog=4096; root {root};
+    listen 127.0.0.1:{port} backlog=4096; {tls} root {root};
     location = /__requests {{ content_by_lua_file {work}/requests.lua; }}
-    location ~ ^/[^/]+/?$ {{
-      access_by_lua_block {{ ngx.shared.requests:incr("list", 1, 0) ngx.sleep({latency_s}) }}
-      content_by_lua_file {work}/list.lua;
+    location ~ ^/storage/v1/b/[^/]+/o/?$ {{ {listed} content_by_lua_file {work}/list_json.lua; }}
+    location ~ ^/(?:download/)?storage/v1/b/([^/]+)/o/(.+)$ {{
+      access_by_lua_file {work}/object_json.lua; alias {root}/$1/$2; {bandwidth}
     }}
+    location ~ ^/{account}/[^/]+/?$ {{ {listed} content_by_lua_file {work}/list_azure.lua; }}
+    location ~ ^/{account}/([^/]+)/(.+)$ {{
+      access_by_lua_file {work}/object_azure.lua; alias {root}/$1/$2; {bandwidth}
+    }}
+    location ~ ^/[^/]+/?$ {{ {listed} content_by_lua_file {work}/list.lua; }}
     location / {{
       access_by_lua_block {{ ngx.shared.requests:incr("object", 1, 0) ngx.sleep({latency_s}) }}
       {bandwidth}
@@ -54,72 +62,9 @@ http {{
   }}
 }}
 """
-
-LOAD = """
-local buckets = {}
-for line in io.lines("WORK/index") do
-  local bucket, key, size, etag, modified = line:match("^(%S+) (%S+) (%S+) (%S+) (%S+)$")
-  buckets[bucket] = buckets[bucket] or {}
-  table.insert(buckets[bucket], {key = key, size = size, etag = etag, modified = modified})
-end
-package.loaded.buckets = buckets
-"""
-
-REQUESTS = """
-if ngx.req.get_method() == "DELETE" then ngx.shared.requests:flush_all() end
-local function count(kind) return ngx.shared.requests:get(kind) or 0 end
-ngx.say(string.format('{"object": %d, "list": %d}', count("object"), count("list")))
-"""
-
-LIST = """
-local name = ngx.var.uri:match("^/([^/]+)")
-local bucket, args = package.loaded.buckets[name], ngx.req.get_uri_args()
-ngx.header.content_type = "application/xml"
-if not bucket then
-  ngx.status = 404
-  ngx.say("<Error><Code>NoSuchBucket</Code><Message>There is no such bucket</Message></Error>")
-  return
-end
-local function text(value) return type(value) == "string" and value or "" end
-local prefix, delimiter, after = text(args.prefix), text(args.delimiter), text(args["start-after"])
-local limit = math.min(tonumber(args["max-keys"]) or 1000, 1000)
-local out, count, next_index = {}, 0, nil
-local function first_index(from, is_before)  -- of the first key that is not before
-  local low, high = from, #bucket + 1
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if is_before(bucket[middle].key) then low = middle + 1 else high = middle end
-  end
-  return low
-end
-local i = tonumber(args["continuation-token"])
-  or first_index(1, function(key) return key < prefix or (after ~= "" and key <= after) end)
-while i <= #bucket do
-  local entry = bucket[i]
-  if entry.key:sub(1, #prefix) ~= prefix then break end
-  if count == limit then next_index = i break end
-  count = count + 1
-  local at = delimiter ~= "" and entry.key:find(delimiter, #prefix + 1, true)
-  if at then
-    local folder = entry.key:sub(1, at + #delimiter - 1)
-    out[count] = "<CommonPrefixes><Prefix>" .. folder .. "</Prefix></CommonPrefixes>"
-    i = first_index(i, function(key) return key:sub(1, #folder) <= folder end)
-  else
-    out[count] = "<Contents><Key>" .. entry.key .. "</Key><LastModified>" .. entry.modified
-      .. "</LastModified><ETag>&quot;" .. entry.etag .. "&quot;</ETag><Size>"
-      .. entry.size .. "</Size><StorageClass>STANDARD</StorageClass></Contents>"
-    i = i + 1
-  end
-end
-ngx.print(
-  '<?xml version="1.0" encoding="UTF-8"?>',
-  '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">',
-  "<Name>", name, "</Name><Prefix>", prefix, "</Prefix><KeyCount>", count, "</KeyCount><MaxKeys>", limit, "</MaxKeys>",
-  "<IsTruncated>", tostring(next_index ~= nil), "</IsTruncated>",
-  next_index and "<NextContinuationToken>" .. next_index .. "</NextContinuationToken>" or "",
-  table.concat(out), "</ListBucketResult>"
-)
-"""
+LISTED = 'access_by_lua_block {{ ngx.shared.requests:incr("list", 1, 0) ngx.sleep({latency_s}) }}'
+TLS = "listen 127.0.0.1:{port} ssl backlog=4096; ssl_certificate {certificate}; ssl_certificate_key {certificate};"
+AZURE_ACCOUNT = "devstoreaccount1"
 
 
 class StoreNotInstalledError(RuntimeError):
@@ -128,9 +73,22 @@ class StoreNotInstalledError(RuntimeError):
 
 @dataclass(frozen=True)
 class SlowStore:
-    """A running store."""
+    """A running store; ``https_url`` is its address by TLS, if it was given a certificate."""
 
     endpoint_url: str
+    https_url: str = ""
+
+    @property
+    def gs_options(self) -> dict[str, str]:
+        """Options for ``gs://``, as gcsfs names them."""
+        return {"token": "anon", "endpoint_url": self.endpoint_url}
+
+    @property
+    def az_options(self) -> dict[str, str]:
+        """Options for ``az://``, as adlfs names them; the key is a dummy."""
+        blobs, key = f"{self.endpoint_url}/{AZURE_ACCOUNT}", "bm90aGluZw=="
+        account = f"AccountName={AZURE_ACCOUNT};AccountKey={key}"
+        return {"connection_string": f"DefaultEndpointsProtocol=http;{account};BlobEndpoint={blobs};"}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -169,6 +127,7 @@ def slow_store(
     latency_s: float = 0.020,
     connection_bytes_per_s: int | None = None,
     listed: Iterable[str] | None = None,
+    certificate: Path | None = None,
 ) -> Iterator[SlowStore]:
     """Serve a folder until the block ends.
 
@@ -178,6 +137,7 @@ def slow_store(
         connection_bytes_per_s: bandwidth of one connection; ``None`` leaves it to the machine.
         listed: names (``bucket/key``) that are listed instead, sorted, and that cannot be read: a million of them are
             in memory within seconds.
+        certificate: a file in PEM with the key and the certificates of 127.0.0.1, to serve it by TLS too.
 
     Raises:
         StoreNotInstalledError: without nginx or its Lua module.
@@ -186,9 +146,11 @@ def slow_store(
     with tempfile.TemporaryDirectory(prefix="slow-store-") as temporary:
         work, port = Path(temporary), free_port()
         (work / "index").write_text("".join(index_lines(folder) if listed is None else listed_lines(listed)))
-        for name, script in (("load", LOAD), ("requests", REQUESTS), ("list", LIST)):
-            (work / f"{name}.lua").write_text(script.replace("WORK", str(work)))
+        for name, script in SCRIPTS.items():
+            (work / f"{name}.lua").write_text(script.replace("WORK", str(work)).replace("LATENCY", str(latency_s)))
         rate = connection_bytes_per_s
+        tls_port = None if certificate is None else free_port()
+        tls = "" if certificate is None else TLS.format(port=tls_port, certificate=certificate)
         pace = f"limit_rate {rate}; sendfile_max_chunk {int(rate * PACE_S)};" if rate else ""
         (work / "nginx.conf").write_text(
             CONFIG.format(
@@ -198,6 +160,9 @@ def slow_store(
                 work=work,
                 port=port,
                 root=folder.resolve(),
+                tls=tls,
+                account=AZURE_ACCOUNT,
+                listed=LISTED.format(latency_s=latency_s),
                 latency_s=latency_s,
                 bandwidth=pace,
             )
@@ -206,7 +171,8 @@ def slow_store(
         with subprocess.Popen(command) as running:
             try:
                 wait_for(port, running, work / "error.log")
-                yield SlowStore(f"http://127.0.0.1:{port}")
+                https_url = "" if tls_port is None else f"https://127.0.0.1:{tls_port}"
+                yield SlowStore(f"http://127.0.0.1:{port}", https_url)
             finally:
                 running.terminate()
 

@@ -1,29 +1,25 @@
-"""Stores that fsspec reaches, by the example of ``memory://``."""
+"""Stores that fsspec reaches, by the example of ``memory://``, beyond what ``tests/conformance`` shows."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.read_once import read_once
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import (
     AccessDeniedError,
     ObjectChangedError,
-    ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.storage import RangeNotSatisfiableError, Store, open_store
+from torchdata_remote.storage import Store, open_store
 from torchdata_remote.storage.fsspec_store import FsspecStore
 
 
@@ -35,85 +31,6 @@ def write(store: Store, path: str, data: bytes, *, overwrite: bool = False) -> N
     writer = store.create(path, overwrite=overwrite)
     writer.write(data)
     writer.commit()
-
-
-@given(data=st.binary(max_size=300), start=st.integers(0, 300), length=st.integers(1, 310))
-def test_a_range_is_a_slice(data: bytes, start: int, length: int) -> None:
-    """A range behind the end is an error."""
-    store, path = opened(f"memory://{uuid.uuid4().hex}/a")
-    write(store, path, data)
-    assert store.find(path) == store.stat(path)
-    assert store.stat(path).size == len(data)
-    if start and start >= len(data):
-        with pytest.raises(RangeNotSatisfiableError):
-            store.read(path, start, start + length, None)
-    else:
-        answer = store.read(path, start, start + length, None)
-        assert (answer.whole(), answer.total_bytes) == (data[start : start + length], len(data))
-    assert store.read(path, 0, None, None).whole() == data
-    store.delete(path)
-    assert store.find(path) is None
-    store.delete(path)
-
-
-@pytest.mark.parametrize("name", ["a b", "%20", "a#b", "a?b", "a+b", "å", "a[1]", "{1,2}", "*"])
-def test_unusual_names_are_taken_literally(memory_folder: str, name: str) -> None:
-    store, path = opened(f"{memory_folder}/{name}")
-    write(store, path, b"12")
-    assert store.read(path, 0, None, None).whole() == b"12"
-    [entry] = store.list_page(path[: path.rindex("/") + 1], recursive=True, token=None).entries
-    assert (entry.path, entry.size) == (path, 2)
-
-
-def test_missing_objects_and_folders_are_errors_that_name_the_url(memory_folder: str) -> None:
-    """They are FileNotFoundErrors."""
-    store, path = opened(f"{memory_folder}/folder/a")
-    write(store, path, b"1")
-    for url in (f"{memory_folder}/none", f"{memory_folder}/folder"):
-        _, missing = opened(url)
-        with pytest.raises(ObjectNotFoundError, match=url):
-            store.stat(missing)
-        with pytest.raises(ObjectNotFoundError, match=url):
-            store.read(missing, 0, 1, None)
-        assert store.find(missing) is None
-
-
-def test_an_existing_object_is_kept_without_overwrite(memory_folder: str) -> None:
-    store, path = opened(f"{memory_folder}/a")
-    write(store, path, b"first")
-    with pytest.raises(ObjectExistsError, match=f"{memory_folder}/a exists already"):
-        write(store, path, b"second")
-    assert store.read(path, 0, None, None).whole() == b"first"
-    write(store, path, b"third", overwrite=True)
-    assert store.read(path, 0, None, None).whole() == b"third"
-
-
-def test_an_object_is_invisible_before_commit(memory_folder: str) -> None:
-    """An aborted object never becomes visible."""
-    store, path = opened(f"{memory_folder}/a")
-    writer = store.create(path, overwrite=False)
-    writer.write(b"1")
-    assert store.find(path) is None
-    writer.abort()
-    assert store.find(path) is None
-
-
-def test_a_listing_has_sizes_and_may_be_recursive(memory_folder: str) -> None:
-    """A missing folder has no entries."""
-    store, folder = opened(f"{memory_folder}/")
-    for name in ("b", "a", "sub/c", "sub/deep/d"):
-        write(store, folder + name, b"1" * len(name))
-    deep = store.list_page(folder, recursive=True, token=None)
-    assert sorted((entry.path.removeprefix(folder), entry.size) for entry in deep.entries) == [
-        ("a", 1),
-        ("b", 1),
-        ("sub/c", 5),
-        ("sub/deep/d", 10),
-    ]
-    assert deep.next_token is None
-    flat = store.list_page(folder, recursive=False, token=None)
-    assert sorted(entry.path.removeprefix(folder) for entry in flat.entries) == ["a", "b"]
-    assert store.list_page(folder + "none/", recursive=True, token=None).entries == []
 
 
 class PickyFileSystem(MemoryFileSystem):  # type: ignore[misc]

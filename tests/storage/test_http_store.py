@@ -29,9 +29,12 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
+from torchdata_remote.fetch.listing.lookups import MAX_AHEAD_BY_HEAD
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.fetch.streams import stream_objects
 from torchdata_remote.storage import RangeNotSatisfiableError, Store, open_store
+from torchdata_remote.storage.http.headers import http_headers
+from torchdata_remote.storage.http_store import HttpStore
 from torchdata_remote.testing import write_small_shards
 
 ONE_ATTEMPT = RetryPolicy(max_attempts=1)
@@ -46,7 +49,13 @@ class Site(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.honours_ranges = honours_ranges
         self.chunked = False
-        self.refuses_head = False
+        self.refuses_head = 0  # the status of its answers
+        self.retry_after = ""
+        self.headers: list[tuple[str, dict[str, str]]] = []
+        self.waiting: set[str] = set()  # paths whose requests wait for each other
+        self.together = threading.Barrier(32)
+        self.now_together = self.most_together = 0
+        self.counting = threading.RLock()
         self.cuts_bodies = False
         self.etags: dict[str, str] = {}
         self.objects: dict[str, bytes] = {}
@@ -72,10 +81,24 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self, with_body: bool = True) -> None:
         site = self.server
         site.requests.append((self.command, self.path))
+        site.headers.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+        with site.counting:
+            site.now_together += 1
+            site.most_together = max(site.most_together, site.now_together)
+        if self.path in site.waiting:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                site.together.wait(20)
+        try:
+            self._serve(site, with_body)
+        finally:
+            with site.counting:
+                site.now_together -= 1
+
+    def _serve(self, site: Site, with_body: bool) -> None:
         if self.path in site.redirects:
             self._answer(302, b"", with_body, Location=site.redirects[self.path])
         elif self.path in site.statuses or (not with_body and site.refuses_head):
-            self._answer(site.statuses.get(self.path, 405), b"sorry", with_body)
+            self._answer(site.statuses.get(self.path, site.refuses_head), b"sorry", with_body)
         elif self.path not in site.objects:
             self._answer(404, b"not here", with_body)
         else:
@@ -101,6 +124,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, data: bytes, with_body: bool, **headers: str) -> None:
         self.send_response(status)
+        if self.server.retry_after:
+            self.send_header("Retry-After", self.server.retry_after)
         for name, value in headers.items():
             self.send_header(name, value)
         if self.server.chunked and status == 200:
@@ -309,7 +334,7 @@ def test_a_pattern_is_matched_without_the_query(site: Site) -> None:
 
 def test_a_server_that_refuses_head_is_listed_and_read(with_ranges: Site) -> None:
     """Or whose signed URL is for GET only."""
-    with_ranges.refuses_head = True
+    with_ranges.refuses_head = 405
     for path in ("/a.tar", "/b.tar?sig=1"):
         with_ranges.objects[path] = b"12345"
         urls = list(ListRemote(IterableWrapper([with_ranges.url + path])))
@@ -394,3 +419,102 @@ def test_queries_are_not_in_tracebacks() -> None:
         with pytest.raises(StorageError) as caught:
             stream.read()
         assert "canary" not in "".join(traceback.format_exception(caught.value))
+
+
+def served(site: Site, path: str) -> list[dict[str, str]]:
+    """Headers of the requests of a path, with lower-case names."""
+    return [headers for target, headers in site.headers if target == path]
+
+
+@pytest.mark.parametrize("query", ["", "?x=1"])
+@pytest.mark.parametrize("name", ["Authorization", "Private-Token"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_headers_are_sent_and_stay_at_their_host(
+    with_ranges: Site, without_ranges: Site, query: str, name: str, nested: bool
+) -> None:
+    """By each transport, after redirects within the host, and not to another one."""
+    given = {name: "secret-canary", "User-Agent": "tests"}
+    options = StorageOptions({"client_kwargs": {"headers": given}} if nested else {"headers": given})
+    with_ranges.objects["/a.bin" + query] = without_ranges.objects["/b.bin"] = b"0123456789"
+    with_ranges.redirects["/moved.bin" + query] = with_ranges.url + "/a.bin" + query
+    with_ranges.redirects["/away.bin" + query] = without_ranges.url + "/b.bin"
+    store, _ = open_store(with_ranges.url + "/", options)
+    assert type(store) is HttpStore
+    for path in ("a.bin", "moved.bin", "away.bin"):
+        assert store.stat(path + query).size == 10
+        assert store.read(path + query, 0, None, None).whole() == b"0123456789"
+    here = [headers for _, headers in with_ranges.headers]
+    assert {(headers[name.lower()], headers["user-agent"]) for headers in here} == {("secret-canary", "tests")}
+    assert {target for target, _ in with_ranges.headers} == {f"/{x}.bin{query}" for x in ("a", "moved", "away")}
+    away = served(without_ranges, "/b.bin")
+    assert len(away) == 2
+    assert "secret-canary" not in str(away)
+
+
+def test_headers_of_requests_go_before_those_of_the_client() -> None:
+    """As in fsspec; whatever the case of their names. They are not shown by errors."""
+    both = {"client_kwargs": {"headers": {"X-A": "1", "X-B": "1"}}, "headers": {"x-a": "2"}}
+    assert http_headers(StorageOptions(both)) == {"X-B": "1", "x-a": "2"}
+    assert http_headers(StorageOptions({})) == {}
+    for other in ({"block_size": 5}, {"client_kwargs": {"auth": None}}, {"headers": {}, "encoded": True}):
+        assert http_headers(StorageOptions(other)) is None
+    for wrong in (
+        {"headers": ["secret-canary"]},
+        {"headers": {"a b": "secret-canary"}},
+        {"headers": {"X-A": "secret-canary\r\nX-B: 1"}},
+        {"headers": {"X-A": b"secret-canary"}},
+        {"headers": {"Range": "secret-canary"}},
+    ):
+        with pytest.raises(UrlError, match=r"storage_options\['headers'\]") as caught:
+            open_store("http://127.0.0.1:9/a", StorageOptions(wrong))
+        assert "secret-canary" not in str(caught.value)
+
+
+def test_other_options_select_fsspec_with_a_warning(with_ranges: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """They are not dropped."""
+    with_ranges.objects["/a.bin"] = b"0123456789"
+    store, path = open_store(with_ranges.url + "/a.bin", StorageOptions({"block_size": 1 << 20}))
+    assert store.read(path, 0, 5, None).whole() == b"01234"
+    assert "is read by fsspec, more slowly: an option of StorageOptions(block_size) has no translation" in caplog.text
+
+
+def test_sizes_of_many_urls_are_asked_for_at_once(with_ranges: Site) -> None:
+    """By HEAD, in order, a bounded number at a time. One that is refused has no size."""
+    urls = [f"{with_ranges.url}/{number:03}.bin" for number in range(300)]
+    with_ranges.objects = {url.removeprefix(with_ranges.url): b"x" * 10 for url in urls}
+    with_ranges.statuses["/150.bin"] = 405
+    with_ranges.waiting = {f"/{number}.bin" for number in range(100, 132)}
+    listed = list(ListRemote(IterableWrapper(urls)))
+    assert listed == urls
+    assert [url.size for url in listed] == [10] * 150 + [None] + [10] * 149
+    assert {method for method, _ in with_ranges.requests} == {"HEAD"}
+    assert not with_ranges.together.broken
+    assert 32 <= with_ranges.most_together <= MAX_AHEAD_BY_HEAD
+
+
+@pytest.mark.parametrize("status", [400, 401, 403])
+def test_a_signed_url_whose_head_is_refused_has_a_size(with_ranges: Site, status: int) -> None:
+    """That of the first byte's response."""
+    with_ranges.refuses_head = status
+    with_ranges.objects["/a.tar?sig=1"] = b"12345"
+    [url] = ListRemote(IterableWrapper([with_ranges.url + "/a.tar?sig=1"]))
+    assert url.size == 5
+
+
+def test_a_busy_server_says_when_to_ask_for_sizes_again(with_ranges: Site) -> None:
+    """In Retry-After, also of HEAD."""
+    with_ranges.statuses["/a.tar"], with_ranges.retry_after = 429, "7"
+    store, path = opened(with_ranges.url + "/a.tar")
+    with pytest.raises(TransientStorageError) as caught:
+        store.stat(path)
+    assert (caught.value.overloaded, caught.value.retry_after_s) == (True, 7)
+
+
+@pytest.mark.parametrize("query", ["", "?x=1"])
+def test_a_redirect_to_another_host_is_followed(with_ranges: Site, without_ranges: Site, query: str) -> None:
+    """For sizes and bytes."""
+    without_ranges.objects["/b.bin?sig=1"] = b"0123456789"
+    with_ranges.redirects["/a.bin" + query] = without_ranges.url + "/b.bin?sig=1"
+    [url] = ListRemote(IterableWrapper([with_ranges.url + "/a.bin" + query]))
+    assert url.size == 10
+    assert fetch(url, part_bytes=4) == [b"0123456789"]

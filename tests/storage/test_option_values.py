@@ -190,7 +190,6 @@ def test_a_value_of_another_kind_is_refused_by_the_name_of_its_option(options: d
         ("s3://b/x/", {**SERVER, "max_concurrency": "x"}),
         ("s3://b/x/", {**SERVER, "session": 3}),
         ("s3://b/x/", {**SERVER, "config_kwargs": {"retries": 3}}),
-        ("https://h/x", {"headers": 5}),
     ],
 )
 def test_a_value_that_only_the_library_refuses_is_blamed_on_the_options(url: str, options: dict[str, Any]) -> None:

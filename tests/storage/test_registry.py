@@ -84,7 +84,7 @@ def test_local_files_are_read_without_fsspec_unless_it_is_chosen(tmp_path: Path)
         ("memory://a", {}, Backend.OBSTORE),
         ("/tmp/a", {}, Backend.BOTOCORE),
         ("http://host/a", {}, Backend.BOTOCORE),
-        ("http://host/a", {"headers": {}}, Backend.OBSTORE),
+        ("http://host/a", {"block_size": 5}, Backend.OBSTORE),
         ("s3://bucket/a", UNTRANSLATABLE, Backend.OBSTORE),
         ("s3://bucket/a", UNTRANSLATABLE, Backend.BOTOCORE),
     ],

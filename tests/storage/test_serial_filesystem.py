@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.ftp import FTPFileSystem
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.ftp import Ftp, ftp_server
 from torchdata_remote import RetryPolicy, ShardWriter, stream_shards
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ObjectNotFoundError, StorageError
-from torchdata_remote.storage import open_store
+from torchdata_remote.storage import open_store, publish
 from torchdata_remote.storage.listing.folder import list_folder
 
 QUICK = RetryPolicy(first_wait_s=0, max_attempts=5)
@@ -80,3 +81,46 @@ def test_a_refused_listing_of_a_folder_is_retried(ftp: Ftp, tmp_path: Path) -> N
         urls = list(list_folder(f"{ftp.url}/d/", recursive=True, options=StorageOptions(), retry=QUICK))
         assert [url.removeprefix(f"{ftp.url}/d/") for url in urls] == ["a/1.bin", "b/1.bin", "c/1.bin"]
         assert ftp.num_refused == 0
+
+
+def test_an_interrupted_write_leaves_the_object_before(
+    ftp: Ftp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes are sent under a hidden name, and renamed; a killed process leaves that, which the next writer removes."""
+    (tmp_path / "a").write_bytes(b"first")
+    store, path = open_store(f"{ftp.url}/a", StorageOptions())
+    sent: list[list[str]] = []
+
+    def killed(filesystem: object, old: str, new: str) -> None:
+        sent.append(sorted(path.name for path in tmp_path.iterdir()))
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FTPFileSystem, "mv", killed)
+        patch.setattr(FTPFileSystem, "rm_file", killed)
+        writer = store.create(path, overwrite=True)
+        writer.write(b"second")
+        with pytest.raises(SystemExit):
+            writer.commit()
+    assert (tmp_path / "a").read_bytes() == b"first"
+    assert len(sent[0]) == 2
+    assert [entry.path for entry in store.list_page("", recursive=True, token=None).entries] == ["a"]
+    store.remove_leftovers("", lambda name: True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_server_that_does_not_rename_to_an_existing_file_is_written_to(
+    ftp: Ftp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of Windows."""
+    rename = FTPFileSystem.mv
+
+    def refusing(filesystem: FTPFileSystem, old: str, new: str) -> None:
+        if filesystem.exists(new):
+            raise OSError("550 exists")
+        rename(filesystem, old, new)
+
+    monkeypatch.setattr(FTPFileSystem, "mv", refusing)
+    for data in (b"first", b"second"):
+        publish(f"{ftp.url}/a", data, StorageOptions(), overwrite=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"second"}

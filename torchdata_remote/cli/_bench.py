@@ -119,7 +119,7 @@ def _document(args: argparse.Namespace, trace: Trace, spent: Stats, result: str,
 
 def _chain(args: argparse.Namespace) -> tuple[Generator[Sample, None, None], int]:
     """The samples, and how many requests may run at once."""
-    stream: Any = stream_shards if _has_shards(args) else stream_files
+    stream: Any = stream_shards if has_shards(args.url, args.storage_options) else stream_files
     max_in_flight = args.max_in_flight or _default_in_flight(stream)
     samples = stream(args.url, shuffle=False, storage_options=args.storage_options, max_in_flight=max_in_flight)
     return iter(samples if args.no_decode else samples.decode_sample()), max_in_flight
@@ -133,12 +133,12 @@ def _is_one(url: str) -> bool:
     return is_archive_name(url) or base_name(url) == MANIFEST_NAME
 
 
-def _has_shards(args: argparse.Namespace) -> bool:
-    """Return whether there are shards among the first objects."""
-    if _is_one(args.url):
+def has_shards(url: str, storage_options: dict[str, Any]) -> bool:
+    """Return whether there are shards among the first objects that a URL names."""
+    if _is_one(url):
         return True
     listed = list_source(
-        args.url, pattern=None, recursive=True, options=StorageOptions(args.storage_options), retry=RetryPolicy()
+        url, pattern=None, recursive=True, options=StorageOptions(storage_options), retry=RetryPolicy()
     )
     return any(base_name(url).endswith(".tar") for url, _ in zip(listed, range(_MAX_LISTED), strict=False))
 

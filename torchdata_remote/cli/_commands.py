@@ -29,6 +29,7 @@ COMMANDS = {
     "show": "draw a contact sheet of images with their labels",
     "bench": "read a dataset for some seconds and report where the time is spent: shards or loose files, in one "
     "process, as stream_shards() and stream_files() read them",
+    "cost": "count the requests and bytes of an epoch, of all ranks and workers together, and what they cost",
     "top": "show what the ranks and workers of a running training do, and what they wait for",
     "serve": "host datasets over HTTP: the folders of a local folder, or of any writable URL",
     "render": "render a TrainingJob as Kubernetes manifests",

@@ -40,3 +40,20 @@ def mistake_in(path: str, redact: Callable[[str], str]) -> str:
     if os.name != "nt" and _WINDOWS.match(path) and not os.path.lexists(path):
         return f"{path!r} is a path of Windows, and this is another system. Pass the path that the folder has here."
     return ""
+
+
+def without_host(scheme: str, path: str, redact: Callable[[str], str]) -> str:
+    """Say what is missing in a URL that has a third slash, or nothing, where the bucket or host belongs.
+
+    >>> without_host("s3", "photos/train/", str)
+    "no bucket. Expected s3://bucket/path; did you mean 's3://photos/train/'?"
+    """
+    meant = path.lstrip("/").rstrip()
+    near = f"; did you mean {redact(f'{scheme}://{meant}')!r}?" if meant else "."
+    if scheme == "datasets":
+        return (
+            "no host. Expected datasets://host:port/NAME/PATH, with the address that `torchdata-remote serve` prints."
+        )
+    if scheme in ("http", "https"):
+        return f"no host. Expected {scheme}://host/path."
+    return f"no bucket. Expected {scheme}://bucket/path{near}"

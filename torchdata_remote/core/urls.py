@@ -12,21 +12,26 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..errors import UrlError
-from .access_points import split_arn
+from .bucket_names import is_name_before_at, split_access_point, without_user_info
+from .chained_urls import without_chain
 from .checksums import Checksums
 from .object_version import split_version
 from .sample_range import part_url, split_part_url
-from .url_mistakes import mistake_in
+from .signatures import hide_signatures, sas_mistake
+from .url_mistakes import mistake_in, without_host
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
-_USER_INFO = re.compile(r"(://)[^/]*@")
-_USER_INFO_IN_TEXT = re.compile(r"(://)[^/\s\"'<>()]*@")
+_USER_INFO = re.compile(r"://([^/]*)@")
+_USER_INFO_IN_TEXT = re.compile(r"://([^/\s\"'<>()]*)@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
 _MEMORY = re.compile(r"(?:samples\+\d+-\d+\+)?memory://")
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
+AZURE = frozenset({"az", "abfs", "abfss"})
+GS = frozenset({"gs", "gcs"})
 LOCAL = frozenset({"file", "local"})
 DATASETS = "datasets"
+HUGGING_FACE = "hf"
 WITHOUT_BUCKET = LOCAL | {"memory"}
 
 
@@ -126,10 +131,16 @@ def split_sample_range(url: str) -> tuple[str, tuple[int, int] | None]:
 def split_url(url: str) -> tuple[str, str, str]:
     """Split a URL into scheme, bucket and path; the bucket of a local or ``memory`` URL is empty.
 
+    The bucket of S3 may be the ARN of an access point, which contains slashes; that of Azure may name its account.
+
     >>> split_url("s3://photos/train/cat/1.jpg")
     ('s3', 'photos', 'train/cat/1.jpg')
     >>> split_url("file:///data/1.jpg")
     ('file', '', '/data/1.jpg')
+    >>> split_url("s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/mine/cat/1.jpg")
+    ('s3', 'arn:aws:s3:eu-west-1:123456789012:accesspoint/mine', 'cat/1.jpg')
+    >>> split_url("abfss://photos@account.dfs.core.windows.net/cat/1.jpg")
+    ('abfss', 'photos@account.dfs.core.windows.net', 'cat/1.jpg')
     """
     if not isinstance(url, str):
         raise UrlError(f"Expected a URL as str, got {type(url).__name__}: {url!r:.200}")
@@ -147,53 +158,46 @@ def split_url(url: str) -> tuple[str, str, str]:
         return "file", "", rest
     if scheme in WITHOUT_BUCKET:
         return scheme, "", rest.lstrip("/")
-    return scheme, *_split_bucket(scheme, rest, url)
+    return scheme, *_bucket_and_path(scheme, rest, url)
 
 
-def _split_bucket(scheme: str, rest: str, url: str) -> tuple[str, str]:
-    """Split what follows ``scheme://`` into bucket or host, and path."""
+def _bucket_and_path(scheme: str, rest: str, url: str) -> tuple[str, str]:
+    """Split what follows ``scheme://``; refuse credentials and chains."""
     if scheme in S3 and rest.startswith("arn:"):
-        return split_arn(rest)
+        if (found := split_access_point(rest)) is None:
+            raise UrlError(
+                f"{redact(url)}: no ARN of an access point, which is arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME, with "
+                "an account of 12 digits.",
+                url=redact(url),
+            )
+        return found
+    if ("::" in rest or scheme == "github") and (mistake := without_chain(url, redact)):
+        raise UrlError(mistake, url=redact(url))
     bucket, _, path = rest.partition("/")
     if not bucket:
         shown = f"{scheme}:///..." if "@" in path else redact(url)
-        raise UrlError(f"{shown}: {_without_host(scheme, path)}", url=shown)
+        raise UrlError(f"{shown}: {without_host(scheme, path, redact)}", url=shown)
     if ":" in bucket and not bucket.rpartition(":")[2].isdigit() and "@" in path:
         raise UrlError(f"{scheme}://...: credentials do not belong into a URL. Pass them by storage_options.")
-    if "::" in bucket:
-        raise UrlError(
-            f"{redact(url)}: chained URLs are not read; open them by fsspec and pass the streams.", url=redact(url)
-        )
-    if "@" in bucket:
+    if "@" in bucket and not is_name_before_at(scheme, bucket.rpartition("@")[0]):
         raise UrlError(
             f"{redact(url)}: credentials do not belong into a URL, where logs and samples would show them. "
             "Pass them by storage_options or the environment.",
             url=redact(url),
         )
+    if scheme in AZURE and (mistake := sas_mistake(rest, redact(url))):
+        raise UrlError(mistake, url=redact(url))
     return bucket, path
 
 
 def _local_path(path: str) -> str:
     """Make a local path absolute; refuse one that was meant as something else."""
-    if not path or "::" in path or "\0" in path:
+    if not path or "\0" in path:
         raise UrlError(f"{redact(path)!r} is neither a URL (scheme://bucket/path) nor a local path.")
-    if mistake := mistake_in(path, redact):
+    if mistake := without_chain(path, redact) or mistake_in(path, redact):
         raise UrlError(mistake)
     trailing = "/" if path.endswith(("/", os.sep)) else ""
     return os.path.abspath(os.path.expanduser(path)).rstrip("/") + trailing
-
-
-def _without_host(scheme: str, path: str) -> str:
-    """Say what is missing in a URL that has a third slash, or nothing, where the bucket or host belongs."""
-    meant = path.lstrip("/").rstrip()
-    near = f"; did you mean {redact(f'{scheme}://{meant}')!r}?" if meant else "."
-    if scheme == "datasets":
-        return (
-            "no host. Expected datasets://host:port/NAME/PATH, with the address that `torchdata-remote serve` prints."
-        )
-    if scheme in HTTP:
-        return f"no host. Expected {scheme}://host/path."
-    return f"no bucket. Expected {scheme}://bucket/path{near}"
 
 
 def join_url(scheme: str, bucket: str, path: str) -> str:
@@ -216,16 +220,20 @@ def redact(url: str) -> str:
     if _MEMORY.match(shown):
         # It has no host, so an @ is part of a name
         return shown
-    return _USER_INFO.sub(r"\1", shown)
+    if http is None and "://" in shown:
+        shown = hide_signatures(shown)
+    return _USER_INFO.sub(without_user_info, shown)
 
 
 def redact_text(text: str) -> str:
-    """Remove user-info from the URLs in a text, such as the message of a library.
+    """Remove user-info, and the signatures of Azure, from the URLs in a text, such as the message of a library.
 
     >>> redact_text("cannot connect to 'http://me:pw@host:80/a@b' via http://p:q@proxy")
     "cannot connect to 'http://host:80/a@b' via http://proxy"
+    >>> redact_text("GET /box/a?se=2026-01-01&sig=SECRET%3D&sp=r failed")
+    'GET /box/a?se=2026-01-01&sig=...&sp=r failed'
     """
-    return _USER_INFO_IN_TEXT.sub(r"\1", text)
+    return _USER_INFO_IN_TEXT.sub(without_user_info, hide_signatures(text))
 
 
 def object_path(url: str) -> str:

@@ -10,6 +10,7 @@ from ..errors import ObjectChangedError
 from ..storage import Connection, open_store
 from .cache.cached_object import CachedObject
 from .cache.disk_cache import DiskCache
+from .part_plan import PartPlan
 from .range_download import ObjectVersion, RangeRequest, RangeSource
 
 
@@ -24,7 +25,7 @@ class Part:
         self.error: BaseException | None = None  # why the pieces end early
 
 
-class ObjectDownload:
+class ObjectDownload(PartPlan):
     """One object with its planned parts in order.
 
     Args:
@@ -51,39 +52,17 @@ class ObjectDownload:
         listed = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
         self.checksums = url.checksums if isinstance(url, RemoteUrl) else None
         self._listed_size, self.etag = listed
-        self.size = None if store.may_ignore_ranges else self._listed_size
+        size = None if store.may_ignore_ranges else self._listed_size
+        # Blocks are verified as a whole
+        super().__init__(start, stop, size, 1 if self.checksums is None else self.checksums.block_bytes)
         self._cached = None
         if cache is not None:
             whole = (start, stop) == (0, None)
             self._cached = CachedObject(store, cache, self.url, *listed, keep=whole, server=options.server())
         self.source: RangeSource = self._cached or store
         self.mapped = store.maps_files and cache is None
-        block = 1 if self.checksums is None else self.checksums.block_bytes  # blocks are verified as a whole
-        self.start, self.stop = start, stop
-        self.planned_bytes = self.first_byte = start - start % block
-        self._last_byte = stop if stop is None else stop + -stop % block
         self.parts: list[Part] = []  # the first one is being consumed
-        self.started = start > 0 and self.size is not None and start >= self.size  # there is nothing to read
-        self.closed = False
         self.error: BaseException | None = None  # raised in the consumer; final
-
-    def completely_planned(self) -> bool:
-        """Whether no further part will be planned."""
-        return self.closed or (self.started and self.size is not None and self.planned_bytes >= self._end(self.size))
-
-    def _end(self, size: int) -> int:
-        return size if self._last_byte is None else min(size, self._last_byte)
-
-    def can_plan(self) -> bool:
-        """Whether a part can be planned now; not while the first response has to report the size."""
-        return not self.completely_planned() and not (self.started and self.size is None)
-
-    def next_part_bytes(self, part_bytes: int) -> int:
-        """Largest length of the next part."""
-        if self.checksums is not None:  # of whole blocks
-            part_bytes = max(1, part_bytes // self.checksums.block_bytes) * self.checksums.block_bytes
-        size = self.planned_bytes + part_bytes if self.size is None else self.size
-        return min(part_bytes, self._end(size) - self.planned_bytes)
 
     def unplanned_bytes(self, expected_bytes: int) -> int:
         """Bytes for which no part is planned.
@@ -96,11 +75,9 @@ class ObjectDownload:
 
     def plan(self, part_bytes: int) -> Part:
         """Add the next part, of at most ``part_bytes``."""
-        num_bytes = self.next_part_bytes(part_bytes)
-        start = self.planned_bytes
-        part = Part(start, start + num_bytes if num_bytes else None, num_bytes)
-        self.started = True
-        self.planned_bytes += num_bytes
+        planned_bytes = self.planned_bytes
+        start, end = self.next_range(part_bytes)
+        part = Part(start, end, self.planned_bytes - planned_bytes)
         self.parts.append(part)
         return part
 
@@ -128,9 +105,7 @@ class ObjectDownload:
                 "it was read; list it again.",
                 url=url,
             )
-        if self.size is None:
-            self.planned_bytes = found.end
-        self.size = found.size
+        self.found(found.size, found.end)
         self.etag = self.etag or found.etag
 
     def keep(self, start: int, piece: memoryview) -> None:

@@ -17,9 +17,14 @@ from .protocol import (
     Store,
     single_chunk,
 )
-from .registry import Connection, open_store, publish, read_whole
+from .registry import open_store, publish, read_whole
+from .request_counts import GET, HEAD, LIST, counted_requests
+from .transports import Connection
 
 __all__ = [
+    "GET",
+    "HEAD",
+    "LIST",
     "PARTIAL_SUFFIX",
     "Answer",
     "Connection",
@@ -35,6 +40,7 @@ __all__ = [
     "broken_link",
     "broken_link_error",
     "check_options",
+    "counted_requests",
     "is_internal_name",
     "list_folder",
     "list_prefix",

@@ -24,7 +24,7 @@ _NATIVE_LIBRARY = re.compile(
     r"load lib\w+|cannot open shared object file|DLL load failed|Unable to load (lib\w+|native)|image not found"
 )
 _HADOOP = {"hdfs", "viewfs", "har"}
-_OWN = ("s3", "http", "https", "datasets", "file", "memory")
+_OWN = ("s3", "http", "https", "datasets", "hf", "file", "memory")
 _S3_SERVERS = {"s3n", "aws", "minio", "ceph", "r2", "b2", "wasabi", "oss", "swift"}  # words for servers of s3
 _QUERY = re.compile(r"\?[^\s'\")]*")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -121,6 +121,8 @@ def from_os(error: Exception, url: str, *, transient: bool) -> Exception:
         transient: whether an unknown ``OSError`` is retried, as on a network.
     """
     shown = redact(url)
+    if is_missing_on_webdav(error) or is_missing_on_webdav(error.__cause__):
+        return ObjectNotFoundError(f"{shown}: no such object.", url=shown)
     if isinstance(error, FileNotFoundError) and error.__cause__ is not None and transient:
         # some filesystems report a missing object for every error, such as fsspec's http and ftp
         cause = error.__cause__
@@ -145,6 +147,12 @@ def from_os(error: Exception, url: str, *, transient: bool) -> Exception:
         known = from_botocore(error, url)
         return known if isinstance(known, RemoteDataError) else from_unknown(error, url)
     return from_unknown(error, url)
+
+
+def is_missing_on_webdav(error: BaseException | None) -> bool:
+    """Whether an error of webdav4 says that a file or folder is missing; it is no ``OSError``."""
+    kind = type(error)
+    return kind.__name__ == "ResourceNotFound" and kind.__module__.startswith("webdav4.")
 
 
 def _missing_library(error: Exception, url: str) -> UrlError:
@@ -172,7 +180,7 @@ def unknown_scheme(scheme: str, bucket: str, error: Exception, known: Iterable[s
     near = f"; did you mean '{stored}'?" if stored else did_you_mean(scheme, [*_OWN, *known])
     more = " Pass the address of the server by storage_options={'endpoint_url': ...}." if stored else ""
     return UrlError(
-        f"{url}: no transport for the scheme {scheme!r}{near or '.'}{more} Known are s3, http, https, datasets, file, "
-        "memory, local paths, and the protocols for which fsspec has a package.",
+        f"{url}: no transport for the scheme {scheme!r}{near or '.'}{more} Known are s3, http, https, datasets, hf, "
+        "file, memory, local paths, and the protocols for which fsspec has a package.",
         url=url,
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
-import io
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,30 +13,26 @@ import fsspec.core
 from ..core.notices.slow_notice import QUIET_S, Wait
 from ..core.options import StorageOptions
 from ..core.urls import HTTP, LOCAL, S3, join_url
-from ..errors import AccessDeniedError, ObjectNotFoundError
+from ..errors import AccessDeniedError, ObjectNotFoundError, UrlError
 from .error_tables import from_os, unknown_scheme
 from .errors import from_status, translate_errors
+from .fsspec_info import entry_of
 from .http.content_encoding import with_encoding_check
 from .multipart import SLOW_BYTES_PER_S
 from .network_errors import mark_host_known
-from .protocol import Answer, Entry, Page, normalized_etag, single_chunk
+from .protocol import Answer, Entry, Page, single_chunk
 from .s3.credential_source import source_of_options
 from .s3.settings import options_for_s3fs
 from .serial_filesystem import Filesystem, list_files, repeat_if_changed, with_timeout
+from .whole_files import BufferedWriter, is_partial, renames, write_whole
 
 # An installed package has an entry point for this
 fsspec.register_implementation(
     "datasets", "torchdata_remote.service.client.filesystem.DatasetsFileSystem", clobber=True
 )
 _ONE_REQUEST: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": 1}}
-_MODIFIED = (
-    "modified",
-    "LastModified",
-    "last_modified",
-    "mtime",
-    "updated",
-    "created",
-)  # each filesystem has its own name for it
+# Each filesystem has its own name for it
+_PLAIN, _WEBDAV, _IN_URLS = {"memory", "ftp", "sftp", "ssh"}, {"webdav", "dav"}, frozenset("%#?;")
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "hf", *HTTP}
 
 
@@ -68,8 +62,7 @@ class FsspecStore:
             }
         if "region" in keywords:
             keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | keywords.get("client_kwargs", {})
-        keywords = with_encoding_check(scheme, keywords)
-        keywords = with_timeout(scheme, keywords, read_timeout_s)
+        keywords = with_timeout(scheme, with_encoding_check(scheme, keywords), read_timeout_s)
         self._scheme, self._bucket = scheme, bucket
         self._credentials = source_of_options(options) if scheme in S3 else ""
 
@@ -82,6 +75,7 @@ class FsspecStore:
         try:
             self._kind: Any = fsspec.get_filesystem_class(scheme)
             self._opened = Filesystem(self._kind, make, options)
+            self._renames = renames(self._kind)
         except (ValueError, ImportError) as error:
             raise unknown_scheme(scheme, bucket, error, fsspec.available_protocols()) from error
         self._publishing = threading.RLock() if scheme == "memory" else contextlib.nullcontext()
@@ -108,34 +102,32 @@ class FsspecStore:
         return join_url(self._scheme, self._bucket, path)
 
     def _full(self, path: str) -> str:
+        if self._scheme in _PLAIN:  # they take "?", "#" and "::" in a name for parts of a URL
+            return "/" + path.strip("/")
+        if self._scheme in _WEBDAV and not _IN_URLS.isdisjoint(path):
+            url = self._url(path)
+            raise UrlError(
+                f"{url}: webdav4 takes %, #, ? and ; in a name for parts of a URL. Rename the file.", url=url
+            )
         return str(self._kind._strip_protocol(self._url(path)))
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
-        folder = prefix[: prefix.rfind("/") + 1]
+        entries = self._entries(prefix[: prefix.rfind("/") + 1], recursive=recursive)
+        return Page([entry for entry in entries if not self._is_hidden(entry.path)], None)
+
+    def _is_hidden(self, path: str) -> bool:
+        return path.endswith("/") or (self._renames and is_partial(path))
+
+    def _entries(self, folder: str, *, recursive: bool) -> list[Entry]:
         found: dict[str, Any] = {}
         with contextlib.suppress(ObjectNotFoundError), self._calls(folder) as filesystem:
             filesystem.invalidate_cache()
             found = repeat_if_changed(lambda: list_files(filesystem, self._full(folder), recursive=recursive))
         with translate_errors(from_os, self._url(folder), transient=True):
-            entries = [self._entry(info) for info in found.values() if info.get("type", "file") == "file"]
-        return Page([entry for entry in entries if not entry.path.endswith("/")], None)
+            return [self._entry(info) for info in found.values() if info.get("type", "file") == "file"]
 
     def _entry(self, info: dict[str, Any]) -> Entry:
-        name = str(info["name"])
-        path = name[len(self._root) :] if name.startswith(self._root) else name
-        size = info.get("size")
-        etag = info.get("ETag", info.get("etag"))
-        modified = next((info[name] for name in _MODIFIED if isinstance(info.get(name), dt.datetime | float)), None)
-        if isinstance(modified, dt.datetime):
-            modified = modified.timestamp()
-        if self._scheme in S3 and modified is not None:
-            modified = float(int(modified))  # without fractions, as in HEAD
-        return Entry(
-            path,
-            None if size is None else int(size),
-            normalized_etag(etag) if self._scheme in S3 else etag if etag and isinstance(etag, str) else None,
-            modified,
-        )
+        return entry_of(info, self._scheme, self._root)
 
     def find(self, path: str) -> Entry | None:
         try:
@@ -172,13 +164,15 @@ class FsspecStore:
         entry = self.stat(path)
         if entry.size is None:
             raise from_status(412, "", self._url(path))
+        if start and start >= entry.size:
+            raise from_status(416, "", self._url(path))
         return Answer(start, start + len(data), entry.size, entry.etag, single_chunk(data))
 
-    def create(self, path: str, *, overwrite: bool) -> _FsspecWriter:
-        return _FsspecWriter(self, path, overwrite)
+    def create(self, path: str, *, overwrite: bool) -> BufferedWriter:
+        return BufferedWriter(lambda data: self.publish(path, data, overwrite=overwrite))
 
     def publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
-        """Write an object in one call, the only one that fsspec's filesystems complete wholly or not at all."""
+        """Write an object in one call, and rename it where that call may leave a part of it."""
         expected_s = len(data) / SLOW_BYTES_PER_S
         then = f"It is ended by the library that fsspec uses for {self._scheme}, and not repeated."
         watch = Wait(self._url(path), lambda: then, quiet_s=QUIET_S + expected_s)
@@ -188,17 +182,26 @@ class FsspecStore:
                 raise from_status(412, "", self._url(path), writing=True)
             if self._scheme not in _WITHOUT_FOLDERS and "/" in full.strip("/"):
                 filesystem.makedirs(full.rpartition("/")[0], exist_ok=True)
-            filesystem.pipe_file(full, data)
+            if self._renames:
+                write_whole(filesystem, full, data, overwrite=overwrite)
+            else:
+                filesystem.pipe_file(full, data)
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(ObjectNotFoundError), self._calls(path) as filesystem:
             filesystem.rm_file(self._full(path))
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        """Do nothing: objects are written in one call."""
+        self._remove_partial(prefix[: prefix.rfind("/") + 1], recursive=False, before_s=None)
 
     def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        """Do nothing: objects are written in one call."""
+        self._remove_partial(path, recursive=True, before_s=before_s)
+
+    def _remove_partial(self, folder: str, *, recursive: bool, before_s: float | None) -> None:
+        if self._renames:
+            for entry in self._entries(folder, recursive=recursive):
+                if is_partial(entry.path) and (before_s is None or (entry.modified_s or before_s) < before_s):
+                    self.delete(entry.path)
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         """Return a page of a complete listing: fsspec has no paging."""
@@ -229,22 +232,4 @@ class FsspecStore:
 
     def remove_folder(self, path: str) -> None:
         with contextlib.suppress(ObjectNotFoundError), self._calls(path) as filesystem:
-            filesystem.rm(self._full(path), recursive=True)
-
-
-class _FsspecWriter:
-    """Keeps the bytes in memory, and publishes them in one call."""
-
-    def __init__(self, store: FsspecStore, path: str, overwrite: bool) -> None:
-        self._store, self._path, self._overwrite = store, path, overwrite
-        self._buffer = io.BytesIO()
-
-    def write(self, data: bytes) -> None:
-        self._buffer.write(data)
-
-    def commit(self) -> None:
-        self._store.publish(self._path, self._buffer.getvalue(), overwrite=self._overwrite)
-        self.abort()
-
-    def abort(self) -> None:
-        self._buffer = io.BytesIO()
+            repeat_if_changed(lambda: filesystem.rm(self._full(path), recursive=True))

@@ -1,4 +1,4 @@
-"""http and https: read by obstore, or by urllib3 if the URL has a query or obstore cannot be used."""
+"""http and https: read by obstore, or by urllib3 if obstore cannot express the request, or cannot be used."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import cached_property
 
 from ..core.urls import join_url, redact
 from ..errors import ObjectNotFoundError, UrlError
+from .http.headers import stay_at_host
 from .http.urllib3_reader import UrllibReader
 from .obstore_reader import ObstoreReader, can_express_http, http_reader
 from .preferred_reader import PreferredReader
@@ -21,28 +22,37 @@ class HttpStore:
         host: with its port.
         read_timeout_s: seconds without a byte after which a request fails.
         read_by_obstore: whether to read by obstore the paths that it can express.
+        headers: of every request to this host. They are not sent to another one to which it redirects.
     """
 
     may_ignore_ranges = True
     maps_files = False
 
-    def __init__(self, scheme: str, host: str, read_timeout_s: float, *, read_by_obstore: bool) -> None:
+    def __init__(
+        self,
+        scheme: str,
+        host: str,
+        read_timeout_s: float,
+        *,
+        read_by_obstore: bool,
+        headers: dict[str, str] | None = None,
+    ) -> None:
         self._scheme, self._host = scheme, host
-        self._read_timeout_s = read_timeout_s
+        self._read_timeout_s, self._headers = read_timeout_s, headers or {}
         self._read = PreferredReader(
             f"{scheme}://{host}",
             lambda *arguments: self._reader.read(*arguments),
             lambda *arguments: self._fallback.read(*arguments),
-            can_express_http if read_by_obstore else None,
+            can_express_http if read_by_obstore and stay_at_host(self._headers) else None,
         )
 
     @cached_property
     def _reader(self) -> ObstoreReader:
-        return http_reader(f"{self._scheme}://{self._host}", self._read_timeout_s)
+        return http_reader(f"{self._scheme}://{self._host}", self._read_timeout_s, self._headers)
 
     @cached_property
     def _fallback(self) -> UrllibReader:
-        return UrllibReader(f"{self._scheme}://{self._host}", self._read_timeout_s)
+        return UrllibReader(f"{self._scheme}://{self._host}", self._read_timeout_s, self._headers)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._read(path, start, end, etag)

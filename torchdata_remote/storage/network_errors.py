@@ -7,6 +7,7 @@ import re
 from ..core.notices.slow_notice import host_of
 from ..core.urls import HTTP, S3, redact
 from ..errors import StorageError, TransientStorageError
+from .network import describe_authorities
 
 _CERTIFICATE = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|InvalidCertificate|CertificateError")
 _REDIRECTS = re.compile(r"TooManyRedirects|too many redirects", re.IGNORECASE)
@@ -64,8 +65,9 @@ def network_error(url: str, what: str, details: str) -> StorageError:
     shown, what = redact(url), what.rstrip(".")
     if _CERTIFICATE.search(details):
         return StorageError(
-            f"{shown}: {what}. The server's certificate is not trusted. Configure its "
-            "authority (AWS_CA_BUNDLE for s3, SSL_CERT_FILE for http), and check host name and clock.",
+            f"{shown}: {what}. The server's certificate is not trusted; the authorities are "
+            f"{describe_authorities(url)}. Name a file with its authority in {_to_trust(url)}, and check host name and "
+            "clock.",
             url=shown,
         )
     if _REDIRECTS.search(details):
@@ -103,7 +105,16 @@ def _to_check(url: str) -> str:
         return _CHECK_S3
     if scheme == "datasets":
         return "that `torchdata-remote serve` runs there, the host of the URL"
+    if scheme == "hf":
+        return "the Hub's address (endpoint in storage_options, or HF_ENDPOINT)"
     return "the host of the URL" if scheme in HTTP else "the host in the URL or in storage_options"
+
+
+def _to_trust(url: str) -> str:
+    """Where a user names certificate authorities for a URL."""
+    if url.partition("://")[0] in S3:
+        return "AWS_CA_BUNDLE, ca_bundle of ~/.aws/config, or storage_options={'client_kwargs': {'verify': ...}}"
+    return "SSL_CERT_FILE or REQUESTS_CA_BUNDLE"
 
 
 def unusable_response(url: str, what: str) -> TransientStorageError:

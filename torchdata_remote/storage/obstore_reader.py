@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from .error_tables import from_obstore
 from .errors import translate_errors
 from .http.content_encoding import IDENTITY, require_unencoded
-from .http.loopback import past_proxies
-from .protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag
+from .network import ENVIRONMENT, NetworkSettings, obstore_client_options
+from .protocol import Answer, normalized_etag
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -109,21 +109,15 @@ class ObstoreReader:
 NO_RETRIES: dict[str, Any] = {"max_retries": 0}
 
 
-def client_options(read_timeout_s: float, url: str) -> dict[str, Any]:
+def client_options(read_timeout_s: float, url: str, network: NetworkSettings = ENVIRONMENT) -> dict[str, Any]:
     """Options of obstore's HTTP client for the server of a URL."""
-    return {
-        **past_proxies(url),
-        "allow_http": True,
-        "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
-        "read_timeout": f"{round(read_timeout_s * 1000)}ms",
-        "timeout": "86400s",  # of a whole request: the caller watches its progress
-    }
+    return obstore_client_options(url, read_timeout_s, network)
 
 
-def http_reader(origin: str, read_timeout_s: float) -> ObstoreReader:
-    """Make a reader of one HTTP host, such as ``https://host:port``."""
+def http_reader(origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> ObstoreReader:
+    """Make a reader of one HTTP host, such as ``https://host:port``, that sends ``headers`` with each request."""
     # If-Match fails for weak etags.
-    return ObstoreReader(http_store(origin, read_timeout_s), origin + "/", if_match=False)
+    return ObstoreReader(http_store(origin, read_timeout_s, headers), origin + "/", if_match=False)
 
 
 def http_store(origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> ObjectStore:

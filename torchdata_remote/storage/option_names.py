@@ -12,9 +12,12 @@ from typing import Any
 
 from ..core.arguments.suggestions import did_you_mean
 from ..core.options import FALLBACK_NAMES, StorageOptions
-from ..core.urls import HTTP, LOCAL, S3, WITHOUT_BUCKET, redact
+from ..core.urls import AZURE, GS, HTTP, HUGGING_FACE, LOCAL, S3, WITHOUT_BUCKET, redact
 from ..errors import UrlError
+from .azure.settings import ADLFS_OPTIONS, AZURE_OPTIONS
+from .gcs.settings import OPTIONS as _GCS
 from .option_values import require_usable_values
+from .option_words import BY_AZURE, BY_GCS, BY_HUB, BY_S3, IN_CLIENT
 from .s3.endpoint import CONFIG_OF_S3
 from .s3.request_options import ARGUMENTS
 
@@ -25,32 +28,7 @@ _MAX_SHOWN = 12
 # Stores whose options may be passed for a local path too
 _SHARING = ("s3", "https", "gs", "az", "hf", "sftp", "ftp", "smb", "webdav")
 _SERVICE = {"token", "secure"}
-# Words of other libraries, for which no spelling is near
-_MEANT = {
-    "access_key": "key",
-    "access_key_id": "key",
-    "aws_access_key": "key",
-    "aws_access_key_id": "key",
-    "secret_key": "secret",
-    "secret_access_key": "secret",
-    "aws_secret_access_key": "secret",
-    "aws_secret_key": "secret",
-    "session_token": "token",
-    "aws_session_token": "token",
-    "aws_endpoint_url": "endpoint_url",
-    "aws_endpoint": "endpoint_url",
-    "host": "endpoint_url",
-    "url": "endpoint_url",
-    "region_name": "region",
-    "aws_region": "region",
-    "default_region": "region",
-    "profile_name": "profile",
-    "aws_profile": "profile",
-    "anonymous": "anon",
-    "skip_signature": "anon",
-    "no_sign_request": "anon",
-}
-_MEANT_IN_CLIENT = {"region": "region_name", "key": "aws_access_key_id", "secret": "aws_secret_access_key"}
+_HUB = {"token", "endpoint", "revision"}
 
 
 def require_known_options(url: str, scheme: str, options: StorageOptions) -> None:
@@ -66,17 +44,7 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
     """
     where = redact(url)
     if scheme in S3:
-        require_usable_values(where, options)
-        if unknown := options.keys() - _S3 - {*_NESTED}:
-            _require(where, "storage_options", unknown, _S3 | _of_s3fs(), _MEANT)
-        if nested := options.get("client_kwargs"):
-            _require(where, "storage_options['client_kwargs']", nested, _of_client(), _MEANT_IN_CLIENT)
-        if nested := options.get("config_kwargs"):
-            _require(where, "storage_options['config_kwargs']", nested, _of_config(), {})
-            if of_s3 := nested.get("s3"):
-                _require(where, "storage_options['config_kwargs']['s3']", of_s3, {*CONFIG_OF_S3}, {})
-        if arguments := (options.get("s3_additional_kwargs") or {}).keys() - ARGUMENTS:
-            _require(where, "storage_options['s3_additional_kwargs']", arguments, {*ARGUMENTS} | _of_operations(), {})
+        _require_of_s3(where, options)
         return
     if not options:
         return
@@ -86,9 +54,36 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
     if scheme == _DATASETS:
         _require(where, "storage_options", options, _SERVICE | {*FALLBACK_NAMES}, {})
         return
+    if scheme in GS or scheme in AZURE or scheme == HUGGING_FACE:
+        own = _GCS if scheme in GS else AZURE_OPTIONS if scheme in AZURE else _HUB
+        if unknown := options.keys() - own - {*FALLBACK_NAMES}:
+            others, meant = _others(scheme)
+            _require(where, "storage_options", unknown, {*own, *others}, meant)
+        return
     known = _of_filesystem(scheme)
     if known is not None:
         _require(where, "storage_options", options, known | {*FALLBACK_NAMES}, {})
+
+
+def _require_of_s3(where: str, options: StorageOptions) -> None:
+    require_usable_values(where, options)
+    if unknown := options.keys() - _S3 - {*_NESTED}:
+        _require(where, "storage_options", unknown, _S3 | _of_s3fs(), BY_S3)
+    if nested := options.get("client_kwargs"):
+        _require(where, "storage_options['client_kwargs']", nested, _of_client(), IN_CLIENT)
+    if nested := options.get("config_kwargs"):
+        _require(where, "storage_options['config_kwargs']", nested, _of_config(), {})
+        if of_s3 := nested.get("s3"):
+            _require(where, "storage_options['config_kwargs']['s3']", of_s3, {*CONFIG_OF_S3}, {})
+    if arguments := (options.get("s3_additional_kwargs") or {}).keys() - ARGUMENTS:
+        _require(where, "storage_options['s3_additional_kwargs']", arguments, {*ARGUMENTS} | _of_operations(), {})
+
+
+def _others(scheme: str) -> tuple[set[str], Mapping[str, str]]:
+    """Options of the filesystem that reads a store with options that have no translation, and words of others."""
+    if scheme in GS:
+        return _of_gcsfs(), BY_GCS
+    return (_of_adlfs(), BY_AZURE) if scheme in AZURE else (_of_hub(), BY_HUB)
 
 
 def _require(where: str, what: str, names: Iterable[str], known: set[str], meant: Mapping[str, str]) -> None:
@@ -111,7 +106,7 @@ def _require_of_some_store(where: str, scheme: str, options: StorageOptions) -> 
 
     Those of other stores are accepted, because a list of URLs of several stores has one dict of options.
     """
-    usual = _S3 | _SERVICE | {*_NESTED, "auto_mkdir"}
+    usual = _S3 | _GCS | _SERVICE | _HUB | {*_NESTED, "auto_mkdir"}
     if options.keys() <= usual:
         return
     import fsspec
@@ -143,7 +138,7 @@ def check_options(url: str, options: StorageOptions) -> None:
     scheme = url.partition("://")[0].lower()
     if "://" not in url:
         scheme = "file"
-    if scheme in S3 or scheme == _DATASETS or scheme in WITHOUT_BUCKET:
+    if scheme in S3 or scheme in (_DATASETS, HUGGING_FACE) or scheme in WITHOUT_BUCKET:
         require_known_options(url, scheme, options)
 
 
@@ -161,6 +156,30 @@ def _of_s3fs() -> set[str]:
     from s3fs import S3FileSystem
 
     return _parameters(S3FileSystem.__init__) | _parameters(AioSession.__init__) | _of_every(AsyncFileSystem)
+
+
+def _of_gcsfs() -> set[str]:
+    """Options of every asynchronous fsspec filesystem: gcsfs accepts others too, which have no effect."""
+    from fsspec.asyn import AsyncFileSystem
+
+    return _of_every(AsyncFileSystem)
+
+
+def _of_adlfs() -> set[str]:
+    """Options of adlfs, and of every asynchronous fsspec filesystem."""
+    from fsspec.asyn import AsyncFileSystem
+
+    return ADLFS_OPTIONS | _of_every(AsyncFileSystem)
+
+
+def _of_hub() -> set[str]:
+    """Options of huggingface_hub's filesystem; none if it is not installed."""
+    import fsspec
+
+    try:
+        return _of_every(fsspec.get_filesystem_class(HUGGING_FACE))
+    except (ValueError, ImportError):
+        return set()
 
 
 def _of_every(kind: Any) -> set[str]:

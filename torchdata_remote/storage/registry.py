@@ -1,55 +1,22 @@
-"""Open the store of a URL: which transport is used for which URL.
-
-========================= ============================================= ==========================
-URL                       reading                                       listing, stat, writing
-========================= ============================================= ==========================
-``s3://``                 obstore; botocore in a child that was forked  botocore
-                          after obstore was used, and for keys that
-                          obstore cannot express
-``s3://``, with options   s3fs                                          s3fs
-without a translation
-``http://``, ``https://`` obstore; urllib3 for URLs with a query        HEAD only
-``datasets://``           obstore; urllib3 in a forked child            urllib3
-``file://``, local paths  mapped, or ``pread`` where small              ``scandir``, rename
-all else                  fsspec                                        fsspec
-========================= ============================================= ==========================
-
-This is ``Backend.AUTOMATIC``. Another backend is used for reading, or is an error if it cannot read the URL.
-"""
+"""One store for each bucket, options and process: opened by the URL of an object, and dropped in a forked child."""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
-import warnings
-from typing import NamedTuple
 
-from ..core.options import Backend, RetryPolicy, StorageOptions
+from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
-from ..core.urls import DATASETS, HTTP, LOCAL, S3, join_url, redact, split_url
-from ..errors import StorageError, UrlError
-from . import obstore_reader
-from .local.store import LocalStore
+from ..core.urls import S3, join_url, redact, split_url
+from . import request_counts
 from .option_names import require_known_options
 from .option_values import require_certificate_files
 from .protocol import Store
 from .s3.fallback_credentials import without_fallback
-from .s3.settings import s3_settings, untranslated
+from .transports import Connection, make_store
 
 _log = logging.getLogger("torchdata_remote")
-
-
-class Connection(NamedTuple):
-    """How to connect to a store.
-
-    Args:
-        backend: the library that reads.
-        read_timeout_s: seconds without a byte after which a request fails.
-    """
-
-    backend: Backend = Backend.AUTOMATIC
-    read_timeout_s: float = RetryPolicy().progress_timeout_s
 
 
 _DEFAULT = Connection()
@@ -88,9 +55,11 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
             require_known_options(url, scheme, options)
             if scheme in S3:
                 require_certificate_files(redact(url), options)
-            store, reason = _make_store(scheme, bucket, options, connection)
+            store, reason = make_store(scheme, bucket, options, connection)
             _stores.setdefault(key, store)  # a finalizer may have opened it in this thread meanwhile
             _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), reason)
+        if request_counts.counting:
+            request_counts.watch(_stores[key])
         return _stores[key], path
 
 
@@ -126,76 +95,3 @@ def read_whole(url: str, options: StorageOptions, retry: RetryPolicy, *, by_obst
     store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     read = store.read if by_obstore else getattr(store, "read_without_obstore", store.read)
     return call_with_retries(lambda: read(path, 0, None, None).whole(), retry, url=url)
-
-
-def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:
-    """Return a store, and which library reads it and why.
-
-    The stores that need urllib3 are imported here: it takes as long as NumPy, and local files do not need it.
-    """
-    backend, read_timeout_s = connection
-    automatic, chosen = backend is Backend.AUTOMATIC, f"backend={backend.value!r}"
-    if backend is Backend.FSSPEC:
-        return _fsspec_store(scheme, bucket, options, read_timeout_s), f"fsspec ({chosen})"
-    if scheme in S3:
-        settings = s3_settings(options, read_timeout_s)
-        if settings is not None:
-            from .s3.store import S3Store
-
-            by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="botocore")
-            return S3Store(bucket, settings, read_by_obstore=by_obstore), reason
-        if automatic:
-            why = f"no translation for {', '.join(untranslated(options))}"
-            _log.warning("s3://%s is read by s3fs, more slowly: %s", bucket, why)
-            return _fsspec_store(scheme, bucket, options, read_timeout_s), f"s3fs ({why})"
-    elif scheme in HTTP and not options and backend is not Backend.BOTOCORE:
-        from .http_store import HttpStore
-
-        by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="urllib3")
-        return HttpStore(scheme, bucket, read_timeout_s, read_by_obstore=by_obstore), reason
-    elif scheme == DATASETS and backend is not Backend.BOTOCORE:
-        from .dataset_service.store import DatasetsStore
-
-        by_obstore, reason = _choose_obstore(scheme, bucket, backend, instead="urllib3")
-        return DatasetsStore(bucket, options, read_timeout_s, read_by_obstore=by_obstore), reason
-    elif automatic and scheme in LOCAL and not options:
-        return LocalStore(), "the operating system (local files)"
-    if automatic:
-        return _fsspec_store(scheme, bucket, options, read_timeout_s), "fsspec (the transport for all other URLs)"
-    raise UrlError(
-        f"{chosen} cannot read {scheme}://{bucket} with {options!r}. Pass backend='automatic', or backend='fsspec', "
-        "which supports every option of its filesystems.",
-        url=f"{scheme}://{bucket}",
-    )
-
-
-def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> Store:
-    from .fsspec_store import FsspecStore  # fsspec takes 0.1 s to import, which the other stores do not need
-
-    try:
-        return FsspecStore(scheme, bucket, options, read_timeout_s)
-    except (TypeError, AttributeError) as error:
-        where = f"{scheme}://{bucket}"
-        raise UrlError(
-            f"{where}: {type(error).__name__}: {error}. Check the kinds of the values in storage_options "
-            f"({', '.join(sorted(options))}).",
-            url=where,
-        ) from error
-
-
-def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> tuple[bool, str]:
-    """Return whether to read by obstore, and which library is used and why."""
-    if backend is Backend.BOTOCORE:
-        return False, f"{instead} (backend={backend.value!r})"
-    if obstore_reader.is_usable():
-        return True, f"obstore (backend={backend.value!r})"
-    forked = "This process was forked after its parent had used obstore, which then does not work in it"
-    advice = "Pass multiprocessing_context='forkserver' to the DataLoader."
-    if backend is Backend.OBSTORE:
-        raise StorageError(f"{scheme}://{bucket}: {forked}. {advice}", url=f"{scheme}://{bucket}")
-    warnings.warn(
-        f"{forked}: {scheme} is read by {instead}, more slowly. {advice}",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return False, f"{instead} (forked process)"

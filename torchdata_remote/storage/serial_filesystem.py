@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ftplib  # its classes of errors
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from ..core.urls import HTTP
 from ..errors import RemoteDataError
+from .error_tables import is_missing_on_webdav
 from .protocol import CONNECT_TIMEOUT_S
 
 _TIMEOUTS = {"ftp": "timeout"}  # the option that limits the time without a byte
@@ -55,7 +57,7 @@ def repeat_if_changed(call: Callable[[], T]) -> T:
         try:
             return call()
         except RuntimeError as error:  # noqa: PERF203  # rare
-            if "changed size during iteration" not in str(error):
+            if "changed" not in str(error) or "during iteration" not in str(error):  # size, or keys
                 raise
     return call()
 
@@ -90,15 +92,14 @@ class Filesystem:
             try:
                 if self.current is None:
                     self.current = self._make()
-                ftp = getattr(self.current, "ftp", None)
-                if isinstance(ftp, ftplib.FTP) and "getresp" not in vars(ftp):
-                    _make_ftp_strict(ftp)
+                _prepare(self.current)
                 yield self.current
             except (RemoteDataError, GeneratorExit):
                 raise
             except (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError) as error:
-                if error.__cause__ is not None:  # some filesystems report a missing object for every error
-                    self._drop()
+                cause = error.__cause__
+                if cause is not None and not is_missing_on_webdav(cause):
+                    self._drop()  # some filesystems report a missing object for every error
                 raise
             except Exception as error:
                 self._drop()
@@ -143,6 +144,17 @@ def list_files(filesystem: Any, folder: str, *, recursive: bool) -> dict[str, di
 def _list(filesystem: Any, folder: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = list(filesystem.ls(folder, detail=True))
     return found
+
+
+def _prepare(filesystem: Any) -> None:
+    """Set what the libraries of ftp and sftp leave out: errors of a reply, and packets that are sent at once."""
+    ftp = getattr(filesystem, "ftp", None)
+    if isinstance(ftp, ftplib.FTP) and "getresp" not in vars(ftp):
+        _make_ftp_strict(ftp)
+    transport = getattr(getattr(filesystem, "client", None), "get_transport", None)
+    connection = None if transport is None else getattr(transport(), "sock", None)
+    if isinstance(connection, socket.socket):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each 32 KiB of sftp wait for 40 ms
 
 
 def _make_ftp_strict(ftp: Any) -> None:

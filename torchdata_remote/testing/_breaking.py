@@ -8,15 +8,15 @@ from enum import Enum, auto
 
 from ._wire import Head
 
-# For these the upstream server gets no request.
-STATUS_FAULTS = {
-    "slow_down": ("503 Slow Down", "SlowDown", "Please reduce your request rate."),
-    "internal_error": ("500 Internal Server Error", "InternalError", "We encountered an internal error."),
-    "changed": ("412 Precondition Failed", "PreconditionFailed", "A precondition that you specified did not hold."),
-    "bad_gateway": ("502 Bad Gateway", "BadGateway", "The upstream server does not respond."),
-}
 RANGE_FAULTS = {"short_range", "ignored_range", "shifted_range"}
-BODILESS_FAULTS = {"slow_down", "internal_error", "reset", "early_end", "stall"}  # possible for a response to HEAD
+BODILESS_FAULTS = {
+    "slow_down",
+    "internal_error",
+    "too_many_requests",
+    "reset",
+    "early_end",
+    "stall",
+}  # possible for a response to HEAD
 
 
 class AfterResponse(Enum):
@@ -42,17 +42,6 @@ class BrokenResponse:
     at_once: bytes
     then: AfterResponse = AfterResponse.KEEP_OPEN
     by_the_byte: bytes = b""
-
-
-def error_response(fault: str, *, with_body: bool) -> bytes:
-    """Make an error response with S3's XML."""
-    status, code, message = STATUS_FAULTS[fault]
-    body = (
-        f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{message}</Message>'
-        "<RequestId>FAULTYSTORE</RequestId></Error>"
-    )
-    head = f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
-    return (head + "x-amz-request-id: FAULTYSTORE\r\n\r\n" + body * with_body).encode()
 
 
 def status_line(response: Head) -> str:

@@ -8,18 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from ._breaking import (
-    STATUS_FAULTS,
-    AfterResponse,
-    BrokenResponse,
-    break_response,
-    error_response,
-    status_line,
-    with_length,
-)
+from ._breaking import AfterResponse, BrokenResponse, break_response, status_line, with_length
+from ._dialects import STATUS_FAULTS, error_response, without_range
 from ._wire import Head, Wire
 from .faults import Faults
 
+_WITHOUT_UPSTREAM = frozenset({"slow_down", "internal_error", "too_many_requests", "reset", "early_end"})
+Address = tuple[str, int]
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -46,14 +41,17 @@ class Host(Protocol):
     def count(self, what: str) -> None:
         """Count a response."""
 
-    def remember(self, request: Head) -> None:
+    def remember(self, request: Head, address: Address) -> None:
         """Store the head of a GET."""
 
-    def earlier(self, request: Head, chance: float) -> Head | None:
+    def earlier(self, request: Head, address: Address, chance: float) -> Head | None:
         """Return a GET that was stored."""
 
-    def connect(self) -> Wire:
-        """Open a connection to the upstream server."""
+    def redirected(self, response: Head) -> Head:
+        """Return a redirect with an address of the proxy instead of that of its target."""
+
+    def connect(self, address: Address) -> Wire:
+        """Open a connection to an upstream server."""
 
     def disconnect(self, wire: Wire) -> None:
         """Close a connection to the upstream server."""
@@ -72,11 +70,12 @@ def _upstream_errors() -> Iterator[None]:
 
 
 class Connection:
-    """Serves the requests of one client, one after the other."""
+    """Serves the requests of one client, one after the other, which ``address`` responds to."""
 
-    def __init__(self, store: Host, client: Wire) -> None:
+    def __init__(self, store: Host, client: Wire, address: Address) -> None:
         self._store = store
         self._client = client
+        self._address = address
         self._server: Wire | None = None
         self._has_unread = False  # the upstream server responded before it had read the whole request
 
@@ -87,9 +86,8 @@ class Connection:
                 pass
         except _UpstreamError:
             self._store.count("bad_gateway")
-            self._client.sock.sendall(
-                error_response("bad_gateway", with_body=request is not None and _may_have_body(request))
-            )
+            assert request is not None
+            self._client.sock.sendall(error_response("bad_gateway", request, 0))
             self._client.close_gracefully()
         finally:
             self._disconnect()
@@ -98,7 +96,7 @@ class Connection:
         """Serve one request; return whether the connection stays open."""
         seen, chance = self._store.record_request(request)
         fault = seen.fault
-        if fault in ("slow_down", "internal_error", "reset", "early_end") or (fault == "changed" and seen.if_match):
+        if fault in _WITHOUT_UPSTREAM or (fault == "changed" and seen.if_match):
             return self._respond_instead(fault, request)
         if fault == "stall":
             self._store.count(fault)
@@ -115,7 +113,7 @@ class Connection:
             pass
         self._store.count(fault)
         if fault in STATUS_FAULTS:
-            self._client.sock.sendall(error_response(fault, with_body=_may_have_body(request)))
+            self._client.sock.sendall(error_response(fault, request, self._store.faults.retry_after_s))
             return request.keeps_alive
         if fault == "reset":
             self._client.reset()
@@ -132,17 +130,17 @@ class Connection:
         head = response.edited({"Connection": connection, "Keep-Alive": None}, first=status_line(response))
         self._client.send(head, body or iter(()))
         if request.first[0] == "GET" and response.status in (200, 206):
-            self._store.remember(request)
+            self._store.remember(request, self._address)
         return self._keeps_connection(request, response, has_end=has_end)
 
     def _break(self, fault: str, request: Head, seen: SeenRequest, chance: float) -> bool:
         """Read the whole upstream response, and send it broken."""
-        upstream_request = self._store.earlier(request, chance) if fault == "other_answer" else request
+        upstream_request = self._store.earlier(request, self._address, chance) if fault == "other_answer" else request
         if upstream_request is None:  # there is no earlier one
             seen.fault = None
             return self._forward(request, "well")
         if fault == "ignored_range":
-            response, body = self._read_response(Head(request.edited({"Range": None})))
+            response, body = self._read_response(without_range(request))
             if response.status != 200:
                 response, body = self._read_response(request)
         else:
@@ -189,7 +187,7 @@ class Connection:
         if self._server is not None and self._server.is_stale():
             self._disconnect()
         with _upstream_errors():
-            server = self._server = self._server or self._store.connect()
+            server = self._server = self._server or self._store.connect(self._address)
             server.sock.sendall(request.raw)
         if "100-continue" in request.fields.get("expect", "") and self._server_responds_first(server):
             response = self._server_head(server)
@@ -218,7 +216,7 @@ class Connection:
             response = server.head()
             if response is None:
                 raise ConnectionError("the upstream server closed the connection without a response")
-            return response
+            return self._store.redirected(response)
 
     def _request_body(self, request: Head) -> Iterator[memoryview]:
         return self._client.body(request) if request.is_chunked or request.length else iter(())

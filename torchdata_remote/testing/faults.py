@@ -6,10 +6,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 
 from ..core.arguments import check
+from ..core.arguments.amounts import whole
 from ..core.arguments.calls import explained
 from ..core.arguments.scalars import float_of
 
-_LIMITS = ("stall_s", "trickle_s", "methods", "listings")
+_LIMITS = ("stall_s", "trickle_s", "retry_after_s", "methods", "listings")
 
 
 @explained
@@ -40,10 +41,13 @@ class Faults:
         trickle: headers, then one byte of the body each ``trickle_s`` until the client closes the connection.
         changed: another ``ETag``; if ``If-Match`` was sent, 412 ``PreconditionFailed`` with S3's XML.
         flipped_bit: one bit of the body inverted.
+        too_many_requests: 429 with ``Retry-After``; the upstream server gets no request.
         stall_s: length of a stall, in seconds.
         trickle_s: time between two bytes, in seconds.
+        retry_after_s: whole seconds in ``Retry-After``.
         methods: HTTP methods whose responses may be broken.
-        listings: whether responses to ``ListObjectsV2`` may be broken too.
+        listings: whether responses to listings may be broken too: of S3 and Google Cloud Storage (``list-type=2``),
+            Azure (``comp=list``), the Hugging Face Hub (``/api/datasets/.../tree/...``) and dataset services.
 
     Raises:
         ValueError: if a probability is not within 0 to 1, or their sum is above 1, or a time is not above 0.
@@ -70,8 +74,10 @@ class Faults:
     trickle: float = 0
     changed: float = 0
     flipped_bit: float = 0
+    too_many_requests: float = 0
     stall_s: float = 30.0
     trickle_s: float = 1.0
+    retry_after_s: int = 1
     methods: AbstractSet[str] = frozenset({"GET"})
     listings: bool = False
 
@@ -82,12 +88,13 @@ class Faults:
             if number is None:
                 raise check.marked(TypeError(f"{name} must be a number, got {check.shown(getattr(self, name))}."))
             object.__setattr__(self, name, number)
+        object.__setattr__(self, "retry_after_s", whole("retry_after_s", self.retry_after_s, at_least=0))
         object.__setattr__(self, "listings", check.flag("listings", self.listings))
         probabilities = {name: getattr(self, name) for name in probabilities}
         wrong = {name: value for name, value in probabilities.items() if not 0 <= value <= 1}
         if wrong:
             raise ValueError(f"Faults: {wrong} are not probabilities: give numbers from 0 to 1.")
-        if sum(probabilities.values()) > 1 + 1e-9:  # the sum of 17 floats may exceed 1 by rounding
+        if sum(probabilities.values()) > 1 + 1e-9:  # the sum of 18 floats may exceed 1 by rounding
             raise ValueError(
                 f"Faults: the sum of the probabilities is {sum(probabilities.values())}, but a response has one fault "
                 "at most: it must be 1 or less."

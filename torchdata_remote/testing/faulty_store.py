@@ -12,13 +12,14 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable
 from types import TracebackType
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from ..core.arguments import check
 from ..core.arguments.calls import explained
 from ..core.threads.forks import ForkSafeThread
 from ._breaking import BODILESS_FAULTS, RANGE_FAULTS
-from ._connection import Connection, SeenRequest
+from ._connection import Address, Connection, SeenRequest
+from ._dialects import is_listing, range_of
 from ._wire import Head, Wire
 from .faults import Faults, fault_names
 
@@ -37,7 +38,8 @@ class FaultyStore:
     """A reverse proxy for an HTTP or S3 server that breaks some responses on purpose.
 
     Requests are forwarded byte for byte, with their ``Host``, so signatures stay valid. Connections on both sides are
-    kept open. The random choices follow ``seed`` in the order in which requests arrive.
+    kept open. A redirect to another ``http://`` host leads through a further port of the proxy, so responses of that
+    host are broken, too. The random choices follow ``seed`` in the order in which requests arrive.
 
     Args:
         endpoint_url: ``http://`` address of the upstream server.
@@ -68,10 +70,11 @@ class FaultyStore:
         self.faults = faults or Faults()
         self.counts: Counter[str] = Counter()
         self.requests: list[SeenRequest] = []
-        self._address, self._path = (upstream.hostname, upstream.port or 80), upstream.path
+        self._upstream, self._path = (upstream.hostname, upstream.port or 80), upstream.path
+        self._ports: dict[Address, int] = {}
         self._random = random.Random(seed)
         self._script: deque[str | None] = deque()
-        self._earlier: dict[tuple[str, str | None], Head] = {}
+        self._earlier: dict[tuple[Address, str, str | None], Head] = {}
         self._lock = threading.RLock()
         self._closing = threading.Event()  # noqa: TID251  # set by `close`, which is no finalizer
         self._sockets: set[socket.socket] = set()
@@ -103,9 +106,7 @@ class FaultyStore:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def __enter__(self) -> FaultyStore:
-        listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
-        self.endpoint_url = f"http://127.0.0.1:{listener.getsockname()[1]}{self._path}"
-        self._start(listener, self._accept)
+        self.endpoint_url = f"http://127.0.0.1:{self._port_of(self._upstream)}{self._path}"
         return self
 
     def __exit__(
@@ -116,11 +117,10 @@ class FaultyStore:
     def record_request(self, request: Head) -> tuple[SeenRequest, float]:
         """Record a request, and choose its fault and a number from [0, 1) for the position of the fault."""
         method, (path, _, query) = request.first[0], request.first[1].partition("?")
-        is_listing = parse_qs(query).get("list-type") == ["2"]
-        wanted_range, if_match = request.fields.get("range"), request.fields.get("if-match")
+        wanted_range, if_match = range_of(request), request.fields.get("if-match")
         with self._lock:
             fault, chance = None, 0.0
-            if method in self.faults.methods and (self.faults.listings or not is_listing):
+            if method in self.faults.methods and (self.faults.listings or not is_listing(path, query)):
                 number, chance = self._random.random(), self._random.random()
                 fault = self._script.popleft() if self._script else self.faults.pick(number)
             if (fault in RANGE_FAULTS and wanted_range is None) or (method == "HEAD" and fault not in BODILESS_FAULTS):
@@ -135,23 +135,31 @@ class FaultyStore:
             if not self._closing.is_set():
                 self.counts[what] += 1
 
-    def remember(self, request: Head) -> None:
+    def remember(self, request: Head, address: Address) -> None:
         """Store the head of a GET for ``other_answer``."""
         with self._lock:
-            self._earlier[request.first[1], request.fields.get("range")] = request
+            self._earlier[address, request.first[1], range_of(request)] = request
             if len(self._earlier) > _EARLIER:
                 del self._earlier[next(iter(self._earlier))]
 
-    def earlier(self, request: Head, chance: float) -> Head | None:
-        """Return an earlier GET of another path or range."""
+    def earlier(self, request: Head, address: Address, chance: float) -> Head | None:
+        """Return an earlier GET of another path or range of a host."""
         with self._lock:
-            own = (request.first[1], request.fields.get("range"))
-            others = [other for target, other in self._earlier.items() if target != own]
+            own = (address, request.first[1], range_of(request))
+            others = [other for key, other in self._earlier.items() if key[0] == address and key != own]
         return others[int(chance * len(others))] if others else None
 
-    def connect(self) -> Wire:
-        """Open a connection to the upstream server."""
-        sock = socket.create_connection(self._address, timeout=_CONNECT_S)
+    def redirected(self, response: Head) -> Head:
+        """Return a redirect with an address of the proxy instead of that of its target."""
+        target = urlsplit(response.fields.get("location", ""))
+        if response.first[1][:1] != "3" or target.scheme != "http" or not target.hostname:
+            return response
+        port = self._port_of((target.hostname, target.port or 80))
+        return Head(response.edited({"Location": target._replace(netloc=f"127.0.0.1:{port}").geturl()}))
+
+    def connect(self, address: Address) -> Wire:
+        """Open a connection to an upstream server."""
+        sock = socket.create_connection(address, timeout=_CONNECT_S)
         sock.settimeout(None)
         self._watch(sock)
         return Wire(sock)
@@ -170,10 +178,19 @@ class FaultyStore:
                 raise ConnectionAbortedError("the proxy is closed")
             self._sockets.add(sock)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _port_of(self, address: Address) -> int:
+        """Return the port of this proxy that forwards to an upstream server."""
+        with self._lock:
+            if address not in self._ports:
+                listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+                self._ports[address] = int(listener.getsockname()[1])
+                self._start(listener, lambda sock: self._accept(sock, address))
+            return self._ports[address]
+
+    def _accept(self, listener: socket.socket, address: Address) -> None:
         while not self._closing.is_set():
             with contextlib.suppress(OSError, RuntimeError):
-                self._start(listener.accept()[0], lambda sock: Connection(self, Wire(sock)).serve())
+                self._start(listener.accept()[0], lambda sock: Connection(self, Wire(sock), address).serve())
                 continue
             self._closing.wait(_ACCEPT_AGAIN_S)  # closing, or out of descriptors or threads
 
@@ -188,7 +205,7 @@ class FaultyStore:
                 self._sockets.discard(sock)
                 self._threads.discard(thread)
 
-        thread = ForkSafeThread(target=run, name=f"faulty-store-{self._address[1]}", daemon=True)
+        thread = ForkSafeThread(target=run, name=f"faulty-store-{self._upstream[1]}", daemon=True)
         with self._lock:
             self._threads.add(thread)
         thread.start()

@@ -18,6 +18,7 @@ from torchdata_remote.core.stats.counters import StageCounter, StageStats
 from torchdata_remote.core.stats.timing import timed_runs
 from torchdata_remote.core.threads.finalizer_lock import FinalizerLock
 from torchdata_remote.storage import registry as storage
+from torchdata_remote.storage.transports import make_store
 
 
 def test_an_item_is_settled_at_once_when_the_lock_is_free() -> None:
@@ -182,7 +183,7 @@ def test_a_finalizer_may_give_back_a_permit_while_the_same_thread_changes_the_li
 
 def test_a_finalizer_may_open_a_store_while_the_same_thread_opens_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening one imports modules and builds many objects, so the collector will run; a user's generator may read."""
-    make, options = storage._make_store, StorageOptions()
+    make, options = make_store, StorageOptions()
     opened: list[Any] = []
     left = [abandoned(lambda: opened.append(storage.open_store("memory://inner/a", options)))]
 
@@ -192,7 +193,7 @@ def test_a_finalizer_may_open_a_store_while_the_same_thread_opens_one(monkeypatc
         return make(*arguments)
 
     monkeypatch.setattr(storage, "_stores", {})
-    monkeypatch.setattr(storage, "_make_store", collected)
+    monkeypatch.setattr(storage, "make_store", collected)
     within_a_deadline(lambda: opened.append(storage.open_store("memory://outer/a", options)))
     assert len(opened) == 2
     assert storage.open_store("memory://inner/a", options)[0] is opened[0][0]

@@ -145,14 +145,14 @@ def test_keys_are_decoded_as_botocore_does(keys: list[str]) -> None:
 
     found = taken(page_of(*(f"<Contents><Key>{key}</Key><Size>1</Size></Contents>" for key in keys)))
     page = {"TorchdataRemoteObjects": found, "IsTruncated": False}
-    assert [one.path for one in to_page(page).entries] == keys
-    assert [one.path for one in to_page({**page, "EncodingType": "url"}).entries] == list(map(unquote_str, keys))
+    assert [one.path for one in to_page(page, list).entries] == keys
+    assert [one.path for one in to_page({**page, "EncodingType": "url"}, list).entries] == list(map(unquote_str, keys))
 
 
 def test_times_are_converted_where_they_are_asked_for() -> None:
     """Seconds without fractions, as in HEAD; an unknown format is none."""
     one = "<Contents><Key>{}</Key><LastModified>{}</LastModified><Size>0</Size></Contents>"
     body = page_of(one.format("a", "2026-01-02T03:04:05.678Z"), one.format("a/", ""), one.format("b", "soon"))
-    page = to_page({"TorchdataRemoteObjects": taken(body), "IsTruncated": False})
+    page = to_page({"TorchdataRemoteObjects": taken(body), "IsTruncated": False}, list)
     when_s = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.timezone.utc).timestamp()
     assert page.entries == [Entry("a", 0, None, when_s), Entry("b", 0, None, None)]

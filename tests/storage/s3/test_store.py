@@ -1,4 +1,4 @@
-"""S3 as a store: each transport keeps each promise against each server."""
+"""S3 as a store, beyond what ``tests/conformance`` shows of each store and transport."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from tests.servers.s3 import S3Server, free_port
 from tests.support.read_once import read_once
 from tests.support.s3_stores import (
     BY_S3FS,
-    TRANSPORTS,
     put,
     raises_of,
     read,
@@ -37,95 +36,13 @@ from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import (
     AccessDeniedError,
     ObjectChangedError,
-    ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.storage import RangeNotSatisfiableError, Store, open_store
+from torchdata_remote.storage import open_store
 from torchdata_remote.storage.fsspec_store import FsspecStore
-
-UNUSUAL_KEYS = [
-    "a b/c d.bin",
-    "%20.bin",
-    "a%2Fb.bin",
-    "a#b.bin",
-    "a?b=c.bin",
-    "a+b.bin",
-    "a&b=c;d,e.bin",
-    "a*b[0-9]{1,2}.bin",
-    "å/日本/😀.bin",
-    "e\u0301 is not \u00e9.bin",
-    "dir//x.bin",
-    "a/../b.bin",
-    "a/./b.bin",
-    "../b.bin",
-    "'quotes\" and \\ and |.bin",
-    "~tilde(1)!.bin",
-    "/begins/with/a/slash.bin",
-    "ends/with/a/slash/",
-    "x" * 900,
-]
-
-
-def test_bytes_size_and_etag_are_those_of_the_object_written(any_store: Store, folder: str) -> None:
-    """A read, a stat, a search and a listing agree, whatever the transport."""
-    path = f"{folder}b.bin"
-    writer = any_store.create(path, overwrite=False)
-    writer.write(b"01234")
-    writer.write(b"56789")
-    writer.commit()
-    answer = any_store.read(path, 2, 5, None)
-    assert answer.whole() == b"234"
-    assert answer.total_bytes == 10
-    entry = any_store.stat(path)
-    assert entry == any_store.find(path)
-    assert (entry.path, entry.size) == (path, 10)
-    assert answer.etag
-    assert answer.etag == entry.etag
-    [listed] = any_store.list_page(folder, recursive=True, token=None).entries
-    assert listed == entry
-
-
-def test_a_range_is_a_slice(any_store: Store, folder: str) -> None:
-    """Bytes beyond the end are left out; a range without a byte of the object is refused."""
-    path = f"{folder}a.bin"
-    write(any_store, path, b"0123456789")
-    for start, end in [(0, 1), (0, 9), (0, 10), (0, 99), (3, 4), (3, 99), (9, 10), (9, 11)]:
-        answer = any_store.read(path, start, end, None)
-        assert (answer.whole(), answer.total_bytes) == (b"0123456789"[start:end], 10)
-    for start in (10, 11):
-        with pytest.raises(RangeNotSatisfiableError):
-            any_store.read(path, start, start + 5, None)
-
-
-def test_an_empty_object_is_written_found_and_read(any_store: Store, folder: str) -> None:
-    """An object without bytes has the size 0."""
-    write(any_store, f"{folder}empty", b"")
-    answer = any_store.read(f"{folder}empty", 0, None, None)
-    assert (answer.whole(), answer.total_bytes) == (b"", 0)
-    assert any_store.stat(f"{folder}empty").size == 0
-
-
-def test_an_unusual_key_names_exactly_one_object(moto: S3Server, transport: str) -> None:
-    """The bytes are stored under that key, and no other object is read, written or deleted."""
-    bucket = moto.new_bucket()
-    store = store_by(transport, moto, bucket)
-    keys = UNUSUAL_KEYS
-    if transport == "s3fs":  # which strips slashes at the ends of a key
-        keys = [key for key in keys if not key.startswith("/") and not key.endswith("/")]
-    for key in keys:
-        put(moto, bucket, key, b"before" + key.encode())
-    for number, key in enumerate(keys):
-        assert read(store, key) == b"before" + key.encode()
-        write(store, key, bytes(number), overwrite=True)
-        assert store.stat(key).size == number
-    listed = moto.client().list_objects_v2(Bucket=bucket)["Contents"]
-    assert {found["Key"]: found["Size"] for found in listed} == {key: number for number, key in enumerate(keys)}
-    for key in keys:
-        store.delete(key)
-    assert "Contents" not in moto.client().list_objects_v2(Bucket=bucket)
 
 
 @settings(max_examples=25)
@@ -142,59 +59,6 @@ def test_keys_with_control_characters_are_read_by_botocore(moto: S3Server, key: 
     """obstore refuses such keys with a ValueError."""
     put(moto, shared_bucket(moto), key, b"123")
     assert shared_store(moto, "obstore").read(key, 0, 2, None).whole() == b"12"
-
-
-def test_a_deleted_object_is_gone(any_store: Store, folder: str) -> None:
-    """Deleting an object that does not exist is no error."""
-    write(any_store, f"{folder}a", b"1")
-    any_store.delete(f"{folder}a")
-    assert any_store.find(f"{folder}a") is None
-    any_store.delete(f"{folder}a")
-
-
-def test_find_matches_the_whole_key_only(any_store: Store, folder: str) -> None:
-    """Neither longer keys nor folders count."""
-    for path in ("dir/a.bin", "dir2", "b", "bb"):
-        write(any_store, folder + path, b"1")
-    assert any_store.find(f"{folder}dir") is None
-    assert any_store.find(f"{folder}dir/a") is None
-    assert any_store.find(f"{folder}b") == any_store.stat(f"{folder}b")
-
-
-def test_an_existing_object_is_kept_without_overwrite(any_store: Store, folder: str) -> None:
-    """The error says that the object exists, and is a FileExistsError."""
-    path = f"{folder}a"
-    write(any_store, path, b"first")
-    with pytest.raises(ObjectExistsError, match="/a exists already") as caught:
-        write(any_store, path, b"second")
-    assert isinstance(caught.value, FileExistsError)
-    assert read(any_store, path) == b"first"
-    write(any_store, path, b"third", overwrite=True)
-    assert read(any_store, path) == b"third"
-
-
-def test_an_object_is_invisible_before_commit(any_store: Store, folder: str) -> None:
-    """An aborted object never becomes visible."""
-    writer = any_store.create(f"{folder}a", overwrite=False)
-    writer.write(b"12345")
-    assert any_store.find(f"{folder}a") is None
-    writer.abort()
-    assert any_store.find(f"{folder}a") is None
-    writer.abort()
-
-
-def test_a_replaced_version_is_refused(any_store: Store, s3: S3Server, any_bucket: str, folder: str) -> None:
-    """Reading by the etag of a stat or a listing, after the object was replaced, is an error and not a mixture."""
-    for path, find in (
-        (f"{folder}stat/a", any_store.stat),
-        (f"{folder}list/a", lambda path: any_store.list_page(path, recursive=True, token=None).entries[0]),
-    ):
-        put(s3, any_bucket, path, b"first version")
-        etag = find(path).etag
-        assert read(any_store, path, etag) == b"first version"
-        put(s3, any_bucket, path, b"other version")
-        with pytest.raises(ObjectChangedError, match=path):
-            read_once(any_store, path, 0, 5, etag)
 
 
 def test_a_version_written_between_stat_and_get_is_refused(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,28 +98,6 @@ def test_a_forked_child_does_not_close_its_parents_stores(moto: S3Server, more: 
     assert store_of(moto, bucket, **more) is inherited()
 
 
-def test_stat_is_not_cached(any_store: Store, s3: S3Server, any_bucket: str, folder: str) -> None:
-    """Each call sends a request, also after a listing."""
-    path = f"{folder}b"
-    put(s3, any_bucket, path, b"1")
-    any_store.list_page(folder, recursive=True, token=None)
-    assert any_store.stat(path).size == 1
-    put(s3, any_bucket, path, b"22")
-    assert any_store.stat(path).size == 2
-    s3.client().delete_object(Bucket=any_bucket, Key=path)
-    assert any_store.find(path) is None
-
-
-def test_a_missing_object_is_an_error_that_names_it(any_store: Store, any_bucket: str) -> None:
-    """It is a FileNotFoundError with the URL."""
-    for attempt in (lambda: any_store.stat("no/such.tar"), lambda: any_store.read("no/such.tar", 0, 10, None)):
-        with pytest.raises(ObjectNotFoundError, match=f"s3://{any_bucket}/no/such.tar") as caught:
-            attempt()
-        assert isinstance(caught.value, FileNotFoundError)
-        assert caught.value.url == f"s3://{any_bucket}/no/such.tar"
-    assert any_store.find("no/such.tar") is None
-
-
 def test_a_missing_bucket_is_an_error_that_names_it(s3: S3Server, transport: str) -> None:
     """Whatever the request; a listing distinguishes a missing bucket from an empty one."""
     bucket = f"none-{uuid.uuid4().hex}"
@@ -291,23 +133,6 @@ def test_a_wrong_secret_is_refused_and_not_shown(ceph: S3Server, transport: str)
         assert f"s3://{bucket}/" in str(error)
         assert "Sup3rS3cretCanary" not in text_of(error)
     assert [found["Key"] for found in ceph.client().list_objects_v2(Bucket=bucket)["Contents"]] == ["a"]
-
-
-@settings(max_examples=15)
-@given(size=st.integers(0, 300), start=st.integers(0, 300), length=st.integers(1, 300))
-def test_all_transports_return_the_same_bytes(moto: S3Server, size: int, start: int, length: int) -> None:
-    """Whatever the size of the object and the range."""
-    data, key = os.urandom(size), uuid.uuid4().hex
-    put(moto, shared_bucket(moto), key, data)
-    for transport in TRANSPORTS:
-        store = shared_store(moto, transport)
-        if start >= size and size:
-            with pytest.raises(RangeNotSatisfiableError):
-                store.read(key, start, start + length, None)
-        elif start < size:
-            answer = store.read(key, start, start + length, store.stat(key).etag)
-            assert answer.whole() == data[start : start + length]
-            assert answer.total_bytes == size
 
 
 def test_a_refused_connection_is_a_transient_error_that_names_the_url() -> None:

@@ -13,7 +13,7 @@ from ..arguments.calls import explained
 from .credential_file import FALLBACK_NAMES, read_credential_file
 
 _SERVER = re.compile("endpoint|host|port|url|account|connection|profile", re.IGNORECASE)
-_S3_SERVER_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE")
+_SERVER_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE", "STORAGE_EMULATOR_HOST")
 
 
 @explained
@@ -106,7 +106,7 @@ class StorageOptions(Mapping[str, Any]):
         return self._identity
 
     def server(self) -> str:
-        """Return the options and the AWS environment that select the server, as a part of cache keys.
+        """Return the options and the environment that select the server, as a part of cache keys.
 
         Two servers may each have a bucket of the same name. Credentials are not included, so a cache stays valid when
         they change. The string may contain secrets.
@@ -114,7 +114,7 @@ class StorageOptions(Mapping[str, Any]):
         nested = self._options.get("client_kwargs")
         options = {**(nested if isinstance(nested, Mapping) else {}), **self._options}
         named = {name: str(value) for name, value in options.items() if _SERVER.search(name)}
-        found = {name: os.environ[name] for name in _S3_SERVER_VARIABLES if name in os.environ}
+        found = {name: os.environ[name] for name in _SERVER_VARIABLES if name in os.environ}
         return json.dumps([named, found], sort_keys=True) if named or found else ""
 
     def __getstate__(self) -> dict[str, Any]:

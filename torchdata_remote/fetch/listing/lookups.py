@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -22,7 +23,9 @@ from .globs import glob_start
 from .patterns import has_braces, literal_url
 
 MAX_AHEAD = 16  # lookups that run or wait for the consumer
+MAX_AHEAD_BY_HEAD = 64  # the same at an http server, which lists nothing for them
 _KEYS_BESIDE = 8  # that a lookup lists: an object usually has few others beside it, such as its index
+_HTTP_URL = re.compile("https?://", re.IGNORECASE)
 _QUICK_S = 0.005  # a source that takes longer for a URL is not read ahead
 
 
@@ -76,7 +79,8 @@ def with_lookups(
 ) -> Generator[tuple[str, Lookup | None], None, None]:
     """Yield each source URL with its lookup, which was begun before, if it names one object.
 
-    The first one is not read ahead, and then up to ``MAX_AHEAD``, unless the source of the URLs takes long for one.
+    The first one is not read ahead, and then up to ``MAX_AHEAD``, for http ``MAX_AHEAD_BY_HEAD``, unless the source of
+    the URLs takes long for one.
 
     Args:
         urls: read only in the thread that iterates.
@@ -92,7 +96,8 @@ def with_lookups(
     source, waiting = iter(urls), deque[tuple[str, Lookup | None]]()
     ended: Exception | None = None
     most = 1
-    with closing(Pool(MAX_AHEAD)) as pool:
+    limit = MAX_AHEAD
+    with closing(Pool(MAX_AHEAD_BY_HEAD)) as pool:
         while True:
             while ended is None and len(waiting) < most:
                 began_s = time.perf_counter()
@@ -103,10 +108,11 @@ def with_lookups(
                     break
                 if time.perf_counter() - began_s > _QUICK_S:
                     most = 1
+                limit = MAX_AHEAD_BY_HEAD if _HTTP_URL.match(url) else MAX_AHEAD
                 is_ahead = most > 1 and names_one_object(url)
                 waiting.append((url, _begin(pool, url, options, retry) if is_ahead else None))
             if waiting:
-                most = min(2 * most, MAX_AHEAD)
+                most = min(2 * most, limit)
                 yield waiting.popleft()
             elif isinstance(ended, StopIteration):
                 return

@@ -104,8 +104,9 @@ def require_folder(url: str, *, of: str, what: str = "a folder") -> None:
     """Refuse the URL of shards where that of their folder is expected.
 
     Raises:
-        UrlError: with the URL to pass.
+        UrlError: with the URL to pass, or for an invalid URL.
     """
+    split_url(url)
     if url.endswith((".tar", ".tar.gz", ".tgz", ".tar.zst")):
         shown = redact(url)
         folder = shown.rpartition("/")[0] + "/"

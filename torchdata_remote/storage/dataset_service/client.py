@@ -19,6 +19,7 @@ from ...errors import AccessDeniedError, ObjectNotFoundError, StorageError, UrlE
 from ..error_tables import from_urllib3
 from ..errors import translate_errors
 from ..http.content_encoding import IDENTITY, require_unencoded
+from ..network import ServerPools
 from ..network_errors import mark_host_known
 from ..protocol import CONNECT_TIMEOUT_S
 from .errors import from_service, message_of
@@ -78,9 +79,10 @@ class ServiceClient:
     @cached_property
     def _pool(self) -> Any:
         try:
-            return urllib3.connection_from_url(self.origin, maxsize=1024)
+            urllib3.util.parse_url(self.origin)
         except LocationParseError as error:
             raise UrlError(f"{self.root}: not a host with a port.", url=self.root) from error
+        return ServerPools(maxsize=1024).manager(self.origin)
 
     def target(self, *segments: str, **query: str | int | None) -> str:
         """Return path and query of a request, with each segment percent-encoded once.
@@ -182,7 +184,7 @@ class ServiceClient:
         with self.translating_errors(url):
             response = self._pool.urlopen(
                 method,
-                target,
+                self.origin + target,
                 body=body,
                 headers={**IDENTITY, **self.authorization, **(headers or {})},
                 retries=False,

@@ -16,12 +16,14 @@ from ...core.urls import redact
 from ...errors import RemoteDataError, StorageError
 from ..error_tables import from_urllib3
 from ..errors import from_status, to_package_error
+from ..network import ServerPools
 from ..network_errors import unusable_response
 from ..protocol import CONNECT_TIMEOUT_S, Answer, Entry, RangeNotSatisfiableError, normalized_etag, single_chunk
 from .content_encoding import IDENTITY, require_unencoded
 from .content_range import parse_content_length, parse_content_range, range_header
 
 _MAX_REDIRECTS = 5
+_REFUSED = {400, 401, 403}
 CHUNK_BYTES = 1 << 18
 
 
@@ -37,24 +39,34 @@ class UrllibReader:
     Args:
         origin: such as ``https://host:port``.
         read_timeout_s: seconds without a byte after which a request fails.
+        headers: of every request to this host, and to no other one to which it redirects.
     """
 
-    def __init__(self, origin: str, read_timeout_s: float) -> None:
-        self._origin = origin
-        self._pool = urllib3.PoolManager(
+    def __init__(self, origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> None:
+        self._origin, self._headers = origin, headers or {}
+        retries = urllib3.Retry(
+            total=None,
+            connect=0,
+            read=0,
+            status=0,
+            other=0,
+            redirect=_MAX_REDIRECTS,
+            remove_headers_on_redirect={*urllib3.Retry.DEFAULT_REMOVE_HEADERS_ON_REDIRECT, *self._headers},
+        )
+        self._pools = ServerPools(
             maxsize=1024,
             timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s),
-            retries=urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=_MAX_REDIRECTS),
+            retries=retries,
         )
 
     @contextlib.contextmanager
     def _request(self, method: str, path: str, headers: dict[str, str]) -> Iterator[Any]:
         url = f"{self._origin}/{path}"
         try:
-            response = self._pool.request(
+            response = self._pools.manager(url).request(
                 method,
                 url,
-                headers={**IDENTITY, **headers},
+                headers={**self._headers, **IDENTITY, **headers},
                 preload_content=False,
                 enforce_content_length=True,
             )
@@ -132,7 +144,7 @@ class UrllibReader:
         """Return size and etag by a HEAD request, ``None`` if the server does not send them."""
         with self._request("HEAD", path, {}) as response:
             status, headers = response.status, response.headers
-        if status == 403 and "?" in path:  # it may be signed for GET only
+        if status in _REFUSED and "?" in path:  # it may be signed for GET only
             try:
                 answer = self.read(path, 0, 1, None)
             except RangeNotSatisfiableError:
@@ -142,5 +154,5 @@ class UrllibReader:
         if status in (405, 501):
             return Entry(path, None, None)  # no HEAD here; the first GET reports a missing object
         if status != 200:
-            raise from_status(status, "", f"{self._origin}/{path}")
+            raise from_status(status, "", f"{self._origin}/{path}", retry_after=headers.get("Retry-After"))
         return Entry(path, parse_content_length(headers.get("Content-Length")), normalized_etag(headers.get("ETag")))

@@ -36,12 +36,13 @@ class Frontier:
         url: for errors.
         prefix: of the paths.
         recursive: whether to list folders below it. Otherwise the listing is not divided.
+        may_divide: whether the store lists in the order of paths, and can begin after any path.
     """
 
-    def __init__(self, url: str, prefix: str, *, recursive: bool) -> None:
+    def __init__(self, url: str, prefix: str, *, recursive: bool, may_divide: bool = True) -> None:
         self._url, self._prefix = redact(url), prefix
         self._ranges = [KeyRange(is_recursive=recursive)]
-        self._may_divide = recursive
+        self._may_divide = recursive and may_divide
         self._divider = Divider(self._ranges, prefix)
         self._num_taken = 0  # pages
         self._page_keys = 0  # in the largest page

@@ -18,8 +18,9 @@ from ...core.threads.pool import Pool, PoolClosedError, next_item
 from ...core.urls import redact
 from ...errors import StorageError
 from ..entry_table import EntryTable
-from ..protocol import Entry, Page
-from ..registry import Connection, open_store
+from ..protocol import Entry, Page, Store
+from ..registry import open_store
+from ..transports import Connection
 from .folder_names import FolderRequest
 from .frontier import MAX_IN_FLIGHT, Frontier
 from .key_range import KeyRange
@@ -36,18 +37,20 @@ def list_tables(
     """Yield the entries that begin with a prefix page by page, sorted, while later pages are being requested.
 
     Stores list in the order of paths, and nothing is sorted again. If the first page is not sorted (S3's directory
-    buckets), all pages are requested and then sorted.
+    buckets), or the store says that it lists in another order, all pages are requested and then sorted.
 
     Raises:
         StorageError: if pages repeat, or are not in order.
     """
-    pages = _pages(url, prefix, recursive, options, retry)
+    store, _ = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
+    lists_in_order = getattr(store, "lists_in_order", True)
+    pages = _pages(store, url, prefix, recursive, retry, may_divide=lists_in_order)
     with contextlib.closing(pages):
         first = next(pages, None)
         if first is None:
             return
         paged: Iterator[EntryTable] = chain([first], pages)
-        if first.paths != sorted(first.paths):
+        if not lists_in_order or first.paths != sorted(first.paths):
             paged = iter([EntryTable.of(sorted(chain.from_iterable(paged), key=_path))])
         last = ""
         for page in paged:
@@ -71,16 +74,15 @@ def _path(entry: Entry) -> str:
 
 
 def _pages(
-    url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy
+    store: Store, url: str, prefix: str, recursive: bool, retry: RetryPolicy, *, may_divide: bool
 ) -> Generator[EntryTable, None, None]:
     """Yield the pages of a listing that are not empty, in order, while the next ones are being requested.
 
     The thread that receives a page sends the request for the next one. So pages are requested one after the other at
     the pace of the store, whatever the consumer does with those before them.
     """
-    store, _ = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     pool = Pool(MAX_IN_FLIGHT)
-    frontier, lock = Frontier(url, prefix, recursive=recursive), threading.RLock()
+    frontier, lock = Frontier(url, prefix, recursive=recursive, may_divide=may_divide), threading.RLock()
     received: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def receive(request: KeyRange | FolderRequest, page: Page | BaseException) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...core.object_version import split_version
+from ...core.object_version import keys_as_paths, split_version
 from ...errors import StorageError
 from ..entry_table import EntryTable
 from ..network_errors import unusable_response
@@ -27,9 +27,17 @@ class BucketPages:
     def __init__(self, request: Callable[..., Any], url: Callable[[str], str]) -> None:
         self._request, self._url = request, url
 
+    def _key(self, path: str) -> str:
+        """Return the key of a path."""
+        return path
+
+    def _paths(self, keys: list[str]) -> list[str]:
+        """Return the paths of keys."""
+        return keys
+
     def page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
         """Request a page, from a token or after a path on."""
-        after = split_version(after)[0]
+        after = self._key(after)
         start = {"StartAfter": after} if after and token is None else {}
         return self._send(prefix, token, start if recursive else {"Delimiter": "/", **start})
 
@@ -40,7 +48,7 @@ class BucketPages:
         if "IsTruncated" not in response or (response["IsTruncated"] and not response.get("NextContinuationToken")):
             # botocore parses an empty body as an empty listing
             raise unusable_response(self._url(prefix), "a page of the listing does not say whether it is the last one")
-        return to_page(response)
+        return to_page(response, self._paths)
 
     def first(self, prefix: str, extra: dict[str, Any]) -> Page:
         """Request the first page that is not empty, or the last one: a store may send empty pages before others."""
@@ -59,7 +67,7 @@ class BucketPages:
 
     def beside(self, path: str, limit: int) -> Page:
         """Request the first objects that begin with a path: the one of this name, others beside it, and those below."""
-        return self.first(split_version(path)[0], {"MaxKeys": limit})
+        return self.first(self._key(path), {"MaxKeys": limit})
 
     def may_omit(self, page: Page) -> bool:
         """Whether the object of the path may exist, although a page of :meth:`beside` does not have it."""
@@ -68,7 +76,7 @@ class BucketPages:
     def after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         """Request the first page after a key; its token is a key, too, so that it does not expire."""
         extra: dict[str, Any] = {"MaxKeys": min(limit, _MAX_KEYS)}
-        after = split_version(after)[0]
+        after = self._key(after)
         if not recursive:
             extra["Delimiter"] = "/"
         if prefix.endswith("/") and after <= prefix:
@@ -83,3 +91,13 @@ class BucketPages:
     def keys(self, prefix: str, extra: dict[str, Any]) -> list[str]:
         """Return the keys of the first page, with markers."""
         return EntryTable.of(self.first(prefix, extra).entries).keys
+
+
+class S3Pages(BucketPages):
+    """Pages of a bucket whose paths may end with a version."""
+
+    def _key(self, path: str) -> str:
+        return split_version(path)[0]
+
+    def _paths(self, keys: list[str]) -> list[str]:
+        return keys_as_paths(keys)

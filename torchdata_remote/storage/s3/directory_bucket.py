@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import StorageError
 from ..entry_table import EntryTable
 from ..protocol import Page
-from .bucket_pages import BucketPages
+from .bucket_pages import S3Pages
 
 _SUFFIXES = ("--x-s3", "--xa-s3")  # of buckets, and of their access points
 
@@ -21,7 +21,7 @@ def is_directory_bucket(bucket: str) -> bool:
     return bucket.endswith(_SUFFIXES)
 
 
-class DirectoryBucketPages(BucketPages):
+class DirectoryBucketPages(S3Pages):
     """Requests pages of a directory bucket, of whole folders."""
 
     def page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:

@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
 
-from ...core.object_version import keys_as_paths
 from ..entry_table import EntryTable
 from ..protocol import Page, normalized_etag
 from .page_text import Objects, take_objects
@@ -109,8 +108,13 @@ def seconds(when: dt.datetime | str | None) -> float | None:
     return None if when is None else float(int(when.timestamp()))
 
 
-def to_page(response: dict[str, Any]) -> Page:
-    """Make a page from botocore's response, without markers of folders (empty objects whose key ends with a slash)."""
+def to_page(response: dict[str, Any], paths_of: Callable[[list[str]], list[str]]) -> Page:
+    """Make a page from botocore's response, without markers of folders (empty objects whose key ends with a slash).
+
+    Args:
+        response: to a request for a page.
+        paths_of: returns how URLs name the objects of these keys.
+    """
     objects: Objects | None = response.get(_OBJECTS)
     if objects is None:
         found = response.get("Contents", ())
@@ -122,7 +126,7 @@ def to_page(response: dict[str, Any]) -> Page:
         keys, sizes, etags, modified = objects
         if response.get("EncodingType") == "url":
             keys = _decoded(keys)
-    table = EntryTable(keys_as_paths(keys), sizes, etags, modified, seconds)
+    table = EntryTable(paths_of(keys), sizes, etags, modified, seconds)
     if 0 in sizes:
         table = table.selected([size > 0 or not key.endswith("/") for key, size in zip(keys, sizes, strict=True)])
     next_token = response["NextContinuationToken"] if response["IsTruncated"] else None

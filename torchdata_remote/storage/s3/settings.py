@@ -16,7 +16,7 @@ from ...core.urls import redact
 from ...errors import AccessDeniedError, RemoteDataError, StorageError, UrlError
 from ..error_tables import from_botocore
 from ..errors import translate_errors
-from ..http.loopback import is_loopback
+from ..network import is_loopback
 from ..protocol import CONNECT_TIMEOUT_S
 from .endpoint import untranslated_config
 from .fallback_credentials import METHOD, append_fallback, has_fallback, without_fallback
@@ -107,7 +107,7 @@ def make_session(settings: S3Settings, url: str) -> Any:
     try:
         session = botocore.session.Session(profile=settings.profile)
         session.get_config_variable("region")  # reads the profile
-        session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+        session.register_component("data_loader", shared_loader(session.get_config_variable("data_path")))
     except ProfileNotFound as error:
         raise AccessDeniedError(f"{url}: {error}. See ~/.aws/config.", url=url) from error
     if settings.key is not None:
@@ -118,7 +118,7 @@ def make_session(settings: S3Settings, url: str) -> Any:
 
 
 @functools.cache
-def _loader(data_path: str | None) -> Any:
+def shared_loader(data_path: str | None) -> Any:
     """Return the loader that all sessions share: each loader would read a description of S3 (13 MB, 0.2 s)."""
     from botocore.loaders import create_loader
 

@@ -42,6 +42,8 @@ class MultipartUploads:
         while True:
             try:
                 response = self._request("list_multipart_uploads", prefix, Prefix=prefix, **more)
+            except ObjectNotFoundError:
+                return  # rclone's response if there are none
             except ExpiredCredentialsError:
                 raise
             except (AccessDeniedError, UnsupportedRequestError) as error:

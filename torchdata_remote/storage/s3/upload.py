@@ -116,8 +116,6 @@ class S3Writer(MultipartWriter[_UploadedPart]):
         if self._buffer:
             self._submit_part()
         parts = self._wait_for_parts()
-        if not self._overwrite:
-            self._require_absent()  # not every store honours the condition on this request
         are_md5 = all(part.etag.strip('"') == part.md5.hex() for part in parts)
         etag = f"{_md5(b''.join(part.md5 for part in parts)).hexdigest()}-{len(parts)}" if are_md5 else None
         self._publish(
@@ -136,6 +134,8 @@ class S3Writer(MultipartWriter[_UploadedPart]):
 
     def _publish(self, content: _Content, name: str, **request: Any) -> None:
         """Send the request that makes the object visible, on condition that none exists if need be."""
+        if not self._overwrite:
+            self._require_absent()  # some stores ignore the condition, and send no error
         if not self._overwrite and self._store.supports_conditional_writes:
             try:
                 self._make_visible(content, name, {**request, "IfNoneMatch": "*"})

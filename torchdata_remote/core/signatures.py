@@ -1,0 +1,31 @@
+"""Signatures of Azure's shared access signatures (SAS), without which the rest of a SAS gives no access."""
+
+from __future__ import annotations
+
+import re
+
+_SIGNATURE = re.compile(r"(?<![A-Za-z0-9])(sig=)[^&\s\"'<>()]+", re.IGNORECASE)
+
+
+def hide_signatures(text: str) -> str:
+    """Replace each signature in a text by dots.
+
+    >>> hide_signatures("GET /box/a?se=2026-01-01&sig=SECRET%3D&sp=r failed")
+    'GET /box/a?se=2026-01-01&sig=...&sp=r failed'
+    """
+    return _SIGNATURE.sub(r"\1...", text)
+
+
+def sas_mistake(rest: str, shown: str) -> str:
+    """Say that a URL of Azure has a SAS; ``""`` if it has none.
+
+    Args:
+        rest: of the URL, after its scheme.
+        shown: the URL without the signature.
+    """
+    if "?" not in rest or _SIGNATURE.search(rest) is None:
+        return ""
+    return (
+        f"{shown}: a SAS does not belong into a URL, where logs and samples would show it. Pass "
+        "storage_options={'sas_token': ...}, or set AZURE_STORAGE_SAS_TOKEN."
+    )

@@ -1,0 +1,190 @@
+"""Requests to Azure's Blob service, by urllib3: everything but what obstore reads.
+
+The protocol: https://learn.microsoft.com/en-us/rest/api/storageservices/blob-service-rest-api
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import urllib3
+
+from ...errors import AccessDeniedError, ExpiredCredentialsError, RemoteDataError, UrlError
+from ..error_tables import from_urllib3
+from ..errors import to_package_error
+from ..http.content_encoding import IDENTITY, require_unencoded
+from ..http.content_range import parse_content_length, parse_content_range, range_header
+from ..http.urllib3_reader import stream_body
+from ..network import ServerPools
+from ..network_errors import mark_host_known, unusable_response
+from ..protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag
+from .credentials import AzureCredentials
+from .errors import from_azure
+from .settings import AzureSettings
+
+T = TypeVar("T")
+VERSION = "2023-11-03"
+_UNRESERVED = "/~"
+_SUCCESS = (200, 201, 202, 206)
+
+
+class AzureClient:
+    """Sends requests for one container. Thread-safe; not to be shared by processes.
+
+    Args:
+        container: its name.
+        settings: endpoint and timeout.
+        credentials: of the container.
+    """
+
+    def __init__(self, container: str, settings: AzureSettings, credentials: AzureCredentials) -> None:
+        self._root = f"{settings.endpoint}/{quote(container, safe='$')}"
+        self._credentials = credentials
+        timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=settings.read_timeout_s)
+        self._pools = ServerPools(maxsize=1024, timeout=timeout, retries=False)
+
+    def with_renewal(self, shown: str, operation: Callable[[], T]) -> T:
+        """Call ``operation``. If the store refuses the credentials as expired, get others, and call it once more.
+
+        Args:
+            shown: URL for errors.
+            operation: sends a request.
+        """
+        refused = self._credentials.current()
+        try:
+            try:
+                return operation()
+            except ExpiredCredentialsError:
+                if not self._credentials.renew(refused):
+                    raise
+            return operation()
+        except AccessDeniedError as error:
+            message, ended = f"{error} {self._credentials.source}", self._credentials.ended()
+            if ended is not None:
+                message = f"{shown}: the SAS has expired at {ended}. Make a new one. {self._credentials.source}"
+                raise ExpiredCredentialsError(message, url=shown) from None
+            error.args = (message,)
+            raise
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        shown: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | bytearray | None = None,
+    ) -> tuple[Mapping[str, str], bytes]:
+        """Send a request, and return the headers and the body of the response.
+
+        Args:
+            method: of HTTP.
+            path: of the object; empty for the container.
+            shown: URL for errors.
+            query: parameters.
+            headers: in addition to those of every request.
+            body: to send.
+
+        Raises:
+            StorageError: for every response that is not a success.
+        """
+
+        def send() -> tuple[Mapping[str, str], bytes]:
+            response = self._send(method, path, shown, query or {}, headers or {}, body)
+            try:
+                data = response.read(decode_content=False)
+                response.release_conn()
+            except Exception as error:  # noqa: BLE001  # no other exception leaves this module
+                response.close()
+                raise to_package_error(from_urllib3, error, shown) from None
+            return response.headers, data
+
+        return self.with_renewal(shown, send)
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None, shown: str) -> Answer:
+        """Read bytes of an object."""
+        wanted = range_header(start, end)
+        headers = {**IDENTITY} if wanted is None else {**IDENTITY, "Range": wanted}
+        if etag is not None:
+            headers["If-Match"] = etag
+        response = self.with_renewal(shown, lambda: self._send("GET", path, shown, {}, headers, None))
+        try:
+            received = response.headers
+            require_unencoded(received.get("Content-Encoding"), path, shown)
+            length = parse_content_length(received.get("Content-Length"))
+            span = parse_content_range(response.status, received.get("Content-Range"), length, shown)
+            if span.total_bytes is None:
+                raise unusable_response(shown, "the store does not send the size of the object")
+        except BaseException:
+            response.close()
+            raise
+        found = normalized_etag(received.get("ETag"))
+        return Answer(span.start, span.end, span.total_bytes, found, _chunks(response, shown))
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        shown: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes | bytearray | None,
+    ) -> Any:
+        if any(segment in (".", "..") for segment in path.split("/")):
+            raise UrlError(
+                f"{shown}: a name with '.' or '..' between slashes is another one on its way to Azure.", url=shown
+            )
+        grant = self._credentials.current()
+        target = f"{self._root}/{quote(path, safe=_UNRESERVED)}" if path else self._root
+        parameters = "&".join(filter(None, (urlencode(query, quote_via=quote), grant.query)))
+        every = {"x-ms-version": VERSION, **headers}
+        if grant.token:
+            every["Authorization"] = f"Bearer {grant.token}"
+        try:
+            response = self._pools.manager(target).urlopen(
+                method,
+                f"{target}?{parameters}" if parameters else target,
+                headers=every,
+                body=body,
+                redirect=False,
+                preload_content=False,
+                enforce_content_length=True,
+            )
+        except (RemoteDataError, MemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001  # as above
+            raise to_package_error(from_urllib3, error, shown) from None  # it may show the SAS
+        mark_host_known(shown)
+        if response.status in _SUCCESS:
+            return response
+        raise self._refused(response, shown, writing=method == "PUT")
+
+    def _refused(self, response: Any, shown: str, *, writing: bool) -> Exception:
+        try:
+            details = response.read(decode_content=False)[:4096].decode("utf-8", "replace")
+            response.release_conn()
+        except Exception:  # noqa: BLE001  # the status says enough
+            details = ""
+            response.close()
+        return from_azure(
+            response.status,
+            response.headers.get("x-ms-error-code", ""),
+            shown,
+            details=details,
+            writing=writing,
+            retry_after=response.headers.get("Retry-After"),
+            anonymous=self._credentials.are_anonymous,
+        )
+
+
+def _chunks(response: Any, shown: str) -> Generator[memoryview, None, None]:
+    try:
+        yield from stream_body(response)
+        response.release_conn()
+    except Exception as error:  # noqa: BLE001  # as above
+        raise to_package_error(from_urllib3, error, shown) from None
+    finally:
+        response.close()

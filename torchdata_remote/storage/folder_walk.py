@@ -1,0 +1,31 @@
+"""Listings that begin anywhere, of stores whose own begin at the first name, or are not sorted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from .protocol import Entry, Page
+
+
+def walk(
+    pages_of: Callable[[str], Iterable[Page]], prefix: str, after: str, *, recursive: bool
+) -> Iterator[tuple[str, Entry | None]]:
+    """Yield the objects and folders that begin with a prefix and come after a path, sorted, folder by folder.
+
+    Args:
+        pages_of: returns the pages of a folder, without the folders in it.
+        prefix: of the paths.
+        after: a path.
+        recursive: whether folders are entered; they are yielded otherwise, with ``None`` for the entry.
+    """
+    found: dict[str, Entry | None] = {}
+    for page in pages_of(prefix):
+        found.update({entry.path: entry for entry in page.entries})
+        found.update(dict.fromkeys(page.folders))
+    for path in sorted(path for path in found if path.startswith(prefix)):
+        entry = found[path]
+        if entry is None and recursive:
+            if path > after or after.startswith(path):
+                yield from walk(pages_of, path, after, recursive=True)
+        elif path > after:
+            yield path, entry

@@ -1,0 +1,193 @@
+"""Which transport is used for which URL.
+
+========================= ============================================= ==========================
+URL                       reading                                       listing, stat, writing
+========================= ============================================= ==========================
+``s3://``                 obstore; botocore in a child that was forked  botocore
+                          after obstore was used, and for keys that
+                          obstore cannot express
+``s3://``, with options   s3fs                                          s3fs
+without a translation
+``gs://``, ``gcs://``     as ``s3://``, by gcsfs where s3fs is named    as ``s3://``
+``az://``, ``abfs://``,   obstore; urllib3 where s3 uses botocore; by    urllib3
+``abfss://``              adlfs where s3fs is named
+``http://``, ``https://`` obstore; urllib3 for URLs with a query        HEAD only
+``datasets://``           obstore; urllib3 in a forked child            urllib3
+``hf://``                 urllib3                                       urllib3; never written
+``file://``, local paths  mapped, or ``pread`` where small              ``scandir``, rename
+all else                  fsspec                                        fsspec
+========================= ============================================= ==========================
+
+This is ``Backend.AUTOMATIC``. Another backend is used for reading, or is an error if it cannot read the URL.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..core.chained_urls import without_target
+from ..core.options import Backend, RetryPolicy, StorageOptions
+from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3, join_url
+from ..errors import UrlError
+from .azure.settings import azure_settings
+from .gcs.settings import gcs_settings
+from .local.store import LocalStore
+from .obstore_choice import choose_obstore
+from .protocol import Store
+from .s3.settings import s3_settings, untranslated
+
+_log = logging.getLogger("torchdata_remote")
+
+
+class Connection(NamedTuple):
+    """How to connect to a store.
+
+    Args:
+        backend: the library that reads.
+        read_timeout_s: seconds without a byte after which a request fails.
+    """
+
+    backend: Backend = Backend.AUTOMATIC
+    read_timeout_s: float = RetryPolicy().progress_timeout_s
+
+
+_Made = tuple[Store, str] | None  # a store, and which library reads it and why
+
+
+def make_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:
+    """Return a store, and which library reads it and why.
+
+    The stores that need urllib3 are imported here: it takes as long as NumPy, and local files do not need it.
+
+    Raises:
+        UrlError: if the chosen backend cannot read the URL with these options.
+    """
+    backend, chosen = connection.backend, f"backend={connection.backend.value!r}"
+    if backend is Backend.FSSPEC:
+        return _fsspec_store(scheme, bucket, options, connection), f"fsspec ({chosen})"
+    own = _OWN.get(scheme)
+    made = None if own is None else own(scheme, bucket, options, connection)
+    if made is not None:
+        return made
+    if backend is not Backend.AUTOMATIC:
+        raise UrlError(
+            f"{chosen} cannot read {scheme}://{bucket} with {options!r}. Pass backend='automatic', or "
+            "backend='fsspec', which supports every option of its filesystems.",
+            url=f"{scheme}://{bucket}",
+        )
+    if scheme not in _SLOWER:
+        return _fsspec_store(scheme, bucket, options, connection), "fsspec (the transport for all other URLs)"
+    slower = _SLOWER[scheme]
+    what = ", ".join(untranslated(options)) if scheme in S3 else f"an option of {options!r}"
+    _log.warning("%s://%s is read by %s, more slowly: no translation for %s", scheme, bucket, slower, what)
+    return _fsspec_store(scheme, bucket, options, connection), f"{slower} (no translation for {what})"
+
+
+def _s3(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
+    settings = s3_settings(options, connection.read_timeout_s)
+    if settings is None:
+        return None
+    from .s3.store import S3Store
+
+    by_obstore, reason = choose_obstore(scheme, bucket, connection.backend, instead="botocore")
+    return S3Store(bucket, settings, read_by_obstore=by_obstore), reason
+
+
+def _google(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
+    settings = gcs_settings(options, connection.read_timeout_s)
+    if settings is None:
+        return None
+    from .gcs.store import GcsStore
+
+    by_obstore, reason = choose_obstore(scheme, bucket, connection.backend, instead="botocore")
+    return GcsStore(bucket, settings, read_by_obstore=by_obstore), reason
+
+
+def _azure(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
+    if connection.backend is Backend.BOTOCORE:
+        return None
+    found = azure_settings(bucket, options, connection.read_timeout_s)
+    if found is None:
+        return None
+    from .azure.store import AzureStore
+
+    by_obstore, reason = choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
+    return AzureStore(join_url(scheme, bucket, ""), *found, read_by_obstore=by_obstore), reason
+
+
+def _http(scheme: str, host: str, options: StorageOptions, connection: Connection) -> _Made:
+    from .http.headers import http_headers
+
+    headers = None if connection.backend is Backend.BOTOCORE else http_headers(options)
+    if headers is None:
+        return None
+    from .http_store import HttpStore
+
+    by_obstore, reason = choose_obstore(scheme, host, connection.backend, instead="urllib3")
+    store = HttpStore(scheme, host, connection.read_timeout_s, read_by_obstore=by_obstore, headers=headers)
+    return store, reason
+
+
+def _datasets(scheme: str, host: str, options: StorageOptions, connection: Connection) -> _Made:
+    if connection.backend is Backend.BOTOCORE:
+        return None
+    from .dataset_service.store import DatasetsStore
+
+    by_obstore, reason = choose_obstore(scheme, host, connection.backend, instead="urllib3")
+    return DatasetsStore(host, options, connection.read_timeout_s, read_by_obstore=by_obstore), reason
+
+
+def _hub(scheme: str, first: str, options: StorageOptions, connection: Connection) -> _Made:
+    if connection.backend is not Backend.AUTOMATIC:
+        return None
+    from .hugging_face.settings import hub_settings
+
+    settings = hub_settings(options, connection.read_timeout_s)
+    if settings is None:
+        return None
+    from .hugging_face.store import HubStore
+
+    return HubStore(first, settings), "urllib3 (the transport for the Hub)"
+
+
+def _local(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
+    if options or connection.backend is not Backend.AUTOMATIC:
+        return None
+    return LocalStore(), "the operating system (local files)"
+
+
+_OWN: dict[str, Callable[[str, str, StorageOptions, Connection], _Made]] = {
+    **dict.fromkeys(S3, _s3),
+    **dict.fromkeys(GS, _google),
+    **dict.fromkeys(AZURE, _azure),
+    **dict.fromkeys(HTTP, _http),
+    **dict.fromkeys(LOCAL, _local),
+    DATASETS: _datasets,
+    HUGGING_FACE: _hub,
+}
+# What fsspec uses for options that have no translation
+_SLOWER = {
+    **dict.fromkeys(S3, "s3fs"),
+    **dict.fromkeys(GS, "gcsfs"),
+    **dict.fromkeys(AZURE, "adlfs"),
+    **dict.fromkeys(HTTP, "fsspec"),
+    HUGGING_FACE: "fsspec",
+}
+
+
+def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> Store:
+    if mistake := without_target(scheme, options):
+        raise UrlError(f"{scheme}://{bucket}: {mistake}", url=f"{scheme}://{bucket}")
+    from .fsspec_store import FsspecStore  # fsspec takes 0.1 s to import, which the other stores do not need
+
+    try:
+        return FsspecStore(scheme, bucket, options, connection.read_timeout_s)
+    except (TypeError, AttributeError) as error:
+        where = f"{scheme}://{bucket}"
+        raise UrlError(
+            f"{where}: {type(error).__name__}: {error}. Check the kinds of the values in storage_options "
+            f"({', '.join(sorted(options))}).",
+            url=where,
+        ) from error
