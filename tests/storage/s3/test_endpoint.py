@@ -14,6 +14,8 @@ from torchdata_remote.storage.s3.store import S3Store
 
 OPTIONS = {"key": "k", "secret": "s", "region": "us-west-2"}
 ACCOUNT = "123456789012"
+ACCELERATED = {"s3": {"use_accelerate_endpoint": True}}
+ALIAS = "mine-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias"
 POINT = f"arn:aws:s3:us-west-2:{ACCOUNT}:accesspoint/mine"
 
 
@@ -40,13 +42,13 @@ def hosts_of(aws: RecordingS3, store: S3Store) -> set[str]:
         ("mine", {"region": "cn-north-1"}, "mine.s3.cn-north-1.amazonaws.com.cn"),
         ("mine", config(use_fips_endpoint=True), "mine.s3-fips.us-west-2.amazonaws.com"),
         ("mine", config(use_dualstack_endpoint=True), "mine.s3.dualstack.us-west-2.amazonaws.com"),
-        ("mine", config(s3={"use_accelerate_endpoint": True}), "mine.s3-accelerate.amazonaws.com"),
-        ("mine", config(s3={"use_accelerate_endpoint": True}, use_dualstack_endpoint=True), "mine.s3-accelerate.dualstack.amazonaws.com"),
+        ("mine", config(**ACCELERATED), "mine.s3-accelerate.amazonaws.com"),
+        ("mine", config(**ACCELERATED, use_dualstack_endpoint=True), "mine.s3-accelerate.dualstack.amazonaws.com"),
         ("mine", config(s3={"addressing_style": "path"}), "s3.us-west-2.amazonaws.com"),
         ("with.dots", {}, "s3.us-west-2.amazonaws.com"),
         (POINT, {}, f"mine-{ACCOUNT}.s3-accesspoint.us-west-2.amazonaws.com"),
         (POINT, config(use_fips_endpoint=True), f"mine-{ACCOUNT}.s3-accesspoint-fips.us-west-2.amazonaws.com"),
-        ("mine-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias", {}, "mine-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias.s3.us-west-2.amazonaws.com"),
+        (ALIAS, {}, f"{ALIAS}.s3.us-west-2.amazonaws.com"),
     ],
     ids=["plain", "china", "fips", "dualstack", "accelerate", "both", "path", "dots", "point", "point-fips", "alias"],
 )  # fmt: skip
