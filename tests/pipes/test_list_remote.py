@@ -92,7 +92,9 @@ def test_credentials_are_not_in_errors(moto: S3Server) -> None:
     assert "Sup3rS3cretCanary" not in f"{caught.value} {caught.value!r} {caught.value.args} {pipe!r} {pipe}"
 
 
-@pytest.mark.parametrize("url", ["nope://bucket/a", "s3://", "", "a::b", "file://relative/a", "s3://u:p@bucket/a"])
+@pytest.mark.parametrize(
+    "url", ["nope://bucket/a", "s3://", "", "simplecache::s3://b/a", "file://relative/a", "s3://u:p@bucket/a"]
+)
 def test_invalid_urls_are_errors(url: str) -> None:
     """A wrong scheme, a missing bucket, a password: a UrlError."""
     with pytest.raises(UrlError):

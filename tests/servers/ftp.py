@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyftpdlib.authorizers import DummyAuthorizer
 from pyftpdlib.handlers import FTPHandler
+from pyftpdlib.ioloop import IOLoop
 from pyftpdlib.servers import FTPServer
 
 
@@ -42,7 +43,8 @@ def ftp_server(folder: Path) -> Iterator[Ftp]:
             super().pre_process_command(line, command, argument)
 
     Handler.authorizer = authorizer
-    server = FTPServer(("127.0.0.1", 0), Handler)
+    # Its own loop: the default one is shared, and two threads that drive it close each other's sockets.
+    server = FTPServer(("127.0.0.1", 0), Handler, ioloop=IOLoop())
     running.url = f"ftp://127.0.0.1:{server.address[1]}"
     ended = threading.Event()
 

@@ -475,7 +475,7 @@ def test_other_options_select_fsspec_with_a_warning(with_ranges: Site, caplog: p
     with_ranges.objects["/a.bin"] = b"0123456789"
     store, path = open_store(with_ranges.url + "/a.bin", StorageOptions({"block_size": 1 << 20}))
     assert store.read(path, 0, 5, None).whole() == b"01234"
-    assert "is read by fsspec, more slowly: an option of StorageOptions(block_size) has no translation" in caplog.text
+    assert "is read by fsspec, more slowly: no translation for an option of StorageOptions(block_size)" in caplog.text
 
 
 def test_sizes_of_many_urls_are_asked_for_at_once(with_ranges: Site) -> None:

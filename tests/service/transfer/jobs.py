@@ -133,7 +133,8 @@ def _child(job: dict[str, Any], output: int) -> None:
 
 
 def _serve() -> None:
-    import encodings.idna  # noqa: F401  # nobody may not be allowed to read it
+    import encodings.idna  # noqa: F401  # nobody may not be allowed to read them
+    import urllib.request  # noqa: F401
 
     import torchdata_remote.service.transfer  # noqa: F401  # so that children need not
 
