@@ -84,6 +84,17 @@ def test_a_repository_is_listed_in_pages_in_the_order_of_paths(photos: Hub) -> N
         assert store.read(path, 0, 1, None).etag == url.etag
 
 
+def test_a_listing_that_breaks_off_is_an_error(photos: Hub) -> None:
+    """A folder that is gone at its second page is not a folder that ends with the first."""
+    photos.page_size = 2
+    store, path = opened(photos, f"{PLACE}/")
+    first = store.list_page(path, recursive=True, token=None)
+    assert first.next_token is not None
+    photos.responses = [(404, {"X-Error-Code": "EntryNotFound", "X-Error-Message": "it is gone"})]
+    with pytest.raises(ObjectNotFoundError, match="no such file"):
+        store.list_page(path, recursive=True, token=first.next_token)
+
+
 def test_a_folder_a_glob_a_file_and_braces_are_listed(photos: Hub) -> None:
     """A missing one is an empty listing, whose error names what is there."""
     assert listed(photos, f"{PLACE}/data/") == [f"{PLACE}/{path}" for path in SHARDS]

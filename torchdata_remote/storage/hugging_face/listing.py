@@ -40,6 +40,8 @@ def list_folder(
     try:
         found, headers = client.get_json(f"{target}?{urlencode(query)}", shown, place.repository)
     except MissingFileError:
+        if token is not None:
+            raise  # the pages before are not all that the folder had
         return Page([], None)
     try:
         files = [one for one in found if one["type"] == "file"]
