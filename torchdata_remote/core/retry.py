@@ -16,7 +16,7 @@ from typing import TypeVar
 from ..errors import StorageError, TransientStorageError
 from .notices.slow_notice import QUIET_S, Wait, say
 from .options.fetching import RetryPolicy
-from .urls import HTTP, LOCAL, S3
+from .urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3
 
 T = TypeVar("T")
 _log = logging.getLogger("torchdata_remote")
@@ -25,7 +25,9 @@ MAX_LIKELY_PERMANENT = 8
 # A name server may take ten seconds to say that it does not answer
 LIKELY_PERMANENT_S = 8.0
 _NOTICED_FAILURES = 3  # in a row: one or two are usual under load
-_WITH_TIMEOUT = S3 | HTTP | {"datasets", "ftp", "hf"}  # schemes whose requests end after ``progress_timeout_s``
+_WITH_TIMEOUT = (
+    S3 | GS | AZURE | HTTP | {DATASETS, HUGGING_FACE, "ftp"}
+)  # schemes whose requests end after ``progress_timeout_s``
 # Not the global random state, which belongs to the training, nor one that forked workers share
 _jitter = random.SystemRandom()
 

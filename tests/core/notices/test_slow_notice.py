@@ -41,9 +41,10 @@ def test_a_request_without_data_is_reported(caplog: pytest.LogCaptureFixture) ->
     assert [record.levelno for record in caplog.records if url in record.getMessage()] == [logging.WARNING]
 
 
-def test_the_default_call_says_when_it_gives_up(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("scheme", ["http", "s3", "gs", "gcs", "az", "abfs", "abfss", "hf", "datasets"])
+def test_the_default_call_says_when_it_gives_up(caplog: pytest.LogCaptureFixture, scheme: str) -> None:
     """The notice of an attempt names its end, and until when it is repeated."""
-    url, policy = _url(), RetryPolicy(progress_timeout_s=0.02, deadline_s=60, max_attempts=2)
+    url, policy = _url().replace("s3", scheme), RetryPolicy(progress_timeout_s=0.02, deadline_s=60, max_attempts=2)
 
     def operation() -> None:
         wait_for(lambda: bool(_messages(caplog, url)))
