@@ -25,9 +25,8 @@ MAX_LIKELY_PERMANENT = 8
 # A name server may take ten seconds to say that it does not answer
 LIKELY_PERMANENT_S = 8.0
 _NOTICED_FAILURES = 3  # in a row: one or two are usual under load
-_WITH_TIMEOUT = (
-    S3 | GS | AZURE | HTTP | {DATASETS, HUGGING_FACE, "ftp"}
-)  # schemes whose requests end after ``progress_timeout_s``
+# Schemes whose requests end after ``progress_timeout_s``
+_WITH_TIMEOUT = S3 | GS | AZURE | HTTP | {DATASETS, HUGGING_FACE, "ftp"}
 # Not the global random state, which belongs to the training, nor one that forked workers share
 _jitter = random.SystemRandom()
 

@@ -3,8 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from .protocol import Entry, Page
+
+
+def page_after(
+    pages_of: Callable[[str], Iterable[Page]], prefix: str, after: str, *, recursive: bool, limit: int
+) -> Page:
+    """Return a page, like ``Store.list_after``, whose token is the path to go on after.
+
+    Args:
+        pages_of: returns the pages of a folder, without the folders in it.
+        prefix: of the paths.
+        after: a path.
+        recursive: whether folders are entered.
+        limit: number of objects and folders.
+    """
+    found = list(islice(walk(pages_of, prefix, after, recursive=recursive), limit + 1))
+    entries = [entry for _, entry in found[:limit] if entry is not None]
+    folders = [path for path, entry in found[:limit] if entry is None]
+    return Page(entries, found[limit - 1][0] if len(found) > limit else None, folders)
 
 
 def walk(

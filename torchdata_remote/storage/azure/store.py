@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from functools import partial
 
 from ...errors import ObjectNotFoundError
 from ..entry_table import EntryTable
 from ..errors import from_status
-from ..folder_walk import walk
+from ..folder_walk import page_after
 from ..http.content_range import parse_content_length
 from ..obstore_reader import ObstoreReader, can_express
+from ..paging import every_page, first_page
 from ..preferred_reader import PreferredReader
 from ..protocol import Answer, Entry, Page, normalized_etag
 from .client import AzureClient
@@ -85,33 +86,19 @@ class AzureStore:
         return parse_page(body, shown)
 
     def _pages(self, prefix: str, *, recursive: bool, limit: int = _MAX_NAMES) -> Iterator[Page]:
-        token: str | None = None
-        while True:
-            page = self._page(prefix, recursive=recursive, token=token, limit=limit)
-            yield page
-            token = page.next_token
-            if token is None:
-                return
+        return every_page(
+            lambda token: self._page(prefix, recursive=recursive, token=token, limit=limit), self.url(prefix)
+        )
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         """Return a page of the folders' complete listings: Azure's begin at the first name only."""
-
-        def pages(folder: str) -> Iterator[Page]:
-            return self._pages(folder, recursive=False)
-
-        found = list(islice(walk(pages, prefix, after, recursive=recursive), limit + 1))
-        entries = [entry for _, entry in found[:limit] if entry is not None]
-        folders = [path for path, entry in found[:limit] if entry is None]
-        return Page(entries, found[limit - 1][0] if len(found) > limit else None, folders)
+        return page_after(partial(self._pages, recursive=False), prefix, after, recursive=recursive, limit=limit)
 
     def find(self, path: str) -> Entry | None:
         return self.find_first(path, 1)[0]
 
     def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
-        page = Page([], None)
-        for page in self._pages(path, recursive=True, limit=limit):  # a page may be empty before others
-            if EntryTable.of(page.entries).keys or page.next_token is None:
-                break
+        page = first_page(self._pages(path, recursive=True, limit=limit))
         entry = next((one for one in page.entries if one.path == path), None)
         if entry is None and page.next_token is not None and path and not path.endswith("/"):
             with contextlib.suppress(ObjectNotFoundError):  # a tree is listed in another order
@@ -167,14 +154,7 @@ class AzureStore:
     # Folders
 
     def has_folder(self, path: str) -> bool:
-        return bool(self._keys(path, limit=1))
-
-    def _keys(self, prefix: str, *, limit: int = _MAX_NAMES) -> list[str]:
-        """Return the names on the first page that has some, with markers of folders."""
-        for page in self._pages(prefix, recursive=True, limit=limit):
-            if keys := EntryTable.of(page.entries).keys:
-                return keys
-        return []
+        return bool(EntryTable.of(first_page(self._pages(path, recursive=True, limit=1)).entries).keys)
 
     def make_folder(self, path: str) -> None:
         """Create an empty object whose name ends with a slash. Listings omit it."""

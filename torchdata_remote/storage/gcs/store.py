@@ -15,6 +15,7 @@ from ..entry_table import EntryTable
 from ..errors import translate_errors
 from ..network_errors import mark_host_known
 from ..obstore_reader import ObstoreReader, can_express
+from ..paging import every_page
 from ..preferred_reader import PreferredReader
 from ..protocol import Answer, Page
 from ..s3.botocore_reader import BotocoreReader
@@ -155,10 +156,4 @@ class GcsStore(BucketStore):
 
     def _all_pages(self, prefix: str, *, recursive: bool) -> Iterator[Page]:
         """Yield the pages of a listing, with the names that other listings omit."""
-        token: str | None = None
-        while True:
-            page = self._pages.page(prefix, recursive=recursive, token=token)
-            yield page
-            token = page.next_token
-            if token is None:
-                return
+        return every_page(lambda token: self._pages.page(prefix, recursive=recursive, token=token), self.url(prefix))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import NoReturn
 
 from ...core.urls import join_url
 from ...errors import AccessDeniedError, ObjectNotFoundError, UrlError
-from ..folder_walk import walk
+from ..folder_walk import page_after
 from ..network_errors import unusable_response
+from ..paging import every_page
 from ..protocol import Answer, Entry, ObjectWriter, Page
 from .client import HubClient
 from .errors import MissingFileError
@@ -109,19 +109,10 @@ class HubStore:
         return list_folder(self._client, place, commit, recursive=recursive, token=token, shown=shown)
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        found = list(islice(walk(self._pages, prefix, after, recursive=recursive), limit + 1))
-        entries = [entry for _, entry in found[:limit] if entry is not None]
-        folders = [path for path, entry in found[:limit] if entry is None]
-        return Page(entries, found[limit - 1][0] if len(found) > limit else None, folders)
+        return page_after(self._pages, prefix, after, recursive=recursive, limit=limit)
 
     def _pages(self, prefix: str) -> Iterator[Page]:
-        token: str | None = None
-        while True:
-            page = self.list_page(prefix, recursive=False, token=token)
-            yield page
-            token = page.next_token
-            if token is None:
-                return
+        return every_page(lambda token: self.list_page(prefix, recursive=False, token=token), self._url(prefix))
 
     def has_folder(self, path: str) -> bool:
         page = self.list_page(path, recursive=False, token=None)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.object_version import keys_as_paths, split_version
-from ...errors import StorageError
 from ..entry_table import EntryTable
 from ..network_errors import unusable_response
+from ..paging import every_page, first_page
 from ..protocol import Page
 from .page_parser import to_page
 
@@ -52,18 +52,11 @@ class BucketPages:
 
     def first(self, prefix: str, extra: dict[str, Any]) -> Page:
         """Request the first page that is not empty, or the last one: a store may send empty pages before others."""
-        page = self._send(prefix, None, extra)
-        seen = set[str]()
-        extra = {name: value for name, value in extra.items() if name != "StartAfter"}
-        while page.next_token is not None and not page.folders and not EntryTable.of(page.entries).keys:
-            if page.next_token in seen:
-                raise StorageError(
-                    f"{self._url(prefix)}: the store repeats page {page.next_token!r} of its listing.",
-                    url=self._url(prefix),
-                )
-            seen.add(page.next_token)
-            page = self._send(prefix, page.next_token, extra)
-        return page
+        later = {name: value for name, value in extra.items() if name != "StartAfter"}
+        pages = every_page(
+            lambda token: self._send(prefix, token, extra if token is None else later), self._url(prefix)
+        )
+        return first_page(pages)
 
     def beside(self, path: str, limit: int) -> Page:
         """Request the first objects that begin with a path: the one of this name, others beside it, and those below."""
