@@ -5,7 +5,7 @@ The protocol: https://learn.microsoft.com/en-us/rest/api/storageservices/blob-se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -14,9 +14,9 @@ import urllib3
 from ...errors import AccessDeniedError, ExpiredCredentialsError, RemoteDataError, UrlError
 from ..error_tables import from_urllib3
 from ..errors import to_package_error
+from ..http.bodies import chunks_of, whole_body
 from ..http.content_encoding import IDENTITY, require_unencoded
 from ..http.content_range import parse_content_length, parse_content_range, range_header
-from ..http.urllib3_reader import stream_body
 from ..network import ServerPools
 from ..network_errors import mark_host_known, unusable_response
 from ..protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag
@@ -94,13 +94,7 @@ class AzureClient:
 
         def send() -> tuple[Mapping[str, str], bytes]:
             response = self._send(method, path, shown, query or {}, headers or {}, body)
-            try:
-                data = response.read(decode_content=False)
-                response.release_conn()
-            except Exception as error:  # noqa: BLE001  # no other exception leaves this module
-                response.close()
-                raise to_package_error(from_urllib3, error, shown) from None
-            return response.headers, data
+            return response.headers, whole_body(response, shown)
 
         return self.with_renewal(shown, send)
 
@@ -122,7 +116,7 @@ class AzureClient:
             response.close()
             raise
         found = normalized_etag(received.get("ETag"))
-        return Answer(span.start, span.end, span.total_bytes, found, _chunks(response, shown))
+        return Answer(span.start, span.end, span.total_bytes, found, chunks_of(response, shown))
 
     def _send(
         self,
@@ -155,7 +149,7 @@ class AzureClient:
             )
         except (RemoteDataError, MemoryError):
             raise
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # no other exception leaves this module
             raise to_package_error(from_urllib3, error, shown) from None  # it may show the SAS
         mark_host_known(shown)
         if response.status in _SUCCESS:
@@ -178,13 +172,3 @@ class AzureClient:
             retry_after=response.headers.get("Retry-After"),
             anonymous=self._credentials.are_anonymous,
         )
-
-
-def _chunks(response: Any, shown: str) -> Generator[memoryview, None, None]:
-    try:
-        yield from stream_body(response)
-        response.release_conn()
-    except Exception as error:  # noqa: BLE001  # as above
-        raise to_package_error(from_urllib3, error, shown) from None
-    finally:
-        response.close()

@@ -19,18 +19,12 @@ from ..errors import from_status, to_package_error
 from ..network import ServerPools
 from ..network_errors import unusable_response
 from ..protocol import CONNECT_TIMEOUT_S, Answer, Entry, RangeNotSatisfiableError, normalized_etag, single_chunk
+from .bodies import stream_body
 from .content_encoding import IDENTITY, require_unencoded
 from .content_range import parse_content_length, parse_content_range, range_header
 
 _MAX_REDIRECTS = 5
 _REFUSED = {400, 401, 403}
-CHUNK_BYTES = 1 << 18
-
-
-def stream_body(response: Any) -> Iterator[memoryview]:
-    """Yield the body of a urllib3 response as it arrives, so that the caller notices slow progress."""
-    while chunk := response.read1(CHUNK_BYTES, decode_content=False):
-        yield memoryview(chunk)
 
 
 class UrllibReader:

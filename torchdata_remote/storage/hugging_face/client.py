@@ -14,6 +14,7 @@ from ...core.urls import redact_text
 from ...errors import ExpiredCredentialsError, RemoteDataError, StorageError
 from ..error_tables import from_urllib3
 from ..errors import to_package_error
+from ..http.bodies import whole_body
 from ..http.content_encoding import IDENTITY, require_unencoded
 from ..network import ServerPools
 from ..network_errors import mark_host_known, unusable_response
@@ -167,12 +168,7 @@ class HubClient:
     def get_json(self, target: str, shown: str, repository: Repository) -> tuple[Any, Mapping[str, str]]:
         """Request a path of the API, and return the JSON of the response, and its headers."""
         response = self.send("GET", self.endpoint + target, shown, repository).response
-        try:
-            body = response.read(decode_content=False)
-            response.release_conn()
-        except Exception as error:  # noqa: BLE001  # as above
-            response.close()
-            raise to_package_error(from_urllib3, error, shown) from None
+        body = whole_body(response, shown)
         try:
             return json.loads(body), response.headers
         except ValueError:

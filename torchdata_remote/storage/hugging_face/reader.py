@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any
 from urllib.parse import quote
 
 from ...errors import AccessDeniedError, ObjectNotFoundError
 from ..error_tables import from_urllib3
 from ..errors import to_package_error
+from ..http.bodies import chunks_of
 from ..http.content_range import parse_content_length, parse_content_range, range_header
-from ..http.urllib3_reader import stream_body
 from ..network_errors import unusable_response
 from ..protocol import Answer, Entry
 from .client import HubClient, Received, RefusedLocationError, strong_etag
@@ -101,17 +100,7 @@ class HubReader:
             response.close()
             raise
         etag = etag or strong_etag(response.headers.get("ETag"))
-        return Answer(span.start, span.end, total, etag, _chunks(response, shown))
-
-
-def _chunks(response: Any, shown: str) -> Generator[memoryview, None, None]:
-    try:
-        yield from stream_body(response)
-        response.release_conn()
-    except Exception as error:  # noqa: BLE001  # no other exception leaves this module
-        raise to_package_error(from_urllib3, error, shown) from None  # it may name a signed URL
-    finally:
-        response.close()
+        return Answer(span.start, span.end, total, etag, chunks_of(response, shown))
 
 
 def _release(response: Any, shown: str) -> None:
@@ -119,6 +108,6 @@ def _release(response: Any, shown: str) -> None:
     try:
         response.drain_conn()
         response.release_conn()
-    except Exception as error:  # noqa: BLE001  # as above
+    except Exception as error:  # noqa: BLE001  # no other exception leaves this module
         response.close()
         raise to_package_error(from_urllib3, error, shown) from None
