@@ -12,7 +12,7 @@ from .errors import from_status, from_unknown, to_package_error
 from .network_errors import details_of, network_error, unusable_response
 from .protocol import RedirectWithoutLocationError, UnreadableResponseError
 
-STATUS = re.compile(r"status code: (\d{3})")
+_STATUS = re.compile(r"status code: (\d{3})")
 _KIND = re.compile(r"kind: (Timeout|Interrupted|Connect|Request|Decode)\b")
 _UNREADABLE = re.compile(
     r"Header missing from response|Content-Range header not present|Failed to parse value for CONTENT_RANGE|"
@@ -69,13 +69,23 @@ def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Excep
     return error
 
 
+def status_and_code(text: str) -> tuple[int | None, str]:
+    """Return the status and the code of XML in the text of an error of obstore; ``None`` and ``""`` without them.
+
+    >>> status_and_code("Server returned non-2xx status code: 404 Not Found: <Error><Code>NoSuchKey</Code></Error>")
+    (404, 'NoSuchKey')
+    """
+    status, code = _STATUS.search(text), _CODE.search(text)
+    return (int(status[1]) if status else None), (code[1] if code else "")
+
+
 def from_obstore(error: Exception, url: str) -> Exception:
     """Convert an error of obstore. Its generic errors contain the cause in their text only."""
     text = str(error)
-    status, code = STATUS.search(text), _CODE.search(text)
-    if status:
+    status, code = status_and_code(text)
+    if status is not None:
         region = _REGION.search(text)
-        return from_status(int(status[1]), code[1] if code else "", url, region=region[1] if region else None)
+        return from_status(status, code, url, region=region[1] if region else None)
     if "redirect without LOCATION" in text:
         return RedirectWithoutLocationError(
             f"{redact(url)}: the bucket is in another region, or on another host.", url=redact(url)

@@ -15,10 +15,9 @@ from ...errors import (
     StorageError,
     TransientStorageError,
 )
-from ..error_tables import STATUS, from_obstore
+from ..error_tables import from_obstore, status_and_code
 from ..errors import from_status
 
-_CODE = re.compile(r"<Code>(\w+)</Code>")
 _EXPIRED = re.compile(r"not valid in the specified time frame|Lifetime validation failed|has expired|is expired")
 _TRANSIENT = {"ServerBusy", "OperationTimedOut", "InternalError", "ContainerBeingDeleted", "AccountBeingCreated"}
 _EXISTS = {"BlobAlreadyExists", "UnauthorizedBlobOverwrite", "ConditionNotMet", "TargetConditionNotMet"}
@@ -106,7 +105,7 @@ def _missing_container(url: str) -> MissingContainerError:
 def from_reader(error: Exception, url: str) -> Exception:
     """Convert an error of obstore. Its generic errors contain the response in their text only."""
     text = str(error)
-    status, code = STATUS.search(text), _CODE.search(text)
+    status, code = status_and_code(text)
     if status is None:
         return from_obstore(error, url)
-    return from_azure(int(status[1]), code[1] if code else "", url, details=text)
+    return from_azure(status, code, url, details=text)

@@ -7,7 +7,7 @@ import re
 
 from ...core.urls import redact
 from ...errors import AccessDeniedError
-from ..error_tables import STATUS, from_obstore
+from ..error_tables import from_obstore, status_and_code
 from ..errors import from_status
 
 _MESSAGE = re.compile(r'\{"error":\s*"((?:[^"\\]|\\.)*)"')
@@ -54,5 +54,5 @@ def from_service(
 def from_obstore_at_service(error: Exception, url: str) -> Exception:
     """Convert an error of obstore from a request to a dataset service."""
     text = str(error)
-    status = STATUS.search(text)
-    return from_service(int(status[1]), message_of(text), url) if status else from_obstore(error, url)
+    status, _ = status_and_code(text)
+    return from_obstore(error, url) if status is None else from_service(status, message_of(text), url)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from ...core.urls import redact
 from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError, StorageError
-from ..error_tables import STATUS, from_botocore, from_obstore
+from ..error_tables import from_botocore, from_obstore, status_and_code
 
-_CODE = re.compile(r"<Code>(\w+)</Code>")
 _PAYER_CODES = {"UserProjectMissing", "UserProjectAccessDenied", "UserProjectAccountProblem"}
 
 
@@ -27,9 +24,8 @@ def from_client(error: Exception, url: str, *, writing: bool = False) -> Excepti
 
 def from_reader(error: Exception, url: str) -> Exception:
     """Convert an error of obstore."""
-    text = str(error)
-    status, code = STATUS.search(text), _CODE.search(text)
-    known = _of_google(int(status[1]), code[1] if code else "", redact(url)) if status else None
+    status, code = status_and_code(str(error))
+    known = None if status is None else _of_google(status, code, redact(url))
     return known or from_obstore(error, url)
 
 

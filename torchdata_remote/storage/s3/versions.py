@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from ...core.object_version import split_version
 from ...core.urls import redact
 from ...errors import ObjectNotFoundError, UrlError
-from ..error_tables import STATUS, from_botocore, from_obstore
+from ..error_tables import from_botocore, from_obstore, status_and_code
 
-_NO_SUCH_VERSION = re.compile(r"<Code>(InvalidArgument|NoSuchVersion)</Code>")
+_NO_SUCH_VERSION = ("InvalidArgument", "NoSuchVersion")
 
 
 def named(path: str) -> dict[str, Any]:
@@ -45,16 +44,15 @@ def botocore_error(error: Exception, url: str, *, writing: bool = False) -> Exce
 
     if version_of(url) is not None and isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        if status == 400 and error.response.get("Error", {}).get("Code") in ("400", "InvalidArgument", "NoSuchVersion"):
+        if status == 400 and error.response.get("Error", {}).get("Code") in ("400", *_NO_SUCH_VERSION):
             return _no_such_version(url)
     return from_botocore(error, url, writing=writing)
 
 
 def obstore_error(error: Exception, url: str) -> Exception:
     """Convert an error of obstore, as :func:`botocore_error` does."""
-    text = str(error)
-    status: Any = STATUS.search(text)
-    if version_of(url) is not None and status and status[1] == "400" and _NO_SUCH_VERSION.search(text):
+    status, code = status_and_code(str(error))
+    if version_of(url) is not None and status == 400 and code in _NO_SUCH_VERSION:
         return _no_such_version(url)
     return from_obstore(error, url)
 
