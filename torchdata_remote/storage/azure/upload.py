@@ -7,14 +7,13 @@ carries the id of its upload as metadata, by which a writer recognises its own o
 from __future__ import annotations
 
 import base64
-import hashlib
 import uuid
 from collections.abc import Mapping
 from typing import Protocol
 
 from ...core.retry import call_with_retries
 from ...errors import ObjectNotFoundError
-from ..multipart import SLOW_BYTES_PER_S, MultipartWriter, make_visible
+from ..multipart import SLOW_BYTES_PER_S, MultipartWriter, content_md5, make_visible
 
 UPLOAD_ID = "x-ms-meta-torchdata_remote_upload"
 
@@ -37,10 +36,6 @@ class Container(Protocol):
         """Send one request."""
 
 
-def _md5(data: bytes | bytearray) -> str:
-    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
-
-
 class AzureWriter(MultipartWriter[str]):
     """An object that is being written.
 
@@ -57,7 +52,7 @@ class AzureWriter(MultipartWriter[str]):
         self._publishing = {UPLOAD_ID: self._id} | ({} if overwrite else {"If-None-Match": "*"})
 
     def _put(self, data: bytearray) -> None:
-        headers = {**self._publishing, "x-ms-blob-type": "BlockBlob", "Content-MD5": _md5(data)}
+        headers = {**self._publishing, "x-ms-blob-type": "BlockBlob", "Content-MD5": content_md5(data)}
         self._make_visible({}, headers, data)
 
     def _start_upload(self) -> str:
@@ -66,7 +61,7 @@ class AzureWriter(MultipartWriter[str]):
     def _send_part(self, upload_id: str, number: int, start: int, data: bytearray) -> str:
         # All names of an object's blocks must have one length
         block = base64.b64encode(f"{upload_id}{number:06d}".encode()).decode()
-        headers = {"Content-MD5": _md5(data)}
+        headers = {"Content-MD5": content_md5(data)}
         call_with_retries(
             lambda: self._store.request(
                 "PUT", self._path, query={"comp": "block", "blockid": block}, headers=headers, body=data

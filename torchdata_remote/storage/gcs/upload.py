@@ -6,14 +6,12 @@ lost: etags of multipart uploads are no digests of their bytes.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import uuid
 from typing import Any, Protocol
 
 from ...core.retry import call_with_retries
 from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError, StorageError
-from ..multipart import SLOW_BYTES_PER_S, MultipartWriter, make_visible
+from ..multipart import SLOW_BYTES_PER_S, MultipartWriter, content_md5, make_visible
 from ..s3.unfinished_uploads import MultipartUploads
 from .partial_names import partial_path
 
@@ -46,10 +44,6 @@ class Bucket(Protocol):
     @property
     def uploads(self) -> MultipartUploads:
         """List and abort multipart uploads."""
-
-
-def _md5(data: bytes | bytearray) -> str:
-    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
 class GcsWriter(MultipartWriter[str]):
@@ -87,7 +81,7 @@ class GcsWriter(MultipartWriter[str]):
             "put_object",
             Body=data,
             ContentLength=len(data),
-            ContentMD5=_md5(data),
+            ContentMD5=content_md5(data),
             Metadata={UPLOAD_ID: self._id},
             **condition,
         )
@@ -96,7 +90,7 @@ class GcsWriter(MultipartWriter[str]):
         return str(self._call("create_multipart_upload", Metadata={UPLOAD_ID: self._id})["UploadId"])
 
     def _send_part(self, upload_id: str, number: int, start: int, data: bytearray) -> str:
-        request = {"UploadId": upload_id, "PartNumber": number, "Body": data, "ContentMD5": _md5(data)}
+        request = {"UploadId": upload_id, "PartNumber": number, "Body": data, "ContentMD5": content_md5(data)}
         return str(self._call("upload_part", **request)["ETag"])
 
     def _complete(self, upload_id: str) -> None:
