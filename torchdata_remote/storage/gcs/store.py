@@ -49,7 +49,7 @@ class GcsStore(BucketStore):
         self._tokens = Tokens(settings, self._root)
         self._client: Any = None  # created at first use
         self._obstore: ObstoreReader | None = None  # made by the first read: a parent that only lists can be forked
-        self._by_botocore = BotocoreReader(self, lambda path: {"Key": path})
+        self._by_botocore = BotocoreReader(self)
         self._read = PreferredReader(
             self._root, self._read_by_obstore, self.read_without_obstore, can_express if read_by_obstore else None
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, Protocol
 
 from ..error_tables import from_botocore
@@ -27,6 +27,9 @@ class Bucket(Protocol):
     def url(self, path: str) -> str:
         """URL of an object, for errors and the log."""
 
+    def named(self, path: str) -> dict[str, Any]:
+        """Return botocore's arguments that name an object."""
+
     def stat(self, path: str) -> Entry:
         """Return the object at exactly this path."""
 
@@ -39,16 +42,15 @@ class BotocoreReader:
 
     Args:
         store: sends the requests.
-        named: returns the arguments that name the object of a path: its key and its version.
     """
 
-    def __init__(self, store: Bucket, named: Callable[[str], dict[str, Any]]) -> None:
-        self._store, self._named = store, named
+    def __init__(self, store: Bucket) -> None:
+        self._store = store
         self._num_ignored_ranges = 0  # consecutive responses with the whole object instead of a range
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like ``Store.read``."""
-        arguments: dict[str, Any] = self._named(path)
+        arguments: dict[str, Any] = self._store.named(path)
         wanted_range = range_header(start, end)
         if wanted_range is not None:
             arguments["Range"] = wanted_range

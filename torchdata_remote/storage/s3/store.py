@@ -52,7 +52,7 @@ class S3Store(BucketStore):
         self._bucket = bucket
         self._settings = settings
         self.may_ignore_ranges = False  # until responses show it
-        self._by_botocore = BotocoreReader(self, named)
+        self._by_botocore = BotocoreReader(self)
         self._read = PreferredReader(
             self._root,
             self._read_by_obstore,
