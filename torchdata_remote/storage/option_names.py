@@ -16,6 +16,7 @@ from ..core.urls import AZURE, GS, HTTP, HUGGING_FACE, LOCAL, S3, WITHOUT_BUCKET
 from ..errors import UrlError
 from .azure.settings import ADLFS_OPTIONS, AZURE_OPTIONS
 from .gcs.settings import OPTIONS as _GCS
+from .hugging_face.settings import HUB_OPTIONS
 from .option_values import require_usable_values
 from .option_words import BY_AZURE, BY_GCS, BY_HUB, BY_S3, IN_CLIENT
 from .s3.endpoint import CONFIG_OF_S3
@@ -28,7 +29,6 @@ _MAX_SHOWN = 12
 # Stores whose options may be passed for a local path too
 _SHARING = ("s3", "https", "gs", "az", "hf", "sftp", "ftp", "smb", "webdav")
 _SERVICE = {"token", "secure"}
-_HUB = {"token", "endpoint", "revision"}
 
 
 def require_known_options(url: str, scheme: str, options: StorageOptions) -> None:
@@ -55,7 +55,7 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
         _require(where, "storage_options", options, _SERVICE | {*FALLBACK_NAMES}, {})
         return
     if scheme in GS or scheme in AZURE or scheme == HUGGING_FACE:
-        own = _GCS if scheme in GS else AZURE_OPTIONS if scheme in AZURE else _HUB
+        own = _GCS if scheme in GS else AZURE_OPTIONS if scheme in AZURE else HUB_OPTIONS
         if unknown := options.keys() - own - {*FALLBACK_NAMES}:
             others, meant = _others(scheme)
             _require(where, "storage_options", unknown, {*own, *others}, meant)
@@ -106,7 +106,7 @@ def _require_of_some_store(where: str, scheme: str, options: StorageOptions) -> 
 
     Those of other stores are accepted, because a list of URLs of several stores has one dict of options.
     """
-    usual = _S3 | _GCS | _SERVICE | _HUB | {*_NESTED, "auto_mkdir"}
+    usual = _S3 | _GCS | _SERVICE | HUB_OPTIONS | {*_NESTED, "auto_mkdir"}
     if options.keys() <= usual:
         return
     import fsspec
