@@ -43,7 +43,7 @@ class AzureClient:
         self._root = f"{settings.endpoint}/{quote(container, safe='$')}"
         self._credentials = credentials
         timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=settings.read_timeout_s)
-        self._pools = ServerPools(maxsize=1024, timeout=timeout, retries=False)
+        self._pools = ServerPools(timeout=timeout, retries=False)
 
     def with_renewal(self, shown: str, operation: Callable[[], T]) -> T:
         """Call ``operation``. If the store refuses the credentials as expired, get others, and call it once more.

@@ -82,7 +82,7 @@ class ServiceClient:
             urllib3.util.parse_url(self.origin)
         except LocationParseError as error:
             raise UrlError(f"{self.root}: not a host with a port.", url=self.root) from error
-        return ServerPools(maxsize=1024).manager(self.origin)
+        return ServerPools().manager(self.origin)
 
     def target(self, *segments: str, **query: str | int | None) -> str:
         """Return path and query of a request, with each segment percent-encoded once.

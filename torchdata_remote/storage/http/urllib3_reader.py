@@ -48,7 +48,6 @@ class UrllibReader:
             remove_headers_on_redirect={*urllib3.Retry.DEFAULT_REMOVE_HEADERS_ON_REDIRECT, *self._headers},
         )
         self._pools = ServerPools(
-            maxsize=1024,
             timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s),
             retries=retries,
         )

@@ -57,7 +57,7 @@ class HubClient:
         self.endpoint, self.read_timeout_s = settings.endpoint, settings.read_timeout_s
         self._origin = _origin(settings.endpoint)
         timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=settings.read_timeout_s)
-        self._pools = ServerPools(maxsize=1024, timeout=timeout, retries=False)
+        self._pools = ServerPools(timeout=timeout, retries=False)
         self._authorization: dict[str, str] | None = None
 
     def __reduce__(self) -> str:

@@ -110,7 +110,7 @@ class ServerPools:
     def _make(self, proxy: str | None, url: str) -> urllib3.PoolManager:
         from .routed import ProxiedPools, RoutedPools
 
-        options = {**self._options, **self._tls(url)}
+        options = {"maxsize": self._network.max_connections, **self._options, **self._tls(url)}
         pools: RoutedPools
         if proxy is None:
             pools = RoutedPools(**options)
