@@ -21,7 +21,7 @@ from ..errors import (
     StorageError,
     TransientStorageError,
 )
-from .network_errors import details_of, network_error, unusable_response
+from .network_errors import details_of, network_error, refused_by_proxy, unusable_response
 from .protocol import RangeNotSatisfiableError, UnsupportedRequestError, WrongRegionError
 
 Table = Callable[..., Exception]
@@ -170,6 +170,8 @@ def from_status(
         transient.overloaded = status in _OVERLOADED_STATUSES
         transient.retry_after_s = _seconds(retry_after)
         return transient
+    if status == 407:
+        return refused_by_proxy(url)
     if status == 404 or code in _NOT_FOUND:
         return ObjectNotFoundError(f"{url}: {_missing(code, url)}", url=url)
     if status in (401, 403):

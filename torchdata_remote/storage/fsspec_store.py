@@ -22,7 +22,7 @@ from .multipart import SLOW_BYTES_PER_S
 from .network_errors import mark_host_known
 from .protocol import Answer, Entry, Page, single_chunk
 from .s3.credential_source import source_of_options
-from .s3.settings import options_for_s3fs
+from .s3.session import options_for_s3fs
 from .serial_filesystem import Filesystem, list_files, repeat_if_changed, with_timeout
 from .whole_files import BufferedWriter, is_partial, renames, write_whole
 

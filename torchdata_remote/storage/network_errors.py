@@ -24,6 +24,8 @@ _PROTOCOL_ERROR = re.compile(
     r"Content-Length|Invalid header|WRONG_VERSION_NUMBER|wrong version number|RECORD_LAYER_FAILURE|InvalidContentType|"
     r"UnsupportedProtocol|Parse\(|ResponseParserError"
 )
+_PROXY_LOGIN = re.compile(r"ProxyAuthRequired|Tunnel connection failed: 407")
+_NO_TUNNEL = re.compile(r"TunnelUnsuccessful|Tunnel connection failed")
 _SERVER = re.compile(r"https?://([^/\s\"'<>?]+)")
 _HOST = re.compile(r"connect to host ([^\s\"']+)|host='([^']+)'(?:, port=(\d+))?")  # aiohttp, urllib3
 _MAX_CAUSES = 8
@@ -74,6 +76,8 @@ def network_error(url: str, what: str, details: str) -> StorageError:
         return StorageError(
             f"{shown}: {what}: too many redirects. Use the URL at which the object is stored.", url=shown
         )
+    if _PROXY_LOGIN.search(details):
+        return refused_by_proxy(url)
     unknown, silent = _UNKNOWN_HOST.search(details) is not None, _SILENT_NAME_SERVER.search(details) is not None
     refused = _REFUSED.search(details) is not None
     message = f"{shown}: {what}."
@@ -82,11 +86,27 @@ def network_error(url: str, what: str, details: str) -> StorageError:
         message = f"{shown}: {why}: {_server(url, details)}. Check {_to_check(url)} and the spelling ({what})."
     elif refused:
         message = f"{shown}: {_server(url, details)} refuses connections ({what}). Check {_to_check(url)} and the port."
+    elif _NO_TUNNEL.search(details):
+        message = (
+            f"{shown}: the proxy opens no connection to the server ({what}). Check {_to_check(url)}, and whether the "
+            "proxy allows that host; NO_PROXY names hosts that need none."
+        )
     transient = TransientStorageError(message, url=shown)
     transient.unreachable = _server(url, details) if unknown or silent or refused else ""
     never_seen = _host_key(url) not in _known_hosts
-    transient.likely_permanent = ((unknown or silent) and never_seen) or _PROTOCOL_ERROR.search(details) is not None
+    transient.likely_permanent = ((unknown or silent) and never_seen) or any(
+        pattern.search(details) is not None for pattern in (_PROTOCOL_ERROR, _NO_TUNNEL)
+    )
     return transient
+
+
+def refused_by_proxy(url: str) -> StorageError:
+    """Make the error for a proxy that needs other credentials than it got."""
+    return StorageError(
+        f"{redact(url)}: the proxy asks for a user and a password, or refuses those that it got (407). They belong "
+        "into its URL, such as http://user:password@host:3128; a @, : or / in them is written as %40, %3A or %2F.",
+        url=redact(url),
+    )
 
 
 def _server(url: str, details: str) -> str:

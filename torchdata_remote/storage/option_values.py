@@ -13,6 +13,7 @@ from ..core.arguments import check
 from ..core.options import FALLBACK_NAMES, StorageOptions
 from ..errors import UrlError
 from .s3.endpoint import require_usable_config
+from .s3.network import require_usable_network
 from .s3.request_options import require_usable_arguments
 
 _TEXTS = {"key", "secret", "token", "endpoint_url", "region", "profile", "username", "password", *FALLBACK_NAMES}
@@ -62,6 +63,7 @@ def require_usable_values(where: str, options: StorageOptions) -> None:
             )
     require_usable_arguments(where, options)
     require_usable_config(where, options)
+    require_usable_network(where, options)
     loop = options.get("loop")
     if loop is not None and not hasattr(loop, "call_soon_threadsafe"):
         kind = check.a_kind(loop)

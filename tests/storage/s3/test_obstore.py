@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from torchdata_remote.storage.s3.client import make_client
 from torchdata_remote.storage.s3.endpoint import bucket_endpoint
 from torchdata_remote.storage.s3.obstore import s3_reader
-from torchdata_remote.storage.s3.settings import S3Settings, make_client, make_session
+from torchdata_remote.storage.s3.session import make_session
+from torchdata_remote.storage.s3.settings import S3Settings
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import AccessDeniedError, UrlError
 from torchdata_remote.storage import open_store
 from torchdata_remote.storage.fsspec_store import FsspecStore
-from torchdata_remote.storage.s3.settings import S3Settings, make_client, make_session
+from torchdata_remote.storage.s3.client import make_client
+from torchdata_remote.storage.s3.session import make_session
+from torchdata_remote.storage.s3.settings import S3Settings
 from torchdata_remote.storage.s3.store import S3Store
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ..s3.client import make_client
 from ..s3.headers import tolerate_malformed_headers
 from ..s3.page_parser import install_page_parser
-from ..s3.settings import S3Settings, make_client, shared_loader
+from ..s3.session import shared_loader
+from ..s3.settings import S3Settings
 from .settings import GcsSettings
 from .tokens import Tokens
 

@@ -58,7 +58,7 @@ def obstore_client_options(url: str, read_timeout_s: float, network: NetworkSett
 
 
 def without_obstore(network: NetworkSettings) -> str | None:
-    """Say what obstore has no setting for; ``None`` if it can be used."""
+    """Say what obstore cannot send; ``None`` if it can be used."""
     if network.client_cert is not None:
         return "a client certificate"
     return "a client certificate for the proxy" if network.proxy_client_cert is not None else None

@@ -39,6 +39,11 @@ def environment_proxies() -> dict[str, str]:
     return getproxies()
 
 
+def proxies_are_named() -> bool:
+    """Whether the environment names proxies, or exceptions from them."""
+    return bool(environment_proxies())
+
+
 def proxy_for(url: str, proxies: Mapping[str, str] | None = None) -> str | None:
     """Return the URL of the proxy for a request, ``None`` for a direct request.
 
@@ -149,11 +154,6 @@ def _shown(proxy: str) -> str:
     """A proxy's URL without what may be a password, also in a URL that is malformed."""
     scheme, _, rest = proxy.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
-
-
-def shown_proxy(proxy: str) -> str:
-    """A usable proxy's URL without user and password."""
-    return _shown(proxy)
 
 
 def require_usable_proxies(where: str, shown: str, proxies: object) -> None:

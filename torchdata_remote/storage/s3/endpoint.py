@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ...core.arguments import check
 from ...core.options import StorageOptions
 from ...errors import UrlError
+from .network import CONFIG as CONFIG_OF_NETWORK
 
 _OPERATION, _METHOD = "GetObjectAcl", "get_object_acl"  # of the same address as GetObject, and never sent
 _KEY = "k"
@@ -20,6 +21,12 @@ _TRANSLATED_OF_S3 = frozenset(
     }
 )
 CONFIG_OF_S3 = _TRANSLATED_OF_S3 | {"payload_signing_enabled"}  # that botocore knows
+# Arguments of botocore's Config with the values that this package uses anyway
+_DEFAULTS = {
+    "signature_version": "s3v4",
+    "request_checksum_calculation": "when_required",
+    "response_checksum_validation": "when_required",
+}
 _FLAGS = frozenset({*_CONFIG, "use_accelerate_endpoint", "use_arn_region", "disable_multiregion_access_points"})
 
 
@@ -27,11 +34,18 @@ def untranslated_config(options: StorageOptions) -> list[str]:
     """Return how the names in ``config_kwargs`` that only s3fs knows are written."""
     config = options.get("config_kwargs") or {}
     of_s3 = config.get("s3")
-    unknown = sorted(config.keys() - _CONFIG - {"s3"})
+    given = {name for name, value in config.items() if value is not None and value != _DEFAULTS.get(name)}
+    unknown = sorted(given - _CONFIG - CONFIG_OF_NETWORK - {"s3"})
     found = [f"config_kwargs[{name!r}]" for name in unknown]
     if isinstance(of_s3, Mapping):
         found += [f"config_kwargs['s3'][{name!r}]" for name in sorted(of_s3.keys() - _TRANSLATED_OF_S3)]
     return found
+
+
+def config_of_endpoint(options: StorageOptions) -> dict[str, Any]:
+    """Return the arguments of botocore's ``Config`` that select an address."""
+    config = options.get("config_kwargs") or {}
+    return {name: config[name] for name in (*_CONFIG, "s3") if name in config}
 
 
 def require_usable_config(where: str, options: StorageOptions) -> None:

@@ -79,7 +79,7 @@ def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[
             if credentials is None:
                 raise NoCredentialsError
         config["credential_provider"] = _BotocoreCredentials(credentials)
-    options = client_options(settings.read_timeout_s, endpoint.url)
+    options = client_options(settings.read_timeout_s, endpoint.url, settings.network)
     if headers := settings.requests.reading_headers():
         options["default_headers"] = headers  # which obstore signs
     store = S3Store(bucket, client_options=options, retry_config=NO_RETRIES, **config)  # type: ignore[arg-type]

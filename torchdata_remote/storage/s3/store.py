@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ...core.object_version import split_version
@@ -14,6 +15,7 @@ from ...errors import (
     ObjectNotFoundError,
 )
 from ..errors import translate_errors
+from ..network import note_authorities
 from ..network_errors import mark_host_known
 from ..obstore_reader import can_express
 from ..preferred_reader import PreferredReader
@@ -21,13 +23,16 @@ from ..protocol import Answer, Entry, Page, WrongRegionError
 from .botocore_reader import BotocoreReader
 from .bucket_pages import S3Pages
 from .bucket_store import BucketStore
+from .client import follows_redirects, make_client
 from .credential_source import advice_on_access
 from .directory_bucket import DirectoryBucketPages, is_directory_bucket
 from .endpoint import bucket_endpoint
 from .headers import tolerate_malformed_headers
+from .network import with_bundle
 from .obstore import S3Reader, s3_reader
 from .page_parser import install_page_parser
-from .settings import S3Settings, follows_redirects, make_client, make_session
+from .session import make_session
+from .settings import S3Settings
 from .upload import S3Writer
 from .versions import botocore_error, named, require_current, version_of
 
@@ -50,7 +55,6 @@ class S3Store(BucketStore):
         self.has_md5_etags = not is_directory_bucket(bucket)  # of objects that are not encrypted by KMS or SSE-C
         super().__init__(f"s3://{bucket}", S3Pages if self.has_md5_etags else DirectoryBucketPages)
         self._bucket = bucket
-        self._settings = settings
         self.may_ignore_ranges = False  # until responses show it
         self._by_botocore = BotocoreReader(self)
         self._read = PreferredReader(
@@ -60,6 +64,8 @@ class S3Store(BucketStore):
             (lambda path: can_express(split_version(path)[0])) if read_by_obstore else None,
         )
         self._session = make_session(settings, self._root)
+        self._settings = replace(settings, network=with_bundle(settings.network, self._session))
+        note_authorities(self._root, self._settings.network)
         self._client: Any = None  # created at first use
         self._obstore: S3Reader | None = None  # made by the first read: a parent that only lists can be forked
         self._asked_for_region = False
@@ -74,7 +80,7 @@ class S3Store(BucketStore):
         """The client of botocore."""
         with self._lock:
             if self._client is None:
-                self._client = make_client(self._settings, self._session, self._root)
+                self._client = make_client(self._settings, self._session, self._root, self._bucket)
                 install_page_parser(self._client)
                 tolerate_malformed_headers(self._client)
             return self._client

@@ -1,0 +1,111 @@
+"""The client of botocore that sends all requests of S3 but those of obstore."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+from ...core.threads.forks import hold_forks
+from ...core.urls import redact
+from ...errors import RemoteDataError, StorageError, UrlError
+from ..error_tables import from_botocore
+from ..network import authorities_of, proxies_are_named, proxy_for, require_authorities
+from .endpoint import bucket_endpoint
+from .network import config_of_proxies
+from .settings import S3Settings, region_of
+
+_AWS_HOST = re.compile(r"https?://s3(express)?(-[a-z]+)*(\.[a-z0-9-]+)*\.amazonaws\.com(\.cn)?(/|$)", re.IGNORECASE)
+
+
+def make_client(settings: S3Settings, session: Any, url: str, bucket: str = "") -> Any:
+    """Make an S3 client that does not retry, and follows the AWS environment.
+
+    Args:
+        settings: of the store.
+        session: of botocore.
+        url: of the bucket, for errors.
+        bucket: whose address decides on the proxy; by default that of the service does.
+
+    Raises:
+        UrlError: if the endpoint is no URL, or holds credentials, or the authorities or the proxy cannot be used.
+    """
+    from botocore import UNSIGNED
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    network = settings.network
+    verify, _ = authorities_of(network)
+
+    def create(proxies: dict[str, str]) -> Any:
+        try:
+            with hold_forks():  # only one thread at a time can create a client
+                return create_client(proxies)
+        except (BotoCoreError, ValueError) as error:
+            known = from_botocore(error, url)
+            raise known if isinstance(known, RemoteDataError) else UrlError(f"{url}: {error}") from error
+
+    def create_client(proxies: dict[str, str]) -> Any:
+        return session.create_client(
+            "s3",
+            region_name=region_of(settings, session),
+            endpoint_url=settings.endpoint_url,
+            use_ssl=settings.use_ssl,
+            verify=True if verify is None else verify,  # or botocore would ask the environment once more
+            config=Config(
+                signature_version=UNSIGNED if settings.anon else None,
+                retries={"mode": "standard", "total_max_attempts": 1},
+                max_pool_connections=network.max_connections,
+                connect_timeout=network.connect_timeout_s,
+                read_timeout=settings.read_timeout_s,
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                proxies_config=config_of_proxies(network),
+                client_cert=network.client_cert,
+                user_agent=network.user_agent,
+                proxies=proxies,  # always given, so that botocore does not ask the environment
+                **settings.config,
+            ),
+        )
+
+    client = create({})
+    require_authorities(network, str(client.meta.endpoint_url))
+    proxy = proxy_for(_address(client, bucket), network.proxies)
+    if proxy is not None:
+        client = create({"http": proxy, "https": proxy})
+    if "@" in str(client.meta.endpoint_url):
+        raise UrlError(
+            f"{url}: endpoint_url in ~/.aws/config holds credentials (an @), which logs and errors would show. Use "
+            "aws_access_key_id and aws_secret_access_key there.",
+            url=url,
+        )
+    if not follows_redirects(client):
+        client.meta.events.register_first("needs-retry.s3", _refuse_redirect)
+    return client
+
+
+def _address(client: Any, bucket: str) -> str:
+    """Address of a bucket, which may be a host of its own; of the service for a bucket that has none."""
+    from botocore.exceptions import BotoCoreError
+
+    if bucket and proxies_are_named():
+        with contextlib.suppress(BotoCoreError):
+            return bucket_endpoint(client, bucket).url
+    return str(client.meta.endpoint_url)
+
+
+def _refuse_redirect(response: tuple[Any, Any] | None, **about: Any) -> None:
+    """Refuse redirects of stores other than AWS, which redirects to a bucket's region.
+
+    (botocore would request the region recursively, until Python's stack overflows.)
+    """
+    if response is not None and response[0].status_code in (301, 302, 303, 307, 308):
+        target = re.split("[?#]", redact(response[0].headers.get("Location", "nowhere")), maxsplit=1)[0]
+        raise StorageError(
+            f"The store redirects to {target}. Redirects are not followed: set endpoint_url to the right address."
+        )
+
+
+def follows_redirects(client: Any) -> bool:
+    """Whether a client is one of AWS, which redirects requests to a bucket's region."""
+    return _AWS_HOST.match(str(client.meta.endpoint_url)) is not None
