@@ -18,6 +18,7 @@ from ..error_tables import from_botocore
 from ..errors import translate_errors
 from ..network import is_loopback
 from ..protocol import CONNECT_TIMEOUT_S
+from .credential_chain import use_chain
 from .endpoint import untranslated_config
 from .fallback_credentials import METHOD, append_fallback, has_fallback, without_fallback
 from .request_options import RequestOptions, for_s3fs, request_options, untranslated_arguments
@@ -108,6 +109,7 @@ def make_session(settings: S3Settings, url: str) -> Any:
         session = botocore.session.Session(profile=settings.profile)
         session.get_config_variable("region")  # reads the profile
         session.register_component("data_loader", shared_loader(session.get_config_variable("data_path")))
+        use_chain(session, region_of(settings, session), url)
     except ProfileNotFound as error:
         raise AccessDeniedError(f"{url}: {error}. See ~/.aws/config.", url=url) from error
     if settings.key is not None:
