@@ -67,6 +67,17 @@ class Recorded(NamedTuple):
         return self.headers.get("user-agent", "").startswith("object_store")
 
     @property
+    def access_key(self) -> str:
+        """That signed it; empty if there is no signature."""
+        found = re.search(r"Credential=([^/]+)/", self.headers.get("authorization", ""))
+        return found[1] if found else ""
+
+    @property
+    def form(self) -> dict[str, str]:
+        """Of the body."""
+        return {name: values[0] for name, values in parse_qs(self.body.decode()).items()}
+
+    @property
     def signed(self) -> tuple[str, str, set[str]]:
         """Region and service of the signature, and the headers that it covers; empty if there is none."""
         header = self.headers.get("authorization", "")

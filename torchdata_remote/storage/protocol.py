@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from ..errors import StorageError, TransientStorageError
+from ..errors import AccessDeniedError, StorageError, TransientStorageError
 
 CONNECT_TIMEOUT_S = 10
 
@@ -94,6 +94,10 @@ class UnsupportedByTransportError(StorageError):
 
 class WrongRegionError(StorageError):
     """S3's response to a request in the wrong region; botocore looks up the right one."""
+
+
+class CredentialSourceError(AccessDeniedError):
+    """A source of credentials that is configured gives none. The message names it."""
 
 
 class RedirectWithoutLocationError(WrongRegionError):

@@ -144,7 +144,7 @@ def test_client_kwargs_may_have_endpoint_and_credentials(moto: S3Server) -> None
     assert read(store, "a") == b"12"
 
 
-@pytest.mark.parametrize("more", [BY_S3FS, {"client_kwargs": {"use_ssl": False}}])
+@pytest.mark.parametrize("more", [BY_S3FS, {"client_kwargs": {"api_version": "2006-03-01"}}])
 def test_an_option_without_translation_selects_s3fs(moto: S3Server, more: dict[str, Any]) -> None:
     """s3fs gets an option that only it knows, and everything still works."""
     store = store_of(moto, moto.new_bucket(), **more)

@@ -20,8 +20,14 @@ _SOURCES = {  # botocore's names of its providers
     "container-role": "the role of this container",
     "assume-role-with-web-identity": "a web identity (AWS_WEB_IDENTITY_TOKEN_FILE)",
 }
-_FILES = {"shared-credentials-file": "AWS_SHARED_CREDENTIALS_FILE", "config-file": "AWS_CONFIG_FILE"}
-_DEFAULT_FILES = {"shared-credentials-file": "~/.aws/credentials", "config-file": "~/.aws/config"}
+_OF_PROFILE = {
+    "assume-role": "the role (role_arn)",
+    "sso": "SSO",
+    "login": "aws login",
+    "custom-process": "credential_process",
+    "config-file": "",
+    "shared-credentials-file": "",
+}
 
 
 def advice_on_access(settings: S3Settings, session: Any) -> str:
@@ -35,12 +41,28 @@ def source_of_credentials(settings: S3Settings, session: Any) -> str:
     if settings.anon:
         return " The request was not signed (anon=True)."
     method = getattr(getattr(session, "_credentials", None), "method", None)  # get_credentials() might wait for a role
-    if method is None:
-        return ""
-    if method in _FILES:
-        file = os.environ.get(_FILES[method], _DEFAULT_FILES[method])
-        return f" The credentials are from {file}, profile {settings.profile or session.profile or 'default'!r}."
-    return f" The credentials are from {_SOURCES.get(method, method)}."
+    return "" if method is None else f" The credentials are from {name_of_source(method, session)}."
+
+
+def name_of_source(method: str, session: Any) -> str:
+    """Name a provider of botocore, with the file and profile that configure it.
+
+    Args:
+        method: botocore's name of the provider.
+        session: of botocore.
+    """
+    if method not in _OF_PROFILE:
+        return _SOURCES.get(method, method)
+    file = os.environ.get("AWS_CONFIG_FILE", "~/.aws/config")
+    if method == "shared-credentials-file":
+        file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
+    what = _OF_PROFILE[method]
+    return f"{what} in {file}, profile {profile_of(session)!r}".removeprefix(" in ")
+
+
+def profile_of(session: Any) -> str:
+    """Return the profile that a botocore session uses."""
+    return str(session.get_config_variable("profile") or "default")
 
 
 def source_of_options(options: StorageOptions) -> str:

@@ -11,7 +11,8 @@ from ...core.object_version import split_version
 from ..error_tables import from_botocore
 from ..errors import translate_errors
 from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options
-from ..protocol import UnsupportedByTransportError
+from ..protocol import Answer, UnsupportedByTransportError
+from .credential_chain import require_credentials
 from .directory_bucket import is_directory_bucket
 from .endpoint import Endpoint, bucket_endpoint
 from .settings import S3Settings, region_of
@@ -32,9 +33,10 @@ class S3Reader(ObstoreReader):
         store: of obstore.
         bucket: its name, or the ARN of an access point.
         endpoint: its address.
+        credentials: of botocore, or ``None`` without a signature.
     """
 
-    def __init__(self, store: S3Store, bucket: str, endpoint: Endpoint) -> None:
+    def __init__(self, store: S3Store, bucket: str, endpoint: Endpoint, credentials: Any = None) -> None:
         super().__init__(
             store,
             f"s3://{bucket}/",
@@ -43,7 +45,12 @@ class S3Reader(ObstoreReader):
             version=version_of,
             table=obstore_error,
         )
-        self.endpoint = endpoint
+        self.endpoint, self._credentials = endpoint, credentials
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        if self._credentials is not None:
+            self._credentials.get_frozen_credentials()  # renews them here: obstore keeps only the text of an error
+        return super().read(path, start, end, etag)
 
 
 def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[[], Any]) -> S3Reader:
@@ -69,21 +76,18 @@ def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[
     config["virtual_hosted_style_request"] = True  # says that the bucket is in the endpoint, in whatever way
     if endpoint.service == _ZONAL:
         config["s3_express"] = True  # sessions
+    credentials = None
     if settings.anon:
         config["skip_signature"] = True
     else:
-        from botocore.exceptions import NoCredentialsError
-
         with translate_errors(from_botocore, url):
-            credentials = session.get_credentials()
-            if credentials is None:
-                raise NoCredentialsError
+            credentials = require_credentials(session, url)
         config["credential_provider"] = _BotocoreCredentials(credentials)
     options = client_options(settings.read_timeout_s, endpoint.url, settings.network)
     if headers := settings.requests.reading_headers():
         options["default_headers"] = headers  # which obstore signs
     store = S3Store(bucket, client_options=options, retry_config=NO_RETRIES, **config)  # type: ignore[arg-type]
-    return S3Reader(store, bucket, endpoint)
+    return S3Reader(store, bucket, endpoint, credentials)
 
 
 def _endpoint(bucket: str, settings: S3Settings, session: Any, client: Callable[[], Any]) -> Endpoint:

@@ -11,9 +11,10 @@ from ...errors import AccessDeniedError
 from ..error_tables import from_botocore
 from ..errors import translate_errors
 from ..network import is_loopback, proxies_are_named
+from .credential_chain import use_chain
 from .fallback_credentials import METHOD, append_fallback, has_fallback, without_fallback
 from .request_options import for_s3fs
-from .settings import CLIENT_KWARGS, S3Settings
+from .settings import CLIENT_KWARGS, S3Settings, region_of
 
 _OWN_CREDENTIALS = {"key", "username", "secret", "password", "token", "session"}  # names of s3fs
 
@@ -33,6 +34,7 @@ def make_session(settings: S3Settings, url: str) -> Any:
         session = botocore.session.Session(profile=settings.profile)
         session.get_config_variable("region")  # reads the profile
         session.register_component("data_loader", shared_loader(session.get_config_variable("data_path")))
+        use_chain(session, region_of(settings, session), url)
     except ProfileNotFound as error:
         raise AccessDeniedError(f"{url}: {error}. See ~/.aws/config.", url=url) from error
     if settings.key is not None:

@@ -14,16 +14,18 @@ from ...errors import (
     ExpiredCredentialsError,
     ObjectNotFoundError,
 )
+from ..error_tables import from_botocore
 from ..errors import translate_errors
 from ..network import note_authorities
 from ..network_errors import mark_host_known
 from ..obstore_reader import can_express
 from ..preferred_reader import PreferredReader
-from ..protocol import Answer, Entry, Page, WrongRegionError
+from ..protocol import Answer, CredentialSourceError, Entry, Page, WrongRegionError
 from .botocore_reader import BotocoreReader
 from .bucket_pages import S3Pages
 from .bucket_store import BucketStore
 from .client import follows_redirects, make_client
+from .credential_chain import require_credentials
 from .credential_source import advice_on_access
 from .directory_bucket import DirectoryBucketPages, is_directory_bucket
 from .endpoint import bucket_endpoint
@@ -80,6 +82,9 @@ class S3Store(BucketStore):
         """The client of botocore."""
         with self._lock:
             if self._client is None:
+                if not self._settings.anon:
+                    with translate_errors(from_botocore, self._root):
+                        require_credentials(self._session, self._root)
                 self._client = make_client(self._settings, self._session, self._root, self._bucket)
                 install_page_parser(self._client)
                 tolerate_malformed_headers(self._client)
@@ -97,6 +102,8 @@ class S3Store(BucketStore):
                     self._client = self._obstore = None
                     self._asked_for_region = False
             return operation()
+        except CredentialSourceError:
+            raise
         except AccessDeniedError as error:
             error.args = (f"{error}{advice_on_access(self._settings, session)}",)
             raise
@@ -138,6 +145,8 @@ class S3Store(BucketStore):
 
         try:
             return self._with_renewed_credentials(read)
+        except CredentialSourceError:
+            raise
         except (WrongRegionError, AccessDeniedError):  # 403: a redirect loses the signature
             if not used or not self._is_elsewhere(used[-1]):
                 raise
