@@ -92,6 +92,10 @@ def test_every_command_names_the_replacement(command: list[str], capsys: pytest.
             "names no archive. Pass the URL of the archive itself, and chain a reader: .*shard_tar_reader",
         ),
         ("simplecache://b/k", "Pass the URL of the object in its store, and cache_dir="),
+        ("simplecache://", "Pass the URL of the object in its store, and cache_dir="),
+        ("zip://", "it names no archive"),
+        ("tar:///a.tar", "it names no archive"),
+        ("reference://", "it names nothing to read from"),
         ("reference://a/b", "names nothing to read from. Open it by fsspec"),
     ],
 )

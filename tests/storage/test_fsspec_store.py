@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from tests.servers.file_servers import sftp_places
+from tests.servers.scripted import Response, scripted
 from tests.support.read_once import read_once
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import (
@@ -141,3 +145,48 @@ def test_memory_is_listed_while_other_threads_write(call: str, monkeypatch: pyte
         found = getattr(store, call)(path)
     assert faults == [0]
     assert bool(found) == (call != "find"), "a folder is no object"
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "says"),
+    [
+        ("ftp://127.0.0.1:99999/a", {}, "Check host, port"),
+        ("ftp://127.0.0.1:abc/a", {}, "Check host, port"),
+        ("ftp://127.0.0.1:9/a", {"timeout": 0}, r"in storage_options \(timeout\)"),
+        ("sftp://[bad/a", {}, "Check host, port"),
+        ("webdav://a/b", {}, "Pass 'base_url' by storage_options"),
+    ],
+)
+def test_a_wrong_host_or_option_is_not_an_unknown_scheme(url: str, options: dict[str, Any], says: str) -> None:
+    """The scheme is known; what is wrong is named."""
+    with pytest.raises(UrlError, match=says) as caught:
+        opened(url, **options)
+    assert "no transport" not in str(caught.value)
+
+
+@pytest.mark.parametrize("auth", ["secret-canary", ["me", "secret-canary", 5]])
+def test_values_of_options_are_not_in_errors_of_their_kind(auth: object) -> None:
+    """A library shows what it does not expect."""
+    with pytest.raises(UrlError, match="Check the kinds of the values") as caught:
+        opened("webdav://a/b", base_url="http://127.0.0.1:9", auth=auth)
+    assert "secret-canary" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_target_of_a_redirect_is_in_no_error() -> None:
+    """It may be signed."""
+    with scripted(lambda request: Response(302, b"", {"Location": "http://127.0.0.1:9/a?sig=secret-canary"})) as server:
+        store, path = opened("webdav://a/b", base_url=server.url)
+        with pytest.raises(StorageError) as caught:
+            store.read(path, 0, 10, None)
+    assert "secret-canary" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_missing_private_key_is_not_a_missing_object(tmp_path: Path) -> None:
+    """Its file is named. A login without any method is no fault that is repeated."""
+    with sftp_places(tmp_path) as place:
+        given = {**place.storage_options, "key_filename": str(tmp_path / "no_key")}
+        with pytest.raises(UrlError, match="no_key"):
+            opened(place.start + "a", **given)
+        store, path = opened(place.start + "a", look_for_keys=False, allow_agent=False)
+        with pytest.raises(AccessDeniedError, match="No authentication methods"):
+            store.stat(path)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import aiohttp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -518,3 +519,53 @@ def test_a_redirect_to_another_host_is_followed(with_ranges: Site, without_range
     [url] = ListRemote(IterableWrapper([with_ranges.url + "/a.bin" + query]))
     assert url.size == 10
     assert fetch(url, part_bytes=4) == [b"0123456789"]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("more", [{"block_size": 1 << 20}, {"client_kwargs": {"trust_env": False}}])
+def test_headers_stay_at_their_host_also_by_fsspec(
+    with_ranges: Site, without_ranges: Site, more: dict[str, Any], nested: bool
+) -> None:
+    """Which other options select. Redirects within the host get them."""
+    given = {"Authorization": "secret-canary", "Private-Token": "secret-canary"}
+    client = {**more.get("client_kwargs", {}), **({"headers": given} if nested else {})}
+    options = StorageOptions({**more, "client_kwargs": client, **({} if nested else {"headers": given})})
+    with_ranges.objects["/a.bin"] = without_ranges.objects["/b.bin"] = b"0123456789"
+    with_ranges.redirects["/moved.bin"] = with_ranges.url + "/a.bin"
+    with_ranges.redirects["/away.bin"] = without_ranges.url + "/b.bin"
+    store, _ = open_store(with_ranges.url + "/", options)
+    assert type(store) is not HttpStore
+    for path in ("moved.bin", "away.bin"):
+        assert store.read(path, 0, None, None).whole() == b"0123456789"
+    assert {headers["private-token"] for headers in served(with_ranges, "/a.bin")} == {"secret-canary"}
+    away = served(without_ranges, "/b.bin")
+    assert away
+    assert "secret-canary" not in str(away)
+
+
+@pytest.mark.parametrize("name", ["auth", "cookies"])
+def test_what_a_session_sends_to_every_host_ends_at_a_redirect_to_another(
+    with_ranges: Site, without_ranges: Site, name: str
+) -> None:
+    """aiohttp would send it there too."""
+    secret: Any = aiohttp.BasicAuth("me", "secret-canary") if name == "auth" else {"session": "secret-canary"}
+    with_ranges.objects["/a.bin"] = without_ranges.objects["/b.bin"] = b"0123456789"
+    with_ranges.redirects["/away.bin"] = without_ranges.url + "/b.bin"
+    store, _ = open_store(with_ranges.url + "/", StorageOptions({"client_kwargs": {name: secret}}))
+    assert store.read("a.bin", 0, None, None).whole() == b"0123456789"
+    for attempt in (lambda: store.read("away.bin", 0, None, None), lambda: store.stat("away.bin")):
+        with pytest.raises(StorageError, match="to another host") as caught:
+            attempt()
+        assert "secret-canary" not in str(caught.value)
+    assert served(without_ranges, "/b.bin") == []
+
+
+@pytest.mark.parametrize("host", ["[::1", "[zz]", ":80", "127.0.0.1:8x", "a b"])
+def test_a_host_that_is_none_is_an_error_of_the_url(host: str) -> None:
+    """Of each way to read it."""
+    for query in ("", "?x=1"):
+        store, path = open_store(f"http://{host}/a.tar{query}", StorageOptions())
+        with pytest.raises(UrlError, match="not an HTTP URL"):
+            store.read(path, 0, 10, None)
+        with pytest.raises(UrlError, match="not an HTTP URL"):
+            store.stat(path)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fsspec.implementations.ftp import FTPFileSystem
+from pyftpdlib.handlers import FTPHandler
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.ftp import Ftp, ftp_server
 from torchdata_remote import RetryPolicy, ShardWriter, stream_shards
 from torchdata_remote.core.options import StorageOptions
-from torchdata_remote.errors import ObjectNotFoundError, StorageError
+from torchdata_remote.errors import AccessDeniedError, ObjectNotFoundError, StorageError, TransientStorageError
 from torchdata_remote.storage import open_store, publish
 from torchdata_remote.storage.listing.folder import list_folder
 
@@ -124,3 +126,53 @@ def test_a_server_that_does_not_rename_to_an_existing_file_is_written_to(
     for data in (b"first", b"second"):
         publish(f"{ftp.url}/a", data, StorageOptions(), overwrite=True)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"second"}
+
+
+def _refusing(method: Any, name: str) -> Any:
+    def answer(handler: FTPHandler, path: str) -> Any:
+        return handler.respond("550 Permission denied.") if path.endswith(name) else method(handler, path)
+
+    return answer
+
+
+def test_a_folder_that_the_server_does_not_list_is_an_error(
+    ftp: Ftp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fsspec itself takes it for an empty folder, so that a listing would be short."""
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.tar").write_bytes(b"x" * 1000)
+    store, _ = open_store(f"{ftp.url}/", StorageOptions())
+    assert len(store.list_page("", recursive=True, token=None).entries) == 3
+    for command in ("ftp_MLSD", "ftp_LIST"):
+        monkeypatch.setattr(FTPHandler, command, _refusing(getattr(FTPHandler, command), "b"))
+    with pytest.raises(AccessDeniedError, match="does not list the folder /b"):
+        store.list_page("", recursive=True, token=None)
+    assert [entry.path for entry in store.list_page("a/", recursive=True, token=None).entries] == ["a/1.tar"]
+
+
+@pytest.mark.parametrize("reply", ["227 Entering passive", "502 No passive mode"])
+def test_a_server_that_refuses_passive_mode_has_no_empty_folders(
+    ftp: Ftp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: str
+) -> None:
+    """Nor are its files missing."""
+    (tmp_path / "a.tar").write_bytes(b"12345")
+    store, path = open_store(f"{ftp.url}/a.tar", StorageOptions())
+    passive = FTPHandler.ftp_PASV
+    monkeypatch.setattr(FTPHandler, "ftp_PASV", lambda handler, line: handler.respond(reply))
+    for attempt in (lambda: store.list_page("", recursive=True, token=None), lambda: store.stat(path)):
+        with pytest.raises(TransientStorageError, match=reply[:3]):
+            attempt()
+    monkeypatch.setattr(FTPHandler, "ftp_PASV", passive)
+    assert store.stat(path).size == 5
+
+
+def test_a_file_whose_reading_is_refused_is_not_missing(
+    ftp: Ftp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ftp has one code for both, so the text of the reply decides."""
+    (tmp_path / "a.tar").write_bytes(b"12345")
+    monkeypatch.setattr(FTPHandler, "ftp_RETR", _refusing(FTPHandler.ftp_RETR, "a.tar"))
+    store, path = open_store(f"{ftp.url}/a.tar", StorageOptions())
+    with pytest.raises(AccessDeniedError, match="Permission denied"):
+        store.read(path, 0, 5, None)

@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Callable
 
+from .chained_urls import without_target
+
 _SCHEMES = "s3a?|s3n|gs|gcs|az|abfss?|https?|file|memory|datasets|hf|s?ftp"
 _FEW_SLASHES = re.compile(rf"({_SCHEMES}):/?([^/\\].*)", re.IGNORECASE | re.DOTALL)
 _NO_COLON = re.compile(rf"({_SCHEMES})//+([^/].*)", re.IGNORECASE | re.DOTALL)
@@ -48,6 +50,8 @@ def without_host(scheme: str, path: str, redact: Callable[[str], str]) -> str:
     >>> without_host("s3", "photos/train/", str)
     "no bucket. Expected s3://bucket/path; did you mean 's3://photos/train/'?"
     """
+    if mistake := without_target(scheme, ()):
+        return mistake
     meant = path.lstrip("/").rstrip()
     near = f"; did you mean {redact(f'{scheme}://{meant}')!r}?" if meant else "."
     if scheme == "datasets":

@@ -23,6 +23,8 @@ _UNREADABLE = re.compile(
 _NATIVE_LIBRARY = re.compile(
     r"load lib\w+|cannot open shared object file|DLL load failed|Unable to load (lib\w+|native)|image not found"
 )
+KINDS_OF_VALUES = "Check the kinds of the values in storage_options"
+_MISSING_ARGUMENTS = re.compile(r"missing \d+ required [\w-]+ arguments?: (.*)")
 _HADOOP = {"hdfs", "viewfs", "har"}
 _OWN = ("s3", "http", "https", "datasets", "hf", "file", "memory")
 _S3_SERVERS = {"s3n", "aws", "minio", "ceph", "r2", "b2", "wasabi", "oss", "swift"}  # words for servers of s3
@@ -108,9 +110,9 @@ def from_obstore(error: Exception, url: str) -> Exception:
 
 def from_urllib3(error: Exception, url: str) -> Exception:
     """Convert an error of urllib3. Queries are cut from its message."""
-    from urllib3.exceptions import HTTPError, LocationParseError  # here: as above
+    from urllib3.exceptions import HTTPError, LocationValueError  # here: as above
 
-    if isinstance(error, LocationParseError):
+    if isinstance(error, LocationValueError):
         return UrlError(f"{redact(url)}: not an HTTP URL.", url=redact(url))
     if isinstance(error, HTTPError):
         message = _QUERY.sub("", str(error))
@@ -179,6 +181,24 @@ def _missing_library(error: Exception, url: str) -> UrlError:
         f"{_first_line(str(error)).rstrip('.')}. {advice}",
         url=shown,
     )
+
+
+def unusable_options(scheme: str, bucket: str, error: Exception, options: Iterable[str]) -> UrlError:
+    """Make the error for a filesystem that cannot be made: of a wrong host or port in the URL, or wrong options."""
+    named = ", ".join(sorted(options))
+    what = f" Check host, port, and the kinds of the values in storage_options ({named})."
+    if missing := _MISSING_ARGUMENTS.search(str(error)):
+        what = f" Pass {missing[1]} by storage_options."
+    url = f"{scheme}://{bucket}"
+    text = str(error).rstrip(".")
+    return UrlError(f"{url}: {type(error).__name__}: {text}.{'' if KINDS_OF_VALUES in text else what}", url=url)
+
+
+def unreadable_file(scheme: str, bucket: str, error: OSError) -> UrlError:
+    """Make the error for a local file that an option names, such as a private key."""
+    url = f"{scheme}://{bucket}"
+    what = f"storage_options name a file that cannot be read: {error.filename!r} ({error.strerror})"
+    return UrlError(f"{url}: {what}. Correct its path, or leave it out.", url=url)
 
 
 def unknown_scheme(scheme: str, bucket: str, error: Exception, known: Iterable[str]) -> UrlError:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from ..core.urls import HTTP, S3, redact, redact_text
+from ..core.urls import AZURE, GS, HTTP, S3, redact, redact_text
 from ..errors import (
     AccessDeniedError,
     ExpiredCredentialsError,
@@ -42,6 +42,9 @@ _EXPIRED_CODES = {
     "RequestTimeTooSkewed",
     "RequestExpired",
 }
+_WITH_QUERY = re.compile(r"https?://[^\s'\"<>()]+\?")  # such as where a response redirects to
+_REFUSED_FILE = re.compile("permission|denied|not allowed|forbidden", re.IGNORECASE)
+_NO_LOGIN = "No authentication methods available"  # paramiko's SSHException
 _FTP_REPLY = re.compile(r"(\d{3})\b")
 _DENIED = {
     "DefaultCredentialsError",
@@ -87,7 +90,8 @@ def translate_errors(table: Table, url: str, **options: bool) -> Iterator[None]:
     except Exception as error:
         converted = to_package_error(table, error, url, **options)
         details = details_of(error)
-        if url != redact(url) or details != redact_text(details):
+        may_be_signed = _WITH_QUERY.search(details) is not None and url.partition("://")[0] not in S3
+        if url != redact(url) or details != redact_text(details) or may_be_signed:
             raise converted from None  # the transport's message may contain what is cut from the URL
         raise converted from error
 
@@ -109,11 +113,13 @@ def from_unknown(error: Exception, url: str) -> Exception:
     ftp = _FTP_REPLY.match(str(error)) if "error_perm" in names else None
     if status is not None and status >= 300:
         return from_status(status, "", url)
+    if (ftp and ftp[1] == "550" and _REFUSED_FILE.search(str(error))) or _NO_LOGIN in str(error):
+        return AccessDeniedError(f"{shown}: access denied ({what}). Check the credentials and their rights.", url=shown)
     if ftp and ftp[1] == "550":
         return ObjectNotFoundError(f"{shown}: no such object ({what}).", url=shown)
     if names & _DENIED or (ftp and ftp[1] == "530"):
         return AccessDeniedError(f"{shown}: access denied ({what}). Check the credentials.", url=shown)
-    if names & {"error_reply", "error_proto"}:  # replies of ftp that are out of order
+    if names & {"error_reply", "error_proto", "NoDataConnectionError"}:  # replies of ftp that are out of order
         return unusable_response(url, what)
     if (
         ftp is None
@@ -209,6 +215,8 @@ def _missing(code: str, url: str) -> str:
 def _denied_advice(url: str) -> str:
     if url.partition("://")[0] in HTTP:
         return "Check the path, and whether a signed URL has expired or the server asks for a login."
+    if url.partition("://")[0] not in S3 | GS | AZURE:
+        return "Check the credentials in storage_options, and their rights."
     return (
         "Check the credentials (storage_options or the AWS environment) and their rights; a public bucket needs "
         "storage_options={'anon': True}."

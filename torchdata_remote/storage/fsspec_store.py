@@ -13,8 +13,8 @@ import fsspec.core
 from ..core.notices.slow_notice import QUIET_S, Wait
 from ..core.options import StorageOptions
 from ..core.urls import HTTP, LOCAL, S3, join_url
-from ..errors import AccessDeniedError, ObjectNotFoundError, UrlError
-from .error_tables import from_os, unknown_scheme
+from ..errors import AccessDeniedError, ObjectNotFoundError, RemoteDataError, UrlError
+from .error_tables import from_os, unknown_scheme, unreadable_file, unusable_options
 from .errors import from_status, translate_errors
 from .fsspec_info import entry_of
 from .http.content_encoding import with_encoding_check
@@ -23,7 +23,7 @@ from .network_errors import mark_host_known
 from .protocol import Answer, Entry, Page, single_chunk
 from .s3.credential_source import source_of_options
 from .s3.session import options_for_s3fs
-from .serial_filesystem import Filesystem, list_files, repeat_if_changed, with_timeout
+from .serial_filesystem import Filesystem, list_files, list_infos, repeat_if_changed, with_timeout
 from .whole_files import BufferedWriter, is_partial, renames, write_whole
 
 # An installed package has an entry point for this
@@ -67,17 +67,29 @@ class FsspecStore:
         self._credentials = source_of_options(options) if scheme in S3 else ""
 
         def make() -> Any:
-            filesystem = fsspec.core.url_to_fs(join_url(scheme, bucket, ""), **keywords)[0]
+            try:
+                filesystem = fsspec.core.url_to_fs(join_url(scheme, bucket, ""), **keywords)[0]
+            except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+                if error.filename is None:
+                    raise
+                raise unreadable_file(scheme, bucket, error) from None
             if scheme in S3:
                 filesystem.retries = 1  # s3fs's own, above botocore's
             return filesystem
 
         try:
             self._kind: Any = fsspec.get_filesystem_class(scheme)
-            self._opened = Filesystem(self._kind, make, options)
-            self._renames = renames(self._kind)
         except (ValueError, ImportError) as error:
             raise unknown_scheme(scheme, bucket, error, fsspec.available_protocols()) from error
+        self._renames = renames(self._kind)
+        try:
+            self._opened = Filesystem(self._kind, make, options)
+        except ImportError as error:
+            raise unknown_scheme(scheme, bucket, error, fsspec.available_protocols()) from error
+        except RemoteDataError:
+            raise
+        except ValueError as error:
+            raise unusable_options(scheme, bucket, error, options) from error
         self._publishing = threading.RLock() if scheme == "memory" else contextlib.nullcontext()
         # Local paths are absolute; their protocol alone would mean the current working directory
         self._root = "" if scheme in LOCAL else self._full("").rstrip("/") + "/"
@@ -211,7 +223,7 @@ class FsspecStore:
         }
         if not recursive:
             with contextlib.suppress(ObjectNotFoundError), self._calls(folder) as filesystem:
-                for info in repeat_if_changed(lambda: filesystem.ls(self._full(folder), detail=True)):
+                for info in repeat_if_changed(lambda: list_infos(filesystem, self._full(folder))):
                     if info.get("type") == "directory":
                         found[self._entry(info).path.rstrip("/") + "/"] = None
         paths = sorted(path for path in found if path.startswith(prefix) and path > after)

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
+from ..core.urls import redact
+from ..errors import UrlError
 from .error_tables import from_obstore
 from .errors import translate_errors
 from .http.content_encoding import IDENTITY, require_unencoded
@@ -126,4 +128,8 @@ def http_store(origin: str, read_timeout_s: float, headers: dict[str, str] | Non
 
     # Not for s3: obstore would sign the header, which proxies change. There it sends none, which has the same effect.
     options = {**client_options(read_timeout_s, origin), "default_headers": {**IDENTITY, **(headers or {})}}
-    return HTTPStore.from_url(origin, client_options=options, retry_config=NO_RETRIES)  # type: ignore[arg-type]
+    try:
+        return HTTPStore.from_url(origin, client_options=options, retry_config=NO_RETRIES)  # type: ignore[arg-type]
+    except ValueError as error:
+        shown = redact(origin)
+        raise UrlError(f"{shown}: not an HTTP URL: {error}. Check host and port.", url=shown) from None

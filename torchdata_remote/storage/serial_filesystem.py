@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import ftplib  # its classes of errors
+import re
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import fsspec
@@ -20,14 +21,30 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from ..core.urls import HTTP
 from ..errors import RemoteDataError
-from .error_tables import is_missing_on_webdav
+from .error_tables import KINDS_OF_VALUES, is_missing_on_webdav
 from .protocol import CONNECT_TIMEOUT_S
 
 _TIMEOUTS = {"ftp": "timeout"}  # the option that limits the time without a byte
+_SECRET = re.compile(r"pass|secret|token|auth|acct|pkey|credential|cookie|header|sas|_key$", re.IGNORECASE)
+_MIN_SECRET = 4  # characters; shorter ones are parts of words
 _MAX_AGAIN = 100
 _KNOWN_MODULES = ("huggingface_hub", "torchdata_remote", "fsspec.implementations.arrow")
 
 T = TypeVar("T")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the strings in the value of an option."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, bytes):
+        yield value.decode("latin-1")
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _texts(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _texts(one)
 
 
 def is_thread_safe(kind: type) -> bool:
@@ -62,17 +79,29 @@ def repeat_if_changed(call: Callable[[], T]) -> T:
     return call()
 
 
+class NoDataConnectionError(ConnectionError):
+    """A server of ftp refuses passive mode, or its reply has no address. fsspec takes that for an empty folder."""
+
+
 class Filesystem:
     """An fsspec filesystem, used by one thread at a time unless it is known to be thread-safe.
 
     Args:
         kind: its class.
         make: makes one. Called again after an error that may leave a connection out of step.
-        options: names of the user's options, for errors of Python's types: libraries do not check their values.
+        options: of the user, for errors of Python's types: libraries do not check their values. Those that are
+            secrets are cut from errors.
     """
 
-    def __init__(self, kind: type, make: Callable[[], Any], options: Iterable[str] = ()) -> None:
+    def __init__(self, kind: type, make: Callable[[], Any], options: Mapping[str, Any]) -> None:
         self._make, self._options = make, sorted(options)
+        self._secrets = {
+            text
+            for name in options
+            if _SECRET.search(name)
+            for text in _texts(options[name])
+            if len(text) >= _MIN_SECRET
+        }
         self.is_shared = is_thread_safe(kind)
         self._lock: contextlib.AbstractContextManager[Any] = (
             contextlib.nullcontext() if self.is_shared else threading.RLock()
@@ -80,7 +109,8 @@ class Filesystem:
         self.current: Any = None
         try:
             self.current = make()
-        except (ValueError, ImportError):
+        except (ValueError, TypeError, ImportError) as error:
+            self._explain(error)
             raise  # wrong options, or a missing package
         except Exception:  # noqa: BLE001  # an unreachable server: the first call tries again
             self.current = None
@@ -103,10 +133,18 @@ class Filesystem:
                 raise
             except Exception as error:
                 self._drop()
-                if self._options and isinstance(error, TypeError | AttributeError):
-                    named = ", ".join(self._options)
-                    error.args = (f"{error}. Check the kinds of the values in storage_options ({named})",)
+                self._explain(error)
                 raise
+
+    def _explain(self, error: Exception) -> None:
+        """Change the message of an error that the options may have caused: a library may show their values."""
+        text = str(error)
+        if self._secrets and any(secret in text for secret in self._secrets):
+            text = "its message is not shown, because it has a value of storage_options"
+            error.args = (text,)
+            error.__cause__, error.__suppress_context__ = None, True
+        if self._options and isinstance(error, TypeError | AttributeError):
+            error.args = (f"{text}. {KINDS_OF_VALUES} ({', '.join(self._options)})",)
 
     def _drop(self) -> None:
         if not self.is_shared:
@@ -125,7 +163,7 @@ def list_files(filesystem: Any, folder: str, *, recursive: bool) -> dict[str, di
     files: dict[str, dict[str, Any]] = {}
     if isinstance(getattr(filesystem, "ftp", None), ftplib.FTP) and filesystem.isfile(folder):
         return files  # servers list a file as if it were in a folder of its name
-    infos = _list(filesystem, folder)
+    infos = list_infos(filesystem, folder)
     seen = {folder.rstrip("/")}
     while infos:
         info = infos.pop()
@@ -135,14 +173,23 @@ def list_files(filesystem: Any, folder: str, *, recursive: bool) -> dict[str, di
         elif recursive and name.rstrip("/") not in seen:
             seen.add(name.rstrip("/"))
             try:
-                infos += _list(filesystem, name)
+                infos += list_infos(filesystem, name)
             except FileNotFoundError as error:
                 raise ConnectionError(f"{name} was listed, and cannot be listed itself") from error
     return files
 
 
-def _list(filesystem: Any, folder: str) -> list[dict[str, Any]]:
+def list_infos(filesystem: Any, folder: str) -> list[dict[str, Any]]:
+    """List what is in a folder.
+
+    Raises:
+        PermissionError: if a server of ftp refuses it. fsspec returns an empty folder then, which it does not keep.
+    """
     found: list[dict[str, Any]] = list(filesystem.ls(folder, detail=True))
+    if not found and isinstance(getattr(filesystem, "ftp", None), ftplib.FTP):
+        kept = filesystem.dircache
+        if kept.use_listings_cache and filesystem._strip_protocol(folder) not in kept:
+            raise PermissionError(f"the server does not list the folder {folder}")
     return found
 
 
@@ -173,4 +220,12 @@ def _make_ftp_strict(ftp: Any) -> None:
             raise ConnectionError(f"the server answered {reply}")
         return reply
 
-    ftp.getresp, ftp.voidresp = getresp, voidresp
+    make_passive = ftp.makepasv
+
+    def makepasv() -> Any:
+        try:
+            return make_passive()
+        except ftplib.Error as error:
+            raise NoDataConnectionError(f"the server opens no connection for data (PASV): {error}") from error
+
+    ftp.getresp, ftp.voidresp, ftp.makepasv = getresp, voidresp, makepasv

@@ -192,9 +192,6 @@ def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, connection:
     try:
         return FsspecStore(scheme, bucket, options, connection.read_timeout_s)
     except (TypeError, AttributeError) as error:
-        where = f"{scheme}://{bucket}"
-        raise UrlError(
-            f"{where}: {type(error).__name__}: {error}. Check the kinds of the values in storage_options "
-            f"({', '.join(sorted(options))}).",
-            url=where,
-        ) from error
+        from .error_tables import unusable_options
+
+        raise unusable_options(scheme, bucket, error, options) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,3 +27,10 @@ def test_contradictory_ranges_are_refused(start: int, length: int, total: int | 
 def test_different_content_lengths_are_no_length(numbers: list[int]) -> None:
     found = parse_content_length(", ".join(map(str, numbers)))
     assert found == (numbers[0] if len(set(numbers)) == 1 and numbers[0] >= 0 else None)
+
+
+def test_numbers_that_no_object_has_are_no_length() -> None:
+    """Python refuses to convert thousands of digits."""
+    assert parse_content_length("9" * 5000) is None
+    with pytest.raises(TransientStorageError):
+        parse_content_range(206, f"bytes 0-0/{'9' * 5000}", 1, "http://host/a")

@@ -15,6 +15,7 @@ import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.hub import TOKEN, Hub
+from tests.servers.scripted import Response, scripted
 from torchdata_remote import (
     AsyncPrefetch,
     Backend,
@@ -471,3 +472,73 @@ def test_a_state_goes_on_after_a_push_if_its_shards_are_the_same(hub: Hub, tmp_p
     other.load_state_dict(state)
     with pytest.raises(StateError, match="shard"):
         next(iter(other))
+
+
+@pytest.mark.parametrize("host_of_hub", ["{hub}@{other}", "me:pw@{other}", "{hub}@me@{other}"])
+def test_a_redirect_that_names_the_hub_as_user_gets_no_token(hub: Hub, host_of_hub: str) -> None:
+    """The host is behind the last ``@``."""
+    with scripted(lambda request: Response.of_object(request, b"0123456789")) as other:
+        names = {"hub": hub.url.removeprefix("http://"), "other": other.url.removeprefix("http://")}
+        place = f"{PLACE}@{'a' * 40}/x.tar"
+        location = f"http://{host_of_hub.format(**names)}/x.tar"
+        hub.responses = [(302, {"Location": location})] * 2
+        store, path = opened(hub, place)
+        assert store.read(path, 0, 10, None).whole() == b"0123456789"
+        store.stat(path)
+        assert other.requests
+        assert not any("authorization" in request.headers for request in other.requests)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (302, {"Location": "http://[bad/x?Signature=0"}),
+        (302, {"Location": "file:///etc/passwd"}),
+        (206, {"Content-Range": f"bytes 0-5/{'9' * 5000}"}),
+        (206, {"Content-Length": "9" * 5000}),
+        (206, {"X-Linked-Size": "9" * 5000}),
+        (429, {"RateLimit": f'"resolvers";r={"9" * 5000};t=1'}),
+    ],
+)
+def test_headers_that_cannot_be_meant_are_an_error_of_this_package(
+    hub: Hub, status: int, headers: dict[str, str]
+) -> None:
+    """Not one of Python, such as that of a number with thousands of digits."""
+    hub.responses = [(status, headers)]
+    store, path = opened(hub, f"{PLACE}@{'a' * 40}/x.tar")
+    with pytest.raises(TransientStorageError):
+        store.read(path, 0, 10, None)
+
+
+_FILE = '[{"type": "file", "path": %s, "size": %s, "oid": "0"}]'
+
+
+@pytest.mark.parametrize(
+    ("body", "link"),
+    [
+        ("[" * 200_000, ""),
+        (_FILE % ('"a.tar"', "Infinity"), ""),
+        (_FILE % ('"a.tar"', "-5"), ""),
+        (_FILE % ('"a.tar"', "1.5"), ""),
+        (_FILE % ("null", "1"), ""),
+        (_FILE % ('"../../a.tar"', "1"), ""),
+        ("[]", '<http://[bad>; rel="next"'),
+    ],
+    ids=["nested", "infinite", "negative", "fraction", "no-path", "dots", "link"],
+)
+def test_a_listing_that_cannot_be_meant_is_an_error_of_this_package(body: str, link: str) -> None:
+    """Nor are its files handed on with sizes and paths that no file has."""
+    with scripted(lambda request: Response(200, body.encode(), {"Link": link} if link else {})) as server:
+        given = {"endpoint": server.url, "token": False}
+        pipe = ListRemote(IterableWrapper([f"{PLACE}@{'a' * 40}/"]), storage_options=given, retry=ONE_ATTEMPT)
+        with pytest.raises(StorageError, match=r"no JSON|without what listings have|without a cursor"):
+            list(pipe)
+
+
+@pytest.mark.parametrize("url", [f"{PLACE}@../README.md", f"{PLACE}@%2E%2E/README.md", "hf://datasets/../photos/a"])
+def test_dots_in_a_name_or_revision_do_not_name_another_one(photos: Hub, url: str) -> None:
+    """urllib3 would resolve them, so that ``..`` would be ``main``."""
+    with pytest.raises(UrlError, match="no segment"):
+        fetched(photos, url)
+    with pytest.raises(UrlError, match="no segment"):
+        opened(photos, PLACE, revision="..")

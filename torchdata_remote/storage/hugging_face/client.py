@@ -16,6 +16,7 @@ from ..error_tables import from_urllib3
 from ..errors import to_package_error
 from ..http.bodies import whole_body
 from ..http.content_encoding import IDENTITY, require_unencoded
+from ..http.content_range import parse_content_length
 from ..network import ServerPools
 from ..network_errors import mark_host_known, unusable_response
 from ..protocol import CONNECT_TIMEOUT_S, normalized_etag
@@ -25,7 +26,7 @@ from .settings import HubSettings, find_token
 
 _MAX_REDIRECTS = 5
 _MAX_ERROR_BYTES = 8192
-_URL = re.compile(r"(https?)://([^/?#@\s]+)", re.IGNORECASE)
+_URL = re.compile(r"(https?)://(?:[^/?#\\\s]*@)?([^/?#@\\\s]+)", re.IGNORECASE)
 _PORTS = {"http": ":80", "https": ":443"}
 
 
@@ -99,13 +100,13 @@ class HubClient:
             response = self._send(method, url, shown, headers or {})
             if self.is_hub(url):
                 etag = etag or strong_etag(response.headers.get("X-Linked-Etag"))
-                size = size if size is not None else _number(response.headers.get("X-Linked-Size"))
+                size = size if size is not None else parse_content_length(response.headers.get("X-Linked-Size"))
             location = response.headers.get("Location") if 300 <= response.status < 400 else None
             if location is None:
                 return self._checked(Received(response, url, etag, size), shown, repository)
             self._drain(response, shown)
-            next_url = urljoin(url, location).partition("#")[0]
-            if not _URL.match(next_url):
+            next_url = _redirected(url, location)
+            if next_url is None:
                 raise unusable_response(shown, "the Hub redirects to what is no http URL")
             if method == "HEAD" and not self.is_hub(next_url):
                 return Received(response, next_url, etag, size)
@@ -171,7 +172,7 @@ class HubClient:
         body = whole_body(response, shown)
         try:
             return json.loads(body), response.headers
-        except ValueError:
+        except (ValueError, RecursionError):
             raise unusable_response(
                 shown, f"{self.endpoint} answers {redact_text(repr(body[:80]))}, which is no JSON. Is the Hub there?"
             ) from None
@@ -181,8 +182,17 @@ class RefusedLocationError(ExpiredCredentialsError):
     """Another host refuses the address that the Hub has signed, as it does when the signature has expired."""
 
 
+def _redirected(url: str, location: str) -> str | None:
+    """Return the URL to which a response redirects; ``None`` if it is no http URL."""
+    try:
+        following = urljoin(url, location).partition("#")[0]
+    except ValueError:
+        return None
+    return following if _URL.match(following) else None
+
+
 def _origin(url: str) -> str:
-    """Return scheme and host of a URL, with the port if it is not the usual one."""
+    """Return scheme and host of a URL, with the port if it is not the usual one, and without user and password."""
     match = _URL.match(url)
     assert match is not None
     scheme, host = match[1].lower(), match[2].lower()
@@ -193,7 +203,3 @@ def strong_etag(etag: str | None) -> str | None:
     """The etag without the mark of a weak one, which a proxy that compresses adds: contents have one name."""
     found = normalized_etag(etag)
     return None if found is None else found.removeprefix("W/")
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None

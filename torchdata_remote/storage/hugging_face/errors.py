@@ -11,7 +11,7 @@ from .repository import Repository
 from .settings import LOGIN
 
 _INVALID_TOKEN = "Invalid credentials in Authorization header"  # noqa: S105  # a message of the Hub
-_LIMIT = re.compile(r'"(\w+)"\s*;\s*r\s*=\s*(\d+)\s*;\s*t\s*=\s*(\d+)')
+_LIMIT = re.compile(r'"(\w+)"\s*;\s*r\s*=\s*(\d{1,18})\s*;\s*t\s*=\s*(\d{1,18})(?!\d)')
 _MAX_MESSAGE = 300
 
 

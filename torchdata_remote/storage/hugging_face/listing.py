@@ -44,10 +44,10 @@ def list_folder(
             raise  # the pages before are not all that the folder had
         return Page([], None)
     try:
-        files = [one for one in found if one["type"] == "file"]
+        files = [_checked(one) for one in found if one["type"] == "file"]
         entries = EntryTable(
             [f"{place.root}{one['path']}" for one in files],
-            [int(one["size"]) for one in files],
+            [one["size"] for one in files],
             [_etag(one) for one in files],
             [None] * len(files),
             _unknown,
@@ -60,6 +60,16 @@ def list_folder(
             url=shown,
         ) from None
     return Page(entries, _cursor(headers.get("Link"), shown), folders)
+
+
+def _checked(info: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry of a file whose path and size can be meant."""
+    path, size = info["path"], info["size"]
+    if not isinstance(path, str) or any(segment in ("", ".", "..") for segment in path.split("/")):
+        raise ValueError(f"path {path!r:.200}")
+    if not isinstance(size, int) or size < 0:
+        raise ValueError(f"size {size!r:.50} of {path!r:.200}")
+    return info
 
 
 def _etag(info: dict[str, Any]) -> str:
@@ -77,7 +87,10 @@ def _cursor(link: str | None, shown: str) -> str | None:
     following = _NEXT.search(link or "")
     if following is None:
         return None
-    cursor = parse_qs(urlsplit(following[1]).query).get("cursor")
+    try:
+        cursor = parse_qs(urlsplit(following[1]).query).get("cursor")
+    except ValueError:  # no URL
+        cursor = None
     if not cursor:
         raise unusable_response(shown, "the Hub links to a next page without a cursor")
     return cursor[0]

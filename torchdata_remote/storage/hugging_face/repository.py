@@ -105,6 +105,8 @@ root='me/photos@refs/convert/parquet/', file='train/0.parquet')
             "hf://datasets/OWNER/NAME@REVISION/PATH.",
             url=url,
         )
+    if any(segment in (".", "..") for part in (name, revision or "") for segment in part.split("/")):
+        raise UrlError(f"{url}: the name of a repository or revision has no segment '.' or '..'.", url=url)
     if file.startswith("/"):
         root, file = f"{root}/", file[1:]
     return HubPath(Repository(kind, name, revision), root if kind == first else root[len(first) + 1 :], file)

@@ -52,6 +52,8 @@ def hub_settings(options: StorageOptions, read_timeout_s: float) -> HubSettings 
             "hf://: the endpoint (storage_options['endpoint'] or HF_ENDPOINT) must be a URL such as "
             "https://huggingface.co, without user or password."
         )
+    if any(segment in (".", "..") for segment in (revision or "").split("/")):
+        raise UrlError("hf://: storage_options['revision']: the name of a revision has no segment '.' or '..'.")
     if unknown := options.keys() - HUB_OPTIONS:
         if revision is not None:
             raise UrlError(
