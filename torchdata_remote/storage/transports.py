@@ -32,6 +32,7 @@ from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3, join_url
 from ..errors import UrlError
 from .azure.settings import azure_settings
+from .error_tables import unusable_options
 from .gcs.settings import gcs_settings
 from .local.store import LocalStore
 from .network import without_obstore
@@ -192,6 +193,4 @@ def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, connection:
     try:
         return FsspecStore(scheme, bucket, options, connection.read_timeout_s)
     except (TypeError, AttributeError) as error:
-        from .error_tables import unusable_options
-
         raise unusable_options(scheme, bucket, error, options) from error
