@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,3 +27,11 @@ def test_contradictory_ranges_are_refused(start: int, length: int, total: int | 
 def test_different_content_lengths_are_no_length(numbers: list[int]) -> None:
     found = parse_content_length(", ".join(map(str, numbers)))
     assert found == (numbers[0] if len(set(numbers)) == 1 and numbers[0] >= 0 else None)
+
+
+def test_numbers_of_thousands_of_digits_are_no_sizes() -> None:
+    """Python refuses to convert them."""
+    digits = "9" * 5000
+    assert parse_content_length(digits) is None
+    with pytest.raises(TransientStorageError, match="Content-Range"):
+        parse_content_range(206, f"bytes 0-4/{digits}", 5, "http://host/a")
