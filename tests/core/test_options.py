@@ -121,6 +121,22 @@ def test_server_differs_for_different_servers(monkeypatch: pytest.MonkeyPatch) -
     assert StorageOptions().server() not in ("", first)
 
 
+def test_server_differs_for_different_accounts_of_azure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each account may have a container of the same name; a new key makes no other server."""
+    found = set[str]()
+    for account, key in (("pets", "1"), ("pets", "2"), ("cars", "1")):
+        text = f"AccountName={account};AccountKey={key}==;EndpointSuffix=core.windows.net"
+        found.add(StorageOptions({"connection_string": text}).server())
+        found.add(StorageOptions({"account_name": account, "account_key": key}).server())
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", text)
+        found.add(StorageOptions().server())
+        monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING")
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", account)
+        found.add(StorageOptions().server())
+        monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME")
+    assert len(found) == 2 * 4
+
+
 @pytest.mark.parametrize("backend", Backend)
 def test_backend_by_member_or_name(backend: Backend) -> None:
     """A name stands for its member, compares equal to it, and survives pickling."""

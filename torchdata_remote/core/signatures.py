@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 _SIGNATURE = re.compile(r"(?<![A-Za-z0-9])(sig=)[^&\s\"'<>()]+", re.IGNORECASE)
@@ -14,6 +15,23 @@ def hide_signatures(text: str) -> str:
     'GET /box/a?se=2026-01-01&sig=...&sp=r failed'
     """
     return _SIGNATURE.sub(r"\1...", text)
+
+
+class _WithoutSignatures(logging.Filter):
+    """Hides the signatures in the URLs that a library logs at level DEBUG."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(hide_signatures(one) if isinstance(one, str) else one for one in record.args)
+        return True
+
+
+_FILTER = _WithoutSignatures()
+
+
+def hide_signatures_in_log(name: str) -> None:
+    """Hide signatures in what a logger logs. Later calls have no effect."""
+    logging.getLogger(name).addFilter(_FILTER)
 
 
 def sas_mistake(rest: str, shown: str) -> str:

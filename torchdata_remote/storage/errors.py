@@ -104,6 +104,11 @@ def to_package_error(table: Table, error: Exception, url: str, **options: bool) 
     return converted
 
 
+def with_source(error: Exception, source: str) -> str:
+    """Return the message of an error of access with the sentence that says where the credentials are from, once."""
+    return str(error) if source in str(error) else f"{error} {source}"
+
+
 def from_unknown(error: Exception, url: str) -> Exception:
     """Convert an exception that no table contains, by its HTTP status, its class, or its message."""
     shown = redact(url)

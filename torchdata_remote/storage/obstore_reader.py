@@ -6,18 +6,19 @@ recorded, and ``is_usable`` returns ``False`` in such a child.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..core.urls import redact
-from ..errors import UrlError
+from ..core.urls import redact, redact_text
+from ..errors import RemoteDataError, UrlError
 from .error_tables import from_obstore
 from .errors import translate_errors
 from .http.content_encoding import IDENTITY, require_unencoded
 from .network import ENVIRONMENT, NetworkSettings, obstore_client_options
-from .protocol import Answer, normalized_etag
+from .protocol import Answer, UnsupportedByTransportError, normalized_etag
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -51,6 +52,41 @@ def can_express(path: str) -> bool:
 def can_express_http(path: str) -> bool:
     """Whether obstore can request exactly this path: it percent-encodes the path once more, and supports no query."""
     return can_express(path) and _PLAIN_HTTP_PATH.fullmatch(path) is not None
+
+
+@contextlib.contextmanager
+def construction_by_obstore(url: str) -> Iterator[None]:
+    """Raise that obstore cannot be used, if it cannot make a store: the other transport then says what is wrong.
+
+    Args:
+        url: of the bucket.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, RemoteDataError | MemoryError) or not (isinstance(error, Exception) or _is_panic(error)):
+            raise
+        raise _unusable(error, url) from None
+
+
+@contextlib.contextmanager
+def _without_panics(url: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        if not _is_panic(error):
+            raise
+        raise _unusable(error, url) from None
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether Rust code has failed: the class cannot be imported, and is no ``Exception``."""
+    return type(error).__name__ == "PanicException"
+
+
+def _unusable(error: BaseException, url: str) -> UnsupportedByTransportError:
+    what = redact_text(str(error).partition("\n")[0])
+    return UnsupportedByTransportError(f"{redact(url)}: {type(error).__name__}: {what}", url=redact(url))
 
 
 class ObstoreReader:
@@ -95,7 +131,7 @@ class ObstoreReader:
         if version is not None:
             options["version"] = version
         key = self._key(path)
-        with translate_errors(self._table, self._root + path):
+        with _without_panics(self._root + path), translate_errors(self._table, self._root + path):
             result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]  # a TypedDict
             require_unencoded(result.attributes.get("Content-Encoding"), path, self._root + path)
             first, after = result.range
@@ -103,7 +139,7 @@ class ObstoreReader:
             return Answer(first, after, int(result.meta["size"]), normalized_etag(result.meta["e_tag"]), chunks)
 
     def _chunks(self, path: str, stream: Iterable[Any]) -> Generator[memoryview, None, None]:
-        with translate_errors(self._table, self._root + path):
+        with _without_panics(self._root + path), translate_errors(self._table, self._root + path):
             for chunk in stream:
                 yield memoryview(chunk)
 

@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from torchdata_remote.core.options import StorageOptions
-from torchdata_remote.errors import AccessDeniedError
+from torchdata_remote.errors import AccessDeniedError, StorageError, TransientStorageError
 from torchdata_remote.storage import open_store
+from torchdata_remote.storage.azure.credentials import _Grant
 from torchdata_remote.storage.protocol import Store
 
 SECRETS = ("s3cret", "token-")
@@ -171,3 +173,78 @@ def test_a_missing_package_is_named(cloud: Cloud, monkeypatch: pytest.MonkeyPatc
     cloud.requests.clear()
     read(store_of(cloud, sas_token="?sv=2023-11-03&sig=s3cret%3D"))
     assert [(query["sig"], query["sv"]) for _, query, _ in cloud.of("/pets")] == [(["s3cret="], ["2023-11-03"])] * 2
+
+
+class Given:
+    """A credential of the user, which returns what a test says, or raises it."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+
+    def get_token(self, *scopes: str) -> Any:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def token(text: Any, valid_s: Any = 3600.0) -> Any:
+    return SimpleNamespace(token=text, expires_on=time.time() + valid_s if isinstance(valid_s, float) else valid_s)
+
+
+@pytest.mark.parametrize("text", ["token-\nx", "token- x", "token-\u20ac", "", 5], ids=repr)
+def test_a_token_that_no_header_can_hold_is_an_error_without_it(cloud: Cloud, text: Any) -> None:
+    """Libraries show it in their errors, and obstore panics."""
+    store = store_of(cloud, credential=Given(token(text)))
+    for call in (lambda: store.stat("a"), lambda: store.read("a", 0, None, None)):
+        with pytest.raises(AccessDeniedError, match=r"the access token .*from Given") as caught:
+            call()
+        assert "token-" not in str(caught.value)
+    assert cloud.of("/pets") == []
+
+
+def test_a_line_feed_behind_a_token_is_left_out(cloud: Cloud) -> None:
+    """Files and commands end with one."""
+    read(store_of(cloud, credential=Given(token("token-a\n"))))
+    assert {headers["authorization"] for _, _, headers in cloud.of("/pets")} == {"Bearer token-a"}
+
+
+@pytest.mark.parametrize(
+    "answer", [None, "token-", token("t", "soon"), token("t", None)], ids=["none", "str", "text", "no end"]
+)
+def test_what_is_no_token_is_an_error_that_names_the_credential(cloud: Cloud, answer: Any) -> None:
+    """Rather than an ``AttributeError``."""
+    with pytest.raises(AccessDeniedError, match=r"Given.get_token returned .*, which is no access token"):
+        store_of(cloud, credential=Given(answer)).stat("a")
+
+
+def test_a_failed_renewal_is_no_error_while_the_token_is_valid(cloud: Cloud, caplog: pytest.LogCaptureFixture) -> None:
+    """The server of tokens is not asked for each request then."""
+    credential = Given(
+        token("token-1", 300.0), ConnectionError("no route"), ConnectionError("no route"), token("token-2")
+    )
+    store = store_of(cloud, credential=credential)
+    for _ in range(5):
+        read(store)
+    assert len(credential.answers) == 2
+    assert {headers["authorization"] for _, _, headers in cloud.of("/pets")} == {"Bearer token-1"}
+    assert "The current token is used until it expires" in caplog.text
+
+
+def test_a_failed_renewal_is_repeated_until_the_deadline(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that have worked are not missing; those that were withdrawn are an error at once."""
+    unavailable, withdrawn = RuntimeError("unavailable"), RuntimeError("invalid_client: AADSTS7000215")
+    store = store_of(cloud, credential=Given(token("token-1"), unavailable, withdrawn))
+    store.stat("a")
+    later_s = time.time() + 3700
+    monkeypatch.setattr(time, "time", lambda: later_s)
+    with pytest.raises(TransientStorageError, match="no access token: unavailable"):
+        store.stat("a")
+    with pytest.raises(StorageError, match="invalid_client") as caught:
+        store.stat("a")
+    assert not isinstance(caught.value, TransientStorageError)
+
+
+def test_reprs_of_tokens_do_not_show_them(cloud: Cloud) -> None:
+    """Debuggers and reports of errors show them."""
+    assert "secret" not in repr(_Grant("sig=secret", "secret", 5.0))

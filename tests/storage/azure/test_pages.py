@@ -83,3 +83,15 @@ def test_an_incomplete_page_is_an_error_that_is_repeated(body: bytes) -> None:
     """A proxy may cut it, or answer itself: an end that is missing must not look like the end of the listing."""
     with pytest.raises(TransientStorageError, match="listing"):
         parse_page(body, URL)
+
+
+def test_a_size_of_thousands_of_digits_is_an_error_that_is_repeated() -> None:
+    """Python refuses to convert it."""
+    with pytest.raises(TransientStorageError, match="has no size"):
+        parse_page(page(blob("a").replace(">3<", f">{'9' * 5000}<")), URL)
+
+
+def test_a_date_that_is_none_is_unknown() -> None:
+    """Also one whose year no calendar has."""
+    [entry] = parse_page(page(blob("a").replace("2025", "99999999999")), URL).entries
+    assert entry.modified_s is None

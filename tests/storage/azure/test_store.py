@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
+import re
 import subprocess
 import sys
 import time
@@ -19,10 +21,12 @@ from torchdata_remote.errors import (
     AccessDeniedError,
     ExpiredCredentialsError,
     ObjectNotFoundError,
+    RemoteDataError,
     StorageError,
     UrlError,
 )
 from torchdata_remote.storage import Connection, list_prefix, open_store
+from torchdata_remote.storage.azure.settings import AzureSettings
 from torchdata_remote.storage.azure.store import AzureStore
 
 
@@ -206,3 +210,33 @@ def test_a_backend_can_be_chosen(azurite: AzuritePlace) -> None:
     assert isinstance(open_store(f"{place}/a", options, Connection(Backend.OBSTORE))[0], AzureStore)
     with pytest.raises(UrlError, match="backend='botocore' cannot read az://"):
         open_store(f"{place}/a", options, Connection(Backend.BOTOCORE))
+
+
+def test_a_name_with_a_backslash_is_refused(azurite: AzuritePlace) -> None:
+    """Azure makes slashes of them, so that another object would be read or replaced."""
+    place = azurite.new_place()
+    azurite.put(f"{place}/a/b", b"another")
+    store = store_of(azurite, place)
+    for call in (store.stat, store.delete, lambda path: store.read(path, 0, None, None)):
+        with pytest.raises(UrlError, match="with a backslash"):
+            call("a\\b")
+    with pytest.raises(UrlError, match="with a backslash"):
+        store.create("a\\b", overwrite=True).commit()
+    assert azurite.get(f"{place}/a/b") == b"another"
+
+
+def test_the_log_of_libraries_shows_no_signature(azurite: AzuritePlace, caplog: pytest.LogCaptureFixture) -> None:
+    """urllib3 logs the addresses of requests, which have it."""
+    store = store_of(azurite, azurite.new_place())
+    with caplog.at_level(logging.DEBUG):
+        store.list_page("", recursive=True, token=None)
+    assert any("sig=..." in line for line in caplog.messages)
+    assert not re.search(r"sig=(?!\.\.\.)", caplog.text)
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:99999/pets", "http://a b/pets"])
+def test_an_address_that_obstore_refuses_is_an_error_of_this_package(endpoint: str) -> None:
+    """Also where it is found by the first request only."""
+    settings = AzureSettings("pets", endpoint, None, "anonymous", None, "", 30.0)
+    with pytest.raises(RemoteDataError):
+        AzureStore("az://box/", "box", settings, read_by_obstore=True).read("a", 0, None, None)

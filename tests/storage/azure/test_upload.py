@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from tests.servers.azurite import AzuritePlace
+from tests.servers.raw import answer, raw
 from tests.storage.azure.test_store import store_of
-from torchdata_remote.errors import ObjectExistsError, TransientStorageError
+from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.errors import ObjectExistsError, StorageError, TransientStorageError
+from torchdata_remote.storage import open_store
 from torchdata_remote.storage.azure.store import AzureStore
 
 MIB = 1 << 20
@@ -118,3 +121,16 @@ def test_of_several_writers_one_wins(azurite: AzuritePlace, kind: str) -> None:
     assert sorted(results.values()) == ["lost", "lost", "lost", "won"]
     [winner] = [number for number, result in results.items() if result == "won"]
     assert azurite.get(f"{place}/a") == bytes([winner]) * SIZES[kind]
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_the_page_of_a_proxy_is_no_success(kind: str) -> None:
+    """Azure answers 201 to what it has stored: an object would be lost without an error."""
+    with raw(lambda head: answer("200 OK", b"<html>", "Content-Length: 6")) as server:
+        options = {"connection_string": f"BlobEndpoint={server.url}/pets;AccountName=pets", "anon": True}
+        store, _ = open_store("az://box/", StorageOptions(options))
+        writer = store.create("a", overwrite=False)
+        writer.write(bytes(SIZES[kind]))
+        with pytest.raises(StorageError, match=r"az://box/a: PUT was answered 200.*Gave up after 8 attempts"):
+            writer.commit()
+        writer.abort()

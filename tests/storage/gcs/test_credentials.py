@@ -7,6 +7,7 @@ import datetime as dt
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -20,10 +21,12 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from google.oauth2.credentials import Credentials
 
 from tests.servers.google import DATA, EMAIL, Google
+from tests.servers.raw import answer, raw
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import AccessDeniedError, ExpiredCredentialsError, TransientStorageError, UrlError
 from torchdata_remote.storage.gcs import tokens
-from torchdata_remote.storage.gcs.settings import gcs_settings
+from torchdata_remote.storage.gcs.credentials import Found
+from torchdata_remote.storage.gcs.settings import GcsSettings, gcs_settings
 from torchdata_remote.storage.gcs.store import GcsStore
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -395,3 +398,69 @@ def test_requests_for_tokens_use_the_proxies_of_all_other_requests(
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     use(store_of(google, token=service_account(google)))
     assert google.tokens_sent() == ["Bearer token-1"] * 2
+
+
+@pytest.mark.parametrize("read_by_obstore", [True, False])
+@pytest.mark.parametrize("token", ["raw-secret\nx", "raw secret", "raw-secret\u20ac"], ids=repr)
+def test_a_token_that_no_header_can_hold_is_an_error_without_it(
+    google: Google, token: str, read_by_obstore: bool
+) -> None:
+    """Libraries show it in their errors, and obstore panics."""
+    with pytest.raises(
+        AccessDeniedError, match=r"gs://bucket: the access token .*'token' of storage_options"
+    ) as caught:
+        use(store_of(google, token=token, read_by_obstore=read_by_obstore))
+    assert "secret" not in str(caught.value)
+    assert google.requests == []
+
+
+def test_a_line_feed_behind_a_token_is_left_out(google: Google) -> None:
+    """Files and commands end with one."""
+    use(store_of(google, token="raw\n"))
+    assert google.tokens_sent() == ["Bearer raw"] * 2
+
+
+@pytest.mark.parametrize("read_by_obstore", [True, False])
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b"", b"[1]", b'{"access_token": "a", "expires_in": "soon"}'])
+def test_a_server_of_tokens_that_sends_something_else_is_transient(body: bytes, read_by_obstore: bool) -> None:
+    """It may be the page of a proxy; google-auth raises ``TypeError`` and others, as if the program were wrong."""
+    with raw(lambda head: answer("200 OK", body, f"Content-Length: {len(body)}")) as server:
+        store = store_of(Google(server.url), token=service_account(Google(server.url)), read_by_obstore=read_by_obstore)
+        with pytest.raises(TransientStorageError, match=r"no access token: the response .* cannot be used"):
+            store.read("a", 0, None, None)
+
+
+def test_a_server_of_tokens_that_is_silent_is_given_up(google: Google) -> None:
+    """After the timeout of all other requests, rather than the two minutes of google-auth."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        nowhere = Google(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        settings = GcsSettings(google.url, service_account(nowhere), read_timeout_s=0.2)
+        start_s = time.monotonic()
+        with pytest.raises(TransientStorageError, match="gs://bucket: no access token"):
+            GcsStore("bucket", settings, read_by_obstore=True).read("a", 0, None, None)
+        assert time.monotonic() - start_s < 20
+
+
+def test_a_failed_renewal_is_no_error_while_the_token_is_valid(
+    google: Google, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server of tokens is not asked for each request then."""
+    google.expires_in_s = 100
+    store = store_of(google, read_by_obstore=False, token=service_account(google))
+    use(store)
+    google.status, now = 400, tokens._now()
+    monkeypatch.setattr(tokens, "_now", lambda: now + dt.timedelta(seconds=40))
+    use(store)
+    use(store)
+    assert google.tokens_sent() == ["Bearer token-1"] * 6
+    assert len(google.of_tokens()) == 2
+    assert "The current token is used until it expires" in caplog.text
+    monkeypatch.setattr(tokens, "_now", lambda: now + dt.timedelta(seconds=100))
+    with pytest.raises(AccessDeniedError, match="invalid_grant"):
+        use(store)
+
+
+def test_reprs_of_tokens_do_not_show_them() -> None:
+    """Debuggers and reports of errors show them."""
+    assert "secret" not in repr(tokens.Token("secret", None))
+    assert "secret" not in repr(Found("from a test", raw_token="secret"))

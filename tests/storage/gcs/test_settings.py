@@ -46,6 +46,14 @@ def test_an_option_without_a_translation_is_for_gcsfs(options: dict[str, Any]) -
         ({"endpoint_url": "host:80"}, "expected such as 'https://host:port'"),
         ({"endpoint_url": "https://host/path"}, "without a path"),
         ({"endpoint_url": "https://u:secret@host"}, "holds credentials"),
+        *(
+            ({"endpoint_url": url}, "expected such as")
+            for url in ("http://h:x", "http://h:99999", "http://[::1", "http://h?x")
+        ),
+        ({"token": '{"private_key": "secret"}'}, r"text of a JSON file.*json\.loads"),
+        ({"token": " "}, "is empty"),
+        ({"requester_pays": [1]}, "'requester_pays'. must be True or False"),
+        ({"requester_pays": "my project\n"}, "has characters that no project has"),
         ({"project": 5}, "'project'. must be a str, got an int"),
     ],
 )

@@ -11,7 +11,13 @@ import pytest
 
 from tests.servers.gcs import GcsServer
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
-from torchdata_remote.errors import ContentEncodingError, ObjectChangedError, ObjectExistsError, ObjectNotFoundError
+from torchdata_remote.errors import (
+    ContentEncodingError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    RemoteDataError,
+)
 from torchdata_remote.storage import (
     FolderStore,
     KeyStore,
@@ -19,7 +25,7 @@ from torchdata_remote.storage import (
     list_prefix,
     open_store,
 )
-from torchdata_remote.storage.gcs.settings import gcs_settings
+from torchdata_remote.storage.gcs.settings import GcsSettings, gcs_settings
 from torchdata_remote.storage.gcs.store import GcsStore
 
 UNUSUAL_KEYS = [
@@ -203,3 +209,12 @@ def test_a_forked_child_reads_without_obstore_and_says_so(gcs: GcsServer) -> Non
     child.join()
     assert data == b"data"
     assert any("gs is read by botocore, more slowly" in message for message in messages)
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:99999", "http://[::1"])
+def test_a_panic_of_obstore_is_an_error_of_this_package(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The other transport reads then, and says what is wrong; a panic is no ``Exception``, which a program catches."""
+    store = GcsStore("bucket", GcsSettings(address, "anon"), read_by_obstore=True)
+    with pytest.raises(RemoteDataError):
+        store.read("a", 0, None, None)
+    assert any("cannot be read by obstore (gs://bucket/a: PanicException" in line for line in caplog.messages)

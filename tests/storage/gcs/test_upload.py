@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from tests.servers.gcs import GcsServer
+from tests.servers.raw import answer, raw
 from tests.storage.gcs.test_store import store_of, write
-from torchdata_remote.errors import AccessDeniedError, ObjectExistsError, TransientStorageError
+from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.errors import AccessDeniedError, ObjectExistsError, StorageError, TransientStorageError
+from torchdata_remote.storage import open_store
 from torchdata_remote.storage.gcs.partial_names import own_name, partial_path
 from torchdata_remote.storage.gcs.store import GcsStore
 
@@ -229,3 +232,34 @@ def test_old_leftovers_are_removed_in_all_folders(gcs: GcsServer) -> None:
     store.remove_old_leftovers("", time.time() + 60)
     assert (gcs.paths(place), unfinished(store)) == (["a", "f/b"], [])
     assert own_name("f/c") is None
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_the_page_of_a_proxy_is_no_success(overwrite: bool) -> None:
+    """Google answers with an etag to what it has stored: an object would be lost without an error."""
+    with raw(lambda head: answer("200 OK", b"<html/>", "Content-Length: 7")) as server:
+        store, _ = open_store("gs://bucket/", StorageOptions({"endpoint_url": server.url, "token": "anon"}))
+        writer = store.create("a", overwrite=overwrite)
+        writer.write(b"bytes")
+        with pytest.raises(
+            StorageError, match=r"gs://bucket/a: put_object was answered without ETag.*after 8 attempts"
+        ):
+            writer.commit()
+        writer.abort()
+
+
+def test_the_page_of_a_proxy_is_no_part(gcs: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part is sent again."""
+    place, data = gcs.new_place(), os.urandom(SIZES["large"])
+    store, replaced = store_of(gcs, place), list[str]()
+    send = store.request
+
+    def replace(name: str, path: str, **more: Any) -> Any:
+        if name == "upload_part" and not replaced:
+            replaced.append(name)
+            return {}
+        return send(name, path, **more)
+
+    monkeypatch.setattr(store, "request", replace)
+    write(store, "a", data)
+    assert (replaced, gcs.get(f"{place}/a") == data) == (["upload_part"], True)

@@ -13,7 +13,11 @@ from ..arguments.calls import explained
 from .credential_file import FALLBACK_NAMES, read_credential_file
 
 _SERVER = re.compile("endpoint|host|port|url|account|connection|profile", re.IGNORECASE)
-_SERVER_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE", "STORAGE_EMULATOR_HOST")
+_SECRET_PART = re.compile("(?:AccountKey|SharedAccessSignature)=[^;]*;?", re.IGNORECASE)  # of a connection string
+_SERVER_VARIABLES = (
+    *("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE", "STORAGE_EMULATOR_HOST"),
+    *("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_CONNECTION_STRING"),
+)
 
 
 @explained
@@ -113,8 +117,12 @@ class StorageOptions(Mapping[str, Any]):
         """
         nested = self._options.get("client_kwargs")
         options = {**(nested if isinstance(nested, Mapping) else {}), **self._options}
-        named = {name: str(value) for name, value in options.items() if _SERVER.search(name)}
-        found = {name: os.environ[name] for name in _SERVER_VARIABLES if name in os.environ}
+        named = {
+            name: _SECRET_PART.sub("", str(value))
+            for name, value in options.items()
+            if _SERVER.search(name) and name != "account_key"
+        }
+        found = {name: _SECRET_PART.sub("", os.environ[name]) for name in _SERVER_VARIABLES if name in os.environ}
         return json.dumps([named, found], sort_keys=True) if named or found else ""
 
     def __getstate__(self) -> dict[str, Any]:

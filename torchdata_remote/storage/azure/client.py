@@ -11,9 +11,10 @@ from urllib.parse import quote, urlencode
 
 import urllib3
 
+from ...core.signatures import hide_signatures_in_log
 from ...errors import AccessDeniedError, ExpiredCredentialsError, RemoteDataError, UrlError
 from ..error_tables import from_urllib3
-from ..errors import to_package_error
+from ..errors import to_package_error, with_source
 from ..http.bodies import chunks_of, whole_body
 from ..http.content_encoding import IDENTITY, require_unencoded
 from ..http.content_range import parse_content_length, parse_content_range, range_header
@@ -27,7 +28,7 @@ from .settings import AzureSettings
 T = TypeVar("T")
 VERSION = "2023-11-03"
 _UNRESERVED = "/~"
-_SUCCESS = (200, 201, 202, 206)
+_SUCCESS = {"GET": (200, 206), "HEAD": (200,), "PUT": (201,), "DELETE": (202,)}
 
 
 class AzureClient:
@@ -40,6 +41,7 @@ class AzureClient:
     """
 
     def __init__(self, container: str, settings: AzureSettings, credentials: AzureCredentials) -> None:
+        hide_signatures_in_log("urllib3.connectionpool")  # it logs the URLs of requests, which have the SAS
         self._root = f"{settings.endpoint}/{quote(container, safe='$')}"
         self._credentials = credentials
         timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=settings.read_timeout_s)
@@ -61,7 +63,7 @@ class AzureClient:
                     raise
             return operation()
         except AccessDeniedError as error:
-            message, ended = f"{error} {self._credentials.source}", self._credentials.ended()
+            message, ended = with_source(error, self._credentials.source), self._credentials.ended()
             if ended is not None:
                 message = f"{shown}: the SAS has expired at {ended}. Make a new one. {self._credentials.source}"
                 raise ExpiredCredentialsError(message, url=shown) from None
@@ -127,9 +129,11 @@ class AzureClient:
         headers: Mapping[str, str],
         body: bytes | bytearray | None,
     ) -> Any:
-        if any(segment in (".", "..") for segment in path.split("/")):
+        if "\\" in path or any(segment in (".", "..") for segment in path.split("/")):
             raise UrlError(
-                f"{shown}: a name with '.' or '..' between slashes is another one on its way to Azure.", url=shown
+                f"{shown}: a name with '.' or '..' between slashes, or with a backslash, is another one on its way to "
+                "Azure.",
+                url=shown,
             )
         grant = self._credentials.current()
         target = f"{self._root}/{quote(path, safe=_UNRESERVED)}" if path else self._root
@@ -152,8 +156,13 @@ class AzureClient:
         except Exception as error:  # noqa: BLE001  # no other exception leaves this module
             raise to_package_error(from_urllib3, error, shown) from None  # it may show the SAS
         mark_host_known(shown)
-        if response.status in _SUCCESS:
+        if response.status in _SUCCESS[method]:
             return response
+        if response.status < 300:
+            response.close()
+            raise unusable_response(
+                shown, f"{method} was answered {response.status}, which Azure does not: is it the page of a proxy?"
+            )
         raise self._refused(response, shown, writing=method == "PUT")
 
     def _refused(self, response: Any, shown: str, *, writing: bool) -> Exception:

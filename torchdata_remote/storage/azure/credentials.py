@@ -6,18 +6,25 @@ Neither needs code of ours that signs: azure-storage-blob makes a SAS from an ac
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import threading
 import time
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-from ...errors import AccessDeniedError, RemoteDataError
+from ...core.urls import redact_text
+from ...errors import AccessDeniedError, RemoteDataError, StorageError, TransientStorageError
 from ..errors import to_package_error
+from ..http.bearer_token import bearer_token
+from ..protocol import CONNECT_TIMEOUT_S
+from .errors import may_pass
 from .settings import AzureSettings
 
+_log = logging.getLogger("torchdata_remote")
 _SCOPE = "https://storage.azure.com/.default"
 _SAS_S = 3600.0  # validity of those that are made here
 _RENEW_S = 600.0  # before they expire
+_RENEW_AGAIN_S = 30.0  # after a failure, or where all that are issued expire sooner
 _SKEW = dt.timedelta(minutes=15)  # by which the clock of this machine may be ahead
 _EXTRA = "Install the packages for Azure: pip install 'torchdata_remote[az]'."
 
@@ -28,6 +35,9 @@ class _Grant(NamedTuple):
     query: str
     token: str
     expires_s: float | None
+
+    def __repr__(self) -> str:
+        return f"_Grant(expires_s={self.expires_s})"
 
 
 class AzureCredentials:
@@ -43,6 +53,8 @@ class AzureCredentials:
         self._container, self._settings, self._where = container, settings, where
         self._identity: Any = settings.credential if settings.kind == "object" else None
         self._grant: _Grant | None = None
+        self._has_worked = False
+        self._again_s = 0.0  # when to renew at the earliest
         self.renewals = 0  # after the store has refused them
         self._lock = threading.RLock()
 
@@ -84,9 +96,26 @@ class AzureCredentials:
             return grant
         with self._lock:
             if self._grant is grant:
-                self._grant = self._make()
+                self._grant = self._made_in_time(grant)
             assert self._grant is not None
             return self._grant
+
+    def _made_in_time(self, grant: _Grant | None) -> _Grant:
+        """Make new credentials. While the current ones are valid, a failure is logged, and they are used."""
+        if grant is None or grant.expires_s is None:
+            return self._make()
+        now_s = time.time()
+        if now_s < min(self._again_s, grant.expires_s):
+            return grant
+        try:
+            made = self._make()
+        except StorageError as error:
+            if now_s >= grant.expires_s:
+                raise
+            _log.warning("%s The current token is used until it expires.", error)
+            made = grant
+        self._again_s = now_s + _RENEW_AGAIN_S
+        return made
 
     def renew(self, refused: _Grant) -> bool:
         """Discard credentials that the store has refused; whether others may be had."""
@@ -151,6 +180,11 @@ class AzureCredentials:
         except (RemoteDataError, MemoryError):
             raise
         except Exception as error:
+            if may_pass(error, has_worked=self._has_worked):
+                first_line = redact_text(str(error).partition("\n")[0].rstrip("."))
+                raise TransientStorageError(
+                    f"{self._where}: no access token: {first_line}. {self.source}", url=self._where
+                ) from None
             converted = to_package_error(_keep, error, self._where)
             if isinstance(converted, AccessDeniedError):
                 first_line = str(error).partition("\n")[0]
@@ -161,7 +195,17 @@ class AzureCredentials:
                 )
                 converted.args = (message,)
             raise converted from error
-        return _Grant("", str(found.token), float(found.expires_on))
+        try:
+            text, expires_s = found.token, float(found.expires_on)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise AccessDeniedError(
+                f"{self._where}: {type(self._identity).__name__}.get_token returned {type(found).__name__}, which is "
+                f"no access token ({type(error).__name__}). {self.source}",
+                url=self._where,
+            ) from None
+        token = bearer_token(text, self._where, self.source)
+        self._has_worked = True
+        return _Grant("", token, expires_s)
 
     def _make_identity(self) -> Any:
         try:
@@ -172,9 +216,14 @@ class AzureCredentials:
                 f"identities need a package. {_EXTRA} A public container needs storage_options={{'anon': True}}.",
                 url=self._where,
             ) from None
+        # Its own is five minutes for each of eleven attempts
+        limits: dict[str, Any] = {
+            "connection_timeout": CONNECT_TIMEOUT_S,
+            "read_timeout": self._settings.read_timeout_s,
+        }
         if self._settings.client is not None:
-            return ClientSecretCredential(*self._settings.client)
-        return DefaultAzureCredential()
+            return ClientSecretCredential(*self._settings.client, **limits)
+        return DefaultAzureCredential(**limits)
 
 
 def _keep(error: Exception, url: str) -> Exception:

@@ -17,8 +17,9 @@ _BLOB = re.compile(
     r"<Blob><Name>([^<]+)</Name>(?:<(?:VersionId|IsCurrentVersion|Deleted|Snapshot)>[^<]*</\w+>)*<Properties>"
     r"(?:<Creation-Time>[^<]*</Creation-Time>)?<Last-Modified>([^<]*)</Last-Modified><Etag>([^<]*)</Etag>"
     r"((?:<(?:Owner|Group|Permissions|Acl|ResourceType|Placeholder)>[^<]*</\w+>)*)"
-    r"<Content-Length>(\d+)</Content-Length>"
+    r"<Content-Length>([0-9]{1,19})</Content-Length>"
 )
+_SIZE = re.compile(r"[0-9]{1,19}")  # Python refuses to convert thousands of digits
 _PREFIX = re.compile(r"<BlobPrefix><Name>([^<]+)</Name>")
 _MARKER = re.compile(r"<NextMarker>([^<]*)</NextMarker>")
 _DIRECTORY = "<ResourceType>directory</ResourceType>"
@@ -87,7 +88,7 @@ def _by_parser(text: str, url: str) -> tuple[_Blobs, list[str], str]:
     blobs = _Blobs([], [], [], [], [])
     for one in root.iterfind("Blobs/Blob"):
         size = one.findtext("Properties/Content-Length") or ""
-        if not size.isdecimal():
+        if _SIZE.fullmatch(size) is None:
             raise unusable_response(url, "an object of the listing has no size")
         blobs.names.append(_name(one))
         blobs.modified.append(one.findtext("Properties/Last-Modified") or "")
@@ -112,5 +113,5 @@ def seconds(date: str | None) -> float | None:
     """
     try:
         return email.utils.parsedate_to_datetime(date or "").timestamp()
-    except (ValueError, IndexError, TypeError):
+    except (ValueError, IndexError, TypeError, OverflowError):
         return None

@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...core.arguments import check
 from ...core.options import StorageOptions
 from ...errors import UrlError
+from ..server_url import is_server_url, option_flag
 
 AZURE_OPTIONS = {
     "account_name",
@@ -46,6 +46,8 @@ _VARIABLES = {
 _FALSE = {"false", "0", "f"}
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:\d+)?")
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}(-secondary)?")
+_PATH = re.compile(r"[^\s@#\\]+")
+_SIGNED = re.compile(r"[\x21\x24-\x7e]+")
 _SAS = re.compile(r"(?:^|[?&])sig=")
 # Public: the account of the emulators (https://learn.microsoft.com/azure/storage/common/storage-use-azurite)
 _EMULATOR = {
@@ -105,7 +107,7 @@ def azure_settings(bucket: str, options: StorageOptions, read_timeout_s: float) 
     if anon is None and given["anon"] is not None:
         anon = str(given["anon"]).lower() not in _FALSE
     elif anon is not None:
-        anon = check.flag("storage_options['anon']", anon)
+        anon = option_flag("anon", anon)
     has_own_account = any(options.get(name) for name in ("account_name", "account_key", "sas_token", "credential"))
     text = options.get("connection_string") or (None if has_own_account or host else given["connection_string"])
     parts = _parse(where, text) if text else {}
@@ -158,7 +160,7 @@ def _endpoint(where: str, host: str, account: str, parts: dict[str, str], *, is_
     own = parts.get("BlobSecondaryEndpoint" if is_secondary else "BlobEndpoint")
     if own:
         own = own.partition("?")[0].rstrip("/")
-        if not own.lower().startswith(("http://", "https://")) or "@" in own:
+        if not is_server_url("/".join(own.split("/")[:3])) or not _PATH.fullmatch(own):
             raise UrlError(f"{where}: BlobEndpoint of the connection string must be an http(s) URL.", url=where)
         return own
     if not account:
@@ -168,7 +170,14 @@ def _endpoint(where: str, host: str, account: str, parts: dict[str, str], *, is_
             url=where,
         )
     scheme, suffix = parts.get("DefaultEndpointsProtocol", "https"), parts.get("EndpointSuffix", "core.windows.net")
-    return f"{scheme}://{account}{'-secondary' if is_secondary else ''}.blob.{suffix}"
+    made = f"{scheme}://{account}{'-secondary' if is_secondary else ''}.blob.{suffix}"
+    if not is_server_url(made) or _HOST.fullmatch(made.partition("://")[2]) is None:
+        raise UrlError(
+            f"{where}: {account!r} is no name of a storage account, or the connection string has a wrong "
+            "DefaultEndpointsProtocol or EndpointSuffix.",
+            url=where,
+        )
+    return made
 
 
 def _credential(
@@ -191,7 +200,7 @@ def _credential(
         (options.get("account_key"), "'account_key' of storage_options"),
         (options.get("sas_token"), "'sas_token' of storage_options"),
         (parts.get("AccountKey"), "the connection string"),
-        (parts.get("SharedAccessSignature"), "the connection string"),
+        (parts.get("SharedAccessSignature"), "the SAS of the connection string"),
     )
     if options.get("client_id") is None:
         sources += (
@@ -200,9 +209,10 @@ def _credential(
         )
     for text, source in sources:
         if text:
-            is_sas = _SAS.search(text) is not None
             shown = f"The credentials are from {source}."
-            return ("sas", text.lstrip("?"), None, shown) if is_sas else ("key", text, None, shown)
+            if "sas" in source.lower() or _SAS.search(text):
+                return "sas", _sas(where, text, shown), None, shown
+            return "key", text.strip(), None, shown
     client = tuple(given[name] for name in ("tenant_id", "client_id", "client_secret"))
     if any(given[name] for name in ("client_id", "client_secret")):
         if not all(client):
@@ -213,3 +223,15 @@ def _credential(
             )
         return "client", None, client, "The credentials are those of the application 'client_id'."
     return "chain", None, None, "The credentials are those that azure-identity finds (environment, identity, az login)."
+
+
+def _sas(where: str, text: str, source: str) -> str:
+    """Return a SAS as it is sent: without the ``?`` of the URL that it was copied from."""
+    sas = text.strip().lstrip("?")
+    if _SAS.search(sas) is None or _SIGNED.fullmatch(sas) is None or "://" in sas:
+        raise UrlError(
+            f"{where}: the SAS is none. Expected the text behind the '?' of a URL, with sig=, without spaces and "
+            f"quotes. {source}",
+            url=where,
+        )
+    return sas

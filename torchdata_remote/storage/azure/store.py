@@ -27,6 +27,10 @@ from .upload import AzureWriter
 _MAX_NAMES = 5000  # Azure's limit for a page
 
 
+def _can_express(path: str) -> bool:
+    return can_express(path) and "\\" not in path  # Azure makes slashes of them, so the client refuses them
+
+
 class AzureStore:
     """One container.
 
@@ -51,7 +55,7 @@ class AzureStore:
             root.rstrip("/"),
             self._read_by_obstore,
             self.read_without_obstore,
-            can_express if read_by_obstore else None,
+            _can_express if read_by_obstore else None,
         )
 
     def url(self, path: str) -> str:

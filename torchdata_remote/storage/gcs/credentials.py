@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ...errors import AccessDeniedError, UrlError
 from ..network import requests_arguments
+from ..protocol import CONNECT_TIMEOUT_S
 from .settings import ANONYMOUS, DEFAULT, METADATA_SERVER, GcsSettings
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage."
@@ -42,6 +43,9 @@ class Found(NamedTuple):
     project: str | None = None
     is_missing: bool = False
 
+    def __repr__(self) -> str:
+        return f"Found({self.source!r})"
+
 
 def load_credentials(settings: GcsSettings, url: str) -> Found:
     """Look the credentials up. It may ask the metadata server.
@@ -55,7 +59,7 @@ def load_credentials(settings: GcsSettings, url: str) -> Found:
     if token == ANONYMOUS:
         return Found("The request was not signed (token='anon').")
     if token is None or token == DEFAULT:
-        return _application_default(scopes, url, is_required=token is not None)
+        return _application_default(scopes, url, settings.read_timeout_s, is_required=token is not None)
     if token == METADATA_SERVER:
         _import_google(url)
         from google.auth import compute_engine
@@ -112,7 +116,7 @@ def _of_content(content: Any, shown: str, scopes: list[str], url: str) -> Found:
     )
 
 
-def _application_default(scopes: list[str], url: str, *, is_required: bool) -> Found:
+def _application_default(scopes: list[str], url: str, read_timeout_s: float, *, is_required: bool) -> Found:
     """Search the environment, gcloud's file and the metadata server."""
     try:
         google = _import_google(url)
@@ -127,7 +131,7 @@ def _application_default(scopes: list[str], url: str, *, is_required: bool) -> F
     if (file := os.environ.get(_FILE_VARIABLE)) and (content := _content_of(file)).get("type") == _FEDERATION:
         return _of_content(content, f"{file} ({_FILE_VARIABLE})", scopes, url)
     try:
-        credentials, project = google.default(scopes=scopes, request=make_request(url))
+        credentials, project = google.default(scopes=scopes, request=make_request(url, read_timeout_s))
     except google.exceptions.DefaultCredentialsError as error:
         if is_required or _FILE_VARIABLE in os.environ:
             where = f"{_FILE_VARIABLE} names {os.environ[_FILE_VARIABLE]!r}. " * (_FILE_VARIABLE in os.environ)
@@ -203,14 +207,22 @@ def _import_google(url: str) -> Any:
     return google.auth
 
 
-def make_request(url: str) -> Any:
-    """Make what google-auth sends its requests by, with the proxies and authorities of all other requests."""
+def make_request(url: str, read_timeout_s: float) -> Any:
+    """Make what google-auth sends its requests by, with the proxies and authorities of all other requests.
+
+    Args:
+        url: of the bucket, for errors.
+        read_timeout_s: seconds without a byte after which a request fails; google-auth would wait for two minutes.
+    """
     _import_google(url)
     import requests
     from google.auth.transport.requests import Request
 
     class Session(requests.Session):
         def request(self, method: Any, url: Any, **options: Any) -> Any:  # type: ignore[override]
+            asked_s = options.get("timeout")
+            limit_s = min(read_timeout_s, asked_s) if isinstance(asked_s, int | float) else read_timeout_s
+            options["timeout"] = (min(CONNECT_TIMEOUT_S, limit_s), limit_s)
             return super().request(method, url, **{**requests_arguments(str(url)), **options})
 
     session = Session()

@@ -11,6 +11,7 @@ from typing import Any
 from ...core.arguments import check
 from ...core.options import StorageOptions
 from ...errors import UrlError
+from ..server_url import is_server_url, option_flag
 
 DEFAULT_ENDPOINT = "https://storage.googleapis.com"
 # Words for token=
@@ -26,7 +27,7 @@ _DEFAULTS = {"asynchronous": False, "version_aware": False}
 _TRANSLATED = {"token", "project", "access", "endpoint_url", "requester_pays", "consistency"}
 _UNTRANSLATED = {"block_size", "requests_timeout", "session_kwargs", "loop", "timeout"}
 OPTIONS = frozenset(_TRANSLATED | _WITHOUT_EFFECT | _DEFAULTS.keys() | _UNTRANSLATED)  # of gcsfs
-_HTTP_URL = re.compile(r"https?://[^/\s]+/?", re.IGNORECASE)
+_PROJECT = re.compile(r"[\x21-\x7e]+")  # it is sent as a header
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,6 +71,8 @@ def gcs_settings(options: StorageOptions, read_timeout_s: float) -> GcsSettings 
     requester_pays = given.get("requester_pays", False)
     if isinstance(requester_pays, str):  # the project that pays
         project, requester_pays = requester_pays, True
+    if project is not None and _PROJECT.fullmatch(project) is None:
+        raise UrlError(f"storage_options name the project {project!r}, which has characters that no project has.")
     endpoint_url, is_emulator = _endpoint(given.get("endpoint_url"))
     if token is None and is_emulator:
         token = ANONYMOUS
@@ -78,7 +81,7 @@ def gcs_settings(options: StorageOptions, read_timeout_s: float) -> GcsSettings 
         token,
         given.get("access", "read_write"),
         project,
-        check.flag("storage_options['requester_pays']", requester_pays),
+        option_flag("requester_pays", requester_pays),
         read_timeout_s,
     )
 
@@ -98,7 +101,7 @@ def _endpoint(endpoint_url: Any) -> tuple[str, bool]:
             f"{shown} holds credentials (an @). They do not belong into an address, which logs and errors show. Pass "
             "them by storage_options={'token': ...}."
         )
-    if not isinstance(endpoint_url, str) or _HTTP_URL.fullmatch(endpoint_url) is None:
+    if not is_server_url(endpoint_url):
         raise UrlError(f"{shown} is {endpoint_url!r}; expected such as 'https://host:port', without a path.")
     return endpoint_url.rstrip("/"), is_emulator
 
@@ -115,6 +118,12 @@ def _require_token(token: Any) -> None:
             "storage_options['token'] is 'browser', which needs a person at each start. Log in once by `gcloud auth "
             "application-default login`, and leave the option out."
         )
+    if isinstance(token, str) and token.lstrip().startswith("{"):
+        raise UrlError(
+            "storage_options['token'] is the text of a JSON file. Pass the path of the file, or json.loads(text)."
+        )
+    if isinstance(token, str) and not token.strip():
+        raise UrlError("storage_options['token'] is empty. Leave it out for the application default credentials.")
     if token is None or isinstance(token, str | os.PathLike | Mapping) or hasattr(token, "refresh"):
         return
     raise UrlError(

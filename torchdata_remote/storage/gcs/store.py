@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError
 from ..entry_table import EntryTable
-from ..errors import translate_errors
+from ..errors import translate_errors, with_source
 from ..network_errors import mark_host_known
 from ..obstore_reader import ObstoreReader, can_express
 from ..paging import every_page
@@ -75,7 +75,7 @@ class GcsStore(BucketStore):
                     self._obstore = None  # it keeps the token
             return operation()
         except AccessDeniedError as error:
-            message = f"{error} {self._tokens.source}"
+            message = with_source(error, self._tokens.source)
             if isinstance(error, ExpiredCredentialsError) and self._tokens.is_anonymous:
                 raise AccessDeniedError(message, url=error.url) from None
             error.args = (message,)

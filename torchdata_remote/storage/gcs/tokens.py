@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import re
 import threading
 from typing import Any, NamedTuple
 
 from ...core.urls import redact_text
-from ...errors import AccessDeniedError, TransientStorageError, UrlError
+from ...errors import AccessDeniedError, RemoteDataError, StorageError, TransientStorageError, UrlError
+from ..http.bearer_token import bearer_token
+from ..network_errors import unusable_response
 from .credentials import Found, load_credentials, make_request
 from .settings import GcsSettings
 
@@ -17,6 +20,8 @@ _log = logging.getLogger("torchdata_remote")
 
 _RENEW_BEFORE = dt.timedelta(seconds=225)  # metadata servers have a new token four minutes before the end
 _RENEW_AGAIN_AFTER = dt.timedelta(seconds=30)
+# Codes of RFC 6749, 5.2: the credentials were withdrawn. Other faults of credentials that have worked pass
+_REFUSED = re.compile(r"invalid_grant|invalid_client|unauthorized_client|access_denied|invalid_scope|disabled|deleted")
 _CLOCK_SKEW = dt.timedelta(seconds=10)
 
 
@@ -25,6 +30,9 @@ class Token(NamedTuple):
 
     text: str
     expires_at: dt.datetime | None
+
+    def __repr__(self) -> str:
+        return f"Token(expires_at={self.expires_at})"
 
 
 class Tokens:
@@ -41,6 +49,7 @@ class Tokens:
         self._found: Found | None = None
         self._must_renew = False
         self._refreshed_at = dt.datetime.min
+        self._has_refreshed = False
         self.renewals = 0  # by :meth:`renew`
 
     def _credentials(self) -> Found:
@@ -65,15 +74,28 @@ class Tokens:
         with self._lock:
             found = self._credentials()
             if found.raw_token is not None:
-                return Token(found.raw_token, None)
+                return Token(bearer_token(found.raw_token, self._url, found.source), None)
             credentials = found.credentials
             if credentials is None:
                 return None
             if self._must_renew or self._is_due(credentials):
-                self._refresh(credentials, found.source)
-                self._must_renew, self._refreshed_at = False, _now()
+                self._refresh_in_time(credentials, found.source)
             expiry = credentials.expiry
-            return Token(credentials.token, None if expiry is None else expiry.replace(tzinfo=dt.timezone.utc))
+            text = bearer_token(credentials.token, self._url, found.source)
+            return Token(text, None if expiry is None else expiry.replace(tzinfo=dt.timezone.utc))
+
+    def _refresh_in_time(self, credentials: Any, source: str) -> None:
+        """Get a new token. While the current one is valid, a failure is logged, and there is another attempt later."""
+        try:
+            self._refresh(credentials, source)
+        except StorageError as error:
+            expiry = credentials.expiry
+            if self._must_renew or not credentials.token or expiry is None or expiry - _now() <= _CLOCK_SKEW:
+                raise
+            _log.warning("%s The current token is used until it expires.", error)
+        else:
+            self._has_refreshed = True
+        self._must_renew, self._refreshed_at = False, _now()
 
     def _is_due(self, credentials: Any) -> bool:
         """Whether to get a new token: some minutes before the end of this one, as Google's libraries do.
@@ -91,14 +113,30 @@ class Tokens:
         from google.auth import exceptions
 
         try:
-            credentials.refresh(make_request(self._url))
+            credentials.refresh(make_request(self._url, self._settings.read_timeout_s))
         except exceptions.GoogleAuthError as error:
             shown = f"{self._url}: no access token: {_first_line(error)}."
-            if isinstance(error, exceptions.TransportError) or getattr(error, "retryable", False):
+            if self._may_pass(error):
                 raise TransientStorageError(f"{shown} {source}", url=self._url) from None
             raise AccessDeniedError(
                 f"{shown} Log in again, or check the service account. {source}", url=self._url
             ) from None
+        except (RemoteDataError, MemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001  # google-auth expects a response as documented, which a proxy replaces
+            raise unusable_response(
+                self._url,
+                f"no access token: the response of the server of tokens cannot be used ({type(error).__name__}). "
+                f"{source.rstrip('.')}",
+            ) from None
+
+    def _may_pass(self, error: Any) -> bool:
+        """Whether a fault is one of the server of tokens, and not of the credentials."""
+        from google.auth import exceptions
+
+        if isinstance(error, exceptions.TransportError) or isinstance(error.__cause__, exceptions.TransportError):
+            return True
+        return bool(getattr(error, "retryable", False) or (self._has_refreshed and not _REFUSED.search(str(error))))
 
     def renew(self, renewals: int) -> bool:
         """Have the next request use a new token, after a store refused the current one.

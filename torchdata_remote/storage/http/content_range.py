@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from ..network_errors import unusable_response
 
-_CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d{1,18})\s*-\s*(-?\d{1,18})|\*)\s*/\s*(\d{1,18}|\*)\s*", re.IGNORECASE)
-
-# 10**18 bytes are more than any object has, and int() refuses thousands of digits
-_NUMBER = re.compile(r"[0-9]{1,18}")
+# Sizes are below 2**63; Python refuses to convert thousands of digits
+_CONTENT_RANGE = re.compile(
+    r"\s*bytes\s+(?:(\d{1,19})\s*-\s*(-?\d{1,19})|\*)\s*/\s*(\d{1,19}|\*)\s*", re.IGNORECASE | re.ASCII
+)
+_LENGTH = re.compile(r"\d{1,19}", re.ASCII)
 
 
 def range_header(start: int, end: int | None) -> str | None:
@@ -40,7 +41,7 @@ def parse_content_length(content_length: str | None) -> int | None:
     """
     numbers = {number.strip() for number in (content_length or "").split(",")}
     [number, *others] = numbers
-    return int(number) if not others and _NUMBER.fullmatch(number) else None
+    return int(number) if not others and _LENGTH.fullmatch(number) else None
 
 
 def parse_content_range(status: int, content_range: str | None, num_bytes: int | None, url: str) -> Span:
