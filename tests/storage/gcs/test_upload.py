@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from tests.servers.gcs import GcsServer
 from tests.servers.raw import answer, raw
@@ -232,6 +234,23 @@ def test_old_leftovers_are_removed_in_all_folders(gcs: GcsServer) -> None:
     store.remove_old_leftovers("", time.time() + 60)
     assert (gcs.paths(place), unfinished(store)) == (["a", "f/b"], [])
     assert own_name("f/c") is None
+
+
+@given(num_folder=st.integers(0, 900), num_name=st.integers(1, 1024), character=st.sampled_from("aé漢"))
+def test_a_name_before_publishing_is_no_longer_than_google_allows(
+    num_folder: int, num_name: int, character: str
+) -> None:
+    """1,024 bytes in UTF-8, whatever the object's own name is; short names are kept."""
+    name = character * num_name
+    path = f"{'f' * num_folder}/{name}"
+    num_bytes = len(path.encode())
+    assume(num_bytes <= 1024)
+    hidden = partial_path(path, "0" * 32)
+    assert len(hidden.encode()) <= 1024
+    kept = own_name(hidden)
+    assert kept is not None
+    assert name.startswith(kept)
+    assert kept == name or num_bytes > 900
 
 
 @pytest.mark.parametrize("overwrite", [True, False])

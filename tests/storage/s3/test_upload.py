@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from botocore import exceptions as boto
 
+from tests.servers.recording_s3 import Recorded, RecordingS3, Response
 from tests.servers.s3 import S3Server
 from tests.support.s3_stores import read, s3_store, store_of, uploads_left, write
-from torchdata_remote.core.options import RetryPolicy
-from torchdata_remote.errors import AccessDeniedError, ObjectExistsError
+from torchdata_remote.core.options import RetryPolicy, StorageOptions
+from torchdata_remote.errors import AccessDeniedError, ObjectExistsError, StorageError
+from torchdata_remote.storage import open_store
 from torchdata_remote.storage.s3.upload import S3Writer
 
 MIB = 1 << 20
@@ -134,3 +136,21 @@ def test_writes_retry_transient_errors(moto: S3Server, monkeypatch: pytest.Monke
     writer.commit()
     assert statuses == []
     assert read(store, "a") == b"12"
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+@pytest.mark.parametrize("operation", ["PutObject", "UploadPart", "CompleteMultipartUpload"])
+def test_the_page_of_a_proxy_is_no_success(recorder: RecordingS3, operation: str, overwrite: bool) -> None:
+    """S3 answers with an etag to what it has stored: an object would be lost without an error."""
+
+    def proxy(request: Recorded) -> Response | None:
+        return (200, {}, b"<html/>") if request.operation == operation else None
+
+    recorder.answer = proxy
+    store, _ = open_store("s3://bucket/", StorageOptions(recorder.storage_options))
+    writer = store.create("a", overwrite=overwrite)
+    writer.write(bytes(5) if operation == "PutObject" else bytes(17 << 20))
+    with pytest.raises(StorageError, match=r"s3://bucket/a: \w+ was answered without ETag.*after 8 attempts"):
+        writer.commit()
+    writer.abort()
+    assert "a" not in recorder.objects

@@ -12,17 +12,23 @@ from ..entry_table import EntryTable
 from ..local.names import PARTIAL_SUFFIX
 from ..protocol import Page
 
+_MAX_NAME_BYTES = 1024
 _PARTIAL = re.compile(rf"\.(.*)-[0-9a-f]{{32}}{re.escape(PARTIAL_SUFFIX)}", re.DOTALL)
 
 
 def partial_path(path: str, upload: str) -> str:
     """Return the name under which an object is uploaded, in the folder of its own name.
 
+    The end of a name is left out if it would be longer than a name may be (https://cloud.google.com/storage/docs/objects#naming).
+
     >>> partial_path("train/0.tar", "0" * 32)
     'train/.0.tar-00000000000000000000000000000000.torchdata_remote-partial'
     """
     folder, slash, name = path.rpartition("/")
-    return f"{folder}{slash}.{name}-{upload}{PARTIAL_SUFFIX}"
+    around = f"{folder}{slash}.-{upload}{PARTIAL_SUFFIX}"
+    num_bytes = max(0, _MAX_NAME_BYTES - len(around.encode()))
+    shortened = name.encode()[:num_bytes].decode(errors="ignore")
+    return f"{folder}{slash}.{shortened}-{upload}{PARTIAL_SUFFIX}"
 
 
 def own_name(path: str) -> str | None:

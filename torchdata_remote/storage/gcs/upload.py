@@ -12,13 +12,12 @@ from typing import Any, Protocol
 from ...core.retry import call_with_retries
 from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError, StorageError
 from ..multipart import SLOW_BYTES_PER_S, MultipartWriter, content_md5, make_visible
-from ..network_errors import unusable_response
 from ..s3.unfinished_uploads import MultipartUploads
+from ..s3.upload_response import require_response
 from .partial_names import partial_path
 
 UPLOAD_ID = "torchdata-remote-upload"  # the name of the metadata
 _META_HEADER = f"x-goog-meta-{UPLOAD_ID}"
-_NEEDED = {"create_multipart_upload": "UploadId"}  # of a response; others have an ETag
 _CANNOT_DELETE = (
     "does not let these credentials delete objects (storage.objects.delete): a second copy of each large object that "
     "was written without overwrite=True stays stored, omitted by listings of this package, and billed"
@@ -67,12 +66,7 @@ class GcsWriter(MultipartWriter[str]):
 
     def _send(self, name: str, path: str, **request: Any) -> Any:
         response = self._store.request(name, self._path, writing=True, Key=path, **request)
-        needed = _NEEDED.get(name, "ETag")
-        if not response.get(needed):
-            raise unusable_response(
-                self._store.url(self._path), f"{name} was answered without {needed}: is it the page of a proxy?"
-            )
-        return response
+        return require_response(name, response, self._store.url(self._path))
 
     def _call(self, name: str, **request: Any) -> Any:
         return call_with_retries(

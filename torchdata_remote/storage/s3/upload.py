@@ -12,6 +12,7 @@ from ..errors import from_status
 from ..multipart import SLOW_BYTES_PER_S, MultipartWriter, make_visible
 from ..protocol import Answer, Entry, RangeNotSatisfiableError, UnsupportedRequestError
 from .unfinished_uploads import MultipartUploads
+from .upload_response import require_response
 
 _CHECKS_BEFORE_WRITING = (
     "refuses If-None-Match: whether an object exists is checked before it is written, and one that another process "
@@ -88,7 +89,8 @@ class S3Writer(MultipartWriter[_UploadedPart]):
         self._store, self._path, self._overwrite = store, path, overwrite
 
     def _send(self, name: str, request: dict[str, Any]) -> Any:
-        return self._store.request(name, self._path, writing=True, Key=self._path, **request)
+        response = self._store.request(name, self._path, writing=True, Key=self._path, **request)
+        return require_response(name, response, self._store.url(self._path))
 
     def _call(self, name: str, **request: Any) -> Any:
         return call_with_retries(
