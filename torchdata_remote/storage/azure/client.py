@@ -12,14 +12,13 @@ from urllib.parse import quote, urlencode
 import urllib3
 
 from ...core.signatures import hide_signatures_in_log
-from ...errors import AccessDeniedError, ExpiredCredentialsError, RemoteDataError, UrlError
-from ..error_tables import from_urllib3
-from ..errors import to_package_error, with_source
-from ..http.bodies import chunks_of, whole_body
+from ...errors import AccessDeniedError, ExpiredCredentialsError, UrlError
+from ..errors import with_source
 from ..http.content_encoding import IDENTITY, require_unencoded
 from ..http.content_range import parse_content_length, parse_content_range, range_header
+from ..http.request import chunks_of, send, whole_body
 from ..network import ServerPools
-from ..network_errors import mark_host_known, unusable_response
+from ..network_errors import unusable_response
 from ..protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag
 from .credentials import AzureCredentials
 from .errors import from_azure
@@ -141,21 +140,8 @@ class AzureClient:
         every = {"x-ms-version": VERSION, **headers}
         if grant.token:
             every["Authorization"] = f"Bearer {grant.token}"
-        try:
-            response = self._pools.manager(target).urlopen(
-                method,
-                f"{target}?{parameters}" if parameters else target,
-                headers=every,
-                body=body,
-                redirect=False,
-                preload_content=False,
-                enforce_content_length=True,
-            )
-        except (RemoteDataError, MemoryError):
-            raise
-        except Exception as error:  # noqa: BLE001  # no other exception leaves this module
-            raise to_package_error(from_urllib3, error, shown) from None  # it may show the SAS
-        mark_host_known(shown)
+        url = f"{target}?{parameters}" if parameters else target
+        response = send(self._pools, method, url, shown, every, body)
         if response.status in _SUCCESS[method]:
             return response
         if response.status < 300:

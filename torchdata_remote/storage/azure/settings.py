@@ -10,7 +10,7 @@ from typing import Any
 
 from ...core.options import StorageOptions
 from ...errors import UrlError
-from ..server_url import is_server_url, option_flag
+from ..option_checks import is_server_url, option_flag
 
 AZURE_OPTIONS = {
     "account_name",

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
-from ..http.bodies import stream_body
 from ..http.content_range import parse_content_length, parse_content_range, range_header
+from ..http.request import stream_body
 from ..network_errors import unusable_response
 from ..obstore_reader import ObstoreReader, can_express, http_store
 from ..preferred_reader import PreferredReader

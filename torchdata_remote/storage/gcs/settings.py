@@ -11,7 +11,7 @@ from typing import Any
 from ...core.arguments import check
 from ...core.options import StorageOptions
 from ...errors import UrlError
-from ..server_url import is_server_url, option_flag
+from ..option_checks import is_server_url, option_flag
 
 DEFAULT_ENDPOINT = "https://storage.googleapis.com"
 # Words for token=

@@ -19,9 +19,9 @@ from ..errors import from_status, to_package_error
 from ..network import ServerPools
 from ..network_errors import unusable_response
 from ..protocol import CONNECT_TIMEOUT_S, Answer, Entry, RangeNotSatisfiableError, normalized_etag, single_chunk
-from .bodies import stream_body
 from .content_encoding import IDENTITY, require_unencoded
 from .content_range import parse_content_length, parse_content_range, range_header
+from .request import stream_body
 
 _MAX_REDIRECTS = 5
 _REFUSED = {400, 401, 403}

@@ -11,14 +11,14 @@ from urllib.parse import urljoin
 import urllib3
 
 from ...core.urls import redact_text
-from ...errors import ExpiredCredentialsError, RemoteDataError, StorageError
+from ...errors import ExpiredCredentialsError, StorageError
 from ..error_tables import from_urllib3
 from ..errors import to_package_error
-from ..http.bodies import whole_body
 from ..http.content_encoding import IDENTITY, require_unencoded
 from ..http.content_range import parse_content_length
+from ..http.request import send, whole_body
 from ..network import ServerPools
-from ..network_errors import mark_host_known, unusable_response
+from ..network_errors import unusable_response
 from ..protocol import CONNECT_TIMEOUT_S, normalized_etag
 from .errors import from_hub
 from .repository import Repository
@@ -114,21 +114,8 @@ class HubClient:
         raise StorageError(f"{shown}: more than {_MAX_REDIRECTS} redirects.", url=shown)
 
     def _send(self, method: str, url: str, shown: str, headers: Mapping[str, str]) -> Any:
-        try:
-            response = self._pools.manager(url).urlopen(
-                method,
-                url,
-                headers={**IDENTITY, **headers, **(self.authorization() if self.is_hub(url) else {})},
-                redirect=False,
-                preload_content=False,
-                enforce_content_length=True,
-            )
-        except (RemoteDataError, MemoryError):
-            raise
-        except Exception as error:  # noqa: BLE001  # no other exception leaves this module
-            raise to_package_error(from_urllib3, error, shown) from None  # it may name a signed URL
-        mark_host_known(shown)
-        return response
+        own = self.authorization() if self.is_hub(url) else {}
+        return send(self._pools, method, url, shown, {**IDENTITY, **headers, **own})
 
     def _checked(self, received: Received, shown: str, repository: Repository) -> Received:
         response, url, _, _ = received

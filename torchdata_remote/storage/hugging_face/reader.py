@@ -8,8 +8,8 @@ from urllib.parse import quote
 from ...errors import AccessDeniedError, ObjectNotFoundError
 from ..error_tables import from_urllib3
 from ..errors import to_package_error
-from ..http.bodies import chunks_of
 from ..http.content_range import parse_content_length, parse_content_range, range_header
+from ..http.request import chunks_of
 from ..network_errors import unusable_response
 from ..protocol import Answer, Entry
 from .client import HubClient, Received, RefusedLocationError, strong_etag

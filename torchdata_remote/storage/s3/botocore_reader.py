@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from ..error_tables import from_botocore
 from ..errors import translate_errors
-from ..http.bodies import stream_body
 from ..http.content_encoding import require_unencoded
 from ..http.content_range import parse_content_length, parse_content_range, range_header
+from ..http.request import stream_body
 from ..network_errors import unusable_response
 from ..preferred_reader import MAX_UNREADABLE
 from ..protocol import Answer, Entry, normalized_etag

@@ -1,14 +1,53 @@
-"""Read the bodies of urllib3's responses."""
+"""Send requests by urllib3, and read the bodies of responses. No exception but those of this package leaves here."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
+from ...errors import RemoteDataError
 from ..error_tables import from_urllib3
 from ..errors import to_package_error
+from ..network import ServerPools
+from ..network_errors import mark_host_known
 
 _CHUNK_BYTES = 1 << 18
+
+
+def send(
+    pools: ServerPools,
+    method: str,
+    url: str,
+    shown: str,
+    headers: Mapping[str, str],
+    body: bytes | bytearray | None = None,
+) -> Any:
+    """Send one request, and return urllib3's response without its body. Redirects are not followed.
+
+    Args:
+        pools: of connections.
+        method: of HTTP.
+        url: which may be signed, and is not shown.
+        shown: URL for errors.
+        headers: of the request.
+        body: of the request.
+    """
+    try:
+        response = pools.manager(url).urlopen(
+            method,
+            url,
+            headers=headers,
+            body=body,
+            redirect=False,
+            preload_content=False,
+            enforce_content_length=True,
+        )
+    except (RemoteDataError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001  # any of urllib3 and of what it uses
+        raise to_package_error(from_urllib3, error, shown) from None
+    mark_host_known(shown)
+    return response
 
 
 def stream_body(response: Any) -> Iterator[memoryview]:
@@ -27,7 +66,7 @@ def chunks_of(response: Any, shown: str) -> Generator[memoryview, None, None]:
     try:
         yield from stream_body(response)
         response.release_conn()
-    except Exception as error:  # noqa: BLE001  # no other exception leaves this module
+    except Exception as error:  # noqa: BLE001  # as above
         raise to_package_error(from_urllib3, error, shown) from None
     finally:
         response.close()
