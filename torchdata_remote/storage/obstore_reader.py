@@ -6,11 +6,14 @@ recorded, and ``is_usable`` returns ``False`` in such a child.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..core.urls import redact, redact_text
+from ..errors import RemoteDataError, StorageError
 from .error_tables import from_obstore
 from .errors import translate_errors
 from .http.content_encoding import IDENTITY, require_unencoded
@@ -106,6 +109,26 @@ class ObstoreReader:
                 yield memoryview(chunk)
 
 
+@contextlib.contextmanager
+def construction_errors(url: str) -> Iterator[None]:
+    """Raise what obstore raises for options that it cannot use: it names neither the store nor, always, the option.
+
+    Its message beyond the first line may contain values, such as the password of a proxy.
+    """
+    try:
+        yield
+    except (RemoteDataError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever the library raises
+        why = redact_text(str(error).partition("\n")[0])
+        shown = redact(url)
+        raise StorageError(
+            f"{shown}: obstore cannot use the options ({type(error).__name__}: {why}). Check the endpoint, the proxy, "
+            "the certificates and the headers in storage_options and the environment.",
+            url=shown,
+        ) from None
+
+
 NO_RETRIES: dict[str, Any] = {"max_retries": 0}
 
 
@@ -126,4 +149,5 @@ def http_store(origin: str, read_timeout_s: float, headers: dict[str, str] | Non
 
     # Not for s3: obstore would sign the header, which proxies change. There it sends none, which has the same effect.
     options = {**client_options(read_timeout_s, origin), "default_headers": {**IDENTITY, **(headers or {})}}
-    return HTTPStore.from_url(origin, client_options=options, retry_config=NO_RETRIES)  # type: ignore[arg-type]
+    with construction_errors(origin):
+        return HTTPStore.from_url(origin, client_options=options, retry_config=NO_RETRIES)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options
+from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options, construction_errors
 from .credentials import AzureCredentials
 from .errors import from_reader
 from .settings import AzureSettings
@@ -27,5 +27,6 @@ def azure_reader(container: str, settings: AzureSettings, credentials: AzureCred
     else:
         config["credential_provider"] = credentials.for_obstore
     options = client_options(settings.read_timeout_s, settings.endpoint)
-    store = AzureStore(container, client_options=options, retry_config=NO_RETRIES, **config)  # type: ignore[arg-type]
+    with construction_errors(root):
+        store = AzureStore(container, client_options=options, retry_config=NO_RETRIES, **config)  # type: ignore[arg-type]
     return ObstoreReader(store, root, if_match=True, table=from_reader)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options
+from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options, construction_errors
 from .client import STORED_BYTES
 from .errors import from_reader
 from .settings import GcsSettings
@@ -26,13 +26,14 @@ def gcs_reader(bucket: str, settings: GcsSettings, tokens: Tokens) -> ObstoreRea
         config["skip_signature"] = True
     # With a provider obstore does not look for credentials, among whose files are some that it cannot read
     provider: Any = _provider(tokens)
-    store = GCSStore(
-        bucket,
-        client_options=options,  # type: ignore[arg-type]  # a TypedDict
-        retry_config=NO_RETRIES,  # type: ignore[arg-type]
-        credential_provider=provider,
-        **config,
-    )
+    with construction_errors(f"gs://{bucket}"):
+        store = GCSStore(
+            bucket,
+            client_options=options,  # type: ignore[arg-type]  # a TypedDict
+            retry_config=NO_RETRIES,  # type: ignore[arg-type]
+            credential_provider=provider,
+            **config,
+        )
     return ObstoreReader(store, f"gs://{bucket}/", if_match=True, table=from_reader)
 
 

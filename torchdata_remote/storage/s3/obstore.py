@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.object_version import split_version
 from ..error_tables import from_botocore
 from ..errors import translate_errors
-from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options
+from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options, construction_errors
 from ..protocol import UnsupportedByTransportError
 from .directory_bucket import is_directory_bucket
 from .endpoint import Endpoint, bucket_endpoint
@@ -82,7 +82,8 @@ def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[
     options = client_options(settings.read_timeout_s, endpoint.url, settings.network)
     if headers := settings.requests.reading_headers():
         options["default_headers"] = headers  # which obstore signs
-    store = S3Store(bucket, client_options=options, retry_config=NO_RETRIES, **config)  # type: ignore[arg-type]
+    with construction_errors(url):
+        store = S3Store(bucket, client_options=options, retry_config=NO_RETRIES, **config)  # type: ignore[arg-type]
     return S3Reader(store, bucket, endpoint)
 
 

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from ...core.bucket_names import is_name_of_s3, split_access_point
 from ...core.object_version import split_version
+from ...core.urls import redact
 from ...errors import (
     AccessDeniedError,
     ExpiredCredentialsError,
     ObjectNotFoundError,
+    UrlError,
 )
 from ..errors import translate_errors
 from ..network import note_authorities
@@ -52,6 +55,13 @@ class S3Store(BucketStore):
     maps_files = False
 
     def __init__(self, bucket: str, settings: S3Settings, *, read_by_obstore: bool) -> None:
+        if not is_name_of_s3(bucket) and split_access_point(bucket) is None:
+            shown = redact(f"s3://{bucket}")
+            raise UrlError(
+                f"{shown}: no name of a bucket. It has letters, digits, dots, hyphens and underscores, or is the ARN "
+                "of an access point; a name in another notation, such as with %20, is not converted.",
+                url=shown,
+            )
         self.has_md5_etags = not is_directory_bucket(bucket)  # of objects that are not encrypted by KMS or SSE-C
         super().__init__(f"s3://{bucket}", S3Pages if self.has_md5_etags else DirectoryBucketPages)
         self._bucket = bucket
