@@ -111,7 +111,8 @@ def refused_by_proxy(url: str) -> StorageError:
     """Make the error for a proxy that needs other credentials than it got."""
     return StorageError(
         f"{redact(url)}: the proxy asks for a user and a password, or refuses those that it got (407). They belong "
-        "into its URL, such as http://user:password@host:3128; a @, : or / in them is written as %40, %3A or %2F.",
+        "into its URL, before the host and an @: user:password@host:3128. A @, : or / in them is written as %40, %3A "
+        "or %2F.",
         url=redact(url),
     )
 
