@@ -13,7 +13,7 @@ from ..errors import translate_errors
 from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options, construction_errors
 from ..protocol import UnsupportedByTransportError
 from .directory_bucket import is_directory_bucket
-from .endpoint import Endpoint, bucket_endpoint
+from .endpoint import Endpoint, bucket_endpoint, is_of_aws
 from .settings import S3Settings, region_of
 from .versions import obstore_error, version_of
 
@@ -89,7 +89,9 @@ def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[
 
 def _endpoint(bucket: str, settings: S3Settings, session: Any, client: Callable[[], Any]) -> Endpoint:
     endpoint_url = settings.endpoint_url
-    if endpoint_url is None or settings.config or ":" in bucket or is_directory_bucket(bucket):
+    of_file = session.get_scoped_config().get("s3")  # such as its addressing_style
+    needs_rules = settings.config or of_file or ":" in bucket or is_directory_bucket(bucket)
+    if endpoint_url is None or needs_rules or is_of_aws(endpoint_url):
         return bucket_endpoint(client(), bucket)
     return Endpoint(f"{endpoint_url.rstrip('/')}/{bucket}", region_of(settings, session), "s3")
 

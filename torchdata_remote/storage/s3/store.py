@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +14,8 @@ from ...errors import (
     AccessDeniedError,
     ExpiredCredentialsError,
     ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
     UrlError,
 )
 from ..errors import translate_errors
@@ -161,8 +162,12 @@ class S3Store(BucketStore):
             if self._asked_for_region or not follows_redirects(self.client):
                 return False
             self._asked_for_region = True
-            with contextlib.suppress(AccessDeniedError, WrongRegionError):  # botocore has noted the region nevertheless
+            try:
                 self.request("head_bucket", "")
+            except (TransientStorageError, ExpiredCredentialsError):
+                raise
+            except StorageError:  # 400 without a reason, 403: botocore has noted the region nevertheless
+                _log.debug("%s: the region of the bucket is not known", self._root, exc_info=True)
             if bucket_endpoint(self.client, self._bucket) == reader.endpoint:
                 return False
             self._obstore = None
