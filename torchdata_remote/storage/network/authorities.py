@@ -88,7 +88,9 @@ def require_client_certificate(cert: str | tuple[str, ...] | None, source: str, 
         return
     files, where = (cert,) if isinstance(cert, str) else cert, redact(url)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(files[0], files[1] if len(files) > 1 else None, _no_password)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(
+            files[0], files[1] if len(files) > 1 else None, _no_password
+        )
     except ssl.SSLError as error:
         raise UrlError(
             f"{where}: {' and '.join(map(repr, files))}, named by {source}, are no certificate and its key in PEM "
