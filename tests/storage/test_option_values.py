@@ -13,7 +13,7 @@ from botocore.exceptions import EndpointConnectionError, HTTPClientError, NoCred
 
 import torchdata_remote as tdr
 from torchdata_remote.core.options import Backend, RetryPolicy, StorageOptions
-from torchdata_remote.errors import AccessDeniedError, TransientStorageError, UrlError
+from torchdata_remote.errors import AccessDeniedError, StorageError, TransientStorageError, UrlError
 from torchdata_remote.storage import Connection, open_store
 from torchdata_remote.storage.error_tables import from_botocore, from_os
 from torchdata_remote.storage.errors import translate_errors
@@ -211,3 +211,71 @@ def test_credentials_that_a_library_of_another_cloud_does_not_find_are_no_fault(
     for error in (kind("none found"), NoCredentialsError()):
         with pytest.raises(AccessDeniedError), translate_errors(from_os, "gs://b/x", transient=True):
             raise error
+
+
+SSE = {"ServerSideEncryption": "aws:kms"}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"key": "PASSWORD\n"}, "storage_options['key'] has a line break or another control character at its end"),
+        ({"secret": "PASSWORD\r\n"}, "storage_options['secret'] has a line break"),
+        (
+            {"token": "PASS\nWORD"},
+            "storage_options['token'] has a line break or another control character at position 4",
+        ),
+        ({"region": "us-west-2\n"}, "storage_options['region'] has a line break"),
+        ({"client_kwargs": {"region_name": "a\0"}}, "['region_name'] has a line break"),
+        ({"config_kwargs": {"user_agent": "a\nb: PASSWORD"}}, "['user_agent'] has a line break"),
+        ({"s3_additional_kwargs": {"ExpectedBucketOwner": "1\nPASSWORD"}}, "['ExpectedBucketOwner'] has a line break"),
+        ({"s3_additional_kwargs": {**SSE, "SSEKMSKeyId": "PASSWORD\n"}}, "['SSEKMSKeyId'] has a line break"),
+        ({"endpoint_url": "http://host:99999"}, "storage_options['endpoint_url'] is no address of a server"),
+        ({"endpoint_url": "http://host:port"}, "is no address of a server"),
+        ({"endpoint_url": "http://[::1"}, "is no address of a server"),
+        ({"endpoint_url": "http://ho st"}, "is no address of a server"),
+        ({"endpoint_url": "http://host/a path"}, "is no address of a server"),
+        ({"endpoint_url": "http://host?password=PASSWORD"}, "is no address of a server"),
+        ({"endpoint_url": "http://host/#PASSWORD"}, "is no address of a server"),
+        ({"client_kwargs": {"endpoint_url": "http://hö.test"}}, "['endpoint_url'] is no address of a server"),
+        ({"config_kwargs": {5: 5, "read_timeout": 3}}, "['config_kwargs'] must have names that are str, got an int"),
+        ({"client_kwargs": {5: 5, "region_name": "a"}}, "['client_kwargs'] must have names that are str"),
+        ({"s3_additional_kwargs": {5: 5, "ACL": "a"}}, "['s3_additional_kwargs'] must have names that are str"),
+        ({"config_kwargs": {"s3": {5: 5, "addressing_style": "path"}}}, "['config_kwargs']['s3'] must have names"),
+    ],
+)
+def test_what_no_request_can_carry_is_refused_before_any_request(options: dict[str, Any], text: str) -> None:
+    """obstore would abort the call, and botocore show the value of the header."""
+    with pytest.raises(UrlError) as caught:
+        open_store("s3://b/x", StorageOptions({**SERVER, **options}))
+    assert text in str(caught.value)
+    assert "PASSWORD" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_an_unusable_address_in_the_environment_is_named(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The libraries read it in different ways."""
+    monkeypatch.setenv(variable, "http://host:99999")
+    with pytest.raises(UrlError, match=f"{variable} is no address of a server"):
+        open_store("s3://b/x", StorageOptions({"key": "k", "secret": "s"}))
+
+
+@pytest.mark.parametrize("bucket", ["my photos", "my%20photos", "föto", "..", "a:b", "x" * 256])
+def test_a_name_that_no_bucket_has_is_refused_before_any_request(bucket: str) -> None:
+    """obstore would abort the call, or request another address."""
+    with pytest.raises(UrlError, match="no name of a bucket"):
+        open_store(f"s3://{bucket}/x", StorageOptions(SERVER))
+
+
+def test_a_token_of_the_environment_with_a_line_break_is_an_error_that_does_not_show_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By both libraries: obstore aborts the call, and Python's client shows the value. Neither leaves the package."""
+    for name, value in (("ACCESS_KEY_ID", "k"), ("SECRET_ACCESS_KEY", "s"), ("SESSION_TOKEN", "PASSWORD\n")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    store: Any = open_store("s3://b/x", StorageOptions({"endpoint_url": "http://127.0.0.1:1"}))[0]
+    for attempt in (store.read, store.read_without_obstore):
+        with pytest.raises(StorageError, match="line break") as caught:
+            attempt("x", 0, None, None)
+        assert not isinstance(caught.value, TransientStorageError)
+        assert "PASSWORD" not in "".join(traceback.format_exception(caught.value))

@@ -108,3 +108,15 @@ def test_samples_do_not_depend_on_the_backend(moto: S3Server, backend: Any) -> N
     expected = list(stream_shards(folder + "/", seed=None, storage_options=moto.storage_options))
     assert list(pipe.shard_tar_reader()) == expected
     assert len(expected) == 20
+
+
+def test_files_of_other_names_are_other_options() -> None:
+    """Although each path has the address of the one before, which was freed: a bucket keeps its own authorities."""
+    paths = (Path(f"/{number}.pem") for number in range(50))
+    assert len({StorageOptions({"client_kwargs": {"verify": path}}).identity() for path in paths}) == 50
+
+
+def test_equal_files_are_equal_options() -> None:
+    """Whether they are given as a text or a path."""
+    one, other = ({"config_kwargs": {"client_cert": [kind("a.pem"), "a.key"]}} for kind in (str, Path))
+    assert StorageOptions(one).identity() == StorageOptions(other).identity()

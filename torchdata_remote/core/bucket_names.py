@@ -10,6 +10,7 @@ _ACCESS_POINT = re.compile(
     r"(?:/(.*))?",
     re.DOTALL,
 )
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _SCHEME_BEFORE = re.compile(r"[a-z]*$")
 _LONGEST_SCHEME = 8
 # What is before an @ without being a credential: a container before its account, a repository before its revision
@@ -26,6 +27,15 @@ def split_access_point(rest: str) -> tuple[str, str] | None:
     """
     found = _ACCESS_POINT.fullmatch(rest)
     return None if found is None else (found[1], found[2] or "")
+
+
+def is_name_of_s3(bucket: str) -> bool:
+    """Whether botocore accepts the name of a bucket; obstore requests another URL, or aborts, for one that it refuses.
+
+    >>> [is_name_of_s3(name) for name in ("my.photos_1", "my photos", "..", "")]
+    [True, False, False, False]
+    """
+    return _NAME.fullmatch(bucket) is not None and bucket.strip(".") != ""
 
 
 def is_name_before_at(scheme: str, text: str) -> bool:

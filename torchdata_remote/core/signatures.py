@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import re
 
+_HEADER_VALUE = re.compile(r"(Invalid header value )b?(['\"]).*?(?<!\\)\2", re.DOTALL)
 _SIGNATURE = re.compile(r"(?<![A-Za-z0-9])(sig=)[^&\s\"'<>()]+", re.IGNORECASE)
 
 
 def hide_signatures(text: str) -> str:
-    """Replace each signature in a text by dots.
+    """Replace each signature in a text by dots, and each value of a header that Python cannot send.
 
     >>> hide_signatures("GET /box/a?se=2026-01-01&sig=SECRET%3D&sp=r failed")
     'GET /box/a?se=2026-01-01&sig=...&sp=r failed'
     """
-    return _SIGNATURE.sub(r"\1...", text)
+    return _SIGNATURE.sub(r"\1...", _HEADER_VALUE.sub(r"\1...", text))
 
 
 class _WithoutSignatures(logging.Filter):

@@ -228,6 +228,8 @@ def redact(url: str) -> str:
 def redact_text(text: str) -> str:
     """Remove user-info, and the signatures of Azure, from the URLs in a text, such as the message of a library.
 
+    So are values of headers that cannot be sent.
+
     >>> redact_text("cannot connect to 'http://me:pw@host:80/a@b' via http://p:q@proxy")
     "cannot connect to 'http://host:80/a@b' via http://proxy"
     >>> redact_text("GET /box/a?se=2026-01-01&sig=SECRET%3D&sp=r failed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..core.notices.slow_notice import host_of
-from ..core.urls import HTTP, S3, redact
+from ..core.urls import HTTP, S3, redact, redact_text
 from ..errors import StorageError, TransientStorageError
 from .network import describe_authorities
 
@@ -25,6 +25,7 @@ _PROTOCOL_ERROR = re.compile(
     r"UnsupportedProtocol|Parse\(|ResponseParserError"
 )
 _PROXY_LOGIN = re.compile(r"ProxyAuthRequired|Tunnel connection failed: 407")
+_UNSENDABLE = re.compile(r"Invalid header value b?['\"]")  # of http.client, with the value
 _NO_TUNNEL = re.compile(r"TunnelUnsuccessful|Tunnel connection failed")
 _SERVER = re.compile(r"https?://([^/\s\"'<>?]+)")
 _HOST = re.compile(r"connect to host ([^\s\"']+)|host='([^']+)'(?:, port=(\d+))?")  # aiohttp, urllib3
@@ -76,6 +77,12 @@ def network_error(url: str, what: str, details: str) -> StorageError:
         return StorageError(
             f"{shown}: {what}: too many redirects. Use the URL at which the object is stored.", url=shown
         )
+    if _UNSENDABLE.search(details):
+        return StorageError(
+            f"{shown}: a header of the request would hold a line break or another control character. It is in the key, "
+            "the token, the region or another option, or in the environment: remove it.",
+            url=shown,
+        )
     if _PROXY_LOGIN.search(details):
         return refused_by_proxy(url)
     unknown, silent = _UNKNOWN_HOST.search(details) is not None, _SILENT_NAME_SERVER.search(details) is not None
@@ -104,7 +111,8 @@ def refused_by_proxy(url: str) -> StorageError:
     """Make the error for a proxy that needs other credentials than it got."""
     return StorageError(
         f"{redact(url)}: the proxy asks for a user and a password, or refuses those that it got (407). They belong "
-        "into its URL, such as http://user:password@host:3128; a @, : or / in them is written as %40, %3A or %2F.",
+        "into its URL, before the host and an @: user:password@host:3128. A @, : or / in them is written as %40, %3A "
+        "or %2F.",
         url=redact(url),
     )
 
@@ -135,6 +143,20 @@ def _to_trust(url: str) -> str:
     if url.partition("://")[0] in S3:
         return "AWS_CA_BUNDLE, ca_bundle of ~/.aws/config, or storage_options={'client_kwargs': {'verify': ...}}"
     return "SSL_CERT_FILE or REQUESTS_CA_BUNDLE"
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether a library in Rust has aborted a call. The exception is no ``Exception``."""
+    return type(error).__name__ == "PanicException"
+
+
+def aborted(url: str, error: BaseException) -> StorageError:
+    """Make the error for a call that a library in Rust aborted: it could not use an option, or has a fault."""
+    return StorageError(
+        f"{redact(url)}: obstore aborted the request ({redact_text(str(error))}). Check {_to_check(url)} and the "
+        "credentials for line breaks, spaces and other characters that no URL and no header can hold.",
+        url=redact(url),
+    )
 
 
 def unusable_response(url: str, what: str) -> TransientStorageError:

@@ -6,12 +6,14 @@ A library would refuse them after a connection, repeat the request, or show a pa
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..core.arguments import check
 from ..core.options import FALLBACK_NAMES, StorageOptions
 from ..errors import UrlError
+from .plain_text import require_plain_text
 from .s3.endpoint import require_usable_config
 from .s3.network import require_usable_network
 from .s3.request_options import require_usable_arguments
@@ -30,6 +32,10 @@ _FLAGS = {"anon", "use_ssl", "requester_pays", "asynchronous", "version_aware", 
 _MAPPINGS = {"client_kwargs", "config_kwargs", "s3_additional_kwargs"}
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _CA_VARIABLE = "AWS_CA_BUNDLE"
+_ENDPOINT = re.compile(
+    r"https?://(\[[0-9a-f:.]+\]|[\w.-]+)(:(?P<port>\d{1,5}))?(/[\w.~!$&'()*+,;=:%/-]*)?", re.IGNORECASE | re.ASCII
+)
+_MAX_PORT = 65535
 
 
 def require_usable_values(where: str, options: StorageOptions) -> None:
@@ -46,15 +52,18 @@ def require_usable_values(where: str, options: StorageOptions) -> None:
         if not isinstance(options.get(name), Mapping | None):
             kind = type(options[name]).__name__
             raise UrlError(f"{where}: storage_options[{name!r}] must be a dict, got {kind}.", url=where)
+        _require_names(where, f"storage_options[{name!r}]", options.get(name) or {})
     for shown, name, value in _named(options):
         of_client = shown.startswith("storage_options['client_kwargs']")
         if name in (_TEXTS_OF_CLIENT if of_client else _TEXTS) and not isinstance(value, str):
             advice = " Decode the bytes: value.decode()." if isinstance(value, bytes | bytearray) else ""
             raise UrlError(f"{where}: {shown} must be a str, got {check.a_kind(value)}.{advice}", url=where)
+        require_plain_text(where, shown, value)
         if name in _FLAGS and not of_client:
             _require_flag(where, shown, value)
         if name == "endpoint_url":
             _require_no_user_info(where, shown, value)
+            _require_address(where, shown, value)
         if of_client and name == "config":
             raise UrlError(
                 f"{where}: {shown} is made from storage_options['config_kwargs']: pass a dict of its arguments there, "
@@ -73,6 +82,7 @@ def require_usable_values(where: str, options: StorageOptions) -> None:
     if options.get("endpoint_url") is None and (options.get("client_kwargs") or {}).get("endpoint_url") is None:
         for variable in _ENDPOINT_VARIABLES:
             _require_no_user_info(where, f"The environment variable {variable}", os.environ.get(variable, ""))
+            _require_address(where, f"The environment variable {variable}", os.environ.get(variable, ""))
 
 
 def _named(options: StorageOptions) -> Iterator[tuple[str, str, Any]]:
@@ -83,6 +93,15 @@ def _named(options: StorageOptions) -> Iterator[tuple[str, str, Any]]:
     for name, value in (options.get("client_kwargs") or {}).items():
         if value is not None:
             yield f"storage_options['client_kwargs'][{name!r}]", name, value
+
+
+def _require_names(where: str, shown: str, names: Mapping[Any, Any]) -> None:
+    """Validate that the names in a dict of options, and in those in it, are texts."""
+    for name, value in names.items():
+        if not isinstance(name, str):
+            raise UrlError(f"{where}: {shown} must have names that are str, got {check.a_kind(name)}.", url=where)
+        if isinstance(value, Mapping):
+            _require_names(where, f"{shown}[{name!r}]", value)
 
 
 def _require_flag(where: str, shown: str, value: Any) -> bool:
@@ -98,6 +117,19 @@ def _require_no_user_info(where: str, shown: str, endpoint_url: str) -> None:
         raise UrlError(
             f"{where}: {shown} holds credentials (an @). They do not belong into an address, which logs and errors "
             "show. Pass them by storage_options={'key':, 'secret':} or the AWS environment.",
+            url=where,
+        )
+
+
+def _require_address(where: str, shown: str, endpoint_url: str) -> None:
+    """Refuse an address with a query, no port or a character that URLs do not have: each library reads it otherwise."""
+    if not endpoint_url.lower().startswith(("http://", "https://")):
+        return  # what was meant is said elsewhere
+    found = _ENDPOINT.fullmatch(endpoint_url)
+    if found is None or int(found["port"] or 0) > _MAX_PORT:
+        raise UrlError(
+            f"{where}: {shown} is no address of a server: {re.split('[?#]', endpoint_url)[0]!r}. Expected such as "
+            "'https://host:port', without a query, spaces and letters outside of ASCII.",
             url=where,
         )
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from torchdata_remote.errors import UrlError
-from torchdata_remote.storage.network import NetworkSettings, obstore_client_options, proxy_for
+from torchdata_remote.storage.network import NetworkSettings, obstore_client_options, proxy_for, require_for_botocore
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +90,35 @@ def test_a_proxy_that_cannot_be_used_is_an_error_without_its_password(
     with pytest.raises(UrlError, match="proxy") as caught:
         proxy_for("https://s3.example.org/a")
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("HTTP://P:1", "http://P:1"),
+        ("http://p:1/", "http://p:1"),
+        ("http://p:1/path?x=hush", "http://p:1"),
+        ("http://u:a%40b@p:1", "http://u:a%40b@p:1"),
+    ],
+)
+def test_a_proxy_is_written_so_that_all_libraries_accept_it(given: str, used: str) -> None:
+    """botocore knows schemes in lower case only, and shows a query in its errors."""
+    assert proxy_for("https://a.org", {"https": given}) == used
+
+
+@pytest.mark.parametrize("password", ["1/hush", "1?hush", "1#hush", "hu\\sh", "hu\nsh"])
+def test_a_password_that_cuts_the_url_of_a_proxy_is_refused(password: str) -> None:
+    """Its beginning would be a port of the host that is named like the user."""
+    with pytest.raises(UrlError, match="is no URL") as caught:
+        proxy_for("https://a.org", {"https": f"http://user:{password}@p:1"})
+    assert "hu" not in str(caught.value).replace("such", "")
+
+
+@pytest.mark.parametrize("user", ["trainer", "trainer:", ":hush", "trainer:h%C3%BCsh"])
+def test_a_login_that_botocore_does_not_send_is_refused_for_it(user: str) -> None:
+    """Or reads by obstore would work, and listings fail. The login is not shown."""
+    with pytest.raises(UrlError, match="needs a user and a password") as caught:
+        require_for_botocore(f"http://{user}@p:1", "s3://b")
+    assert user not in str(caught.value)
+    require_for_botocore("http://user:h%40sh@p:1", "s3://b")
+    require_for_botocore("http://p:1", "s3://b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.servers.recording_s3 import Recorded, RecordingS3, Response
 from tests.storage.s3.test_request_options import store_with
 from tests.support.s3_stores import write
 from torchdata_remote.errors import AccessDeniedError, StorageError
+from torchdata_remote.storage.protocol import WrongRegionError
 from torchdata_remote.storage.s3.store import S3Store
 
 OPTIONS = {"key": "k", "secret": "s", "region": "us-west-2"}
@@ -154,3 +156,55 @@ def test_what_obstore_cannot_sign_is_an_error_or_read_by_botocore(aws: Recording
     assert (request.signed[1], request.is_by_obstore) == ("s3-object-lambda", False)
     with pytest.raises((StorageError, AccessDeniedError), match=r"(?i)awscrt|crt|sigv4a"):
         store_with(OPTIONS, f"arn:aws:s3::{ACCOUNT}:accesspoint/mine.mrap").stat("a")
+
+
+def elsewhere(status: int, code: bytes, region: str | None) -> Any:
+    """Answer like AWS to a request that is signed for another region than eu-west-1."""
+
+    def answer(request: Recorded) -> Response | None:
+        if request.signed[0] == "eu-west-1":
+            return None
+        body = b"<Error><Code>" + code + b"</Code>" + b"<Region>eu-west-1</Region>" * (status == 400) + b"</Error>"
+        headers = {} if region is None else {"x-amz-bucket-region": region}
+        return status, headers, b"" if request.method == "HEAD" else body
+
+    return answer
+
+
+@pytest.mark.parametrize("address", ["s3.amazonaws.com", "s3.us-west-2.amazonaws.com", "s3-us-west-2.amazonaws.com"])
+@pytest.mark.parametrize(("status", "code"), [(301, b"PermanentRedirect"), (400, b"AuthorizationHeaderMalformed")])
+def test_the_region_is_found_where_an_address_of_aws_is_given(
+    aws: RecordingS3, address: str, status: int, code: bytes
+) -> None:
+    """It is usual in settings for other servers too. obstore goes on reading there."""
+    aws.objects["a"], aws.answer = b"bytes", elsewhere(status, code, "eu-west-1")
+    store = store_with({**OPTIONS, "endpoint_url": f"https://{address}"}, "mine")
+    for _ in range(3):
+        assert store.read("a", 1, 3, None).whole() == b"yt"
+    right = [one for one in aws.taken() if one.operation == "GetObject" and one.signed[0] == "eu-west-1"]
+    assert [one.is_by_obstore for one in right] == [True] * 3
+
+
+@pytest.mark.parametrize(("status", "code"), [(301, b"PermanentRedirect"), (400, b"AuthorizationHeaderMalformed")])
+def test_a_region_that_is_not_named_is_asked_for_once(aws: RecordingS3, status: int, code: bytes) -> None:
+    """botocore would repeat HEAD until Python's stack overflows; the error is that of the read."""
+    aws.objects["a"], aws.answer = b"bytes", elsewhere(status, code, None)
+    with pytest.raises(WrongRegionError, match="The bucket is in "):
+        store_with(OPTIONS, "mine").read("a", 0, None, None)
+    assert len(aws.taken()) < 6
+
+
+def test_the_addressing_style_of_the_configuration_file_holds_for_obstore_too(
+    recorder: RecordingS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some servers know one style only. The server answers each host, as it is every host's proxy."""
+    (tmp_path / "config").write_text("[default]\ns3 =\n    addressing_style = virtual\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    options = {**recorder.storage_options, "endpoint_url": "http://store.test"}
+    proxies = {"config_kwargs": {"proxies": {"http": recorder.url}}}
+    store = store_with({**options, **proxies}, "mine")
+    recorder.answer = lambda _: (403, {}, b"")
+    for attempt in (store.read, store.read_without_obstore):
+        with pytest.raises(AccessDeniedError):
+            attempt("a", 0, None, None)
+    assert {one.host for one in recorder.taken()} == {"mine.store.test"}

@@ -387,3 +387,81 @@ def test_forwarding_https_by_a_proxy_selects_s3fs_and_is_named(caplog: pytest.Lo
     with caplog.at_level(logging.WARNING, "torchdata_remote"):
         open_store("s3://forwarded", StorageOptions({"endpoint_url": "https://127.0.0.1:1", "config_kwargs": config}))
     assert "no translation for config_kwargs['proxies_config']['proxy_use_forwarding_for_https']" in caplog.text
+
+
+def damaged(pem: str) -> dict[str, bytes]:
+    """Files that are no authorities, by what is wrong with them."""
+    lines = pem.splitlines(keepends=True)
+    return {
+        "empty": b"",
+        "cut": "".join(lines[:5]).encode(),
+        "no base64": b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n",
+        "no certificate": b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        "the second damaged": (pem + "".join([*lines[:3], *lines[4:]])).encode(),
+        "indented": "".join(f"  {line}" for line in lines).encode(),
+        "another encoding": pem.encode("utf-16"),
+    }
+
+
+@pytest.mark.parametrize("what", damaged("\n" * 9))
+def test_a_damaged_file_of_authorities_is_an_error_that_names_it(
+    recorder: RecordingS3, what: str, tmp_path: Path
+) -> None:
+    """At once, and by both libraries: it is no fault of the network, which would be retried for minutes."""
+    file = tmp_path / "company.pem"
+    file.write_bytes(damaged(Path(recorder.ca_file).read_text())[what])
+    options: Any = {"endpoint_url": "https://127.0.0.1:1", "key": "k", "secret": "s"}
+    store: Any = open_store("s3://bucket", StorageOptions({**options, "client_kwargs": {"verify": str(file)}}))[0]
+    for attempt in (store.read, store.read_without_obstore):
+        with pytest.raises(UrlError, match=r"company\.pem', named by .*'verify'\], (has no|is damaged)"):
+            attempt("a", 0, None, None)
+
+
+@pytest.mark.parametrize("before", ["\ufeff", "# Behörde der Firma\r\n"], ids=["byte order mark", "comment"])
+def test_what_is_around_certificates_does_not_matter(moto: S3Server, before: str, tmp_path: Path) -> None:
+    """As OpenSSL reads such files."""
+    with tls_front(moto.endpoint_url, tmp_path) as front:
+        file = tmp_path / "company.pem"
+        file.write_text(before + Path(front.ca_file).read_text() + "\n# end\n", encoding="utf-8")
+        use(store_with(moto, moto.new_bucket(), endpoint_url=front.url, client_kwargs={"verify": file}))
+        assert front.taken() == BOTH
+
+
+def test_a_client_certificate_without_its_key_is_an_error_that_names_it(moto: S3Server, tmp_path: Path) -> None:
+    """At once. For a key with a password OpenSSL would ask at the terminal of each worker."""
+    from cryptography.hazmat.primitives import serialization
+
+    with tls_front(moto.endpoint_url, tmp_path) as front:
+        certificate, key = front.client_files
+        locked = tmp_path / "locked.key"
+        pem = serialization.load_pem_private_key(Path(key).read_bytes(), None)
+        locked.write_bytes(
+            pem.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.BestAvailableEncryption(b"s3cret"),
+            )
+        )
+        for files, why in (
+            (certificate, "no certificate and its key"),
+            ((key, certificate), "no certificate and its key"),
+            ((front.ca_file, key), "no certificate and its key"),
+            ((certificate, str(tmp_path)), "Is a directory"),
+            ((certificate, str(locked)), "has a password"),
+        ):
+            options: Any = {"client_kwargs": {"verify": front.ca_file}, "config_kwargs": {"client_cert": files}}
+            with pytest.raises(UrlError, match=why) as caught:
+                read(store_with(moto, "bucket", endpoint_url=front.url, **options), "a")
+            assert "'client_cert'" in str(caught.value)
+
+
+def test_a_damaged_authority_of_a_proxy_is_an_error_that_names_it(tmp_path: Path) -> None:
+    """By both libraries."""
+    file = tmp_path / "proxy-ca.pem"
+    file.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    config = {"proxies": {"https": "https://127.0.0.1:1"}, "proxies_config": {"proxy_ca_bundle": str(file)}}
+    options = {"endpoint_url": "https://host.test", "key": "k", "secret": "s", "config_kwargs": config}
+    store: Any = open_store("s3://bucket", StorageOptions(options))[0]
+    for attempt in (store.read, store.read_without_obstore):
+        with pytest.raises(UrlError, match=r"proxy-ca\.pem', named by .*is damaged"):
+            attempt("a", 0, None, None)

@@ -393,3 +393,19 @@ def test_a_bucket_whose_requester_pays_is_written_and_read(moto: S3Server) -> No
         {"origin": "scan"},
         "application/x-tar",
     )
+
+
+@pytest.mark.parametrize("by", ["use_ssl", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_a_key_of_the_user_is_refused_for_plain_http_wherever_that_is_chosen(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By each transport, before it is sent."""
+    options: dict[str, Any] = {"key": "k", "secret": "s", "region": "us-west-2", "s3_additional_kwargs": SSE_C}
+    if by == "use_ssl":
+        options["use_ssl"] = False
+    else:
+        monkeypatch.setenv(by, "http://s3.us-west-2.amazonaws.com")
+    store = store_with(options)
+    for attempt in (store.read, store.read_without_obstore):
+        with pytest.raises(UrlError, match="AWS accepts it by https only"):
+            attempt("a", 0, None, None)

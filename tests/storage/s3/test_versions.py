@@ -113,3 +113,18 @@ def test_a_pass_over_versions_reads_what_was_there(versioned: tuple[S3Server, st
     resumed = chain()
     resumed.load_state_dict(state)
     assert [sample["txt"] for sample in resumed] == [f"old {number}".encode() for number in range(1, 4)]
+
+
+def test_a_version_that_says_that_the_object_was_deleted_is_missing(versioned: tuple[S3Server, str]) -> None:
+    """AWS answers 405 for such a delete marker."""
+    server, bucket = versioned
+    client = server.client()
+    client.put_object(Bucket=bucket, Key="deleted", Body=b"bytes")
+    path = f"deleted?versionId={client.delete_object(Bucket=bucket, Key='deleted')['VersionId']}"
+    store: Any = open_store(f"s3://{bucket}", StorageOptions(server.storage_options))[0]
+    for attempt in (store.read, store.read_without_obstore):
+        with pytest.raises(ObjectNotFoundError):
+            attempt(path, 0, None, None)
+    with pytest.raises(ObjectNotFoundError):
+        store.stat(path)
+    assert store.find(path) is None

@@ -106,7 +106,7 @@ class StorageOptions(Mapping[str, Any]):
         """Return a string that is equal for equal options, as a key of caches in this process. It contains secrets."""
         # Computed on demand, because ids differ between processes
         if self._identity is None:
-            self._identity = json.dumps(self._options, sort_keys=True, default=_identity_of)
+            self._identity = json.dumps(_identity_of(self._options))
         return self._identity
 
     def server(self) -> str:
@@ -132,5 +132,14 @@ class StorageOptions(Mapping[str, Any]):
         return f"StorageOptions({', '.join(sorted(self._options))})"
 
 
-def _identity_of(value: object) -> str:
-    return f"bytes {value.hex()}" if isinstance(value, bytes | bytearray) else f"object {id(value)}"
+def _identity_of(value: object) -> object:
+    """Return a value for JSON that differs if the option does. Other objects are themselves, by their address."""
+    if isinstance(value, Mapping):
+        return {repr(name): _identity_of(value[name]) for name in sorted(value, key=repr)}
+    if isinstance(value, list | tuple):
+        return [_identity_of(one) for one in value]
+    if isinstance(value, bytes | bytearray):
+        return f"bytes {value.hex()}"
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
+    return value if isinstance(value, str | int | float | None) else f"object {id(value)}"

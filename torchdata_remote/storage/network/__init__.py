@@ -6,7 +6,7 @@ listed by a proxy and read past it.
 
 from .authorities import authorities_of, describe_authorities, note_authorities, require_authorities
 from .clients import ServerPools, obstore_client_options, requests_arguments, without_obstore
-from .proxies import is_loopback, proxies_are_named, proxy_for, require_usable_proxies
+from .proxies import is_loopback, proxies_are_named, proxy_for, require_for_botocore, require_usable_proxies
 from .settings import ENVIRONMENT, NetworkSettings
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "proxy_for",
     "requests_arguments",
     "require_authorities",
+    "require_for_botocore",
     "require_usable_proxies",
     "without_obstore",
 ]

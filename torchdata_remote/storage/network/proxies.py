@@ -19,6 +19,7 @@ from ...core.urls import redact
 from ...errors import UrlError
 
 _WITH_PORT = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*):(?P<port>\d+)")
+_UNUSABLE = re.compile(r"[\x00-\x1f\x7f\\]")
 _SCHEMES = ("http", "https", "all")
 _LOOPBACK = ("localhost", "127.0.0.0/8", "::1")
 
@@ -126,7 +127,8 @@ def _usable(proxy: str, url: str) -> str:
         proxy = f"http://{proxy.lstrip('/')}"
     parts = _split(proxy)
     where = redact(url)
-    if parts is None or not parts.hostname:
+    # An @ after a / is that of a user whose password has the /
+    if parts is None or not parts.hostname or "@" in proxy[proxy.index("://") + 3 + len(parts.netloc) :]:
         raise UrlError(
             f"{where}: the proxy {_shown(proxy)!r} is no URL; expected such as 'http://host:3128'. A @, : or / in its "
             "user or password is written as %40, %3A or %2F.",
@@ -138,10 +140,13 @@ def _usable(proxy: str, url: str) -> str:
             "such a one, or name the host in NO_PROXY.",
             url=where,
         )
-    return proxy
+    # As all libraries accept it: botocore knows schemes in lower case only, and shows a query in its errors
+    return f"{parts.scheme.lower()}://{parts.netloc}"
 
 
 def _split(proxy: str) -> SplitResult | None:
+    if _UNUSABLE.search(proxy):
+        return None
     try:
         parts = urlsplit(proxy)
         _ = parts.port  # which is validated when it is read
@@ -173,6 +178,23 @@ def require_usable_proxies(where: str, shown: str, proxies: object) -> None:
             )
         if proxy:
             _usable(proxy, where)
+
+
+def require_for_botocore(proxy: str, url: str) -> None:
+    """Refuse a user without a password, and letters outside of ASCII, which botocore sends without or not at all.
+
+    Raises:
+        UrlError: does not show them.
+    """
+    parts, where = urlsplit(proxy), redact(url)
+    if parts.username is None:
+        return
+    if not parts.username or not parts.password or not f"{unquote(parts.username)}{unquote(parts.password)}".isascii():
+        raise UrlError(
+            f"{where}: the proxy {_shown(proxy)!r} needs a user and a password, of ASCII characters only: botocore "
+            "sends no others.",
+            url=where,
+        )
 
 
 def basic_authorization(proxy: str) -> str | None:

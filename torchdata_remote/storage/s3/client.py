@@ -10,12 +10,13 @@ from ...core.threads.forks import hold_forks
 from ...core.urls import redact
 from ...errors import RemoteDataError, StorageError, UrlError
 from ..error_tables import from_botocore
-from ..network import authorities_of, proxies_are_named, proxy_for, require_authorities
-from .endpoint import bucket_endpoint
+from ..errors import from_status
+from ..network import authorities_of, proxies_are_named, proxy_for, require_authorities, require_for_botocore
+from .endpoint import bucket_endpoint, is_of_aws
 from .network import config_of_proxies
 from .settings import S3Settings, region_of
 
-_AWS_HOST = re.compile(r"https?://s3(express)?(-[a-z]+)*(\.[a-z0-9-]+)*\.amazonaws\.com(\.cn)?(/|$)", re.IGNORECASE)
+_REDIRECTS = (301, 302, 303, 307, 308)
 
 
 def make_client(settings: S3Settings, session: Any, url: str, bucket: str = "") -> Any:
@@ -72,6 +73,7 @@ def make_client(settings: S3Settings, session: Any, url: str, bucket: str = "") 
     require_authorities(network, str(client.meta.endpoint_url))
     proxy = proxy_for(_address(client, bucket), network.proxies)
     if proxy is not None:
+        require_for_botocore(proxy, url)
         client = create({"http": proxy, "https": proxy})
     if "@" in str(client.meta.endpoint_url):
         raise UrlError(
@@ -79,9 +81,21 @@ def make_client(settings: S3Settings, session: Any, url: str, bucket: str = "") 
             "aws_access_key_id and aws_secret_access_key there.",
             url=url,
         )
-    if not follows_redirects(client):
+    if settings.requests.has_customer_key and follows_redirects(client) and not _is_https(client):
+        raise UrlError(
+            f"{url}: SSECustomerKey is sent with each request, and AWS accepts it by https only; the address is "
+            f"{client.meta.endpoint_url}. Leave out use_ssl=False, or set the endpoint to https://.",
+            url=url,
+        )
+    if follows_redirects(client):
+        client.meta.events.register_first("needs-retry.s3.HeadBucket", _require_region)
+    else:
         client.meta.events.register_first("needs-retry.s3", _refuse_redirect)
     return client
+
+
+def _is_https(client: Any) -> bool:
+    return str(client.meta.endpoint_url).lower().startswith("https:")
 
 
 def _address(client: Any, bucket: str) -> str:
@@ -99,13 +113,24 @@ def _refuse_redirect(response: tuple[Any, Any] | None, **about: Any) -> None:
 
     (botocore would request the region recursively, until Python's stack overflows.)
     """
-    if response is not None and response[0].status_code in (301, 302, 303, 307, 308):
+    if response is not None and response[0].status_code in _REDIRECTS:
         target = re.split("[?#]", redact(response[0].headers.get("Location", "nowhere")), maxsplit=1)[0]
         raise StorageError(
             f"The store redirects to {target}. Redirects are not followed: set endpoint_url to the right address."
         )
 
 
+def _require_region(response: tuple[Any, Any] | None, **about: Any) -> None:
+    """Refuse a redirect that does not name the bucket's region: botocore would ask for it by the same request."""
+    if response is not None and response[0].status_code in _REDIRECTS:
+        headers = {name.lower() for name in response[0].headers}
+        if "x-amz-bucket-region" not in headers:
+            bucket = (
+                f"s3://{about.get('request_dict', {}).get('context', {}).get('input_params', {}).get('Bucket', '')}"
+            )
+            raise from_status(response[0].status_code, "", bucket)
+
+
 def follows_redirects(client: Any) -> bool:
     """Whether a client is one of AWS, which redirects requests to a bucket's region."""
-    return _AWS_HOST.match(str(client.meta.endpoint_url)) is not None
+    return is_of_aws(str(client.meta.endpoint_url))

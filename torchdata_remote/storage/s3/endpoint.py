@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -10,6 +11,9 @@ from ...core.options import StorageOptions
 from ...errors import UrlError
 from .network import CONFIG as CONFIG_OF_NETWORK
 
+_AWS_HOST = re.compile(
+    r"https?://s3(express)?(-[a-z0-9]+)*(\.[a-z0-9-]+)*\.amazonaws\.(com(\.cn)?|eu)(:\d+)?(/|$)", re.IGNORECASE
+)
 _OPERATION, _METHOD = "GetObjectAcl", "get_object_acl"  # of the same address as GetObject, and never sent
 _KEY = "k"
 
@@ -64,6 +68,15 @@ def require_usable_config(where: str, options: StorageOptions) -> None:
             if not isinstance(found[name], bool | None):
                 kind = check.a_kind(found[name])
                 raise UrlError(f"{where}: {path}[{name!r}] must be True or False, got {kind}.", url=where)
+
+
+def is_of_aws(url: str) -> bool:
+    """Whether a server is one of AWS.
+
+    >>> [is_of_aws(f"https://{host}") for host in ("s3.amazonaws.com", "s3-us-west-2.amazonaws.com", "s3.example.org")]
+    [True, True, False]
+    """
+    return _AWS_HOST.match(url) is not None
 
 
 class Endpoint(NamedTuple):

@@ -11,6 +11,7 @@ from ...core.arguments import check
 from ...core.options import StorageOptions
 from ...errors import UrlError
 from ..network import ENVIRONMENT, NetworkSettings, require_usable_proxies
+from ..plain_text import require_plain_text
 
 _VERIFY = "storage_options['client_kwargs']['verify']"
 _CONFIG = "storage_options['config_kwargs']"
@@ -117,6 +118,7 @@ def require_usable_network(where: str, options: StorageOptions) -> None:
     if not isinstance(config.get("user_agent"), str | None):
         kind = check.a_kind(config["user_agent"])
         raise UrlError(f"{where}: {_CONFIG}['user_agent'] must be a str, got {kind}.", url=where)
+    require_plain_text(where, f"{_CONFIG}['user_agent']", config.get("user_agent"))
 
 
 def _require_files(where: str, shown: str, given: Any, *, most: int) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from ...core.object_version import split_version
 from ..error_tables import from_botocore
 from ..errors import translate_errors
-from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options
+from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options, construction_by_obstore
 from ..protocol import Answer, UnsupportedByTransportError
 from .credential_chain import require_credentials
 from .directory_bucket import is_directory_bucket
-from .endpoint import Endpoint, bucket_endpoint
+from .endpoint import Endpoint, bucket_endpoint, is_of_aws
 from .settings import S3Settings, region_of
 from .versions import obstore_error, version_of
 
@@ -86,13 +86,16 @@ def s3_reader(bucket: str, settings: S3Settings, session: Any, client: Callable[
     options = client_options(settings.read_timeout_s, endpoint.url, settings.network)
     if headers := settings.requests.reading_headers():
         options["default_headers"] = headers  # which obstore signs
-    store = S3Store(bucket, client_options=options, retry_config=NO_RETRIES, **config)  # type: ignore[arg-type]
+    with construction_by_obstore(url):
+        store = S3Store(bucket, client_options=options, retry_config=NO_RETRIES, **config)  # type: ignore[arg-type]
     return S3Reader(store, bucket, endpoint, credentials)
 
 
 def _endpoint(bucket: str, settings: S3Settings, session: Any, client: Callable[[], Any]) -> Endpoint:
     endpoint_url = settings.endpoint_url
-    if endpoint_url is None or settings.config or ":" in bucket or is_directory_bucket(bucket):
+    of_file = session.get_scoped_config().get("s3")  # such as its addressing_style
+    needs_rules = settings.config or of_file or ":" in bucket or is_directory_bucket(bucket)
+    if endpoint_url is None or needs_rules or is_of_aws(endpoint_url):
         return bucket_endpoint(client(), bucket)
     return Endpoint(f"{endpoint_url.rstrip('/')}/{bucket}", region_of(settings, session), "s3")
 

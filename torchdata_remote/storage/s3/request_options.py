@@ -16,6 +16,7 @@ from typing import Any
 from ...core.arguments import check
 from ...core.options import StorageOptions
 from ...errors import UrlError
+from ..plain_text import require_plain_text
 
 _OPTION = "s3_additional_kwargs"
 _SHOWN = f"storage_options[{_OPTION!r}]"
@@ -140,6 +141,8 @@ def _require_kinds(where: str, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if name in _TEXTS and not isinstance(value, str):
             raise _unusable(where, name, f"must be a str, got {check.a_kind(value)}.")
+        if name in _TEXTS:
+            require_plain_text(where, f"{_SHOWN}[{name!r}]", value)
         if name == _BUCKET_KEY and not isinstance(value, bool):
             raise _unusable(where, name, f"must be a bool, got {check.a_kind(value)}.")
         if name == _KEY and not isinstance(value, str | bytes | bytearray):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from ...core.bucket_names import is_name_of_s3, split_access_point
 from ...core.object_version import split_version
+from ...core.urls import redact
 from ...errors import (
     AccessDeniedError,
     ExpiredCredentialsError,
     ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+    UrlError,
 )
 from ..error_tables import from_botocore
 from ..errors import translate_errors
@@ -54,6 +58,13 @@ class S3Store(BucketStore):
     maps_files = False
 
     def __init__(self, bucket: str, settings: S3Settings, *, read_by_obstore: bool) -> None:
+        if not is_name_of_s3(bucket) and split_access_point(bucket) is None:
+            shown = redact(f"s3://{bucket}")
+            raise UrlError(
+                f"{shown}: no name of a bucket. It has letters, digits, dots, hyphens and underscores, or is the ARN "
+                "of an access point; a name in another notation, such as with %20, is not converted.",
+                url=shown,
+            )
         self.has_md5_etags = not is_directory_bucket(bucket)  # of objects that are not encrypted by KMS or SSE-C
         super().__init__(f"s3://{bucket}", S3Pages if self.has_md5_etags else DirectoryBucketPages)
         self._bucket = bucket
@@ -160,8 +171,12 @@ class S3Store(BucketStore):
             if self._asked_for_region or not follows_redirects(self.client):
                 return False
             self._asked_for_region = True
-            with contextlib.suppress(AccessDeniedError, WrongRegionError):  # botocore has noted the region nevertheless
+            try:
                 self.request("head_bucket", "")
+            except (TransientStorageError, ExpiredCredentialsError):
+                raise
+            except StorageError:  # 400 without a reason, 403: botocore has noted the region nevertheless
+                _log.debug("%s: the region of the bucket is not known", self._root, exc_info=True)
             if bucket_endpoint(self.client, self._bucket) == reader.endpoint:
                 return False
             self._obstore = None

@@ -9,6 +9,7 @@ from ...core.urls import redact
 from ...errors import ObjectNotFoundError, UrlError
 from ..error_tables import from_botocore, from_obstore, status_and_code
 
+_DELETE_MARKER = 405  # for a version that says that the object was deleted
 _NO_SUCH_VERSION = ("InvalidArgument", "NoSuchVersion")
 
 
@@ -44,6 +45,8 @@ def botocore_error(error: Exception, url: str, *, writing: bool = False) -> Exce
 
     if version_of(url) is not None and isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if status == _DELETE_MARKER:
+            return _no_such_version(url)
         if status == 400 and error.response.get("Error", {}).get("Code") in ("400", *_NO_SUCH_VERSION):
             return _no_such_version(url)
     return from_botocore(error, url, writing=writing)
@@ -52,7 +55,7 @@ def botocore_error(error: Exception, url: str, *, writing: bool = False) -> Exce
 def obstore_error(error: Exception, url: str) -> Exception:
     """Convert an error of obstore, as :func:`botocore_error` does."""
     status, code = status_and_code(str(error))
-    if version_of(url) is not None and status == 400 and code in _NO_SUCH_VERSION:
+    if version_of(url) is not None and (status == _DELETE_MARKER or (status == 400 and code in _NO_SUCH_VERSION)):
         return _no_such_version(url)
     return from_obstore(error, url)
 
