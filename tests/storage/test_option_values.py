@@ -194,7 +194,7 @@ def test_a_value_of_another_kind_is_refused_by_the_name_of_its_option(options: d
 )
 def test_a_value_that_only_the_library_refuses_is_blamed_on_the_options(url: str, options: dict[str, Any]) -> None:
     """The message names them, because that of the library names a class or an operator."""
-    with pytest.raises((UrlError, OSError), match=rf"Check the kinds of .*storage_options \(.*{[*options][-1]}"):
+    with pytest.raises((UrlError, OSError), match=rf"Check .*the kinds of .*storage_options \(.*{[*options][-1]}"):
         listing(url, options)
 
 

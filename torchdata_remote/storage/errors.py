@@ -21,7 +21,7 @@ from ..errors import (
     StorageError,
     TransientStorageError,
 )
-from .network_errors import aborted, details_of, is_panic, network_error, refused_by_proxy, unusable_response
+from .network_errors import details_of, network_error, refused_by_proxy, unusable_response
 from .protocol import RangeNotSatisfiableError, UnsupportedRequestError, WrongRegionError
 
 Table = Callable[..., Exception]
@@ -87,11 +87,7 @@ def translate_errors(table: Table, url: str, **options: bool) -> Iterator[None]:
         yield
     except (RemoteDataError, MemoryError):
         raise
-    except BaseException as error:
-        if not isinstance(error, Exception):
-            if not is_panic(error):
-                raise
-            raise aborted(url, error) from None
+    except Exception as error:
         converted = to_package_error(table, error, url, **options)
         details = details_of(error)
         may_be_signed = _WITH_QUERY.search(details) is not None and url.partition("://")[0] not in S3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..core.notices.slow_notice import host_of
-from ..core.urls import HTTP, S3, redact, redact_text
+from ..core.urls import HTTP, S3, redact
 from ..errors import StorageError, TransientStorageError
 from .network import describe_authorities
 
@@ -143,20 +143,6 @@ def _to_trust(url: str) -> str:
     if url.partition("://")[0] in S3:
         return "AWS_CA_BUNDLE, ca_bundle of ~/.aws/config, or storage_options={'client_kwargs': {'verify': ...}}"
     return "SSL_CERT_FILE or REQUESTS_CA_BUNDLE"
-
-
-def is_panic(error: BaseException) -> bool:
-    """Whether a library in Rust has aborted a call. The exception is no ``Exception``."""
-    return type(error).__name__ == "PanicException"
-
-
-def aborted(url: str, error: BaseException) -> StorageError:
-    """Make the error for a call that a library in Rust aborted: it could not use an option, or has a fault."""
-    return StorageError(
-        f"{redact(url)}: obstore aborted the request ({redact_text(str(error))}). Check {_to_check(url)} and the "
-        "credentials for line breaks, spaces and other characters that no URL and no header can hold.",
-        url=redact(url),
-    )
 
 
 def unusable_response(url: str, what: str) -> TransientStorageError:
