@@ -49,11 +49,7 @@ SIDES = {  # name: peer, bucket, store, in flight, fraction of the objects
             ("through-shards", SHARDS, 16, 2),
         )
     },
-    **{
-        f"{name}-open-{bucket}": (f"{name}-open", bucket, store, 1, 8)
-        for name, store in (("gcsfs", "gs"), ("adlfs", "az"))
-        for bucket in (LOOSE, SHARDS)
-    },
+    **{f"{name}-open": (f"{name}-open", LOOSE, store, 1, 8) for name, store in (("gcsfs", "gs"), ("adlfs", "az"))},
     **{
         f"ours-{bucket}-{in_flight}-{store}": (f"ours-{bucket}-{store}", bucket, store, in_flight, 1)
         for bucket, in_flight in (*FEW, *MANY)
@@ -77,17 +73,12 @@ def targets() -> tuple[Target, ...]:
             Target(f"loose objects, {store}, against {peer} at its best", best, None),
             Target(
                 f"loose objects, {store}, against {peer}'s open",
-                faster(f"ours-loose-128-{store}", f"{peer}-open-loose"),
+                faster(f"ours-loose-128-{store}", f"{peer}-open"),
                 None,
             ),
             Target(
                 f"shards, {store}, against {peer} at its best",
                 faster(f"ours-shards-16-{store}", f"{peer}-ranges"),
-                None,
-            ),
-            Target(
-                f"shards, {store}, against {peer}'s open",
-                faster(f"ours-shards-16-{store}", f"{peer}-open-shards"),
                 None,
             ),
             Target(f"loose objects, {store}, against s3", faster(f"ours-loose-128-{store}", "ours-loose-128-s3"), 0.9),
@@ -156,7 +147,7 @@ def side(
     needs_proxy = store in ("proxy", "company")
     if store in COMPANIES:
         options = company_options(store, server, ca, proxy)
-    missing = "tinyproxy is not here: apt-get install tinyproxy" if needs_proxy and not proxy else ""
+    missing = "squid is not here: apt-get install squid" if needs_proxy and not proxy else ""
     job = Job(server.endpoint_url, bucket, names, sizes, *expected, in_flight, scheme, options, missing)
     return Side(name, peer, job, samples=samples, of_samples=of_samples)
 

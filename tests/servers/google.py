@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
+
+from tests.servers.threaded import in_thread
 
 DATA = b"hello"
 EMAIL = "reader@my-project.iam.gserviceaccount.com"
@@ -138,11 +139,5 @@ def google_servers() -> Iterator[Google]:
     server.daemon_threads = True
     google = Google(f"http://127.0.0.1:{server.server_port}")
     handler.google = google  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with in_thread(server):
         yield google
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

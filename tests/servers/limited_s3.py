@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import urllib3
 
 from tests.servers.s3 import S3Server
+from tests.servers.threaded import in_thread
 
 Refuses = Callable[[str, str, dict[str, str]], tuple[int, str] | None]
 
@@ -66,13 +66,6 @@ def limited(server: S3Server, refuses: Refuses) -> Iterator[LimitedS3]:
 
     proxy = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     proxy.daemon_threads = True
-    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with in_thread(proxy), pool:
         url = f"http://127.0.0.1:{proxy.server_port}"
         yield LimitedS3(f"limited-{server.name}", url, server.key, server.secret, server)
-    finally:
-        proxy.shutdown()
-        proxy.server_close()
-        thread.join()
-        pool.clear()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import socketserver
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from tests.servers.threaded import in_thread
 
 _HEAD_BYTES = 1 << 16
 _TLS = b"\x16"  # first byte of a TLS client
@@ -51,15 +52,10 @@ def raw(respond: Callable[[str], bytes], tls: ssl.SSLContext | None = None) -> I
         allow_reuse_address = daemon_threads = True
         request_queue_size = 64
 
-    with Server(("127.0.0.1", 0), Handler) as server:
-        running.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            yield running
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Server(("127.0.0.1", 0), Handler)
+    running.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
+    with in_thread(server):
+        yield running
 
 
 def answer(status: str, body: bytes = b"", *headers: str) -> bytes:

@@ -19,6 +19,8 @@ from xml.sax.saxutils import escape
 
 import trustme
 
+from tests.servers.threaded import in_thread
+
 DATE = "Tue, 24 Nov 2020 04:49:20 GMT"
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 _PATH_STYLE = re.compile(r"s3[.-]|127\.0\.0\.1")  # the host of the service rather than of a bucket
@@ -255,11 +257,5 @@ def recording_s3(folder: Path) -> Iterator[RecordingS3]:
 
     server = Server(("127.0.0.1", 0), Handler)
     running.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with in_thread(server):
         yield running
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.servers.threaded import in_thread
+
 Respond = Callable[["Request"], "Response"]
 
 
@@ -86,11 +88,5 @@ def scripted(respond: Respond, port: int = 0) -> Iterator[Scripted]:
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with in_thread(server):
         yield Scripted(f"http://127.0.0.1:{server.server_port}", requests)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import trustme
 
+from tests.servers.threaded import in_thread
+
 HOST = (
     "store-of-company"  # which only the proxy of ``company_proxy`` knows; moto takes a part before a dot for a bucket
 )
@@ -86,14 +88,8 @@ def tls_front(endpoint_url: str, folder: Path, *, needs_client: bool = False) ->
 
     server = Server(("127.0.0.1", 0), Handler)
     running = TlsFront(server.server_address[1], str(ca_file), (str(folder / names[0]), str(folder / names[1])))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with in_thread(server):
         yield running
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _copy(source: socket.socket, target: socket.socket, agents: list[str] | None) -> None:

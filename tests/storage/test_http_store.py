@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.s3 import S3Server
+from tests.servers.threaded import in_thread
 from tests.support.read_once import read_once
 from torchdata_remote import AsyncPrefetch, Backend, ListRemote, RemoteUrl, RetryPolicy, stream_shards
 from torchdata_remote.core.options import FetchOptions, StorageOptions
@@ -144,14 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def serve(site: Site) -> Iterator[Site]:
-    thread = threading.Thread(target=site.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with in_thread(site):
         yield site
-    finally:
-        site.shutdown()
-        site.server_close()
-        thread.join(10)
 
 
 @pytest.fixture

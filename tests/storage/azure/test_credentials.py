@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.servers.threaded import in_thread
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import AccessDeniedError, StorageError, TransientStorageError
 from torchdata_remote.storage import open_store
@@ -73,12 +74,9 @@ class _Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def cloud() -> Iterator[Cloud]:
-    with Cloud() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    server = Cloud()
+    with in_thread(server):
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture(autouse=True)
