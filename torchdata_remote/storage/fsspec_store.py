@@ -24,7 +24,7 @@ from .protocol import Answer, Entry, Page, single_chunk
 from .s3.credential_source import source_of_options
 from .s3.session import options_for_s3fs
 from .serial_filesystem import Filesystem, list_files, list_infos, repeat_if_changed, with_timeout
-from .whole_files import BufferedWriter, is_partial, renames, write_whole
+from .whole_files import BufferedWriter, is_partial, make_folders, renames, write_whole
 
 # An installed package has an entry point for this
 fsspec.register_implementation(
@@ -193,7 +193,7 @@ class FsspecStore:
             if not overwrite and filesystem.exists(full):
                 raise from_status(412, "", self._url(path), writing=True)
             if self._scheme not in _WITHOUT_FOLDERS and "/" in full.strip("/"):
-                filesystem.makedirs(full.rpartition("/")[0], exist_ok=True)
+                make_folders(filesystem, full.rpartition("/")[0])
             if self._renames:
                 write_whole(filesystem, full, data, overwrite=overwrite)
             else:

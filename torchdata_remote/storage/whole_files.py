@@ -76,3 +76,15 @@ class BufferedWriter:
 
     def abort(self) -> None:
         self._buffer = io.BytesIO()
+
+
+def make_folders(filesystem: Any, folder: str) -> None:
+    """Make a folder and those above it. One that another writer makes meanwhile is no error."""
+    try:
+        filesystem.makedirs(folder, exist_ok=True)
+    except Exception as error:
+        if "exist" not in str(error).lower():
+            raise
+        filesystem.invalidate_cache()  # fsspec's ftp looks folders up in its listings, which may be old
+        if not filesystem.isdir(folder):
+            filesystem.makedirs(folder, exist_ok=True)
