@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
 
 import asyncssh
 from cheroot import wsgi
@@ -21,7 +20,8 @@ _USER, _PASSWORD = "tests", "test-password"
 
 
 class _Login(asyncssh.SSHServer):
-    connections: ClassVar[list[asyncssh.SSHServerConnection]] = []
+    def __init__(self, connections: list[asyncssh.SSHServerConnection]) -> None:
+        self.connections = connections
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self.connections.append(conn)
@@ -42,10 +42,11 @@ def sftp_places(folder: Path) -> Iterator[FolderPlace]:
     logging.getLogger("asyncssh").setLevel(logging.ERROR)
     logging.getLogger("paramiko").setLevel(logging.ERROR)
     loop = asyncio.new_event_loop()
+    connections: list[asyncssh.SSHServerConnection] = []  # of this server: each has a loop of its own
 
     async def start() -> asyncssh.SSHAcceptor:
         return await asyncssh.create_server(
-            _Login,
+            lambda: _Login(connections),
             "127.0.0.1",
             0,
             server_host_keys=[asyncssh.generate_private_key("ssh-ed25519")],
@@ -63,7 +64,7 @@ def sftp_places(folder: Path) -> Iterator[FolderPlace]:
 
         async def close() -> None:
             server.close()
-            for connection in _Login.connections:
+            for connection in connections:
                 connection.abort()
                 await connection.wait_closed()
             await server.wait_closed()
