@@ -11,7 +11,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tests.servers.file_servers import sftp_places
+from tests.servers.file_servers import ftp_places, sftp_places
 from tests.servers.scripted import Response, scripted
 from tests.support.read_once import read_once
 from torchdata_remote.core.options import StorageOptions
@@ -190,3 +190,24 @@ def test_a_missing_private_key_is_not_a_missing_object(tmp_path: Path) -> None:
         store, path = opened(place.start + "a", look_for_keys=False, allow_agent=False)
         with pytest.raises(AccessDeniedError, match="No authentication methods"):
             store.stat(path)
+
+
+def test_a_folder_that_another_writer_has_made_is_written_to(tmp_path: Path) -> None:
+    """fsspec's ftp looks folders up in a listing of before, and then makes one that exists."""
+    with ftp_places(tmp_path) as place:
+        store, path = opened(f"{place.new_place()}/a")
+        write(store, path, b"first")
+        store.list_page(path.rpartition("/")[0] + "/", recursive=True, token=None)
+        [folder] = tmp_path.iterdir()
+        (folder / "made").mkdir()
+        write(store, f"{path.rpartition('/')[0]}/made/below/b", b"second")
+        assert (folder / "made" / "below" / "b").read_bytes() == b"second"
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    """A file has its name."""
+    with ftp_places(tmp_path) as place:
+        store, path = opened(f"{place.new_place()}/a")
+        write(store, path, b"file")
+        with pytest.raises(StorageError):
+            write(store, f"{path}/b", b"below a file")

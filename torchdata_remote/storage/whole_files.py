@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ftplib  # its class of errors
 import io
 import uuid
 from collections.abc import Callable
@@ -79,12 +80,9 @@ class BufferedWriter:
 
 
 def make_folders(filesystem: Any, folder: str) -> None:
-    """Make a folder and those above it. One that another writer makes meanwhile is no error."""
+    """Make a folder and those above it. One that another writer has made is no error."""
     try:
         filesystem.makedirs(folder, exist_ok=True)
-    except Exception as error:
-        if "exist" not in str(error).lower():
-            raise
-        filesystem.invalidate_cache()  # fsspec's ftp looks folders up in its listings, which may be old
-        if not filesystem.isdir(folder):
-            filesystem.makedirs(folder, exist_ok=True)
+    except (FileExistsError, ftplib.error_perm):
+        filesystem.invalidate_cache()  # fsspec's ftp looks folders up in listings of before
+        filesystem.makedirs(folder, exist_ok=True)
