@@ -18,6 +18,7 @@ from .error_tables import from_os, unknown_scheme, unreadable_file, unusable_opt
 from .errors import from_status, translate_errors
 from .fsspec_info import entry_of
 from .http.content_encoding import with_encoding_check
+from .http.other_hosts import with_redirect_guard
 from .multipart import SLOW_BYTES_PER_S
 from .network_errors import mark_host_known
 from .protocol import Answer, Entry, Page, single_chunk
@@ -62,7 +63,8 @@ class FsspecStore:
             }
         if "region" in keywords:
             keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | keywords.get("client_kwargs", {})
-        keywords = with_timeout(scheme, with_encoding_check(scheme, keywords), read_timeout_s)
+        keywords = with_encoding_check(scheme, with_redirect_guard(scheme, keywords))
+        keywords = with_timeout(scheme, keywords, read_timeout_s)
         self._scheme, self._bucket = scheme, bucket
         self._credentials = source_of_options(options) if scheme in S3 else ""
 

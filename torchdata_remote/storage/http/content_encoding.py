@@ -12,7 +12,6 @@ from urllib.parse import unquote, urlsplit
 
 from ...core.urls import HTTP, S3, redact
 from ...errors import ContentEncodingError
-from .other_hosts import hook_of_redirects
 
 IDENTITY = {"Accept-Encoding": "identity"}
 _NO_CODING = {"", "identity", "aws-chunked"}  # some uploads to S3 leave the last one behind; it has no meaning
@@ -56,7 +55,7 @@ def require_unencoded(content_encoding: str | None, path: str, url: str) -> None
 
 
 def with_encoding_check(scheme: str, keywords: dict[str, Any]) -> dict[str, Any]:
-    """Add options by which an fsspec filesystem of s3 or http refuses encoded bodies, and http's keeps secrets.
+    """Add options by which an fsspec filesystem of s3 or http refuses encoded bodies.
 
     Args:
         scheme: protocol as in the URL.
@@ -78,8 +77,6 @@ def with_encoding_check(scheme: str, keywords: dict[str, Any]) -> dict[str, Any]
         trace = aiohttp.TraceConfig()
         trace.on_request_end.append(_after_request)
         client = dict(keywords.get("client_kwargs") or {})
-        given = [*(keywords.get("headers") or ()), *(client.get("headers") or ())]
-        trace.on_request_redirect.append(hook_of_redirects(given, client))
         client["trace_configs"] = [*(client.get("trace_configs") or ()), trace]
         client.setdefault("auto_decompress", False)
         headers = {**IDENTITY, **(keywords.get("headers") or {})}

@@ -8,13 +8,33 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from ...core.urls import redact
+from ...core.urls import HTTP, redact
 from ...errors import StorageError
 
 _OF_SESSION = ("auth", "cookies", "cookie_jar")  # which aiohttp sends to every host
 
 
-def hook_of_redirects(headers: Iterable[str], client: Mapping[str, Any]) -> Callable[..., Coroutine[Any, Any, None]]:
+def with_redirect_guard(scheme: str, keywords: dict[str, Any]) -> dict[str, Any]:
+    """Add options by which an fsspec filesystem of http sends the user's headers to no other host.
+
+    Args:
+        scheme: protocol as in the URL.
+        keywords: of the filesystem; not changed.
+    """
+    if scheme not in HTTP:
+        return keywords
+    import aiohttp
+
+    client = dict(keywords.get("client_kwargs") or {})
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(
+        _before_redirect([*(keywords.get("headers") or ()), *(client.get("headers") or ())], client)
+    )
+    client["trace_configs"] = [*(client.get("trace_configs") or ()), trace]
+    return {**keywords, "client_kwargs": client}
+
+
+def _before_redirect(headers: Iterable[str], client: Mapping[str, Any]) -> Callable[..., Coroutine[Any, Any, None]]:
     """Return a hook of aiohttp, which it calls before it follows a redirect.
 
     Args:
