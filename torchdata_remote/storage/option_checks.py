@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from ..core.arguments import check
 from ..errors import UrlError
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SERVER = re.compile(r"https?://[^/\\?#@\s]+/?", re.IGNORECASE)
 
 
@@ -27,8 +28,13 @@ def is_server_url(value: object) -> bool:
         return False
 
 
-def option_flag(name: str, value: Any) -> bool:
+def option_flag(name: str, value: Any, where: str = "") -> bool:
     """Return a storage option that is a bool.
+
+    Args:
+        name: of the option.
+        value: of the option.
+        where: the URL, for the error, without credentials.
 
     Raises:
         UrlError: for anything else.
@@ -36,4 +42,22 @@ def option_flag(name: str, value: Any) -> bool:
     try:
         return check.flag(f"storage_options[{name!r}]", value)
     except TypeError as error:
-        raise UrlError(str(error)) from None
+        raise UrlError(f"{where}: {error}" if where else str(error), url=where or None) from None
+
+
+def require_plain_text(where: str, shown: str, value: Any) -> None:
+    """Refuse a line break or another control character in a text, which no header of a request can hold.
+
+    A key may have the line break of the file that it was read from. Libraries show such a value in their errors, or
+    abort. Other kinds of values are accepted.
+
+    Raises:
+        UrlError: names the option. Its value is not shown.
+    """
+    found = _CONTROL.search(value) if isinstance(value, str) else None
+    if found is not None:
+        place = "at its end" if not value[found.start() :].strip() else f"at position {found.start()}"
+        raise UrlError(
+            f"{where}: {shown} has a line break or another control character {place}. Remove it: value.strip().",
+            url=where,
+        )

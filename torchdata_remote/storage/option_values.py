@@ -13,7 +13,7 @@ from typing import Any
 from ..core.arguments import check
 from ..core.options import FALLBACK_NAMES, StorageOptions
 from ..errors import UrlError
-from .plain_text import require_plain_text
+from .option_checks import option_flag, require_plain_text
 from .s3.endpoint import require_usable_config
 from .s3.network import require_usable_network
 from .s3.request_options import require_usable_arguments
@@ -60,7 +60,7 @@ def require_usable_values(where: str, options: StorageOptions) -> None:
             raise UrlError(f"{where}: {shown} must be a str, got {check.a_kind(value)}.{advice}", url=where)
         require_plain_text(where, shown, value)
         if name in _FLAGS and not of_client:
-            _require_flag(where, shown, value)
+            option_flag(name, value, where)
         if name == "endpoint_url":
             _require_no_user_info(where, shown, value)
             _require_address(where, shown, value)
@@ -102,13 +102,6 @@ def _require_names(where: str, shown: str, names: Mapping[Any, Any]) -> None:
             raise UrlError(f"{where}: {shown} must have names that are str, got {check.a_kind(name)}.", url=where)
         if isinstance(value, Mapping):
             _require_names(where, f"{shown}[{name!r}]", value)
-
-
-def _require_flag(where: str, shown: str, value: Any) -> bool:
-    try:
-        return check.flag(shown, value)
-    except TypeError as error:
-        raise UrlError(f"{where}: {error}", url=where) from None
 
 
 def _require_no_user_info(where: str, shown: str, endpoint_url: str) -> None:

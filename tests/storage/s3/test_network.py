@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -33,23 +34,24 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def fronts(folder: Path) -> Iterator[dict[str, TlsFront]]:
-    """Those that were started, by the server behind them."""
+def front_of(folder: Path) -> Iterator[Callable[[S3Server], TlsFront]]:
+    """Start TLS in front of a server, once for all tests of this module."""
     with ExitStack() as stack:
-        started: dict[str, TlsFront] = {}
-        started["stack"] = stack  # type: ignore[assignment]  # ended with the module
-        yield started
+
+        @functools.cache
+        def start(server: S3Server) -> TlsFront:
+            (folder / server.name).mkdir()
+            return stack.enter_context(tls_front(server.endpoint_url, folder / server.name))
+
+        yield start
 
 
 @pytest.fixture
-def front(s3: S3Server, fronts: dict[str, TlsFront], folder: Path) -> TlsFront:
+def front(s3: S3Server, front_of: Callable[[S3Server], TlsFront]) -> TlsFront:
     """TLS in front of each S3 server in turn."""
-    if s3.name not in fronts:
-        (folder / s3.name).mkdir()
-        stack: Any = fronts["stack"]
-        fronts[s3.name] = stack.enter_context(tls_front(s3.endpoint_url, folder / s3.name))
-    fronts[s3.name].agents.clear()
-    return fronts[s3.name]
+    found = front_of(s3)
+    found.agents.clear()
+    return found
 
 
 @pytest.fixture(scope="module")

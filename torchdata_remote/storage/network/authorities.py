@@ -32,9 +32,9 @@ def require_authorities(network: NetworkSettings, url: str) -> bool | str | None
         UrlError: names the file, and the option or the variable.
     """
     verify, source = authorities_of(network)
-    if isinstance(verify, str) and url.lower().startswith("https:"):
-        read_certificates(verify, source, url)
     if url.lower().startswith("https:"):
+        if isinstance(verify, str):
+            read_certificates(verify, source, url)
         require_client_certificate(network.client_cert, f"{_CONFIG}['client_cert']", url)
     of_proxies = f"{_CONFIG}['proxies_config']"
     if network.proxy_authorities is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from functools import partial
 from typing import Any
 
 from ...core.threads.forks import hold_forks
@@ -88,7 +89,7 @@ def make_client(settings: S3Settings, session: Any, url: str, bucket: str = "") 
             url=url,
         )
     if follows_redirects(client):
-        client.meta.events.register_first("needs-retry.s3.HeadBucket", _require_region)
+        client.meta.events.register_first("needs-retry.s3.HeadBucket", partial(_require_region, url))
     else:
         client.meta.events.register_first("needs-retry.s3", _refuse_redirect)
     return client
@@ -120,15 +121,12 @@ def _refuse_redirect(response: tuple[Any, Any] | None, **about: Any) -> None:
         )
 
 
-def _require_region(response: tuple[Any, Any] | None, **about: Any) -> None:
+def _require_region(url: str, response: tuple[Any, Any] | None, **about: Any) -> None:
     """Refuse a redirect that does not name the bucket's region: botocore would ask for it by the same request."""
     if response is not None and response[0].status_code in _REDIRECTS:
         headers = {name.lower() for name in response[0].headers}
         if "x-amz-bucket-region" not in headers:
-            bucket = (
-                f"s3://{about.get('request_dict', {}).get('context', {}).get('input_params', {}).get('Bucket', '')}"
-            )
-            raise from_status(response[0].status_code, "", bucket)
+            raise from_status(response[0].status_code, "", url)
 
 
 def follows_redirects(client: Any) -> bool:

@@ -11,7 +11,7 @@ from ...core.arguments import check
 from ...core.options import StorageOptions
 from ...errors import UrlError
 from ..network import ENVIRONMENT, NetworkSettings, require_usable_proxies
-from ..plain_text import require_plain_text
+from ..option_checks import require_plain_text
 
 _VERIFY = "storage_options['client_kwargs']['verify']"
 _CONFIG = "storage_options['config_kwargs']"

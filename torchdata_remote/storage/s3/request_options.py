@@ -16,7 +16,7 @@ from typing import Any
 from ...core.arguments import check
 from ...core.options import StorageOptions
 from ...errors import UrlError
-from ..plain_text import require_plain_text
+from ..option_checks import require_plain_text
 
 _OPTION = "s3_additional_kwargs"
 _SHOWN = f"storage_options[{_OPTION!r}]"
