@@ -11,13 +11,13 @@ from starlette.responses import Response, StreamingResponse
 from ...errors import ObjectChangedError
 from ...storage import Entry
 from ...storage.dataset_service.protocol import digest_field
+from .blocking import run_blocking
 from .context import ServiceContext
 from .dataset_root import CHUNK_BYTES
 from .file_metadata import etag_of, last_modified
 from .names import disposition
 from .preconditions import byte_range, is_not_modified, range_applies, wants_digest
 from .problems import Problem
-from .request_body import run_blocking
 
 _OCTETS = "application/octet-stream"
 
@@ -28,7 +28,13 @@ async def send_file(request: Request, context: ServiceContext, name: str, path: 
     def answer() -> Response:
         return _answer(request, context, context.root.stat(context.root.folder(name), path), path)
 
+    def is_hashed() -> bool:
+        return context.digests.cached(context.root.stat(context.root.folder(name), path)) is not None
+
     with replaced_is_503():
+        if wants_digest(request.headers.get("want-repr-digest")) and not await run_blocking(is_hashed):
+            async with context.in_turn.held_in_loop(("digest", name, path)):  # the first request stores it for others
+                return await run_blocking(answer, context.lanes.hashing)
         return await run_blocking(answer)
 
 

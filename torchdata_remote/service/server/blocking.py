@@ -1,0 +1,45 @@
+"""Run blocking calls in threads, of which each kind of work has a number of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+
+T = TypeVar("T")
+_NUM_THREADS = 128  # for quick calls, which wait for a disk or a store
+
+
+class Lanes:
+    """Limits of the threads of slow work, so that quick calls, such as reading, always find one.
+
+    Attributes:
+        writing: that files become durable.
+        joining: copying the bytes of a whole file, such as the parts of an upload.
+        unpacking: archives, each with threads of its own.
+        hashing: files whose digest is not stored.
+        summarizing: looking into datasets, drawing pictures.
+        removing: datasets with all their files.
+        maintaining: what a killed service left.
+    """
+
+    def __init__(self) -> None:
+        self.writing = anyio.CapacityLimiter(64)
+        self.joining = anyio.CapacityLimiter(8)
+        self.unpacking = anyio.CapacityLimiter(4)
+        self.hashing = anyio.CapacityLimiter(8)
+        self.summarizing = anyio.CapacityLimiter(4)
+        self.removing = anyio.CapacityLimiter(4)
+        self.maintaining = anyio.CapacityLimiter(1)
+
+
+def set_number_of_threads() -> None:
+    """Set the number of threads for quick calls, in a running event loop."""
+    anyio.to_thread.current_default_thread_limiter().total_tokens = _NUM_THREADS
+
+
+async def run_blocking(call: Callable[[], T], lane: anyio.CapacityLimiter | None = None) -> T:
+    """Run a blocking call in a thread of the event loop, in the lane of slow work that it belongs to."""
+    return await anyio.to_thread.run_sync(call, limiter=lane)
