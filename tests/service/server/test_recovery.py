@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,9 @@ from torchdata_remote.service.server import archives, recovery
 from torchdata_remote.service.server.archives import write_file
 from torchdata_remote.service.server.context import ServiceContext
 from torchdata_remote.service.server.dataset_root import DatasetRoot
+from torchdata_remote.service.server.digests import publish_held
 from torchdata_remote.service.server.maintenance import Maintenance
+from torchdata_remote.storage import Entry
 
 WORK = ".torchdata_remote"
 NO_RESERVE = ("--min-free-bytes", "0")
@@ -135,7 +138,7 @@ def test_what_clients_change_after_the_restart_is_newer_than_the_archive(
             expected.pop(path, None)
     num_written = 0
 
-    def publish_or_stop(*arguments: object) -> object:
+    def publish_or_stop(*arguments: Any) -> Entry:
         nonlocal num_written
         num_written += 1
         if num_written > num_before_kill:
@@ -143,11 +146,10 @@ def test_what_clients_change_after_the_restart_is_newer_than_the_archive(
             context.stopping.check()
         return publish_held(*arguments)
 
-    publish_held = recovery.publish_held
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(archives, "_SMALL_BYTES", small_bytes)
         with pytest.MonkeyPatch.context() as stop:
-            stop.setattr(recovery, "publish_held", publish_or_stop)
+            stop.setattr("torchdata_remote.service.server.recovery.publish_held", publish_or_stop)
             maintenance.step()
         restarted(root)[1].step()
     found = contents(root / "d")
