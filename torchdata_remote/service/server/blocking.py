@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TypeVar
 
 import anyio
@@ -10,6 +11,18 @@ import anyio.to_thread
 
 T = TypeVar("T")
 _NUM_THREADS = 128  # for quick calls, which wait for a disk or a store
+
+
+class Lane:
+    """A kind of work, and the most threads that do it."""
+
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+
+    @cached_property
+    def limiter(self) -> anyio.CapacityLimiter:
+        """Its limiter, which older versions of anyio create in a running event loop only."""
+        return anyio.CapacityLimiter(self._num_threads)
 
 
 class Lanes:
@@ -26,13 +39,13 @@ class Lanes:
     """
 
     def __init__(self) -> None:
-        self.writing = anyio.CapacityLimiter(64)
-        self.joining = anyio.CapacityLimiter(8)
-        self.unpacking = anyio.CapacityLimiter(4)
-        self.hashing = anyio.CapacityLimiter(8)
-        self.summarizing = anyio.CapacityLimiter(4)
-        self.removing = anyio.CapacityLimiter(4)
-        self.maintaining = anyio.CapacityLimiter(1)
+        self.writing = Lane(64)
+        self.joining = Lane(8)
+        self.unpacking = Lane(4)
+        self.hashing = Lane(8)
+        self.summarizing = Lane(4)
+        self.removing = Lane(4)
+        self.maintaining = Lane(1)
 
 
 def set_number_of_threads() -> None:
@@ -40,6 +53,6 @@ def set_number_of_threads() -> None:
     anyio.to_thread.current_default_thread_limiter().total_tokens = _NUM_THREADS
 
 
-async def run_blocking(call: Callable[[], T], lane: anyio.CapacityLimiter | None = None) -> T:
+async def run_blocking(call: Callable[[], T], lane: Lane | None = None) -> T:
     """Run a blocking call in a thread of the event loop, in the lane of slow work that it belongs to."""
-    return await anyio.to_thread.run_sync(call, limiter=lane)
+    return await anyio.to_thread.run_sync(call, limiter=None if lane is None else lane.limiter)

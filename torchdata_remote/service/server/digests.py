@@ -10,10 +10,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
-from anyio import CancelScope, CapacityLimiter
+from anyio import CancelScope
 
 from ...storage import Entry, ObjectWriter
-from .blocking import run_blocking
+from .blocking import Lane, run_blocking
 from .dataset_root import DatasetRoot
 from .file_metadata import etag_of
 from .lifetimes import LiveFolder
@@ -117,7 +117,7 @@ async def publish_in_turn(
     folder: LiveFolder,
     path: str,
     sha256: str,
-    lane: CapacityLimiter,
+    lane: Lane,
     conditions: Mapping[str, str] | None = None,
 ) -> Entry:
     """Do what :func:`publish` does from the event loop: no thread waits for the file's lock.
