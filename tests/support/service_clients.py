@@ -11,7 +11,7 @@ import json
 import os
 import tarfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email.message import Message
 from pathlib import Path
@@ -56,6 +56,18 @@ def new_dataset(address: str) -> str:
     status, _, _ = ask(address, "POST", "/datasets", json.dumps({"name": name}), {"Content-Type": "application/json"})
     assert status == 201
     return name
+
+
+def poll(address: str, is_true: Callable[[], bool]) -> None:
+    """Send requests to a service, each answered at once, until something is true; the test has a time limit."""
+    while not is_true():
+        assert ask(address, "GET", "/healthz")[0] == 200
+
+
+def poll_in_process(client: TestClient, is_true: Callable[[], bool]) -> None:
+    """As ``poll``, of a service in this process."""
+    while not is_true():
+        assert client.get("/healthz").status_code == 200
 
 
 def context_of(client: TestClient) -> ServiceContext:

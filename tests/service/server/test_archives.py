@@ -23,7 +23,17 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 
 from starlette.testclient import TestClient
 
-from tests.support.service_clients import all_files, ask, below, client_of, digest_field, in_tar, new_dataset, tar_bytes
+from tests.support.service_clients import (
+    all_files,
+    ask,
+    below,
+    client_of,
+    digest_field,
+    in_tar,
+    new_dataset,
+    poll_in_process,
+    tar_bytes,
+)
 from tests.support.shard_places import compressed_by_zstd
 from torchdata_remote.formats.tar import TarOptions, TarParser
 from torchdata_remote.service.server.limits import ServiceLimits
@@ -266,7 +276,7 @@ def test_a_downloaded_tar_can_be_uploaded(client: TestClient, dataset: str) -> N
 KILLER = """
 import os, signal, sys
 from torchdata_remote import cli
-from torchdata_remote.service.server import archives, dataset_routes
+from torchdata_remote.service.server import dataset_routes
 def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 when = sys.argv.pop(1)
@@ -275,11 +285,11 @@ if when == "before":
 elif when == "between":
     dataset_routes.unpack = kill
 else:
-    begin, count = archives.write_file, [0]
+    begin, count = dataset_routes.write_file, [0]
     def write(*arguments):
         count[0] += 1
         kill() if count[0] > 5 else begin(*arguments)
-    archives.write_file = write
+    dataset_routes.write_file = write
 sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -298,8 +308,8 @@ def test_a_service_killed_during_unpacking_finishes_or_drops_the_archive(tmp_pat
         assert process.wait(60) == -signal.SIGKILL
     with client_of(tmp_path) as client:
         expected = {} if when == "before" else files
+        poll_in_process(client, lambda: below(tmp_path) == {f"{name}/{path}" for path in expected})
         assert in_tar(client.get(f"/datasets/{name}").content) == expected
-        assert below(tmp_path) == {f"{name}/{path}" for path in expected}
 
 
 def test_concurrent_archives_do_not_mix_files(served: str, served_root: Path) -> None:

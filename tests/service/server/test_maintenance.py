@@ -10,9 +10,9 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 
 from tests.support.service_clients import LIMITS, below
 from torchdata_remote.errors import ServiceError
-from torchdata_remote.service.server import maintenance
 from torchdata_remote.service.server.context import ServiceContext
 from torchdata_remote.service.server.dataset_root import DatasetRoot
+from torchdata_remote.service.server.maintenance import Maintenance, exclusive_lock
 
 PARTIAL = ".torchdata_remote-partial"
 
@@ -28,9 +28,9 @@ def test_leftovers_are_removed_and_files_are_kept(tmp_path: Path) -> None:
     for name in [*left, "d/a", "d/deep/b", "d/.hidden", "beside.txt"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"1")
-    maintenance.recover(context_at(tmp_path))
+    Maintenance(context_at(tmp_path)).step()
     assert below(tmp_path) == {"d/a", "d/deep/b", "d/.hidden", "beside.txt"}
-    maintenance.recover(context_at(tmp_path))
+    Maintenance(context_at(tmp_path)).step()
 
 
 def test_an_archive_for_a_removed_dataset_is_dropped(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_an_archive_for_a_removed_dataset_is_dropped(tmp_path: Path) -> None:
     for name in ("gone", "../up", "\udcff"):
         (aside / "committed").write_bytes(name.encode("utf-8", "surrogateescape"))
         (aside / "archive").write_bytes(b"\0" * 1024)
-        maintenance.recover(context_at(tmp_path))
+        Maintenance(context_at(tmp_path)).step()
         assert below(tmp_path) == set()
         aside.mkdir()
 
@@ -49,7 +49,7 @@ def test_an_archive_for_a_removed_dataset_is_dropped(tmp_path: Path) -> None:
 def test_a_second_service_on_a_root_is_refused(tmp_path: Path) -> None:
     """Until the first one has ended."""
     refused = pytest.raises(ServiceError, match="served by another process")
-    with maintenance.exclusive_lock(context_at(tmp_path)), refused, maintenance.exclusive_lock(context_at(tmp_path)):
+    with exclusive_lock(context_at(tmp_path)), refused, exclusive_lock(context_at(tmp_path)):
         pass
-    with maintenance.exclusive_lock(context_at(tmp_path)):
+    with exclusive_lock(context_at(tmp_path)):
         pass

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
 
 from tests.servers.service import Service, running_service
-from tests.support.service_clients import all_files, ask, below, client_of, new_dataset
+from tests.support.service_clients import all_files, ask, below, client_of, new_dataset, poll_in_process
 from torchdata_remote.errors import ServiceError, UrlError
 from torchdata_remote.service.server.limits import ServiceLimits
 from torchdata_remote.service.server.run import read_token, serve
@@ -177,7 +177,7 @@ def test_leftovers_of_a_killed_service_are_removed(tmp_path: Path) -> None:
         connection.close()
     assert len(below(tmp_path)) == 4
     with client_of(tmp_path) as client:
-        assert below(tmp_path) == {f"{name}/whole"}
+        poll_in_process(client, lambda: below(tmp_path) == {f"{name}/whole"})
         assert all_files(client, name) == ["whole"]
 
 

@@ -29,7 +29,6 @@ from tests.support.service_clients import (
     new_dataset,
 )
 from tests.support.shard_places import Place
-from torchdata_remote.service.server import maintenance
 from torchdata_remote.service.server.limits import ServiceLimits
 
 ID = "an-upload_1"
@@ -304,10 +303,10 @@ def test_an_abandoned_upload_expires(tmp_path: Path, monkeypatch: pytest.MonkeyP
         client.post("/datasets", json={"name": "d"})
         put(client, "d", 0, 50, 100)
         context = context_of(client)
-        maintenance.clean_up(context)
+        context.uploads.remove_abandoned()
         assert progress(client, "d")["received"] == [[0, 50]]
         now_s = time.time() + LIMITS.upload_lifetime_s
-        monkeypatch.setattr("torchdata_remote.service.server.maintenance.time.time", lambda: now_s + 60)
-        maintenance.clean_up(context)
+        monkeypatch.setattr("torchdata_remote.service.server.uploads.time.time", lambda: now_s + 60)
+        context.uploads.remove_abandoned()
         assert progress(client, "d") == 404
         assert below(tmp_path) == set()

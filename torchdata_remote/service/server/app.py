@@ -6,10 +6,9 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
-import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -19,30 +18,33 @@ from starlette.types import ASGIApp
 
 from ...errors import RemoteDataError
 from ...inspection import draw_sheet, summarize
-from . import dataset_routes, file_routes, maintenance
+from . import dataset_routes, file_routes
+from .blocking import run_blocking, set_number_of_threads
 from .context import ServiceContext
 from .dataset_root import DatasetRoot
 from .downloads import Downloads
 from .file_metadata import location
 from .limits import ServiceLimits
+from .maintenance import Maintenance, exclusive_lock
 from .middleware import AccessMiddleware, Metrics
 from .openapi import describe
 from .problems import Problem, error_response
-from .request_body import run_blocking
+from .stopping import ServiceStoppedError, Stopping
 
-_NUM_THREADS = 128  # for calls that wait for a disk or a store
 _PAGE = {
     "": ("index.html", "text/html"),
     "app.js": ("app.js", "text/javascript"),
     "style.css": ("style.css", "text/css"),
 }
 _READING = ("GET", "HEAD")
+STOPPING = "stopping"  # in the state of the lifespan: set it when the process is told to end
 _SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
 
+T = TypeVar("T")
 _log = logging.getLogger("torchdata_remote")
 
 
@@ -76,14 +78,17 @@ def make_app(
     metrics = Metrics(context.root)
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        anyio.to_thread.current_default_thread_limiter().total_tokens = _NUM_THREADS
-        with maintenance.exclusive_lock(context):
-            await run_blocking(lambda: maintenance.recover(context))
+    async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Stopping]]:
+        set_number_of_threads()
+        with exclusive_lock(context):
+            maintenance = await run_blocking(lambda: Maintenance(context))
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_clean_up_regularly, context)
-                yield
-                tasks.cancel_scope.cancel()
+                tasks.start_soon(maintenance.run)
+                try:
+                    yield {STOPPING: context.stopping}
+                finally:
+                    context.stopping.set()
+                    tasks.cancel_scope.cancel()
 
     async def metrics_response(request: Request) -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
@@ -109,7 +114,7 @@ def make_app(
             _route(file, GET=file_routes.get_file, PUT=file_routes.put_file, DELETE=file_routes.delete_file),
         ],
         exception_handlers={HTTPException: _http_problem, ClientDisconnect: _client_disconnected}
-        | dict.fromkeys((Problem, RemoteDataError, OSError), _problem),
+        | dict.fromkeys((Problem, RemoteDataError, OSError, ServiceStoppedError), _problem),
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
@@ -130,15 +135,6 @@ def _route(path: str, **answers: Callable[[Request], Awaitable[Response]]) -> Ro
 
     answer.__name__ = path.replace(":path", "")  # the label of its metrics
     return Route(path, answer, methods=list(answers))
-
-
-async def _clean_up_regularly(context: ServiceContext) -> None:
-    while True:
-        await anyio.sleep(maintenance.INTERVAL_S)
-        try:
-            await run_blocking(lambda: maintenance.clean_up(context))
-        except OSError as error:
-            _log.warning("old uploads could not be removed: %s", error)
 
 
 async def _health(request: Request) -> Response:
@@ -164,10 +160,8 @@ async def _summary(request: Request) -> Response:
         file_routes.bool_parameter(request, "inside", True),
     )
     url = await run_blocking(lambda: context.root.dataset_url(name))
-    summary = await run_blocking(
-        lambda: context.summaries.get(
-            name, f"summary {inside}", lambda: summarize(url, context.root.options, look_inside=inside)
-        )
+    summary = await _look_into(
+        context, name, f"summary {inside}", lambda: summarize(url, context.root.options, look_inside=inside)
     )
     return JSONResponse({"name": name, "location": location(name), **summary.as_json()})
 
@@ -175,12 +169,16 @@ async def _summary(request: Request) -> Response:
 async def _sheet(request: Request) -> Response:
     context, name = ServiceContext.of(request), request.path_params["name"]
     url = await run_blocking(lambda: context.root.dataset_url(name))
-    sheet = await run_blocking(
-        lambda: context.summaries.get(name, "sheet", lambda: draw_sheet(url, context.root.options))
-    )
+    sheet = await _look_into(context, name, "sheet", lambda: draw_sheet(url, context.root.options))
     if sheet is None:
         raise HTTPException(404, f"There are no images in {name!r}.")
     return Response(sheet, headers={"Cache-Control": "no-cache", **_SECURITY_HEADERS}, media_type="image/png")
+
+
+async def _look_into(context: ServiceContext, name: str, kind: str, compute: Callable[[], T]) -> T:
+    """Return a summary of a dataset. Other requests for it wait without a thread, and then find it in the cache."""
+    async with context.in_turn.held_in_loop(("summary", name)):
+        return await run_blocking(lambda: context.summaries.get(name, kind, compute), context.lanes.summarizing)
 
 
 async def _client_disconnected(request: Request, error: Exception) -> Response:

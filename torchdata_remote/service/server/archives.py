@@ -14,7 +14,8 @@ from ...formats.tar import END_OF_ARCHIVE, TarOptions, TarParser, pack_header, p
 from ...formats.zip import read_directory, read_pieces
 from ...storage import Entry
 from .dataset_root import STREAM_BYTES, DatasetRoot
-from .digests import Digests, publish
+from .digests import Digests, filled_file, publish
+from .lifetimes import LiveFolder
 from .limits import ServiceLimits
 from .names import require_path
 from .problems import Problem
@@ -24,7 +25,8 @@ COMMITTED = "committed"
 _ZIP = (b"PK\3\4", b"PK\5\6")
 _NUM_WRITERS = 8  # each waits for the disk once per file
 _SMALL_BYTES = 4 << 20
-_Pieces = Iterator[bytes | memoryview]
+Data = bytes | memoryview
+WriteFile = Callable[[str, int, Iterable[Data]], None]
 
 
 class Unpacked(NamedTuple):
@@ -74,7 +76,7 @@ def members(
     name: str,
     limits: ServiceLimits,
     on_skip: Callable[[str], object] = lambda kind: None,
-) -> Iterator[tuple[str, int, _Pieces]]:
+) -> Iterator[tuple[str, int, Iterator[Data]]]:
     """Iterate over path, size and data of the files in a tar, compressed or not, or a zip. Data must be read in order.
 
     Args:
@@ -108,7 +110,7 @@ def members(
 
 def _members(
     root: DatasetRoot, archive: Entry, name: str, limits: ServiceLimits, on_skip: Callable[[str], object]
-) -> Iterator[tuple[str, int, _Pieces]]:
+) -> Iterator[tuple[str, int, Iterator[Data]]]:
     def read(start: int, end: int) -> bytes:
         return b"".join(root.chunks(archive, start, end))
 
@@ -166,25 +168,34 @@ def check(root: DatasetRoot, archive: Entry, folder: str, name: str, limits: Ser
     return Unpacked(num_files, num_bytes, skipped["link"] + skipped["device"])
 
 
-def commit(root: DatasetRoot, digests: Digests, folder: str, dataset: str) -> None:
+def commit(root: DatasetRoot, digests: Digests, folder: LiveFolder, dataset: str) -> None:
     """Note beside an archive that it is being unpacked into a dataset, which the next service finishes after a kill."""
     write_file(root, digests, folder, COMMITTED, [dataset.encode()])
 
 
-def unpack(root: DatasetRoot, digests: Digests, archive: Entry, folder: str, name: str, limits: ServiceLimits) -> None:
+def unpack(root: DatasetRoot, archive: Entry, name: str, limits: ServiceLimits, write: WriteFile) -> None:
     """Write the files of a checked archive. Each becomes visible as a whole. Repeating it changes nothing.
 
+    Args:
+        root: the datasets.
+        archive: as ``stat`` returned it.
+        name: of the archive, for error messages.
+        limits: of files and bytes.
+        write: called with path, size and data of each file; small files by several threads. It need not read the data.
+
     Raises:
-        Problem: 409, if a folder or a file has a path that is needed.
+        Problem: 409, if a folder or a file has a path that is needed; 404, if the dataset was removed.
     """
     running: set[Future[object]] = set()
     with ThreadPoolExecutor(_NUM_WRITERS, "unpack") as pool:
         for path, size, pieces in members(root, archive, name, limits):
             if size > _SMALL_BYTES:
-                write_file(root, digests, folder, path, pieces)
+                write(path, size, pieces)
+                for _ in pieces:
+                    pass
                 continue
             data = b"".join(pieces)
-            running.add(pool.submit(write_file, root, digests, folder, path, [data]))
+            running.add(pool.submit(write, path, size, [data]))
             if len(running) >= 2 * _NUM_WRITERS:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -193,16 +204,7 @@ def unpack(root: DatasetRoot, digests: Digests, archive: Entry, folder: str, nam
             future.result()
 
 
-def write_file(
-    root: DatasetRoot, digests: Digests, folder: str, path: str, pieces: Iterable[bytes | memoryview]
-) -> None:
+def write_file(root: DatasetRoot, digests: Digests, folder: LiveFolder, path: str, pieces: Iterable[Data]) -> None:
     """Write a file, which becomes visible when it is complete."""
-    digest, pending = hashlib.sha256(), root.create_file(folder, path)
-    try:
-        for piece in pieces:
-            digest.update(piece)
-            pending.write(bytes(piece))
-    except BaseException:
-        pending.abort()
-        raise
-    publish(root, digests, pending, folder, path, digest.hexdigest())
+    pending, sha256 = filled_file(root, folder, path, pieces)
+    publish(root, digests, pending, folder, path, sha256)

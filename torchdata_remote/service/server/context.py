@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from .blocking import Lanes
 from .dataset_root import DatasetRoot
 from .digests import Digests
 from .limits import ServiceLimits
+from .named_locks import NamedLocks
+from .stopping import Stopping
 from .summary_cache import SummaryCache
 from .uploads import Uploads
 
@@ -23,6 +26,9 @@ class ServiceContext:
         uploads: incomplete multipart uploads.
         limits: of requests.
         summaries: cached summaries and contact sheets of datasets.
+        lanes: of the threads of slow work.
+        stopping: set when the service stops.
+        in_turn: locks of work on a dataset that many requests share, such as its summary.
     """
 
     root: DatasetRoot
@@ -30,12 +36,16 @@ class ServiceContext:
     uploads: Uploads
     limits: ServiceLimits
     summaries: SummaryCache
+    lanes: Lanes
+    stopping: Stopping
+    in_turn: NamedLocks
 
     @classmethod
     def at(cls, root: DatasetRoot, limits: ServiceLimits) -> ServiceContext:
         """Create the context of a root."""
-        digests = Digests(root)
-        return cls(root, digests, Uploads(root, digests, limits), limits, SummaryCache())
+        digests, lanes = Digests(root), Lanes()
+        uploads = Uploads(root, digests, limits, lanes)
+        return cls(root, digests, uploads, limits, SummaryCache(), lanes, Stopping(), NamedLocks())
 
     @staticmethod
     def of(request: Request) -> ServiceContext:

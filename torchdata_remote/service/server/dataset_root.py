@@ -17,13 +17,16 @@ from ...errors import ObjectExistsError, UrlError
 from ...fetch.range_download import RangeRequest
 from ...fetch.range_reader import read_range
 from ...storage import Entry, FolderStore, LocalStore, ObjectWriter, Page, open_store
-from .names import require_dataset_name, require_path
+from .lifetimes import Lifetimes, LiveFolder, LiveWriter
+from .named_locks import NamedLocks
+from .names import is_dataset_name, require_dataset_name, require_path
 from .problems import Problem
 from .symlinks import refuse_links, remove_if_empty
 
 T = TypeVar("T")
 # beside the datasets, for data that is not yet, or no longer, one of their files
 WORK_FOLDER = ".torchdata_remote/"
+_WORK_OF_DATASETS = ("uploads", "unpacking", "unnamed")  # folders in it, with a folder per dataset
 CHUNK_BYTES = 1 << 20
 STREAM_BYTES = 256 << 10  # of a piece of a response, of which a client that stalls keeps three or four in memory
 _MAX_REQUESTS = 64
@@ -55,6 +58,8 @@ class DatasetRoot:
             except OSError as error:
                 raise UrlError(f"{url} cannot keep datasets: {error}.", url=url) from error
         self._concurrency = ConcurrencyLimit(_MAX_REQUESTS, check=lambda: None)
+        self._lifetimes = Lifetimes()
+        self.publishing = NamedLocks()  # of files, by folder and path
 
     def _with_retries(self, operation: Callable[[], T]) -> T:
         return operation() if self.is_local else call_with_retries(operation, _RETRY)
@@ -63,7 +68,7 @@ class DatasetRoot:
         """Return the names of all datasets, sorted."""
         if self.is_local:  # a link to a folder is a choice of the root's owner; other entries are not datasets
             with os.scandir(self._prefix) as entries:
-                return sorted(entry.name for entry in entries if _is_dataset_name(entry.name) and entry.is_dir())
+                return sorted(entry.name for entry in entries if is_dataset_name(entry.name) and entry.is_dir())
         names, after = [], ""
         while True:
             page = self._with_retries(
@@ -71,19 +76,20 @@ class DatasetRoot:
             )
             names += [folder[len(self._prefix) : -1] for folder in page.folders]
             if page.next_token is None:
-                return sorted(name for name in names if _is_dataset_name(name))
+                return sorted(name for name in names if is_dataset_name(name))
             after = page.next_token
 
-    def folder(self, name: str) -> str:
+    def folder(self, name: str) -> LiveFolder:
         """Return the path of a dataset's folder in the store.
 
         Raises:
             Problem: 404, if there is no such dataset.
         """
         folder = self._prefix + require_dataset_name(name) + "/"
-        if not self._with_retries(lambda: self.store.has_folder(folder)):
+        life = self._lifetimes.current(folder)
+        if life.is_over or not self._with_retries(lambda: self.store.has_folder(folder)):
             raise Problem(404, f"There is no dataset {name!r}. POST /datasets creates one, GET /datasets lists them.")
-        return folder
+        return LiveFolder(folder, life)
 
     def dataset_url(self, name: str) -> str:
         """Return the URL of a dataset's folder."""
@@ -97,14 +103,22 @@ class DatasetRoot:
         """
         folder = self._prefix + require_dataset_name(name) + "/"
         try:
-            self.store.make_folder(folder)
+            with self._lifetimes.current(folder).used():
+                self.store.make_folder(folder)
         except ObjectExistsError:
             raise Problem(409, f"The dataset {name!r} exists already.") from None
+        except Problem:
+            raise Problem(503, f"The dataset {name!r} is being removed. Try again.", {"Retry-After": "1"}) from None
 
     def remove_dataset(self, name: str) -> None:
-        """Remove a dataset with all its files."""
+        """Remove a dataset with all its files, parts of uploads, and archives that are being unpacked.
+
+        Requests that write to it fail from here on, so that none of them creates it again.
+        """
         folder = self.folder(name)
-        self._with_retries(lambda: self.store.remove_folder(folder))
+        with self._lifetimes.ended(folder):
+            for path in [*(self.work_folder(f"{kind}/{name}") for kind in _WORK_OF_DATASETS), folder]:
+                self._with_retries(lambda path=path: self.store.remove_folder(path))  # type: ignore[misc]
 
     def page(self, folder: str, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         """List one page: files whose path below the folder starts with ``prefix`` and sorts after ``after``."""
@@ -176,21 +190,23 @@ class DatasetRoot:
             for at in range(0, len(piece), chunk_bytes):
                 yield piece[at : at + chunk_bytes]
 
-    def create_file(self, folder: str, path: str, *, overwrite: bool = True) -> ObjectWriter:
+    def create_file(self, folder: LiveFolder, path: str, *, overwrite: bool = True) -> ObjectWriter:
         """Open a file for writing. It becomes visible, as a whole, when it is committed.
 
         Raises:
-            Problem: 409, if a folder has its path, or a file the path of one of its folders.
+            Problem: 409, if a folder has its path, or a file the path of one of its folders; 404, if the dataset was
+                removed, also from committing it.
         """
-        if self.is_local:
+        with folder.life.used():
             self.require_writable_path(folder, path)
-        return self.store.create(folder + path, overwrite=overwrite)
+            return LiveWriter(self.store.create(folder + path, overwrite=overwrite), folder.life)
 
-    def create_part(self, folder: str, name: str, *, durable: bool) -> ObjectWriter:
+    def create_part(self, folder: LiveFolder, name: str, *, durable: bool) -> ObjectWriter:
         """Open a part of an upload for writing. A local one is not synced to disk unless ``durable``."""
-        if isinstance(self.store, LocalStore):
-            return self.store.create(folder + name, overwrite=True, durable=durable)
-        return self.create_file(folder, name)
+        if not isinstance(self.store, LocalStore):
+            return self.create_file(folder, name)
+        with folder.life.used():
+            return LiveWriter(self.store.create(folder + name, overwrite=True, durable=durable), folder.life)
 
     def require_writable_path(self, folder: str, path: str) -> None:
         """Require, in a local root, that a file can be created at a path.
@@ -240,10 +256,3 @@ class DatasetRoot:
     def local_path(self, entry: Entry) -> str | None:
         """Return the local path of a file; ``None`` for other stores."""
         return entry.path if self.is_local else None
-
-
-def _is_dataset_name(name: str) -> bool:
-    try:
-        return bool(require_dataset_name(name))
-    except Problem:
-        return False

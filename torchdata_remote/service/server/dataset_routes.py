@@ -6,24 +6,27 @@ import contextlib
 import itertools
 import json
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import anyio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from ...storage import Entry
+from ...storage import Entry, ObjectWriter
 from ...storage.dataset_service.protocol import digest_field
-from .archives import Unpacked, check, commit, tar_stream, unpack
+from .archives import COMMITTED, Data, Unpacked, check, commit, tar_stream, unpack, write_file
+from .blocking import run_blocking
 from .context import ServiceContext
-from .digests import publish
+from .digests import filled_file, publish, publish_in_turn
 from .file_metadata import location
 from .file_response import FileResponse, replaced_is_503, started
 from .file_routes import bool_parameter, store_file, stored_response
+from .lifetimes import LiveFolder
 from .names import disposition, name_from_content, name_in_disposition, require_dataset_name
 from .problems import Problem
-from .request_body import body_pieces, receive_file, require_file_body, run_blocking
+from .request_body import body_pieces, receive_file, require_file_body
+from .stopping import ServiceStoppedError
 
 _MAX_JSON_BYTES = 64 << 10
 
@@ -64,7 +67,7 @@ async def create_dataset(request: Request) -> Response:
 async def delete_dataset(request: Request) -> Response:
     """DELETE /datasets/{name}."""
     context, name = ServiceContext.of(request), request.path_params["name"]
-    await run_blocking(lambda: context.root.remove_dataset(name))
+    await run_blocking(lambda: context.root.remove_dataset(name), context.lanes.removing)
     return Response(status_code=204)
 
 
@@ -96,53 +99,62 @@ async def put_dataset(request: Request) -> Response:
         return await _unpack(request, context, name, path or "the archive")
     if path is not None:
         return await store_file(request, context, name, path)
-    await run_blocking(lambda: context.root.folder(name))
-    async with _temporary_folder(context, "unnamed") as temporary:
+    async with _temporary_folder(context, name, "unnamed") as (folder, temporary):
         pending = await run_blocking(lambda: context.root.create_file(temporary, "file"))
         received = await receive_file(request, pending, context.root, context.limits, whole=True)
-        path = name_from_content(received.head, received.sha256)
+        path, root, lanes = name_from_content(received.head, received.sha256), context.root, context.lanes
 
-        def copy_to_dataset() -> Entry:
-            source = publish(context.root, context.digests, pending, temporary, "file", received.sha256)
-            folder = context.root.folder(name)  # fails if the dataset was removed meanwhile
-            final = context.root.create_file(folder, path)
-            try:
-                for chunk in context.root.chunks(source):
-                    final.write(bytes(chunk))
-            except BaseException:
-                final.abort()
-                raise
-            return publish(context.root, context.digests, final, folder, path, received.sha256, request.headers)
+        def copied() -> tuple[ObjectWriter, str]:
+            source = publish(root, context.digests, pending, temporary, "file", received.sha256)
+            return filled_file(root, folder, path, root.chunks(source))
 
-        return stored_response(name, path, await run_blocking(copy_to_dataset), received.sha256)
+        final, sha256 = await run_blocking(copied, lanes.joining)
+        entry = await publish_in_turn(
+            root, context.digests, final, folder, path, sha256, lanes.writing, request.headers
+        )
+        return stored_response(name, path, entry, sha256)
 
 
 @contextlib.asynccontextmanager
-async def _temporary_folder(context: ServiceContext, kind: str) -> AsyncIterator[str]:
-    """Create a temporary folder beside the datasets."""
-    folder = context.root.work_folder(f"{kind}/{uuid.uuid4().hex}")
+async def _temporary_folder(
+    context: ServiceContext, name: str, kind: str
+) -> AsyncIterator[tuple[LiveFolder, LiveFolder]]:
+    """Create a temporary folder of a dataset beside the datasets; yields the dataset's folder and this one.
+
+    It is kept if the service stops while it unpacks an archive, which the next one finishes.
+    """
+    folder = await run_blocking(lambda: context.root.folder(name))
+    temporary = LiveFolder(context.root.work_folder(f"{kind}/{name}/{uuid.uuid4().hex}"), folder.life)
     try:
-        yield folder
-    finally:
+        yield folder, temporary
+    except BaseException as error:
+        is_stopped = isinstance(error, ServiceStoppedError) or not isinstance(error, Exception)  # or it is cancelled
         with anyio.CancelScope(shield=True):
-            await run_blocking(lambda: context.root.store.remove_folder(folder))
+            found = await run_blocking(lambda: context.root.find(temporary, COMMITTED)) if is_stopped else None
+            if found is None:
+                await run_blocking(lambda: context.root.store.remove_folder(temporary))
+        raise
+    await run_blocking(lambda: context.root.store.remove_folder(temporary))
 
 
 async def _unpack(request: Request, context: ServiceContext, name: str, shown_name: str) -> Response:
     """Unpack an archive. It is stored and checked before its first file is written, and removed after the last one."""
-    await run_blocking(lambda: context.root.folder(name))
-    async with _temporary_folder(context, "unpacking") as temporary:
-        pending = await run_blocking(lambda: context.root.create_file(temporary, "archive"))
-        received = await receive_file(request, pending, context.root, context.limits, whole=True)
+    async with _temporary_folder(context, name, "unpacking") as (folder, temporary):
+        root, digests = context.root, context.digests
+        pending = await run_blocking(lambda: root.create_file(temporary, "archive"))
+        received = await receive_file(request, pending, root, context.limits, whole=True)
+
+        def write(path: str, size: int, pieces: Iterable[Data]) -> None:
+            context.stopping.check()
+            write_file(root, digests, folder, path, context.stopping.during(pieces))
 
         def work() -> Unpacked:
-            archive = publish(context.root, context.digests, pending, temporary, "archive", received.sha256)
-            folder = context.root.folder(name)  # fails if the dataset was removed meanwhile
-            unpacked = check(context.root, archive, folder, shown_name, context.limits)
-            commit(context.root, context.digests, temporary, name)
-            unpack(context.root, context.digests, archive, folder, shown_name, context.limits)
+            archive = publish(root, digests, pending, temporary, "archive", received.sha256)
+            unpacked = check(root, archive, folder, shown_name, context.limits)
+            commit(root, digests, temporary, name)
+            unpack(root, archive, shown_name, context.limits, write)
             return unpacked
 
-        unpacked = await run_blocking(work)
+        unpacked = await run_blocking(work, context.lanes.unpacking)
     document: dict[str, Any] = {"name": name, **unpacked._asdict()}
     return JSONResponse(document, headers={"Repr-Digest": digest_field(received.sha256)})

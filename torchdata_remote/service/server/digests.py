@@ -8,17 +8,20 @@ import re
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from anyio import CancelScope
 
 from ...storage import Entry, ObjectWriter
+from .blocking import Lane, run_blocking
 from .dataset_root import DatasetRoot
 from .file_metadata import etag_of
+from .lifetimes import LiveFolder
 from .preconditions import require_match
 
 _ATTRIBUTE = "user.torchdata_remote.sha256"
 _ATTRIBUTE_VALUE = re.compile(r"([0-9a-f]{64}) (.*)", re.DOTALL)
 _MAX_ENTRIES = 100_000
-_PUBLISH_LOCKS = [threading.RLock() for _ in range(256)]
 
 
 class Digests:
@@ -70,24 +73,25 @@ class Digests:
         return found
 
 
-def publish_lock(folder: str, path: str) -> threading.RLock:
-    """Return the lock to hold while a file is replaced or removed.
-
-    Preconditions stay valid until the change is made, and a digest is never stored for another version.
-    """
-    return _PUBLISH_LOCKS[hash((folder, path)) % len(_PUBLISH_LOCKS)]
+def filled_file(
+    root: DatasetRoot, folder: LiveFolder, path: str, pieces: Iterable[bytes | memoryview], *, overwrite: bool = True
+) -> tuple[ObjectWriter, str]:
+    """Write a file that is not visible yet; return it and its digest. After an error nothing is left."""
+    digest, pending = hashlib.sha256(), root.create_file(folder, path, overwrite=overwrite)
+    try:
+        for piece in pieces:
+            digest.update(piece)
+            pending.write(bytes(piece))
+    except BaseException:
+        pending.abort()
+        raise
+    return pending, digest.hexdigest()
 
 
 def publish(
-    root: DatasetRoot,
-    digests: Digests,
-    pending: ObjectWriter,
-    folder: str,
-    path: str,
-    sha256: str,
-    conditions: Mapping[str, str] | None = None,
+    root: DatasetRoot, digests: Digests, pending: ObjectWriter, folder: LiveFolder, path: str, sha256: str
 ) -> Entry:
-    """Commit a file and store its digest. After an error nothing is left.
+    """Commit a file and store its digest. The thread waits for the file's lock. After an error nothing is left.
 
     Args:
         root: the datasets.
@@ -96,24 +100,81 @@ def publish(
         folder: of its dataset.
         path: below the folder.
         sha256: of its bytes, hexadecimal.
+
+    Raises:
+        Problem: 404, if the dataset was removed.
+    """
+    with root.publishing.held((folder, path)):
+        entry = publish_held(root, digests, pending, folder, path, sha256)
+        folder.life.changed(path)
+        return entry
+
+
+async def publish_in_turn(
+    root: DatasetRoot,
+    digests: Digests,
+    pending: ObjectWriter,
+    folder: LiveFolder,
+    path: str,
+    sha256: str,
+    lane: Lane,
+    conditions: Mapping[str, str] | None = None,
+) -> Entry:
+    """Do what :func:`publish` does from the event loop: no thread waits for the file's lock.
+
+    Args:
+        root: the datasets.
+        digests: receives its digest.
+        pending: all its bytes.
+        folder: of its dataset.
+        path: below the folder.
+        sha256: of its bytes, hexadecimal.
+        lane: of the thread that commits the file.
         conditions: request headers with If-Match or If-None-Match, checked at the moment of the commit.
 
     Raises:
         ObjectExistsError: if it was opened with ``overwrite=False`` and a file exists.
-        Problem: 412, if a condition does not hold.
+        Problem: 412, if a condition does not hold; 404, if the dataset was removed.
     """
-    with publish_lock(folder, path):
-        try:
-            if conditions is not None and ("if-match" in conditions or "if-none-match" in conditions):
-                found = root.find(folder, path)
-                require_match(conditions, None if found is None else etag_of(found))
-            pending.commit()
-        except BaseException:
-            pending.abort()
-            raise
-        entry = root.stat(folder, path)
-        digests.store(entry, sha256)
+
+    def commit() -> Entry:
+        entry = publish_held(root, digests, pending, folder, path, sha256, conditions)
+        folder.life.changed(path)
         return entry
+
+    try:
+        async with root.publishing.held_in_loop((folder, path)):
+            return await run_blocking(commit, lane)
+    except BaseException:
+        with CancelScope(shield=True):
+            await run_blocking(pending.abort)
+        raise
+
+
+def publish_held(
+    root: DatasetRoot,
+    digests: Digests,
+    pending: ObjectWriter,
+    folder: LiveFolder,
+    path: str,
+    sha256: str,
+    conditions: Mapping[str, str] | None = None,
+) -> Entry:
+    """Do what :func:`publish` does for a caller that holds the file's lock in ``root.publishing``.
+
+    With it, preconditions stay valid until the change is made, and a digest is never stored for another version.
+    """
+    try:
+        if conditions is not None and ("if-match" in conditions or "if-none-match" in conditions):
+            found = root.find(folder, path)
+            require_match(conditions, None if found is None else etag_of(found))
+        pending.commit()
+    except BaseException:
+        pending.abort()
+        raise
+    entry = root.stat(folder, path)
+    digests.store(entry, sha256)
+    return entry
 
 
 def _set_attribute(path: str, value: str) -> bool:

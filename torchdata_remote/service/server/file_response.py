@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from ...errors import ObjectChangedError
 from ...storage import Entry
 from ...storage.dataset_service.protocol import digest_field
+from .blocking import run_blocking
 from .cached_files import read_cached
 from .context import ServiceContext
 from .dataset_root import CHUNK_BYTES, STREAM_BYTES
@@ -21,7 +22,6 @@ from .names import disposition
 from .opened_files import OpenedFile, open_file, open_file_if_cached
 from .preconditions import byte_range, is_not_modified, range_applies, wants_digest
 from .problems import Problem
-from .request_body import run_blocking
 
 _OCTETS = "application/octet-stream"
 _SEND_FILE = "http.response.pathsend"  # an extension of ASGI: the server reads the file, as fast as the client does
@@ -65,7 +65,7 @@ class FileResponse(Response):
     ) -> None:
         entry, digest = opened.entry, None
         if wants_digest(headers.get("want-repr-digest")):
-            digest = await run_blocking(lambda: self._context.digests.sha256(entry))
+            digest = await self._digest(entry)
         span = _span(headers, entry, self._path, digest)
         num_bytes = span.end - span.start
         if scope["method"] == "HEAD" or not num_bytes:
@@ -82,6 +82,14 @@ class FileResponse(Response):
         else:
             pieces = _pieces(opened.descriptor, span.start, span.end)
             await StreamingResponse(pieces, span.status, span.headers)(scope, receive, send)
+
+    async def _digest(self, entry: Entry) -> str:
+        digests = self._context.digests
+        cached = await run_blocking(lambda: digests.cached(entry))
+        if cached is not None:
+            return cached
+        async with self._context.in_turn.held_in_loop(("digest", self._name, self._path)):  # the first one stores it
+            return await run_blocking(lambda: digests.sha256(entry), self._context.lanes.hashing)
 
     async def _stream(self, entry: Entry, span: _Span, scope: Scope, receive: Receive, send: Send) -> None:
         """Send what a store other than a local folder delivers."""

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...errors import ObjectChangedError, ObjectNotFoundError
-from ...storage import Entry
+from ...storage import Entry, Page
 from ...storage.dataset_service.protocol import digest_field
+from .blocking import run_blocking
 from .context import ServiceContext
-from .digests import publish, publish_lock
+from .digests import publish_in_turn
 from .file_metadata import etag_of, file_info, location
 from .file_response import FileResponse
+from .lifetimes import LiveFolder
 from .names import require_path, require_prefix, require_text, require_upload_id
 from .preconditions import allows_overwrite, content_range, require_match
 from .problems import Problem
-from .request_body import receive_file, require_file_body, run_blocking
+from .request_body import receive_file, require_file_body
 from .upload_parts import Part, Progress, Upload
 
 _FLAG = {"0": False, "1": True}
@@ -36,19 +39,29 @@ async def list_files(request: Request) -> Response:
     prefix, after, limit = query.get("prefix", ""), query.get("after", ""), _limit(query.get("limit", "1000"))
     require_prefix(prefix)
     require_text(after)
-    files, folders, then = await run_blocking(
-        lambda: _page(context, name, prefix, after, limit, recursive=recursive, digests=digests)
-    )
-    return JSONResponse({"files": files, "folders": folders, "next": then})
+
+    def listed() -> tuple[LiveFolder, Page]:
+        folder = context.root.folder(name)
+        return folder, context.root.page(folder, prefix, recursive=recursive, after=after, limit=limit)
+
+    folder, page = await run_blocking(listed)
+    files, folders, then = [file_info(entry, entry.path) for entry in page.entries], page.folders, page.next_token
+    if digests:
+        missing = await run_blocking(lambda: not _are_hashed(context, folder, page))
+        async with context.in_turn.held_in_loop(("digests", name, prefix, after)):  # the first stores them for others
+            lane = context.lanes.hashing if missing else None
+            files, folders, then = await run_blocking(lambda: _with_digests(context, folder, page), lane)
+    return JSONResponse({"files": files, "folders": list(folders), "next": then})
 
 
-def _page(
-    context: ServiceContext, name: str, prefix: str, after: str, limit: int, *, recursive: bool, digests: bool
-) -> tuple[list[dict[str, Any]], list[str], str | None]:
-    folder = context.root.folder(name)
-    page = context.root.page(folder, prefix, recursive=recursive, after=after, limit=limit)
-    if not digests:
-        return [file_info(entry, entry.path) for entry in page.entries], list(page.folders), page.next_token
+def _are_hashed(context: ServiceContext, folder: str, page: Page) -> bool:
+    entries = (entry._replace(path=folder + entry.path) for entry in page.entries)
+    return all(context.digests.cached(entry) is not None for entry in entries)
+
+
+def _with_digests(
+    context: ServiceContext, folder: LiveFolder, page: Page
+) -> tuple[list[dict[str, Any]], Sequence[str], str | None]:
     files: list[dict[str, Any]] = []
     num_bytes = 0
     last = ""
@@ -66,7 +79,7 @@ def _page(
             num_bytes += full.size or 0
         files.append({**file_info(full, entry.path), "sha256": sha256})
         last = entry.path
-    return files, list(page.folders), page.next_token
+    return files, page.folders, page.next_token
 
 
 def _with_digest(context: ServiceContext, folder: str, path: str, entry: Entry) -> tuple[Entry, str] | None:
@@ -138,9 +151,9 @@ async def store_file(request: Request, context: ServiceContext, name: str, path:
     overwrite = allows_overwrite(request.headers)
     pending = await run_blocking(lambda: context.root.create_file(folder, path, overwrite=overwrite))
     received = await receive_file(request, pending, context.root, context.limits, whole=True)
-    root, digests, sha256 = context.root, context.digests, received.sha256
-    entry = await run_blocking(lambda: publish(root, digests, pending, folder, path, sha256, request.headers))
-    return stored_response(name, path, entry, received.sha256)
+    root, digests, sha256, lane = context.root, context.digests, received.sha256, context.lanes.writing
+    entry = await publish_in_turn(root, digests, pending, folder, path, sha256, lane, request.headers)
+    return stored_response(name, path, entry, sha256)
 
 
 def stored_response(name: str, path: str, entry: Entry, sha256: str | None) -> Response:
@@ -169,9 +182,7 @@ async def _put_part(request: Request, context: ServiceContext, name: str, path: 
     part, pending = await run_blocking(lambda: context.uploads.start_part(upload, requested))
     num_bytes = part.end - part.start
     received = await receive_file(request, pending, context.root, context.limits, num_bytes=num_bytes)
-    result = await run_blocking(
-        lambda: context.uploads.finish_part(upload, part, pending, received.sha256, request.headers)
-    )
+    result = await context.uploads.finish_part(upload, part, pending, received.sha256, request.headers)
     if isinstance(result, Progress):
         return JSONResponse(_progress_json(request, result), status_code=202)
     return stored_response(name, path, result.entry, result.sha256)
@@ -186,17 +197,20 @@ async def delete_file(request: Request) -> Response:
     )
     if "upload" in request.query_params:
         upload = await _upload(request, context, name, path)
-        await run_blocking(lambda: context.uploads.discard(upload))
+        await context.uploads.discard(upload)
         return Response(status_code=204)
 
-    def delete() -> None:
-        folder = context.root.folder(name)
-        with publish_lock(folder, path):
-            found = context.root.find(folder, path)
-            if found is None:
-                raise Problem(404, f"There is no file {path!r} in the dataset {name!r}.")
-            require_match(request.headers, etag_of(found))
-            context.root.delete(folder, path)
+    folder = await run_blocking(lambda: context.root.folder(name))
 
-    await run_blocking(delete)
+    def delete() -> None:
+        found = context.root.find(folder, path)
+        if found is None:
+            raise Problem(404, f"There is no file {path!r} in the dataset {name!r}.")
+        require_match(request.headers, etag_of(found))
+        with folder.life.used():
+            context.root.delete(folder, path)
+        folder.life.changed(path)
+
+    async with context.root.publishing.held_in_loop((folder, path)):
+        await run_blocking(delete, context.lanes.writing)
     return Response(status_code=204)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 from starlette.types import ASGIApp, Message
 
 
 @contextlib.asynccontextmanager
-async def lifespan(app: ASGIApp) -> AsyncIterator[None]:
-    """Start an application, and stop it after the block."""
+async def lifespan(app: ASGIApp) -> AsyncIterator[dict[str, Any]]:
+    """Start an application, and stop it after the block; yields the state that it made."""
     to_app: asyncio.Queue[Message] = asyncio.Queue()
     is_started = asyncio.Event()
 
@@ -19,7 +20,8 @@ async def lifespan(app: ASGIApp) -> AsyncIterator[None]:
         if message["type"] == "lifespan.startup.complete":
             is_started.set()
 
-    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+    state: dict[str, Any] = {}
+    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": state}
     running = asyncio.ensure_future(app(scope, to_app.get, send))
     to_app.put_nowait({"type": "lifespan.startup"})
     starting = asyncio.ensure_future(is_started.wait())
@@ -28,7 +30,7 @@ async def lifespan(app: ASGIApp) -> AsyncIterator[None]:
         starting.cancel()
         running.result()  # raises its error
     try:
-        yield
+        yield state
     finally:
         to_app.put_nowait({"type": "lifespan.shutdown"})
         await running

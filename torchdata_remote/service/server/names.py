@@ -58,6 +58,14 @@ def require_dataset_name(name: object) -> str:
     return name
 
 
+def is_dataset_name(name: str) -> bool:
+    """Whether a dataset may have this name."""
+    try:
+        return bool(require_dataset_name(name))
+    except Problem:
+        return False
+
+
 def require_path(path: str) -> str:
     """Return a valid path of a file in a dataset, which cannot lead out of it.
 

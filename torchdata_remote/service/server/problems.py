@@ -18,6 +18,7 @@ from ...errors import (
     StorageError,
     TransientStorageError,
 )
+from .stopping import ServiceStoppedError
 
 MEANINGS = {  # for the OpenAPI document
     400: "the request is invalid",
@@ -58,6 +59,8 @@ def problem_of(error: Exception) -> Problem | None:
     """Return the response for an error of the store or an archive; ``None`` for a defect of this program."""
     if isinstance(error, Problem):
         return error
+    if isinstance(error, ServiceStoppedError):
+        return Problem(503, "The service is being stopped. Send the request again.", {"Retry-After": "5"})
     if isinstance(error, ShardReadError):
         return Problem(400, str(error))
     cause: BaseException | None = error

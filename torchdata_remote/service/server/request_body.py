@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import anyio
-import anyio.to_thread
 from starlette.requests import Request
 
 from ...storage import ObjectWriter
+from .blocking import run_blocking
 from .dataset_root import CHUNK_BYTES, DatasetRoot
 from .limits import ServiceLimits
 from .names import HEAD_BYTES
 from .preconditions import require_digest
 from .problems import Problem
 
-T = TypeVar("T")
 _SPACE_CHECK_BYTES = 64 << 20  # received between two checks of the disk
 _FORM_TYPES = {"multipart/form-data", "application/x-www-form-urlencoded"}
 
@@ -28,11 +27,6 @@ class Received(NamedTuple):
     num_bytes: int
     sha256: str
     head: bytes
-
-
-async def run_blocking(call: Callable[[], T]) -> T:
-    """Run a blocking call in a thread of the event loop."""
-    return await anyio.to_thread.run_sync(call)
 
 
 def require_file_body(request: Request) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from starlette.types import ASGIApp
 
 from ...errors import ServiceError
-from .app import make_app
+from .app import STOPPING, make_app
 from .connections import ConnectionGuard, listen, within_descriptors
 from .http_server import Certificate, HttpServer
 from .lifespan import lifespan
@@ -97,16 +97,20 @@ async def _serve(
 ) -> _Stopped:
     interrupted = False
 
+    def end() -> None:
+        state[STOPPING].set()  # long work ends now, so that its requests do
+        server.end()
+
     def interrupt() -> None:
         nonlocal interrupted
         if interrupted:
             os._exit(_SIGINT_STATUS)  # Ctrl-C once more: without waiting
         interrupted = True
-        server.end()
+        end()
 
-    async with lifespan(app):
+    async with lifespan(app) as state:
         server = HttpServer(app, listening, limits, certificate)
-        with _signal_handlers({signal.SIGTERM: server.end, signal.SIGINT: interrupt}):
+        with _signal_handlers({signal.SIGTERM: end, signal.SIGINT: interrupt}):
             on_listening()
             all_ended = await server.run()
     return _Stopped(interrupted, all_ended)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...storage import Entry
+from .lifetimes import LiveFolder
 
 
 class Part(NamedTuple):
@@ -32,9 +33,9 @@ class Upload(NamedTuple):
     """One upload: path of its file, and the folder of its parts."""
 
     dataset: str
-    folder: str
+    folder: LiveFolder
     path: str
-    parts_folder: str
+    parts_folder: LiveFolder
 
 
 class Stored(NamedTuple):

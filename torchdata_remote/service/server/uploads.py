@@ -1,4 +1,4 @@
-"""Multipart uploads: each part is a temporary object, until all of them are received. All calls block."""
+"""Multipart uploads: each part is a temporary object, until all of them are received. Calls block unless async."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import contextlib
 import hashlib
 import re
 import sys
-import threading
-from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
 from functools import cache
 
 from ...errors import ObjectChangedError, ObjectNotFoundError
 from ...storage import Entry, ObjectWriter
+from .blocking import Lanes, run_blocking
 from .dataset_root import DatasetRoot
-from .digests import Digests, publish
+from .digests import Digests, filled_file, publish_in_turn
 from .file_metadata import etag_of
+from .lifetimes import LiveFolder
 from .limits import ServiceLimits
+from .named_locks import NamedLocks
 from .preconditions import allows_overwrite, require_digest, require_match
 from .problems import Problem
 from .upload_parts import Part, Progress, Stored, Upload, progress_of
@@ -33,36 +36,20 @@ class Uploads:
         root: the datasets.
         digests: receives the digest of each file.
         limits: of parts and bytes.
+        lanes: of the threads that complete uploads.
     """
 
-    def __init__(self, root: DatasetRoot, digests: Digests, limits: ServiceLimits) -> None:
-        self._root, self._digests, self._limits = root, digests, limits
-        self._locks: dict[str, threading.RLock] = {}
-        self._holders: Counter[str] = Counter()
-        self._lock = threading.RLock()
+    def __init__(self, root: DatasetRoot, digests: Digests, limits: ServiceLimits, lanes: Lanes) -> None:
+        self._root, self._digests, self._limits, self._lanes = root, digests, limits, lanes
+        self._locks = NamedLocks()  # by the folder of the parts: each upload is completed by one request at a time
         self._completed: OrderedDict[str, Stored] = OrderedDict()  # for clients that lost the last response
 
-    def upload(self, dataset: str, folder: str, path: str, upload_id: str) -> Upload:
+    def upload(self, dataset: str, folder: LiveFolder, path: str, upload_id: str) -> Upload:
         """Return the upload with an identifier that the client chose."""
         boot_id = _boot_id() if self._root.is_local else ""  # local parts are not synced, so a reboot may lose them
         name = hashlib.sha256("\0".join((dataset, path, upload_id, boot_id)).encode()).hexdigest()[:32]
-        return Upload(dataset, folder, path, self._root.work_folder(f"uploads/{name}"))
-
-    @contextlib.contextmanager
-    def _locked(self, upload: Upload) -> Iterator[None]:
-        """Hold the upload's lock, so that one thread at a time completes it."""
-        key = upload.parts_folder
-        with self._lock:
-            lock = self._locks.setdefault(key, threading.RLock())
-            self._holders[key] += 1
-        try:
-            with lock:
-                yield
-        finally:
-            with self._lock:
-                self._holders[key] -= 1
-                if not self._holders[key]:
-                    del self._holders[key], self._locks[key]
+        parts_folder = LiveFolder(self._root.work_folder(f"uploads/{dataset}/{name}"), folder.life)
+        return Upload(dataset, folder, path, parts_folder)
 
     def _parts(self, upload: Upload) -> list[tuple[Part, Entry]]:
         found = []
@@ -111,7 +98,7 @@ class Uploads:
         if len(others) >= self._limits.max_parts:
             raise Problem(413, f"More than {self._limits.max_parts:,} parts. Make them larger.")
 
-    def finish_part(
+    async def finish_part(
         self, upload: Upload, part: Part, pending: ObjectWriter, sha256: str, headers: Mapping[str, str]
     ) -> Stored | Progress:
         """Commit a part, and the file if no part is missing.
@@ -124,36 +111,44 @@ class Uploads:
             headers: of the request, with preconditions and the digest of the whole file.
 
         Raises:
-            Problem: 400, if the digest of the file differs; its parts are removed. 409, if the part contradicts the
-                others; 412, if a precondition does not hold.
+            Problem: 400, if the digest of the file differs; its parts are removed. 404, if the dataset was removed;
+                409, if the part contradicts the others; 412, if a precondition does not hold.
         """
         before = self._completed.get(upload.parts_folder)
-        try:
-            pending.commit()
-            is_committed = True
-        except ObjectNotFoundError:  # its folder was removed: the upload is complete, or was discarded
-            is_committed = False
-        finally:
-            pending.abort()
-        with self._locked(upload):
-            done = self._completed.get(upload.parts_folder)
-            if done is before:  # else another thread completed it, and this part was received twice
-                done = self._completed_before(upload, part, sha256)
-            if done is not None:
-                self._root.store.remove_folder(upload.parts_folder)
-                return done
-            if not is_committed:
-                raise Problem(409, "The upload ended during the request. Send its parts again.")
+        is_committed = await run_blocking(lambda: _commit(pending), self._lanes.writing)
+        async with self._locks.held_in_loop(upload.parts_folder):
+            done = await run_blocking(lambda: self._add(upload, part, before, is_committed, sha256))
+            for _ in range(_MAX_ATTEMPTS):
+                if done is not None:
+                    return done
+                with contextlib.suppress(ObjectChangedError):  # a part was sent again
+                    return await self._complete(upload, headers)
+                done = await run_blocking(lambda: self._missing(upload, part))
+        raise Problem(503, "Parts are replaced continuously. Send the last one again.", {"Retry-After": "1"})
+
+    def _add(
+        self, upload: Upload, part: Part, before: Stored | None, is_committed: bool, sha256: str
+    ) -> Stored | Progress | None:
+        """Add a committed part to its upload; ``None`` if no part is missing."""
+        done = self._completed.get(upload.parts_folder)
+        if done is before:  # else another request completed it, and this part was received twice
+            done = self._completed_before(upload, part, sha256)
+        if done is not None:
+            self._root.store.remove_folder(upload.parts_folder)
+            return done
+        if is_committed:
             self._completed.pop(upload.parts_folder, None)
             self._keep_one_of_each_range(upload, part)
-            for _ in range(_MAX_ATTEMPTS):
-                parts = self._parts(upload)
-                now = progress_of([one for one, _ in parts])
-                if now.total is None or now.received != [[0, now.total]]:
-                    return now
-                with contextlib.suppress(ObjectChangedError):  # a part was sent again
-                    return self._complete(upload, [entry for _, entry in parts], headers)
-        raise Problem(503, "Parts are replaced continuously. Send the last one again.", {"Retry-After": "1"})
+        return self._missing(upload, part if is_committed else None)
+
+    def _missing(self, upload: Upload, part: Part | None) -> Progress | None:
+        """Return the progress of an upload that contains a part; ``None`` if no part is missing."""
+        parts = [one for one, _ in self._parts(upload)]
+        with upload.folder.life.used():  # 404, if the parts were removed with the dataset
+            if part not in parts:
+                raise Problem(409, "The upload ended during the request. Send its parts again.")
+        now = progress_of(parts)
+        return None if now.total is not None and now.received == [[0, now.total]] else now
 
     def _completed_before(self, upload: Upload, part: Part, sha256: str) -> Stored | None:
         """Return the file of an upload that was completed with this part not long ago, if it is unchanged."""
@@ -180,41 +175,61 @@ class Uploads:
             self._root.store.delete(upload.parts_folder + part.name)
             raise
 
-    def _complete(self, upload: Upload, parts: list[Entry], headers: Mapping[str, str]) -> Stored:
-        found = self._root.find(upload.folder, upload.path)
-        require_match(headers, None if found is None else etag_of(found))
-        self._limits.require_space(self._root.free_bytes(), sum(part.size or 0 for part in parts))
-        stored = self._join(upload, parts, headers)
-        self._completed[upload.parts_folder] = stored
+    async def _complete(self, upload: Upload, headers: Mapping[str, str]) -> Stored:
+        pending, sha256 = await run_blocking(lambda: self._join(upload, headers), self._lanes.joining)
+        folder, lane = upload.folder, self._lanes.writing
+        entry = await publish_in_turn(self._root, self._digests, pending, folder, upload.path, sha256, lane, headers)
+        stored = self._completed[upload.parts_folder] = Stored(entry, sha256)
         while len(self._completed) > _MAX_COMPLETED:
             self._completed.popitem(last=False)
-        self._root.store.remove_folder(upload.parts_folder)
+        await run_blocking(lambda: self._root.store.remove_folder(upload.parts_folder))
         return stored
 
-    def _join(self, upload: Upload, parts: list[Entry], headers: Mapping[str, str]) -> Stored:
-        digest = hashlib.sha256()
-        folder = self._root.folder(upload.dataset)  # fails if it was removed meanwhile
-        pending = self._root.create_file(folder, upload.path, overwrite=allows_overwrite(headers))
+    def _join(self, upload: Upload, headers: Mapping[str, str]) -> tuple[ObjectWriter, str]:
+        """Copy the parts into a file; return it, ready to be published, and its digest."""
+        found = self._root.find(upload.folder, upload.path)
+        require_match(headers, None if found is None else etag_of(found))
+        found_parts = self._parts(upload)
+        self._limits.require_space(self._root.free_bytes(), sum(entry.size or 0 for _, entry in found_parts))
+        now = progress_of([part for part, _ in found_parts])
+        if now.received != [[0, now.total]]:
+            raise ObjectChangedError(f"The parts of {upload.path!r:.200} are not the same as a moment ago.")
+        chunks = (chunk for _, entry in found_parts for chunk in self._root.chunks(entry))
+        overwrite = allows_overwrite(headers)
+        pending, sha256 = filled_file(self._root, upload.folder, upload.path, chunks, overwrite=overwrite)
         try:
-            for part in parts:
-                for chunk in self._root.chunks(part):
-                    digest.update(chunk)
-                    pending.write(bytes(chunk))
-            try:
-                require_digest("Repr-Digest", headers.get("repr-digest"), digest.hexdigest())
-            except Problem:
-                self._root.store.remove_folder(upload.parts_folder)
-                raise
-        except BaseException:
+            require_digest("Repr-Digest", headers.get("repr-digest"), sha256)
+        except Problem:
             pending.abort()
-            raise
-        sha256 = digest.hexdigest()
-        return Stored(publish(self._root, self._digests, pending, folder, upload.path, sha256, headers), sha256)
-
-    def discard(self, upload: Upload) -> None:
-        """Remove the parts of an upload."""
-        with self._locked(upload):
             self._root.store.remove_folder(upload.parts_folder)
+            raise
+        return pending, sha256
+
+    async def discard(self, upload: Upload) -> None:
+        """Remove the parts of an upload."""
+        async with self._locks.held_in_loop(upload.parts_folder):
+            await run_blocking(lambda: self._root.store.remove_folder(upload.parts_folder))
+
+    def remove_abandoned(self) -> None:
+        """Remove the uploads whose last part is older than ``upload_lifetime_s``."""
+        above = self._root.work_folder("uploads")
+        for folder in {entry.path.rpartition("/")[0] for entry in self._root.files(above)}:
+            with self._locks.held(f"{above}{folder}/"):  # a part that is added later is missed by finish_part
+                parts = list(self._root.files(f"{above}{folder}/"))
+                newest_s = max((entry.modified_s or time.time() for entry in parts), default=0.0)
+                if folder and parts and newest_s < time.time() - self._limits.upload_lifetime_s:
+                    self._root.store.remove_folder(f"{above}{folder}/")
+
+
+def _commit(pending: ObjectWriter) -> bool:
+    """Commit a part; ``False`` if its folder was removed: the upload is complete, or was discarded."""
+    try:
+        pending.commit()
+    except ObjectNotFoundError:
+        return False
+    finally:
+        pending.abort()
+    return True
 
 
 @cache

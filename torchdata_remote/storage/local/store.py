@@ -12,15 +12,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 from ...core.local_view import map_file
-from ...core.new_file import make_new_file
 from ...errors import UrlError
 from ..error_tables import from_os
 from ..errors import from_status, translate_errors
 from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, single_chunk
 from .names import PARTIAL_SUFFIX, is_internal_name, iter_sorted, leads_nowhere
+from .temporary_files import PROCESS, remove_leftovers_in, temporary_in
 
 _WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
-_MAX_REMOVED = 100  # attempts, while other processes remove the folder before its first file is created
 
 
 def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
@@ -153,7 +152,7 @@ class LocalStore:
                 os.unlink(path.rstrip("/"))
                 return
             above, name = os.path.split(path.rstrip("/"))
-            aside = tempfile.mkdtemp(PARTIAL_SUFFIX, f".{name[:100]}-", above)
+            aside = tempfile.mkdtemp(PARTIAL_SUFFIX, f"{PROCESS}{name[:100]}-", above)
             try:
                 os.replace(path, aside)  # atomic for readers; a killed process leaves a leftover
             except BaseException:
@@ -163,14 +162,11 @@ class LocalStore:
             shutil.rmtree(aside)
 
     def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        for above, folders, names in os.walk(path):
-            for name in names:
-                with contextlib.suppress(FileNotFoundError):
-                    if name.endswith(PARTIAL_SUFFIX) and os.lstat(os.path.join(above, name)).st_mtime < before_s:
-                        os.unlink(os.path.join(above, name))
-            for name in [name for name in folders if name.endswith(PARTIAL_SUFFIX)]:
-                folders.remove(name)
-                shutil.rmtree(os.path.join(above, name), ignore_errors=True)
+        remove_leftovers_in(path, before_s)
+
+    def remove_leftovers_of_others(self, path: str, before_s: float, stopped: Callable[[], bool]) -> None:
+        """Remove unfinished writes of other processes, while this one may write; end soon once ``stopped``."""
+        remove_leftovers_in(path, before_s, spare_own=True, stopped=stopped)
 
 
 def _sync_folder(path: str) -> None:
@@ -192,7 +188,7 @@ class _LocalWriter:
         folder, name = os.path.split(path)
         if not name:
             raise UrlError(f"file://{path} names a folder, not a file.", url=f"file://{path}")
-        descriptor, self._temporary = _temporary_in(folder)
+        descriptor, self._temporary = temporary_in(folder)
         self._file = os.fdopen(descriptor, "wb", buffering=1 << 20)
 
     def write(self, data: bytes) -> None:
@@ -229,12 +225,3 @@ class _LocalWriter:
             self._file.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._temporary)
-
-
-def _temporary_in(folder: str) -> tuple[int, str]:
-    """Create a temporary file in a folder, which is created if it is missing."""
-    for _ in range(_MAX_REMOVED):
-        with contextlib.suppress(FileNotFoundError):  # the folder was removed since
-            os.makedirs(folder, exist_ok=True)
-            return make_new_file(folder, ".", PARTIAL_SUFFIX)
-    raise FileNotFoundError(folder)
