@@ -32,15 +32,15 @@ def test_datasets_are_listed_sorted(client: TestClient) -> None:
     response = client.get("/datasets")
     assert response.status_code == 200
     assert response.json() == {
-        "datasets": [{"name": name, "location": f"/dataset/{name}"} for name in ("Z-1_2", "a", "a.b", "b")]
+        "datasets": [{"name": name, "location": f"/datasets/{name}"} for name in ("Z-1_2", "a", "a.b", "b")]
     }
 
 
 def test_a_dataset_is_created_once(client: TestClient) -> None:
     """201 with Location, then 409, also if it has files."""
     made = client.post("/datasets", json={"name": "my_dataset"})
-    assert (made.status_code, made.headers["location"]) == (201, "/dataset/my_dataset")
-    assert made.json() == {"name": "my_dataset", "location": "/dataset/my_dataset"}
+    assert (made.status_code, made.headers["location"]) == (201, "/datasets/my_dataset")
+    assert made.json() == {"name": "my_dataset", "location": "/datasets/my_dataset"}
     assert client.get(made.headers["location"]).status_code == 200
     client.put("/datasets/my_dataset/files/a", content=b"1")
     again = client.post("/datasets", json={"name": "my_dataset"})
@@ -82,7 +82,7 @@ def test_a_dataset_of_one_file_is_sent_as_that_file(client: TestClient, dataset:
     assert stored.status_code == 200
     metadata = stored.json()
     assert metadata["path"] == "my_file.csv"
-    assert metadata["location"] == f"/dataset/{dataset}/files/my_file.csv"
+    assert metadata["location"] == f"/datasets/{dataset}/files/my_file.csv"
     assert metadata["sha256"] == hashlib.sha256(b"a,b\n1,2\n").hexdigest()
     got = client.get(f"/datasets/{dataset}")
     assert got.content == b"a,b\n1,2\n"
@@ -215,6 +215,7 @@ def test_dataset_is_an_alias_of_datasets(shared: TestClient, dataset: str, path:
     [
         "/",
         "/page/app.js",
+        "/page/sha256.js",
         "/healthz",
         "/metrics",
         "/openapi.json",

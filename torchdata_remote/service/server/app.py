@@ -13,7 +13,7 @@ import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -23,9 +23,11 @@ from . import dataset_routes, file_routes, maintenance
 from .context import ServiceContext
 from .dataset_root import DatasetRoot
 from .file_metadata import location
+from .json_response import JSONResponse
 from .limits import ServiceLimits
 from .middleware import AccessMiddleware, Metrics
 from .openapi import describe
+from .private_paths import without_root
 from .problems import Problem, problem_of
 from .request_body import run_blocking
 
@@ -33,6 +35,7 @@ _NUM_THREADS = 128  # for calls that wait for a disk or a store
 _PAGE = {
     "": ("index.html", "text/html"),
     "app.js": ("app.js", "text/javascript"),
+    "sha256.js": ("sha256.js", "text/javascript"),
     "style.css": ("style.css", "text/css"),
 }
 _READING = ("GET", "HEAD")
@@ -69,7 +72,7 @@ def make_app(
         ...     client.post("/datasets", json={"name": "pets"}).status_code
         ...     client.get("/datasets").json()
         201
-        {'datasets': [{'name': 'pets', 'location': '/dataset/pets'}]}
+        {'datasets': [{'name': 'pets', 'location': '/datasets/pets'}]}
     """
     context = ServiceContext.at(DatasetRoot(root, storage_options), limits)
     metrics = Metrics(context.root)
@@ -199,4 +202,8 @@ async def _problem(request: Request, error: Exception) -> Response:
     if problem is None:
         _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return JSONResponse({"error": "Internal error of the service. See its log."}, 500)
-    return JSONResponse({"error": problem.message}, problem.status, problem.headers)
+    shown = without_root(problem.message, ServiceContext.of(request).root.url)
+    if shown != problem.message:
+        level = logging.WARNING if problem.status >= 500 else logging.INFO
+        _log.log(level, "%s %s: %d: %s", request.method, request.url.path, problem.status, problem.message)
+    return JSONResponse({"error": shown}, problem.status, problem.headers)

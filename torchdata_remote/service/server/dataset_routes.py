@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from ...storage import Entry
 from ...storage.dataset_service.protocol import digest_field
@@ -21,6 +21,7 @@ from .digests import publish
 from .file_metadata import location
 from .file_response import replaced_is_503, send_file
 from .file_routes import bool_parameter, store_file, stored_response
+from .json_response import JSONResponse
 from .names import disposition, name_from_content, name_in_disposition, require_dataset_name
 from .problems import Problem
 from .request_body import body_pieces, receive_file, require_file_body, run_blocking

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ...errors import ObjectChangedError, ObjectNotFoundError
 from ...storage import Entry
@@ -16,6 +16,7 @@ from .context import ServiceContext
 from .digests import publish, publish_lock
 from .file_metadata import etag_of, file_info, location
 from .file_response import send_file
+from .json_response import JSONResponse
 from .names import require_path, require_prefix, require_text, require_upload_id
 from .preconditions import allows_overwrite, content_range, require_match
 from .problems import Problem

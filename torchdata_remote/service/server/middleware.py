@@ -11,10 +11,10 @@ from urllib.parse import unquote_to_bytes
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .dataset_root import DatasetRoot
+from .json_response import JSONResponse
 
 _WITHOUT_TOKEN = {"/healthz"}
 _READING = {"GET", "HEAD", "OPTIONS"}
