@@ -338,8 +338,8 @@ def test_uploads_of_files_of_equal_size_and_date_are_never_mixed(
     os.utime(file, (1, 1))
     page.choose("files", file)
     if ending == "complete":
-        page.until("!document.querySelector('[data-of=uploads] [data-of=replace]').hidden")
-        page.click("[data-of=uploads] [data-of=replace]")
+        page.until("document.querySelector('.jobs .there button')")
+        page.click(".jobs .there button")
     page.wait_for_uploads(1)
     data = ask(f"{service}/datasets/{name}/files/big.bin")
     assert hashlib.sha256(data).digest() == hashlib.sha256(file.read_bytes()).digest()

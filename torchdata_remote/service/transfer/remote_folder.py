@@ -16,7 +16,7 @@ from ..client.connect import DatasetFile, open_service
 
 T = TypeVar("T")
 MAX_FILES = 20_000_000  # their paths and digests take some 10 GB of memory
-_MAX_EMPTY_PAGES = 100  # in a row; a page is empty if all its files were removed while it was made
+MAX_EMPTY_PAGES = 100  # in a row; a page is empty if all its files were removed while it was made
 
 
 class RemoteFolder:
@@ -67,8 +67,8 @@ class RemoteFolder:
             found[file.path[len(self.prefix) :]] = file
             if len(found) > MAX_FILES:
                 raise StorageError(
-                    f"{self.url} has more than {MAX_FILES:,} files. Transfer one folder of it after the other, or write "
-                    "the dataset as shards.",
+                    f"{self.url} has more than {MAX_FILES:,} files. Transfer one folder of it after the other, or "
+                    "write the dataset as shards.",
                     url=self.url,
                 )
         return found
@@ -92,7 +92,7 @@ class RemoteFolder:
     def _files(self, prefix: str, request: Callable[[Callable[[], Any]], Any]) -> Iterator[DatasetFile]:
         token: str | None = None
         num_empty = 0
-        while num_empty < _MAX_EMPTY_PAGES:
+        while num_empty < MAX_EMPTY_PAGES:
             files, token = request(partial(self.store.digests, prefix, token))
             yield from files
             if token is None:

@@ -118,6 +118,8 @@ class ListRequests(ServiceRequests):
         response = self._files(name, path, MAX_PAGE, prefix=below or None, after=token, recursive=1, digests=1)
         with self._client.expecting("digests", path):
             return [
-                DatasetFile(f"{name}/{text(one['path'])}", byte_count(one["size"]), text(one["etag"]), text(one["sha256"]))
+                DatasetFile(
+                    f"{name}/{text(one['path'])}", byte_count(one["size"]), text(one["etag"]), text(one["sha256"])
+                )
                 for one in response["files"]
             ], next_path(response["next"], token or "")

@@ -9,7 +9,7 @@ import re
 from ...errors import AccessDeniedError
 
 TOKEN_VARIABLE = "TORCHDATA_REMOTE_TOKEN"  # noqa: S105  # the name of the variable
-HOSTS_VARIABLE = "TORCHDATA_REMOTE_TOKEN_HOSTS"  # noqa: S105  # likewise
+HOSTS_VARIABLE = "TORCHDATA_REMOTE_TOKEN_HOSTS"
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 # Nothing that one HTTP library could take for the end of the host, and another one for a part of it
 _HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]+))?")
