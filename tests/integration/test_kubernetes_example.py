@@ -139,6 +139,8 @@ def test_a_job_from_the_service_to_a_trained_net(
         assert mounted == "/datasets/my_dataset"
         (secret,) = [variable for variable in pulls["env"] if "valueFrom" in variable]
         assert (secret["name"], secret["valueFrom"]["secretKeyRef"]["key"]) == ("TORCHDATA_REMOTE_TOKEN", "token")
+        (hosts,) = [variable for variable in pulls["env"] if variable["name"] == "TORCHDATA_REMOTE_TOKEN_HOSTS"]
+        assert hosts["value"] == address
         volume = tmp_path / "volume"
         for expected in (f"{NUM_IMAGES} files", "0 files"):  # the second time in a replacement of the pod
             done = subprocess.run(

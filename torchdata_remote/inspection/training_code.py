@@ -104,7 +104,7 @@ def _script(folder: str, *, prepare: bool, make: list[str], loader: str, loop: l
     lines = [*imports, "from torch.utils.data import DataLoader", ""]
     lines += [
         f"url = {_quoted(ADDRESS + '/' + escape_url(folder))}",
-        f"options = {{{PLAIN}}}  # a token: TORCHDATA_REMOTE_TOKEN=...",
+        f"options = {{{PLAIN}}}  # a token: TORCHDATA_REMOTE_TOKEN and TORCHDATA_REMOTE_TOKEN_HOSTS",
         *(["", *_PREPARE.splitlines(), ""] if prepare else []),
         "",
         *make,

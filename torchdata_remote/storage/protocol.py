@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -65,10 +66,18 @@ class Answer(NamedTuple):
         Raises:
             TransientStorageError: if the body is shorter or longer than the headers say.
         """
-        data = b"".join(self.chunks)
-        if len(data) != self.end - self.start:
-            raise TransientStorageError(f"The body has {len(data):,} of {self.end - self.start:,} bytes.")
-        return data
+        pieces: list[memoryview] = []
+        num_bytes, expected = 0, self.end - self.start
+        with contextlib.closing(self.chunks):
+            for piece in self.chunks:
+                pieces.append(piece)
+                num_bytes += len(piece)
+                if num_bytes > expected:  # it may have no end
+                    break
+        if num_bytes != expected:
+            more = " or more" if num_bytes > expected else ""
+            raise TransientStorageError(f"The body has {num_bytes:,}{more} of {expected:,} bytes.")
+        return b"".join(pieces)
 
 
 def single_chunk(data: bytes | memoryview) -> Generator[memoryview, None, None]:

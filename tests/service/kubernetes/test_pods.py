@@ -108,7 +108,10 @@ def test_the_init_container_pulls_as_the_first_containers_user() -> None:
         "image": "train:1",
         "command": ["torchdata-remote", "pull", "datasets://data.ml:80/my_dataset", "/datasets/my_dataset"],
         "imagePullPolicy": "Always",
-        "env": [{"name": "TORCHDATA_REMOTE_TOKEN", "valueFrom": {"secretKeyRef": {"name": "tokens", "key": "token"}}}],
+        "env": [
+            {"name": "TORCHDATA_REMOTE_TOKEN", "valueFrom": {"secretKeyRef": {"name": "tokens", "key": "token"}}},
+            {"name": "TORCHDATA_REMOTE_TOKEN_HOSTS", "value": "data.ml:80"},
+        ],
         "resources": {"limits": {"cpu": "4", "memory": "8Gi"}, "requests": {"cpu": "2"}},
         "securityContext": {
             "runAsUser": 1000,

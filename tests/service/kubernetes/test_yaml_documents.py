@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -98,3 +99,47 @@ def test_other_yaml_is_refused(text: str | bytes, message: str) -> None:
 def test_merged_keys_may_be_overridden() -> None:
     """By YAML's merge key."""
     assert read("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}") == [{"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}]
+
+
+def nested(levels: int, width: int, before: str, after: str) -> str:
+    """Documents of a few lines that stand for ``width ** levels`` values."""
+    lines = ["a0: &a0 {k: v}"]
+    for level in range(1, levels + 1):
+        inside = ", ".join([f"*a{level - 1}"] * width)
+        lines.append(f"a{level}: &a{level} {before}{inside}{after}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        nested(9, 10, "{<<: [", "]}"),
+        "a: &a {" + ", ".join(f"k{i}: v" for i in range(400)) + "}\nb: {<<: [" + ", ".join(["*a"] * 400) + "]}",
+        "a: &a {<<: *a}",
+    ],
+    ids=["nested", "many copies", "a loop"],
+)
+def test_merge_keys_that_copy_many_values_are_refused(text: str) -> None:
+    """Before its values take memory."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(JobError):
+            read(text)
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_merge_keys_are_read() -> None:
+    """As in YAML 1.1: the mapping's own keys win, then those of the first one."""
+    text = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc: {<<: [*a, *b], x: 3}\nd: {<<: *b}"
+    document = read(text)[0]
+    assert document["c"] == {"x": 3, "y": 1, "z": 2}
+    assert document["d"] == {"y": 2, "z": 2}
+
+
+@pytest.mark.parametrize("number", ["1" + ":59" * 3000, "0x" + "f" * 5000, "9" * 5000, "1" + ":59" * 3000 + ".5"])
+def test_numbers_without_bounds_are_refused(number: str) -> None:
+    """Python can neither print nor convert them."""
+    with pytest.raises(JobError):
+        read(f"a: {number}")

@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 
 from tests.support.service_clients import all_files, ask, below, client_of, digest_field, in_tar, new_dataset, tar_bytes
 from tests.support.shard_places import Place
+from torchdata_remote.errors import StorageError
 from torchdata_remote.service.server.limits import ServiceLimits
 
 CSV = {"Content-Type": "application/octet-stream", "Content-Disposition": 'attachment; filename="my_file.csv"'}
@@ -32,15 +33,15 @@ def test_datasets_are_listed_sorted(client: TestClient) -> None:
     response = client.get("/datasets")
     assert response.status_code == 200
     assert response.json() == {
-        "datasets": [{"name": name, "location": f"/dataset/{name}"} for name in ("Z-1_2", "a", "a.b", "b")]
+        "datasets": [{"name": name, "location": f"/datasets/{name}"} for name in ("Z-1_2", "a", "a.b", "b")]
     }
 
 
 def test_a_dataset_is_created_once(client: TestClient) -> None:
     """201 with Location, then 409, also if it has files."""
     made = client.post("/datasets", json={"name": "my_dataset"})
-    assert (made.status_code, made.headers["location"]) == (201, "/dataset/my_dataset")
-    assert made.json() == {"name": "my_dataset", "location": "/dataset/my_dataset"}
+    assert (made.status_code, made.headers["location"]) == (201, "/datasets/my_dataset")
+    assert made.json() == {"name": "my_dataset", "location": "/datasets/my_dataset"}
     assert client.get(made.headers["location"]).status_code == 200
     client.put("/datasets/my_dataset/files/a", content=b"1")
     again = client.post("/datasets", json={"name": "my_dataset"})
@@ -82,7 +83,7 @@ def test_a_dataset_of_one_file_is_sent_as_that_file(client: TestClient, dataset:
     assert stored.status_code == 200
     metadata = stored.json()
     assert metadata["path"] == "my_file.csv"
-    assert metadata["location"] == f"/dataset/{dataset}/files/my_file.csv"
+    assert metadata["location"] == f"/datasets/{dataset}/files/my_file.csv"
     assert metadata["sha256"] == hashlib.sha256(b"a,b\n1,2\n").hexdigest()
     got = client.get(f"/datasets/{dataset}")
     assert got.content == b"a,b\n1,2\n"
@@ -215,6 +216,7 @@ def test_dataset_is_an_alias_of_datasets(shared: TestClient, dataset: str, path:
     [
         "/",
         "/page/app.js",
+        "/page/sha256.js",
         "/healthz",
         "/metrics",
         "/openapi.json",
@@ -381,3 +383,35 @@ def test_uploads_to_a_full_disk_are_refused(tmp_path: Path) -> None:
             headers = {"Content-Range": "bytes 0-0/1"} if "upload" in path else {}
             assert client.put(f"/datasets/d{path}", content=b"x", headers=headers).status_code == 507
         assert below(tmp_path) == set()
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PUT"])
+def test_json_ends_with_a_line_feed(shared: TestClient, dataset: str, method: str) -> None:
+    """Of documents, errors and refusals, so that a shell's prompt is on a line of its own."""
+    for path in ("/datasets", f"/datasets/{dataset}/files", f"/datasets/{dataset}/files/a", "/nothing", "/healthz"):
+        for host in ("localhost", "evil.example"):
+            response = shared.request(method, path, content=b"1", headers={"Host": host})
+            if response.headers.get("content-type") == "application/json":
+                response.json()
+                assert response.content.endswith(b"}\n")
+            else:
+                assert response.content == b""
+
+
+def test_messages_do_not_show_where_the_datasets_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They begin with the dataset's name; the log has the whole URL."""
+    root = tmp_path / "root"
+    with client_of(root) as client, caplog.at_level("INFO", "torchdata_remote"):
+        name = "pets"
+        assert client.post("/datasets", json={"name": name}).status_code == 201
+
+        def refused(*arguments: object, **options: object) -> None:
+            raise StorageError(f"file://{root}/{name}/cat/1.jpg: [Errno 5] I/O error: '{root}/{name}/cat/1.jpg'")
+
+        monkeypatch.setattr("torchdata_remote.service.server.dataset_root.DatasetRoot.stat", refused)
+        response = client.get(f"/datasets/{name}/files/cat/1.jpg")
+    assert response.status_code == 502
+    assert response.json() == {"error": f"{name}/cat/1.jpg: [Errno 5] I/O error: '{name}/cat/1.jpg'"}
+    assert f"file://{root}/{name}/cat/1.jpg" in caplog.text

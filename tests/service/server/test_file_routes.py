@@ -36,7 +36,7 @@ def test_a_file_is_stored_sent_and_removed(client: TestClient, dataset: str) -> 
     metadata = put.json()
     assert set(metadata) == {"path", "size", "etag", "modified", "sha256", "location"}
     assert (metadata["path"], metadata["size"]) == ("cat/my file.csv", len(DATA))
-    assert metadata["location"] == f"/dataset/{dataset}/files/cat/my%20file.csv"
+    assert metadata["location"] == f"/datasets/{dataset}/files/cat/my%20file.csv"
     assert metadata["sha256"] == hashlib.sha256(DATA).hexdigest()
     assert put.headers["repr-digest"] == digest_field(DATA)
     got, head = client.get(metadata["location"]), client.head(metadata["location"])

@@ -21,6 +21,7 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 
 from tests.servers.chromium import Page, running_chromium
 from tests.servers.service import running_service
+from tests.support.service_clients import digest_field
 from torchdata_remote import ShardWriter
 
 PART_BYTES = 16 << 20
@@ -252,6 +253,27 @@ def test_deleting_needs_a_confirmation(page: Page, service: str, dataset: Callab
     assert name not in ask(f"{service}/datasets").decode()
 
 
+def watch(page: Page, held_from: int) -> None:
+    """Note the headers of each upload; from this number of parts on, keep parts back until ``release()``."""
+    page.script(
+        """const { send, setRequestHeader } = XMLHttpRequest.prototype;
+        const most = arguments[0];
+        window.ranges = [];
+        window.digests = [];
+        window.release = null;
+        XMLHttpRequest.prototype.setRequestHeader = function (name, value) {
+          if (name === "Content-Range") window.ranges.push(value);
+          if (name === "Repr-Digest") window.digests.push(value);
+          setRequestHeader.call(this, name, value);
+        };
+        XMLHttpRequest.prototype.send = function (body) {
+          if (window.ranges.length <= most) { send.call(this, body); return; }
+          window.release = () => { XMLHttpRequest.prototype.send = send; send.call(this, body); };
+        }""",
+        held_from,
+    )
+
+
 @pytest.mark.parametrize("ending", ["offline", "closed"])
 def test_an_interrupted_upload_is_resumed(
     page: Page, service: str, dataset: Callable[[dict[str, bytes]], str], tmp_path: Path, ending: str
@@ -266,26 +288,8 @@ def test_an_interrupted_upload_is_resumed(
         conditions = {"offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
         page.browser.execute_cdp_cmd("Network.emulateNetworkConditions", conditions)
 
-    def watch(held_from: int) -> None:
-        """Note the range of each part; from this number on, keep parts back until ``release()``."""
-        page.script(
-            """const { send, setRequestHeader } = XMLHttpRequest.prototype;
-            const most = arguments[0];
-            window.ranges = [];
-            window.release = null;
-            XMLHttpRequest.prototype.setRequestHeader = function (name, value) {
-              if (name === "Content-Range") window.ranges.push(value);
-              setRequestHeader.call(this, name, value);
-            };
-            XMLHttpRequest.prototype.send = function (body) {
-              if (window.ranges.length <= most) { send.call(this, body); return; }
-              window.release = () => { XMLHttpRequest.prototype.send = send; send.call(this, body); };
-            }""",
-            held_from,
-        )
-
     page.open(name)
-    watch(3)
+    watch(page, held_from=3)
     try:
         page.choose("files", file)
         page.until("window.release !== null")
@@ -298,7 +302,7 @@ def test_an_interrupted_upload_is_resumed(
             page.script("document.querySelector('.jobs .failed button')?.click()")  # unless the page noticed by itself
         else:
             page.open(name)
-            watch(len(parts))
+            watch(page, held_from=len(parts))
             page.choose("files", file)
         page.wait_for_uploads(1)
     finally:
@@ -311,6 +315,72 @@ def test_an_interrupted_upload_is_resumed(
     assert hashlib.sha256(data).digest() == hashlib.sha256(file.read_bytes()).digest()
     for complaint in page.complaints():
         assert "ERR_INTERNET_DISCONNECTED" in complaint or "'beforeunload'" in complaint
+
+
+@pytest.mark.parametrize("ending", ["closed", "complete"])
+def test_uploads_of_files_of_equal_size_and_date_are_never_mixed(
+    page: Page, service: str, dataset: Callable[[dict[str, bytes]], str], tmp_path: Path, ending: str
+) -> None:
+    """Also not with equal first parts, when the earlier upload stopped half-way, or was complete."""
+    name, file = dataset({}), tmp_path / "big.bin"
+    first = bytes(PART_BYTES) * 2
+    page.open(name)
+    watch(page, held_from=3 if ending == "closed" else 9)
+    file.write_bytes(first + b"1" * 3 * PART_BYTES)
+    os.utime(file, (1, 1))
+    page.choose("files", file)
+    if ending == "closed":
+        page.until("window.release !== null")
+    else:
+        page.wait_for_uploads(1)
+    page.open(name)
+    file.write_bytes(first + b"2" * 3 * PART_BYTES)
+    os.utime(file, (1, 1))
+    page.choose("files", file)
+    if ending == "complete":
+        page.until("document.querySelector('.jobs .there button')")
+        page.click(".jobs .there button")
+    page.wait_for_uploads(1)
+    data = ask(f"{service}/datasets/{name}/files/big.bin")
+    assert hashlib.sha256(data).digest() == hashlib.sha256(file.read_bytes()).digest()
+    for complaint in page.complaints():
+        assert "400" in complaint or "'beforeunload'" in complaint
+
+
+def test_each_upload_has_the_digest_of_its_file(
+    page: Page, service: str, dataset: Callable[[dict[str, bytes]], str]
+) -> None:
+    """By which the service compares the bytes that it received."""
+    name = dataset({})
+    page.open(name)
+    watch(page, held_from=0)
+    page.drop({"a.csv": "1,2"})
+    page.wait_for_uploads(1)
+    assert page.script("return window.digests") == [digest_field(b"1,2")]
+
+
+def test_the_sha256_of_the_page_is_that_of_the_standard(page: Page) -> None:
+    """Of messages of every length around a block, in pieces of any size."""
+    page.open()
+    page.until("window.Sha256 || typeof Sha256 === 'function'")
+    found = page.script(
+        """const results = [];
+        for (let size = 0; size < 200; size += 1) {
+          const message = Uint8Array.from({ length: size }, (_, index) => (index * 37 + size) & 255);
+          for (const piece of [1, 7, 64, 65, 1000]) {
+            const hash = new Sha256();
+            for (let at = 0; at < size; at += piece) hash.update(message.subarray(at, at + piece));
+            results.push(Array.from(hash.digest()));
+          }
+        }
+        return results"""
+    )
+    expected = [
+        list(hashlib.sha256(bytes((index * 37 + size) & 255 for index in range(size))).digest())
+        for size in range(200)
+        for _ in range(5)
+    ]
+    assert found == expected
 
 
 def test_the_page_works_with_a_token(browser: Any, guarded_service: str, token: str, tmp_path: Path) -> None:
@@ -326,7 +396,7 @@ def test_the_page_works_with_a_token(browser: Any, guarded_service: str, token: 
     assert token not in page.text("[data-of=code]")
     script = tmp_path / "train.py"
     script.write_text(page.text("[data-of=code]"))
-    environment = {**os.environ, "TORCHDATA_REMOTE_TOKEN": token}
+    environment = {**os.environ, "TORCHDATA_REMOTE_TOKEN": token}  # sent to loopback addresses without naming them
     run = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path
     )

@@ -24,9 +24,10 @@ class DatasetsFileSystem(DatasetsTree):
     if it is never closed. Listings are not cached.
 
     Args:
-        token: of the service; ``None`` takes ``TORCHDATA_REMOTE_TOKEN`` of the environment, which is stored neither in
-            pickles nor in JSON. One that is passed is in pickles, because other processes need it, and in
-            ``storage_options``; ``repr`` and ``to_json`` omit it.
+        token: of the service. ``None`` takes ``TORCHDATA_REMOTE_TOKEN`` of the environment, for this machine and
+            the hosts of ``TORCHDATA_REMOTE_TOKEN_HOSTS``; it is stored neither in pickles nor in JSON. One that
+            is passed is in pickles, because other processes need it, and in ``storage_options``; ``repr`` and
+            ``to_json`` omit it.
         secure: whether to use https.
 
     Example:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...storage.dataset_service.token import HOSTS_VARIABLE, TOKEN_VARIABLE
 from .pod_template import GPUS, INIT_CONTAINER, VOLUME
 from .settings import RenderSettings
 from .training_job import TrainingJob
@@ -78,7 +79,10 @@ def _init_container(
         container["imagePullPolicy"] = first["imagePullPolicy"]
     if settings.token_secret is not None:
         secret = {"secretKeyRef": {"name": settings.token_secret, "key": "token"}}
-        container["env"] = [{"name": "TORCHDATA_REMOTE_TOKEN", "valueFrom": secret}]
+        container["env"] = [
+            {"name": TOKEN_VARIABLE, "valueFrom": secret},
+            {"name": HOSTS_VARIABLE, "value": settings.service},
+        ]
     resources = _resources_of(first)
     if resources:
         container["resources"] = resources

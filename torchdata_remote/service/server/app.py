@@ -12,7 +12,7 @@ import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -23,17 +23,20 @@ from .blocking import run_blocking, set_number_of_threads
 from .context import ServiceContext
 from .dataset_root import DatasetRoot
 from .downloads import Downloads
+from .error_responses import error_response
 from .file_metadata import location
+from .json_response import JSONResponse
 from .limits import ServiceLimits
 from .maintenance import Maintenance, exclusive_lock
 from .middleware import AccessMiddleware, Metrics
 from .openapi import describe
-from .problems import Problem, error_response
+from .problems import Problem
 from .stopping import ServiceStoppedError, Stopping
 
 _PAGE = {
     "": ("index.html", "text/html"),
     "app.js": ("app.js", "text/javascript"),
+    "sha256.js": ("sha256.js", "text/javascript"),
     "style.css": ("style.css", "text/css"),
 }
 _READING = ("GET", "HEAD")
@@ -72,7 +75,7 @@ def make_app(
         ...     client.post("/datasets", json={"name": "pets"}).status_code
         ...     client.get("/datasets").json()
         201
-        {'datasets': [{'name': 'pets', 'location': '/dataset/pets'}]}
+        {'datasets': [{'name': 'pets', 'location': '/datasets/pets'}]}
     """
     context = ServiceContext.at(DatasetRoot(root, storage_options), limits)
     metrics = Metrics(context.root)
@@ -194,4 +197,4 @@ async def _http_problem(request: Request, error: Exception) -> Response:
 
 
 async def _problem(request: Request, error: Exception) -> Response:
-    return error_response(error, f"{request.method} {request.url.path}")
+    return error_response(error, f"{request.method} {request.url.path}", ServiceContext.of(request).root.url)

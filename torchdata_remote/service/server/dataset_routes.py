@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from ...storage import Entry, ObjectWriter
 from ...storage.dataset_service.protocol import digest_field
@@ -22,6 +22,7 @@ from .digests import filled_file, publish, publish_in_turn
 from .file_metadata import location
 from .file_response import FileResponse, replaced_is_503, started
 from .file_routes import bool_parameter, store_file, stored_response
+from .json_response import JSONResponse
 from .lifetimes import LiveFolder
 from .names import disposition, name_from_content, name_in_disposition, require_dataset_name
 from .problems import Problem

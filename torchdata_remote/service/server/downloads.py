@@ -6,9 +6,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...errors import RemoteDataError
 from .context import ServiceContext
+from .error_responses import error_response
 from .file_response import FileResponse
 from .names import require_path
-from .problems import Problem, error_response
+from .problems import Problem
 
 _READING = ("GET", "HEAD")
 _DATASETS, _FILES = "/datasets/", "/files/"
@@ -46,7 +47,8 @@ class Downloads:
         except (Problem, RemoteDataError, OSError) as error:
             if is_started:  # the server ends the connection, and the client sees that bytes are missing
                 raise
-            await error_response(error, f"{scope['method']} {scope['path']}")(scope, receive, send)
+            request = f"{scope['method']} {scope['path']}"
+            await error_response(error, request, self._context.root.url)(scope, receive, send)
 
 
 def _file_of(scope: Scope) -> tuple[str, str] | None:

@@ -41,4 +41,4 @@ def file_info(entry: Entry, path: str) -> dict[str, Any]:
 
 def location(dataset: str, path: str | None = None) -> str:
     """Return the URL path of a dataset, or of a file in it."""
-    return f"/dataset/{dataset}" + ("" if path is None else f"/files/{percent_encoded(path)}")
+    return f"/datasets/{dataset}" + ("" if path is None else f"/files/{percent_encoded(path)}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ...errors import ObjectChangedError, ObjectNotFoundError
 from ...storage import Entry, Page
@@ -18,6 +18,7 @@ from .context import ServiceContext
 from .digests import publish_in_turn
 from .file_metadata import etag_of, file_info, location
 from .file_response import FileResponse
+from .json_response import JSONResponse
 from .lifetimes import LiveFolder
 from .names import require_path, require_prefix, require_text, require_upload_id
 from .preconditions import allows_overwrite, content_range, require_match

@@ -11,10 +11,10 @@ from functools import cache, lru_cache
 from urllib.parse import unquote_to_bytes
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .dataset_root import DatasetRoot
+from .json_response import JSONResponse
 from .limits import ServiceLimits
 from .request_rates import RequestRates
 from .unread_body import MAX_BYTES, UnreadBody

@@ -15,6 +15,8 @@ from ...storage import Connection
 from ..client.connect import DatasetFile, open_service
 
 T = TypeVar("T")
+MAX_FILES = 20_000_000  # their paths and digests take some 10 GB of memory
+MAX_EMPTY_PAGES = 100  # in a row; a page is empty if all its files were removed while it was made
 
 
 class RemoteFolder:
@@ -63,6 +65,12 @@ class RemoteFolder:
             if not file.path.startswith(self.prefix):
                 raise StorageError(f"{self.url}: the listing names {file.path!r}, which is not in it.", url=self.url)
             found[file.path[len(self.prefix) :]] = file
+            if len(found) > MAX_FILES:
+                raise StorageError(
+                    f"{self.url} has more than {MAX_FILES:,} files. Transfer one folder of it after the other, or "
+                    "write the dataset as shards.",
+                    url=self.url,
+                )
         return found
 
     def find(self, path: str, request: Callable[[Callable[[], Any]], Any]) -> DatasetFile | None:
@@ -83,14 +91,14 @@ class RemoteFolder:
 
     def _files(self, prefix: str, request: Callable[[Callable[[], Any]], Any]) -> Iterator[DatasetFile]:
         token: str | None = None
-        while True:
-            files, following = request(partial(self.store.digests, prefix, token))
+        num_empty = 0
+        while num_empty < MAX_EMPTY_PAGES:
+            files, token = request(partial(self.store.digests, prefix, token))
             yield from files
-            if following is None:
+            if token is None:
                 return
-            if token is not None and following <= token:
-                raise StorageError(f"{self.url}: the listing does not end: it starts again at {following!r}.")
-            token = following
+            num_empty = 0 if files else num_empty + 1
+        raise StorageError(f"{self.url}: the listing does not end: {num_empty} pages without a file.", url=self.url)
 
 
 def local_folder(name: str, folder: object) -> str:

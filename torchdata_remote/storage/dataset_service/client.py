@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -15,7 +12,7 @@ import urllib3
 from urllib3.exceptions import LocationParseError
 
 from ...core.options import StorageOptions
-from ...errors import AccessDeniedError, ObjectNotFoundError, StorageError, UrlError
+from ...errors import ObjectNotFoundError, StorageError, UrlError
 from ..error_tables import from_urllib3
 from ..errors import translate_errors
 from ..http.content_encoding import IDENTITY, require_unencoded
@@ -23,10 +20,10 @@ from ..network import ServerPools
 from ..network_errors import mark_host_known
 from ..protocol import CONNECT_TIMEOUT_S
 from .errors import from_service, message_of
+from .json_body import SMALL, BodyLimits, parse_json, read_body
+from .token import TOKEN_VARIABLE, token_for
 
-TOKEN_VARIABLE = "TORCHDATA_REMOTE_TOKEN"  # noqa: S105  # the name of the variable
 _KNOWN = {"token", "secure"}
-_TOKEN = re.compile(r"[\x21-\x7e]+")
 _MAX_ERROR_BYTES = 8192
 _WRITE_TIMEOUT_S = 120.0  # the service responds after the bytes are on its disk
 
@@ -44,7 +41,7 @@ class ServiceClient:
     """
 
     def __init__(self, host: str, options: StorageOptions, read_timeout_s: float) -> None:
-        self.root = f"datasets://{host}/"
+        self._host, self.root = host, f"datasets://{host}/"
         unknown = sorted(set(options) - _KNOWN)
         secure, token = options.get("secure"), options.get("token")
         if unknown or not isinstance(secure, bool | None) or not isinstance(token, str | None):
@@ -58,17 +55,8 @@ class ServiceClient:
 
     @property
     def token(self) -> str | None:
-        """The token of the options, or of the environment at this moment.
-
-        Raises:
-            AccessDeniedError: if it cannot be sent in a header. The message does not show it.
-        """
-        token = (self._token or os.environ.get(TOKEN_VARIABLE) or "").strip()
-        if token and not _TOKEN.fullmatch(token):
-            raise AccessDeniedError(
-                f"{self.root}: the token has characters that are invalid in a header.", url=self.root
-            )
-        return token or None
+        """The token of the options, or of the environment at this moment, as :func:`token_for` returns it."""
+        return token_for(self._host, self._token)
 
     @property
     def authorization(self) -> dict[str, str]:
@@ -141,9 +129,9 @@ class ServiceClient:
         """Raise errors of parsing an unexpected response in the block as this package's error."""
         try:
             yield
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise StorageError(
-                f"{self.url(path)}: the response has no valid {what} ({type(error).__name__}: {error}). Is a "
+                f"{self.url(path)}: the response has no valid {what} ({type(error).__name__}: {error!s:.200}). Is a "
                 "dataset service of this version running there?",
                 url=self.url(path),
             ) from error
@@ -212,22 +200,29 @@ class ServiceClient:
             retry_after=response.headers.get("Retry-After"),
         )
 
-    def request_json(self, method: str, target: str, path: str, **options: Any) -> Any:
-        """Send one request, and return the JSON of its response, ``None`` for an empty body."""
+    def request_json(self, method: str, target: str, path: str, *, limits: BodyLimits = SMALL, **options: Any) -> Any:
+        """Send one request, and return the JSON of its response, ``None`` for an empty body.
+
+        Args:
+            method: of HTTP.
+            target: as :meth:`target` makes it.
+            path: of the file, for errors.
+            limits: of the body of the response.
+            **options: of :meth:`send`.
+
+        Raises:
+            StorageError: for a response that is not a success, is no JSON, or is larger than ``limits``.
+        """
+        url = self.root + path
         response = self.send(method, target, path, **options)
-        with self.translating_errors(self.root + path):
-            body = response.read(decode_content=False)
-            response.release_conn()
-        if not body:
-            return None
         try:
-            return json.loads(body)
-        except ValueError as error:
-            raise StorageError(
-                f"{self.root}{path}: the response to {method} is {body[:80]!r}, which is no JSON. Is a dataset service "
-                "running there?",
-                url=self.root + path,
-            ) from error
+            with self.translating_errors(url):
+                body = read_body(response, limits.num_bytes, self.read_timeout_s, url)
+        except BaseException:
+            response.close()  # with its connection, which has unread bytes
+            raise
+        response.release_conn()
+        return parse_json(body, limits, url) if body else None
 
     def head(self, path: str, headers: Mapping[str, str] | None = None) -> Mapping[str, str]:
         """Return the headers of a file; their names are case-insensitive."""

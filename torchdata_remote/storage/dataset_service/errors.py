@@ -9,6 +9,7 @@ from ...core.urls import redact
 from ...errors import AccessDeniedError
 from ..error_tables import from_obstore, status_and_code
 from ..errors import from_status
+from .token import token_advice
 
 _MESSAGE = re.compile(r'\{"error":\s*"((?:[^"\\]|\\.)*)"')
 _MAX_MESSAGE = 500
@@ -43,10 +44,8 @@ def from_service(
     error = from_status(status, "", url, writing=writing, retry_after=retry_after)
     message = str(error)
     if isinstance(error, AccessDeniedError):
-        message = (
-            f"{redact(url)}: the service answered {status}. Pass its token by storage_options={{'token': ...}} or the "
-            "environment variable TORCHDATA_REMOTE_TOKEN."
-        )
+        host = url.removeprefix("datasets://").partition("/")[0]
+        message = f"{redact(url)}: the service answered {status}. {token_advice(host)}"
     error.args = (f"{message} The service says: {service_message}" if service_message else message,)
     return error
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import datetime as dt
+import re
 from typing import Any, NamedTuple
 
 from ...errors import ObjectNotFoundError, UrlError
 from ..entry_table import EntryTable
 from ..protocol import Page
 from .client import ServiceRequests
+from .fields import byte_count, date_in_json, file_path, folder_path, next_path, text
+from .json_body import DATASETS, page_limits
+from .protocol import DATASET_NAME
 
 MAX_PAGE = 10_000  # entries, the service's limit
+_NAME = re.compile(DATASET_NAME)
 
 
 class DatasetFile(NamedTuple):
@@ -22,9 +26,11 @@ class DatasetFile(NamedTuple):
     sha256: str
 
 
-def _seconds(modified: str | None) -> float | None:
-    """Convert a time of RFC 3339 to seconds since 1970."""
-    return None if modified is None else dt.datetime.fromisoformat(modified.replace("Z", "+00:00")).timestamp()
+def _dataset_name(value: object) -> str:
+    name = text(value)
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r:.80} is no dataset's name")
+    return name
 
 
 class ListRequests(ServiceRequests):
@@ -32,22 +38,23 @@ class ListRequests(ServiceRequests):
 
     def names(self) -> list[str]:
         """Return the names of all datasets, sorted."""
-        response = self._client.request_json("GET", self._client.target(), "")
+        response = self._client.request_json("GET", self._client.target(), "", limits=DATASETS)
         with self._client.expecting("datasets", ""):
-            return sorted(str(one["name"]) for one in response["datasets"])
+            return sorted(_dataset_name(one["name"]) for one in response["datasets"])
 
     def has_dataset(self, name: str) -> bool:
         """Whether a dataset exists."""
         try:
-            self._files(name, name, limit=1)
+            self._files(name, name, 1)
         except ObjectNotFoundError:
             return False
         return True
 
-    def _files(self, name: str, path: str, **query: str | int | None) -> Any:
+    def _files(self, name: str, path: str, limit: int, **query: str | int | None) -> Any:
         if name in (".", ".."):
             raise UrlError(f"{self._client.url(path)}: {name!r} is no dataset's name.", url=self._client.url(path))
-        return self._client.request_json("GET", self._client.target(name, "files", **query), path)
+        target = self._client.target(name, "files", limit=limit, **query)
+        return self._client.request_json("GET", target, path, limits=page_limits(limit))
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         """Return a page of a dataset, or, if the prefix names none, of all datasets one after the other."""
@@ -73,9 +80,9 @@ class ListRequests(ServiceRequests):
             response = self._files(
                 name,
                 root + below,
+                min(limit, MAX_PAGE),
                 prefix=below or None,
                 after=after[len(root) :] or None,
-                limit=min(limit, MAX_PAGE),
                 recursive=int(recursive),
             )
         except ObjectNotFoundError:
@@ -83,15 +90,15 @@ class ListRequests(ServiceRequests):
         with self._client.expecting("files", root + below):
             files = response["files"]
             entries = EntryTable(
-                [root + one["path"] for one in files],
-                [int(one["size"]) for one in files],
-                [str(one["etag"]) for one in files],
+                [root + file_path(one["path"]) for one in files],
+                [byte_count(one["size"]) for one in files],
+                [text(one["etag"]) for one in files],
                 [one.get("modified") for one in files],
-                _seconds,
+                date_in_json,
             )
-            folders = [root + folder for folder in response["folders"]] if not recursive else []
-            next_path = response["next"]
-        return Page(entries, None if next_path is None else f"{root}{next_path}", folders)
+            folders = [root + folder_path(folder) for folder in response["folders"]] if not recursive else []
+            following = next_path(response["next"], after[len(root) :])
+        return Page(entries, None if following is None else root + following, folders)
 
     def digests(self, prefix: str, token: str | None) -> tuple[list[DatasetFile], str | None]:
         """List one page of the files whose path begins with ``NAME/`` or ``NAME/...``, with SHA-256.
@@ -108,9 +115,11 @@ class ListRequests(ServiceRequests):
         """
         name, _, below = prefix.partition("/")
         path = f"{name}/{below}"
-        response = self._files(name, path, prefix=below or None, after=token, limit=MAX_PAGE, recursive=1, digests=1)
+        response = self._files(name, path, MAX_PAGE, prefix=below or None, after=token, recursive=1, digests=1)
         with self._client.expecting("digests", path):
             return [
-                DatasetFile(f"{name}/{one['path']}", int(one["size"]), str(one["etag"]), str(one["sha256"]))
+                DatasetFile(
+                    f"{name}/{text(one['path'])}", byte_count(one["size"]), text(one["etag"]), text(one["sha256"])
+                )
                 for one in response["files"]
-            ], response["next"]
+            ], next_path(response["next"], token or "")

@@ -66,6 +66,8 @@ class DatasetsReader(ServiceRequests):
             span = parse_content_range(response.status, response.headers.get("Content-Range"), length, url)
             if span.total_bytes is None or ("Range" in headers) != (response.status == 206):
                 raise unusable_response(url, f"the service answered {response.status} with the span {tuple(span)}")
+            if span.start < span.end and (span.start != start or (end is not None and span.end > end)):
+                raise unusable_response(url, f"bytes {start} to {end} were requested, the service sends {tuple(span)}")
             on_error.pop_all()
         return Answer(
             span.start,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import email.utils
 import json
 from collections.abc import Callable
 
 from ...core.options import StorageOptions
 from ...core.urls import DATASETS
 from ...errors import ObjectExistsError, ObjectNotFoundError
+from ..http.content_range import parse_content_length
 from ..protocol import Answer, Entry, Page, normalized_etag
 from .client import ServiceClient
+from .fields import byte_count, date_in_header
 from .listing import MAX_PAGE, DatasetFile, ListRequests
 from .reader import DatasetsReader
 from .upload import DatasetsWriter, UploadRequests
@@ -26,7 +27,7 @@ class DatasetsStore(ListRequests, UploadRequests):
 
     Args:
         host: with its port.
-        options: ``token`` (default: the environment variable ``TORCHDATA_REMOTE_TOKEN``) and ``secure`` (https).
+        options: ``token`` (default: that of the environment, see :func:`token_for`) and ``secure`` (https).
         read_timeout_s: seconds without a byte after which a request fails.
         read_by_obstore: whether to read by obstore.
 
@@ -86,9 +87,8 @@ class DatasetsStore(ListRequests, UploadRequests):
     def stat(self, path: str) -> Entry:
         headers = self._client.head(path)
         with self._client.expecting("Content-Length", path):
-            date = headers.get("Last-Modified")
-            modified_s = None if date is None else email.utils.parsedate_to_datetime(date).timestamp()
-            return Entry(path, int(headers["Content-Length"]), normalized_etag(headers.get("ETag")), modified_s)
+            size = byte_count(parse_content_length(headers.get("Content-Length")))
+        return Entry(path, size, normalized_etag(headers.get("ETag")), date_in_header(headers.get("Last-Modified")))
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._reader.read(path, start, end, etag)

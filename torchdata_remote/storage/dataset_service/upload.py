@@ -13,11 +13,15 @@ from ...core.retry import call_with_retries
 from ...errors import ObjectNotFoundError, StorageError
 from ..multipart import SLOW_BYTES_PER_S, MultipartWriter, make_visible
 from .client import ServiceRequests
+from .fields import byte_count, text
+from .json_body import page_limits
+from .listing import MAX_PAGE
 from .protocol import digest_field
 
 T = TypeVar("T")
 _COMPLETE_TIMEOUT_S = 600.0  # the service joins the parts and compares the digest before it answers
 _SHA256 = "sha-256=:"
+_PROGRESS = page_limits(MAX_PAGE)  # an upload has as many parts at most
 
 
 class UploadRequests(ServiceRequests):
@@ -43,7 +47,7 @@ class UploadRequests(ServiceRequests):
         target = self._client.file_target(path)
         response = self._client.request_json("PUT", target, path, headers=headers, body=data, writing=True)
         with self._client.expecting("etag", path):
-            return str(response["etag"])
+            return text(response["etag"])
 
     def put_part(
         self,
@@ -86,18 +90,20 @@ class UploadRequests(ServiceRequests):
             body=data,
             writing=True,
             timeout_s=None if sha256 is None else _COMPLETE_TIMEOUT_S,
+            limits=_PROGRESS,
         )
         with self._client.expecting("etag or upload", path):
-            return None if "upload" in response else str(response["etag"])
+            return None if "upload" in response else text(response["etag"])
 
     def received(self, path: str, upload_id: str) -> list[tuple[int, int]]:
         """Byte ranges (first, last + 1) of an upload that the service has stored, sorted; none of an unknown upload."""
         try:
-            response = self._client.request_json("GET", self._client.file_target(path, upload=upload_id), path)
+            target = self._client.file_target(path, upload=upload_id)
+            response = self._client.request_json("GET", target, path, limits=_PROGRESS)
         except ObjectNotFoundError:
             return []
         with self._client.expecting("received", path):
-            return sorted((int(start), int(end)) for start, end in response["received"])
+            return sorted((byte_count(start), byte_count(end)) for start, end in response["received"])
 
     def abort_upload(self, path: str, upload_id: str) -> None:
         """Delete the parts of an upload; an unknown upload is no error."""

@@ -3,6 +3,7 @@
 (() => {
   const PART_BYTES = 16 << 20;
   const WHOLE_BYTES = 64 << 20; // files up to this size are one request
+  const HASHED_BYTES = 1 << 20; // between two of them the page responds
   const AT_ONCE = 4;
   const WAITS_MS = [1000, 2000, 4000]; // before an attempt that failed for a passing reason is made again
   const PAGE_FILES = 100;
@@ -123,19 +124,12 @@
     });
   }
 
-  // 64 bits of a text, as hexadecimal: FNV-1a from two seeds; crypto.subtle is missing on pages over http
-  function hash(text) {
-    const sums = [0x811c9dc5, 0x2c1b3c6d].map((start) => {
-      let sum = start;
-      for (let index = 0; index < text.length; index += 1) sum = Math.imul(sum ^ text.charCodeAt(index), 0x01000193);
-      return (sum >>> 0).toString(16).padStart(8, "0");
-    });
-    return sums.join("");
-  }
+  const hexadecimal = (numbers) => Array.from(numbers, (byte) => byte.toString(16).padStart(2, "0")).join("");
 
   class Job {
     constructor(uploads, file, path, unpack) {
       Object.assign(this, { uploads, file, path, unpack, state: "waiting", sent: 0, before: 0, why: "", replace: false });
+      Object.assign(this, { hash: new Sha256(), hashedBytes: 0, digest: null, id: null, isUnique: false });
       this.row = make("li");
       this.name = make("span", "name", path);
       this.name.title = path;
@@ -151,20 +145,50 @@
       this.uploads.draw();
     }
 
-    get id() { // the same file, chosen again tomorrow, has the same one, so that its upload goes on
-      return `${this.file.size.toString(36)}-${this.file.lastModified.toString(36)}-${hash(this.path)}`;
+    // The digest of the bytes up to `end` is part of `hash`; an earlier attempt may have come further.
+    async hashTo(end) {
+      while (this.hashedBytes < end) {
+        if (this.uploads.stopped) throw new Error("Stopped.");
+        const next = Math.min(end, this.hashedBytes + HASHED_BYTES);
+        this.hash.update(await this.read(this.hashedBytes, next));
+        this.hashedBytes = next;
+      }
+    }
+
+    async read(start, end) {
+      try {
+        return new Uint8Array(await this.file.slice(start, end).arrayBuffer());
+      } catch (error) {
+        throw new Error("The file cannot be read. If it was changed, choose it again.");
+      }
+    }
+
+    // The service stores the file only if it has received exactly these bytes.
+    async digestHeader() {
+      await this.hashTo(this.file.size);
+      this.digest ??= this.hash.digest();
+      return { "Repr-Digest": `sha-256=:${btoa(String.fromCharCode(...this.digest))}:` };
+    }
+
+    // The same file, chosen again tomorrow, has the same one, so that its upload continues. Of the content it depends on
+    // the first part only; that of the whole is compared by its digest when the last part is sent.
+    async uploadId() {
+      const known = new Sha256().update(new TextEncoder().encode(`${this.path}\n${this.file.size}\n${this.file.lastModified}\n`));
+      known.update(await this.read(0, Math.min(this.file.size, PART_BYTES)));
+      return hexadecimal(known.digest());
     }
 
     async send() {
       const { name } = this.uploads;
       if (this.unpack) {
         const shown = encodeURIComponent(this.file.name).replace(/['()*]/g, (one) => `%${one.charCodeAt(0).toString(16)}`);
-        const { answer } = await this.patiently(() => put(this, `${ofDataset(name)}?unpack=1`, this.file, { "Content-Disposition": `attachment; filename*=UTF-8''${shown}` }));
+        const headers = { "Content-Disposition": `attachment; filename*=UTF-8''${shown}`, ...await this.digestHeader() };
+        const { answer } = await this.patiently(() => put(this, `${ofDataset(name)}?unpack=1`, this.file, headers));
         if (answer && answer.num_skipped) this.why = `Skipped links and devices: ${answer.num_skipped}.`;
       } else if (this.file.size > WHOLE_BYTES) {
         await this.sendParts(ofFile(name, this.path));
       } else {
-        const headers = this.replace ? {} : { "If-None-Match": "*" };
+        const headers = { ...(this.replace ? {} : { "If-None-Match": "*" }), ...await this.digestHeader() };
         await this.patiently(() => put(this, ofFile(name, this.path), this.file, headers));
       }
     }
@@ -182,10 +206,11 @@
 
     async sendParts(path) {
       const { size } = this.file;
-      const upload = `${path}?upload=${this.id}`;
+      this.id ??= await this.uploadId();
+      const upload = () => `${path}?upload=${this.id}`;
       let received = [];
       if (this.begun) {
-        received = await ask("GET", upload).then((answer) => answer.received, (error) => {
+        received = await ask("GET", upload()).then((answer) => answer.received, (error) => {
           if (error.status === 404) return [];
           throw Object.assign(error, { passing: error.status === undefined });
         });
@@ -204,12 +229,29 @@
         const [start, end] = missing();
         this.before = Math.min(start, received.reduce((sum, [first, last]) => sum + last - first, 0));
         this.progressed(0);
-        const range = { "Content-Range": `bytes ${start}-${end - 1}/${size}` };
-        const { status, answer } = await this.patiently(() => put(this, upload, this.file.slice(start, end), range));
-        if (status === 200) return;
+        const others = received.reduce((sum, [first, last]) => sum + Math.max(0, Math.min(last, start) - first) + Math.max(0, last - Math.max(first, end)), 0);
+        const completes = others + end - start >= size;
+        const headers = { "Content-Range": `bytes ${start}-${end - 1}/${size}`, ...(completes ? await this.digestHeader() : {}) };
+        const sending = this.patiently(() => put(this, upload(), this.file.slice(start, end), headers));
+        const [sent, hashed] = await Promise.allSettled([sending, this.hashTo(end)]);
+        if (hashed.reason) throw hashed.reason;
+        const { status, answer } = sent.value ?? sent.reason;
+        if (sent.reason && !(completes && status === 400 && !this.isUnique)) throw sent.reason;
+        if (status === 200 && await this.isStored(answer)) return;
+        if (status !== 202) { // an earlier upload with this ID was of another file: send all of this one under an ID of its own
+          if (this.isUnique) throw new Error("The service has stored other bytes than those of the file.");
+          Object.assign(this, { id: hexadecimal(crypto.getRandomValues(new Uint8Array(32))), isUnique: true });
+          received = [];
+          continue;
+        }
         if (this.uploads.stopped) throw new Error("Stopped.");
         received = answer.received;
       }
+    }
+
+    async isStored(answer) {
+      await this.digestHeader();
+      return answer.sha256 === hexadecimal(this.digest);
     }
 
     async isThere() {
