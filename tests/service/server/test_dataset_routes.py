@@ -257,6 +257,13 @@ def test_forms_are_refused(shared: TestClient, dataset: str, kind: str, path: st
         ('attachment; filename=""', None),
         ("attachment; filename*=utf-8''%00", None),
         ("attachment; filename*=idna''%ff%2e%2e", None),
+        ("attachment; filename*=iso-8859-1'en'%e9.csv", "é.csv"),
+        ("attachment; filename*=UTF-8''%e9.csv", None),
+        ("attachment; filename*=y.csv", None),
+        ('attachment; filename="x.csv', None),
+        ('attachment; filename="x.csv" y', None),
+        ("attachment; filename=x.csv; filename=y.csv", None),
+        ('attachment ; FILENAME = "a\\"b.csv" ;', 'a"b.csv'),
     ],
 )
 def test_content_disposition_names_the_file(shared: TestClient, dataset: str, header: str, path: str | None) -> None:

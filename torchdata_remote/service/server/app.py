@@ -85,7 +85,8 @@ def make_app(
                 tasks.cancel_scope.cancel()
 
     async def metrics_response(request: Request) -> Response:
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+        text = await run_blocking(metrics.text)  # which asks the disk for its free space
+        return Response(text, media_type="text/plain; version=0.0.4")
 
     dataset, file = "/datasets/{name}", "/datasets/{name}/files/{path:path}"
     app = Starlette(
@@ -188,7 +189,7 @@ async def _client_disconnected(request: Request, error: Exception) -> Response:
 
 async def _http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    messages = {404: f"There is nothing at {request.url.path}. GET /openapi.json lists all paths."}
+    messages = {404: f"There is nothing at {request.url.path:.200}. GET /openapi.json lists all paths."}
     default = error.detail in ("Not Found", "")
     message = messages.get(error.status_code, error.detail) if default else error.detail
     return JSONResponse({"error": message}, error.status_code, dict(error.headers or {}))

@@ -16,6 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .dataset_root import DatasetRoot
 
+MAX_HEADER_BYTES = 8 << 10  # of one header's value; nginx and Apache have the same limit
+MAX_TARGET_BYTES = 16 << 10  # of path and query, which may be three paths in percent-encoding
 _WITHOUT_TOKEN = {"/healthz"}
 _READING = {"GET", "HEAD", "OPTIONS"}
 _METHODS = {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH", "TRACE"}
@@ -106,6 +108,17 @@ class AccessMiddleware:
 
     def _refuse(self, scope: Scope) -> JSONResponse | None:
         """Return the response that refuses a request, without reading its body; ``None`` if it is accepted."""
+        for name, value in scope["headers"]:
+            if len(value) > MAX_HEADER_BYTES:
+                shown = name[:100].decode("latin-1")
+                return _error_response(
+                    431, f"The header {shown} has {len(value):,} bytes; at most {MAX_HEADER_BYTES:,} are allowed."
+                )
+        target_bytes = len(scope["raw_path"]) + len(scope["query_string"])
+        if target_bytes > MAX_TARGET_BYTES:
+            return _error_response(
+                414, f"Path and query have {target_bytes:,} bytes; at most {MAX_TARGET_BYTES:,} are allowed."
+            )
         headers = Headers(scope=scope)
         try:
             path = unquote_to_bytes(scope["raw_path"]).decode()
