@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import http.client
 import itertools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from starlette.testclient import TestClient
 
 from tests.support.service_clients import all_files, ask, below, client_of, digest_field, in_tar, new_dataset, tar_bytes
 from tests.support.shard_places import Place
+from tests.support.small_disk import fill_blocks, fill_inodes, small_disk
 from torchdata_remote.service.server.limits import ServiceLimits
 
 CSV = {"Content-Type": "application/octet-stream", "Content-Disposition": 'attachment; filename="my_file.csv"'}
@@ -387,4 +389,46 @@ def test_uploads_to_a_full_disk_are_refused(tmp_path: Path) -> None:
         for path in ("", "?unpack=1", "/files/a", "/files/b?upload=12345678"):
             headers = {"Content-Range": "bytes 0-0/1"} if "upload" in path else {}
             assert client.put(f"/datasets/d{path}", content=b"x", headers=headers).status_code == 507
+        assert below(tmp_path) == set()
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+@pytest.mark.parametrize("fill", [fill_blocks, fill_inodes])
+def test_everything_can_be_deleted_on_a_full_disk(tmp_path: Path, kind: str, fill: Callable[[Path], None]) -> None:
+    """A file, the parts of an upload, a dataset, and one that is a link: nothing is created for that."""
+    with small_disk(tmp_path, kind) as disk:
+        (disk / "far").mkdir()
+        (disk / "far" / "kept").write_bytes(b"1")
+        with client_of(disk / "root") as client:
+            client.post("/datasets", json={"name": "d"})
+            for path in ("a/b/c", "e"):
+                assert client.put(f"/datasets/d/files/{path}", content=b"x").status_code == 200
+            upload = "/datasets/d/files/big?upload=12345678"
+            assert client.put(upload, content=b"x", headers={"Content-Range": "bytes 0-0/2"}).status_code == 202
+            os.symlink(disk / "far", disk / "root" / "near")
+            fill(disk)
+            assert client.put("/datasets/d/files/new", content=b"x" * 5000).status_code == 507
+            for path in ("/datasets/d/files/a/b/c", upload, "/datasets/d", "/datasets/near"):
+                assert client.delete(path).status_code == 204, path
+                fill(disk)  # what was freed
+            assert client.get("/datasets").json() == {"datasets": []}
+        assert below(disk / "root") == set()
+        assert (disk / "far" / "kept").read_bytes() == b"1"
+
+
+def test_a_dataset_is_removed_where_even_a_new_name_needs_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a folder on ext4 whose last block is full: then in place."""
+
+    def full(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with client_of(tmp_path) as client:
+        client.post("/datasets", json={"name": "d"})
+        client.put("/datasets/d/files/a/b", content=b"x")
+        with monkeypatch.context() as patched:
+            patched.setattr("torchdata_remote.storage.local.store.os.rename", full)
+            assert client.delete("/datasets/d").status_code == 204
+        assert client.get("/datasets").json() == {"datasets": []}
         assert below(tmp_path) == set()

@@ -128,7 +128,7 @@ def name_in_disposition(header: str | None) -> str | None:
     except ValueError as error:
         raise Problem(
             400,
-            f"Content-Disposition {header!r:.200} cannot be parsed: {error}. Expected attachment; filename=\"NAME\", or "
+            f'Content-Disposition {header!r:.200} cannot be parsed: {error}. Expected attachment; filename="NAME", or '
             "filename*=UTF-8''NAME with the name percent-encoded.",
         ) from None
     return None if name is None else require_path(name)

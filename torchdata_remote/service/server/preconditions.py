@@ -46,7 +46,9 @@ def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
             end = min(size, int(last) + 1)
     if start >= size or start >= end:
         raise Problem(
-            416, f"There is no byte of {header!s:.100} in a file of {size:,} bytes.", {"Content-Range": f"bytes */{size}"}
+            416,
+            f"There is no byte of {header!s:.100} in a file of {size:,} bytes.",
+            {"Content-Range": f"bytes */{size}"},
         )
     return start, end
 
