@@ -121,7 +121,7 @@ class DatasetRoot:
             [path[skip:] for path in page.folders],
         )
 
-    def files(self, folder: str, *, page_files: int = 1000) -> Iterator[Entry]:
+    def files(self, folder: str, *, page_files: int = 10_000) -> Iterator[Entry]:
         """Iterate over all files of a folder, sorted by path."""
         after: str | None = ""
         while after is not None:

@@ -17,7 +17,8 @@ from ...errors import UrlError
 from ..error_tables import from_os
 from ..errors import from_status, translate_errors
 from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, single_chunk
-from .names import PARTIAL_SUFFIX, is_internal_name, iter_sorted, leads_nowhere
+from .names import PARTIAL_SUFFIX, is_internal_name, leads_nowhere
+from .sorted_paths import iter_sorted
 
 _WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
 _FULL = {errno.ENOSPC, errno.EDQUOT}
