@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from functools import partial
 from itertools import chain, islice, pairwise, zip_longest
@@ -37,7 +37,12 @@ _MEMBER_BYTES = 4 << 10  # charged for each header that is read on the way to an
 
 
 def draw_sheet(
-    root_url: str, storage_options: Mapping[str, Any] | None, *, num_pictures: int = 20, max_files: int = MAX_FILES
+    root_url: str,
+    storage_options: Mapping[str, Any] | None,
+    *,
+    num_pictures: int = 20,
+    max_files: int = MAX_FILES,
+    files: Iterable[RemoteUrl] | None = None,
 ) -> bytes | None:
     """Draw some images of a dataset, loose ones or from inside shards, as a PNG with a label under each.
 
@@ -50,6 +55,7 @@ def draw_sheet(
         storage_options: for the store, in fsspec's vocabulary.
         num_pictures: at most.
         max_files: limit of the listing.
+        files: the listing itself, sorted, from a caller that does not follow links; ``None`` lists the folder.
 
     Returns:
         A PNG of up to 5 columns of 160 pixels, or ``None`` if there are no images.
@@ -68,7 +74,7 @@ def draw_sheet(
         True
     """
     options = StorageOptions(storage_options)
-    folder = list_dataset(root_url, options, max_files=max_files)
+    folder = list_dataset(root_url, options, max_files=max_files, files=files)
     budget = Budget(max_s=_MAX_S, max_bytes=_MAX_BYTES)
     shards = [file for file in folder.files if is_archive_name(file)]
     images = [file for file in folder.files if is_image_name(file)]
@@ -98,7 +104,7 @@ def _cells_of_files(
         fits = url.size is None or url.size <= _MAX_IMAGE_BYTES
         if fits and budget.take(_MAX_IMAGE_BYTES if url.size is None else url.size):
             with suppress(RemoteDataError):
-                return read_whole(url, options, BRIEF_RETRY)
+                return read_whole(url, options, BRIEF_RETRY, etag=url.etag)
         return None
 
     tasks = [partial(read, url) for url in urls]

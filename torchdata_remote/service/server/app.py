@@ -166,7 +166,9 @@ async def _summary(request: Request) -> Response:
     url = await run_blocking(lambda: context.root.dataset_url(name))
     summary = await run_blocking(
         lambda: context.summaries.get(
-            name, f"summary {inside}", lambda: summarize(url, context.root.options, look_inside=inside)
+            name,
+            f"summary {inside}",
+            lambda: summarize(url, context.root.options, look_inside=inside, files=context.root.file_urls(name)),
         )
     )
     return JSONResponse({"name": name, "location": location(name), **summary.as_json()})
@@ -176,7 +178,9 @@ async def _sheet(request: Request) -> Response:
     context, name = ServiceContext.of(request), request.path_params["name"]
     url = await run_blocking(lambda: context.root.dataset_url(name))
     sheet = await run_blocking(
-        lambda: context.summaries.get(name, "sheet", lambda: draw_sheet(url, context.root.options))
+        lambda: context.summaries.get(
+            name, "sheet", lambda: draw_sheet(url, context.root.options, files=context.root.file_urls(name))
+        )
     )
     if sheet is None:
         raise HTTPException(404, f"There are no images in {name!r}.")

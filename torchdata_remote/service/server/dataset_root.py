@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ...core.concurrency_limit import ConcurrencyLimit
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
-from ...core.urls import join_url, split_url
+from ...core.urls import RemoteUrl, join_url, split_url
 from ...errors import ObjectExistsError, UrlError
 from ...fetch.range_download import RangeRequest
 from ...fetch.range_reader import read_range
@@ -128,6 +128,18 @@ class DatasetRoot:
             page = self.page(folder, "", recursive=True, after=after, limit=page_files)
             yield from page.entries
             after = page.next_token
+
+    def file_urls(self, name: str) -> Iterator[RemoteUrl] | None:
+        """Iterate over the URLs of a dataset's files, sorted; ``None`` for a store without links.
+
+        Raises:
+            AccessDeniedError: for a link, while iterating.
+        """
+        if not self.is_local:
+            return None
+        folder = self.folder(name)
+        start = join_url(self._scheme, self._bucket, folder)
+        return (RemoteUrl(start + entry.path, entry.size, entry.etag) for entry in self.files(folder))
 
     def stat(self, folder: str, path: str) -> Entry:
         """Return size, version and date of a file. The path in the entry is the one in the store.
