@@ -48,6 +48,11 @@ class Budget:
         self._lock = threading.RLock()
         self.cut = False  # whether a request was refused
 
+    @property
+    def remaining_s(self) -> float:
+        """Seconds that are left."""
+        return max(0.0, self._deadline_s - self._clock())
+
     def take(self, num_bytes: int) -> bool:
         """Use a number of bytes; returns whether they and the time are left. After one refusal all are refused."""
         with self._lock:

@@ -16,13 +16,20 @@ except ImportError as error:
     raise ImportError("Jobs are read and written as YAML: pip install 'torchdata_remote[service]'") from error
 
 _MAX_VALUES, _MAX_LEVELS = 100_000, 60  # of a document; a few lines of aliases could stand for many more
+_MAX_INTEGER = 2**1024  # as of a float; Python refuses to print thousands of digits
+_MERGE = "tag:yaml.org,2002:merge"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _PLAIN = re.compile(r"[A-Za-z/](?:[\w./-]|:(?=\S))*", re.ASCII)
 _NOT_TEXT = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null"])  # in some YAML parsers
 
 
 class _Reader(yaml.SafeLoader):  # type: ignore[misc]  # of a library without types
-    """Loads plain values. A date is a text, as in Kubernetes; a duplicate key is an error."""
+    """Loads plain values. A date is a text, as in Kubernetes; a duplicate key is an error.
+
+    Merge keys copy mappings, and the copies are counted: a few nested ones stand for billions of values.
+    """
+
+    _num_merged = 0
 
     yaml_implicit_resolvers = {  # noqa: RUF012  # it is the base class' table
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
@@ -38,6 +45,19 @@ class _Reader(yaml.SafeLoader):  # type: ignore[misc]  # of a library without ty
                     raise yaml.composer.ComposerError(None, None, f"the key {key.value!r} occurs twice", key.start_mark)
                 seen.add(key.value)
         return node
+
+    def flatten_mapping(self, node: Any) -> None:
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if isinstance(merged, yaml.MappingNode):
+                        self.flatten_mapping(merged)  # the base class does it too, and finds nothing left to do
+                        self._num_merged += 1 + len(merged.value)
+                    if self._num_merged > _MAX_VALUES:
+                        raise yaml.constructor.ConstructorError(
+                            None, None, f"merge keys copy more than {_MAX_VALUES:,} values", key.start_mark
+                        )
+        super().flatten_mapping(node)
 
 
 class _Writer(yaml.SafeDumper):  # type: ignore[misc]  # as above
@@ -71,7 +91,7 @@ def read_documents(text: str | bytes, source: str) -> list[tuple[Any, FieldPath]
     """
     try:
         found = [document for document in yaml.load_all(text, Loader=_Reader) if document is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         message = " ".join(str(error).split()) or type(error).__name__
         raise JobError(f"{source}: got something else than YAML, expected a TrainingJob: {message}") from error
     fields = [FieldPath(source if len(found) == 1 else f"{source}, document {i}") for i in range(1, len(found) + 1)]
@@ -92,7 +112,10 @@ def _require_json(value: Any, field: FieldPath, values_left: list[int], levels_l
     elif isinstance(value, list):
         for number, one in enumerate(value):
             _require_json(one, field.at(number), values_left, levels_left - 1)
-    elif not isinstance(value, str | int | None) and not (isinstance(value, float) and math.isfinite(value)):
+    elif isinstance(value, int):
+        if abs(value) >= _MAX_INTEGER:
+            raise field.wrong(hex(value), "a number of at most 1024 bits")
+    elif not isinstance(value, str | None) and not (isinstance(value, float) and math.isfinite(value)):
         raise field.wrong(value, "a text, a number, a truth value, a list or a mapping")
 
 
