@@ -17,7 +17,13 @@ from PIL import Image
 
 from torchdata_remote.formats.decoders import MAX_PIXELS
 from torchdata_remote.inspection import draw_sheet, picture_sheet
-from torchdata_remote.inspection.picture_memory import DECODED, READ, PictureMemory, decoding_bytes
+from torchdata_remote.inspection.picture_memory import (
+    MAX_DECODING_BYTES,
+    READ,
+    PictureMemory,
+    decoded_in_turn,
+    decoding_bytes,
+)
 
 
 @settings(max_examples=30, deadline=None)
@@ -135,7 +141,7 @@ def test_decoding_takes_no_more_memory_than_was_expected(tmp_path: Path, case: s
 
 @pytest.mark.parametrize("in_shard", [False, True])
 def test_sheets_at_once_share_one_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_shard: bool) -> None:
-    """Of what is read and of what is decoded; a picture beyond it is a crossed cell, and the others are drawn."""
+    """Of what is read; one picture at a time is decoded. One that is too large is a crossed cell."""
     from tests.support.archive_bytes import pack_tar
 
     small, large = encoded((400, 400)), encoded((900, 900))
@@ -149,8 +155,8 @@ def test_sheets_at_once_share_one_bound(tmp_path: Path, monkeypatch: pytest.Monk
             (tmp_path / f"{number}.tar").write_bytes(pack_tar(list(files.items())))
     per_picture = decoding_bytes(small, 160)
     assert per_picture is not None
-    decoded, read = PictureMemory(2 * per_picture), PictureMemory(READ.max_bytes)
-    monkeypatch.setattr(picture_sheet, "DECODED", decoded)
+    read = PictureMemory(READ.max_bytes)
+    monkeypatch.setattr(picture_sheet, "MAX_DECODING_BYTES", per_picture)
     monkeypatch.setattr(picture_sheet, "READ", read)
     at_once, most, sizes, lock = [0], [0], list[int](), threading.RLock()
     thumbnail = picture_sheet.thumbnail
@@ -172,8 +178,26 @@ def test_sheets_at_once_share_one_bound(tmp_path: Path, monkeypatch: pytest.Monk
         sheets = list(pool.map(lambda _: draw_sheet(f"file://{tmp_path}/", None), range(4)))
     assert len(set(sheets)) == 1
     assert set(sizes) == {400}
-    assert most[0] <= 2
-    assert (decoded.free_bytes, read.free_bytes) == (decoded.max_bytes, read.max_bytes)
+    assert most[0] == 1
+    assert read.free_bytes == read.max_bytes
+
+
+def test_a_picture_whose_turn_does_not_come_is_not_decoded() -> None:
+    """One that has begun is waited for, and its error is raised."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow() -> int:
+        begun.set()
+        may_end.wait(60)
+        raise KeyError
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(decoded_in_turn, slow, timeout_s=60.0)
+        assert begun.wait(60)
+        assert decoded_in_turn(lambda: 1, timeout_s=0.0) is None
+        may_end.set()
+        assert isinstance(first.exception(), KeyError)
+    assert decoded_in_turn(lambda: 1, timeout_s=60.0) == 1
 
 
 def test_a_photograph_of_24_million_pixels_is_drawn() -> None:
@@ -181,4 +205,4 @@ def test_a_photograph_of_24_million_pixels_is_drawn() -> None:
     for kind in ("JPEG", "PNG", "TIFF"):
         expected = decoding_bytes(encoded((6000, 4000), kind), 160)
         assert expected is not None
-        assert expected <= DECODED.max_bytes
+        assert expected <= MAX_DECODING_BYTES

@@ -7,13 +7,16 @@ import io
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
 
 from PIL import Image
 
 from ..formats.decoders import MAX_PIXELS
 from ..formats.images import IMAGE_FORMATS
 
+T = TypeVar("T")
 _FORMATS = tuple(sorted(set(IMAGE_FORMATS.values())))
 _JPEG_SCALES = (8, 4, 2)
 # Pillow's 4 for the picture and 4 for its copy in RGB, and 4 for a strip of TIFF that is the whole picture
@@ -103,5 +106,16 @@ def decoding_bytes(data: bytes, min_size: int) -> int | None:
 
 READ = PictureMemory(256 << 20)
 """Of files, and members of shards, before they are decoded."""
-DECODED = PictureMemory(320 << 20)
-"""Of decoded pictures: one of 28 million pixels at a time, or several smaller ones."""
+MAX_DECODING_BYTES = 320 << 20
+"""Of one picture while it is decoded: 28 million pixels."""
+_DECODER = ThreadPoolExecutor(1, "decode pictures")
+
+
+def decoded_in_turn(decode: Callable[[], T], *, timeout_s: float) -> T | None:
+    """Decode a picture after all others of this process; ``None`` if it does not begin in time.
+
+    One thread decodes all of them: the C library keeps the memory that a thread has freed for that thread.
+    """
+    decoding = _DECODER.submit(decode)
+    wait([decoding], timeout_s)
+    return None if decoding.cancel() else decoding.result()

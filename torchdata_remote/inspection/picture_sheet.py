@@ -24,7 +24,7 @@ from ..formats.sample_index import index_url
 from ..formats.tar import MemberHeader
 from ..storage import read_whole
 from .contact_sheet import Cell, contact_sheet, thumbnail
-from .picture_memory import DECODED, READ, decoding_bytes
+from .picture_memory import MAX_DECODING_BYTES, READ, decoded_in_turn, decoding_bytes
 from .pictures import MAX_TABLE_BYTES, Picture, class_names_if_readable, images_and_labels, pictures_in
 from .probe import BRIEF_RETRY, MAX_FILES, Budget, Folder, evenly_spaced, list_dataset
 from .shard_headers import ShardHeaders
@@ -54,8 +54,8 @@ def draw_sheet(
     decode, or arrives too late, is a crossed cell. At most 256 MiB are read, by requests for what is needed, and no
     request is sent after 15 s.
 
-    All sheets of a process share 256 MiB for what they have read, and 320 MiB for decoding. So an image of more than
-    28 million pixels (WebP: 20, 16-bit gray: 13) is too large, but for JPEG, which is decoded at a smaller scale.
+    All sheets of a process share 256 MiB for what they have read, and decode one image at a time, in 320 MiB. So one of
+    more than 28 million pixels (WebP: 20, 16-bit gray: 13) is too large, but for JPEG, which is decoded at a smaller scale.
 
     Args:
         root_url: the dataset's folder, in any store.
@@ -220,7 +220,6 @@ def _affordable(headers: Iterator[MemberHeader], budget: Budget) -> Iterator[Mem
 def _thumbnail(data: bytes | None, budget: Budget) -> Image.Image | None:
     """As ``thumbnail``; ``None`` also if decoding takes too much memory, or there is no time left for it."""
     num_bytes = decoding_bytes(data, _CELL_PIXELS) if data else None
-    if num_bytes is None:
+    if num_bytes is None or num_bytes > MAX_DECODING_BYTES:
         return None
-    with DECODED.reserved(num_bytes, timeout_s=budget.remaining_s) as may_decode:
-        return thumbnail(data, _CELL_PIXELS) if may_decode and budget.take(0) else None
+    return decoded_in_turn(lambda: thumbnail(data, _CELL_PIXELS), timeout_s=budget.remaining_s)

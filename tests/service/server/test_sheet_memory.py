@@ -28,7 +28,7 @@ def most_bytes(process_id: int) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="no /proc")
 def test_sheets_of_large_pictures_at_once_take_the_memory_of_one(tmp_path: Path) -> None:
-    """Six requests, each for three PNGs of 27 million pixels, drawn one after the other; larger ones are crossed cells."""
+    """Six requests, each for three PNGs of 27 million pixels, drawn in turn; larger ones are crossed cells."""
     with io.BytesIO() as file:
         Image.new("RGBA", (6000, 4500), (200, 30, 30, 255)).save(file, "PNG")
         large = file.getvalue()

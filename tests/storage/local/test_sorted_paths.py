@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -185,9 +186,7 @@ def test_no_path_to_start_after_leads_elsewhere(tmp_path: pathlib.Path, after: s
         paths: Iterator[Any] = iter_sorted(
             f"{tmp_path}/root/", f"{tmp_path}/root/", True, f"{tmp_path}/root/{after}", cache
         )
-        found = []
-        try:
-            found += paths
-        except AccessDeniedError as error:
-            assert "root/link is a link" in str(error)
+        found: list[str] = []
+        with contextlib.suppress(AccessDeniedError):  # for the link
+            found.extend(paths)
         assert set(found) <= {f"{tmp_path}/root/z"}

@@ -28,9 +28,6 @@ class KeyedLocks:
     def __len__(self) -> int:
         return len(self._locks)
 
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._locks
-
     @contextlib.contextmanager
     def held(self, key: Hashable) -> Iterator[None]:
         """Hold the lock of a key; the same thread may hold it several times."""
