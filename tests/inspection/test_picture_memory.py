@@ -17,6 +17,7 @@ from PIL import Image
 
 from torchdata_remote.formats.decoders import MAX_PIXELS
 from torchdata_remote.inspection import draw_sheet, picture_sheet
+from torchdata_remote.inspection.contact_sheet import thumbnail
 from torchdata_remote.inspection.picture_memory import (
     MAX_DECODING_BYTES,
     READ,
@@ -159,7 +160,6 @@ def test_sheets_at_once_share_one_bound(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(picture_sheet, "MAX_DECODING_BYTES", per_picture)
     monkeypatch.setattr(picture_sheet, "READ", read)
     at_once, most, sizes, lock = [0], [0], list[int](), threading.RLock()
-    thumbnail = picture_sheet.thumbnail
 
     def counted(data: bytes, cell_pixels: int) -> Any:
         with lock:

@@ -55,7 +55,7 @@ def draw_sheet(
     request is sent after 15 s.
 
     All sheets of a process share 256 MiB for what they have read, and decode one image at a time, in 320 MiB. So one of
-    more than 28 million pixels (WebP: 20, 16-bit gray: 13) is too large, but for JPEG, which is decoded at a smaller scale.
+    more than 28 million pixels (WebP: 20, 16-bit gray: 13) is too large. JPEG is decoded at a smaller scale.
 
     Args:
         root_url: the dataset's folder, in any store.

@@ -145,7 +145,12 @@ def test_a_folder_is_read_once_for_all_pages(tmp_path: pathlib.Path, monkeypatch
     """Also by concurrent requests; again after a change."""
     make(tmp_path, [f"{number:03}" for number in range(100)] + ["x/y"])
     scans, scan, begun = list[str](), os.scandir, threading.Barrier(4)
-    monkeypatch.setattr(os, "scandir", lambda path: (scans.append(path), scan(path))[1])
+
+    def recorded(path: str) -> Any:
+        scans.append(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", recorded)
     cache, root = SortedNamesCache(clock=lambda: LATER_NS), f"{tmp_path}/"
 
     def first(_: int) -> list[str]:

@@ -1,7 +1,9 @@
-"""The memory of a service that draws many large pictures."""
+"""The memory of a service under requests that are made to use it up."""
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import io
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,7 @@ from tests.servers.service import Service
 from tests.support.service_clients import ask
 
 NUM_DATASETS, NUM_PICTURES = 6, 3
-MAX_GROWTH = 600 << 20  # one picture at a time takes 220 MB; each sheet its own, 1.3 GB
+MAX_SHEET_GROWTH = 600 << 20  # one picture at a time takes 220 MB; each sheet its own, 1.3 GB
 
 
 def most_bytes(process_id: int) -> int:
@@ -52,7 +54,7 @@ def test_sheets_of_large_pictures_at_once_take_the_memory_of_one(tmp_path: Path)
         growth = most_bytes(service.process.pid) - before
     finally:
         service.stop()
-    assert growth < MAX_GROWTH
+    assert growth < MAX_SHEET_GROWTH
     num_drawn = 0
     for status, body, _ in answers:
         assert status == 200
@@ -62,3 +64,31 @@ def test_sheets_of_large_pictures_at_once_take_the_memory_of_one(tmp_path: Path)
         num_drawn += counts.get((200, 30, 30), 0) // 10_000
         assert (30, 160, 40) not in counts
     assert num_drawn >= 3  # all of them, on a machine that decodes them in 15 s
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="no /proc")
+@pytest.mark.parametrize(
+    "target", ["/datasets/{}", "/datasets/{}/files/x", "/datasets/d/files/{}", "/datasets/d/files?after={}"]
+)
+def test_names_in_refused_requests_take_no_memory(tmp_path: Path, target: str) -> None:
+    """Thousands of different long ones, which need no dataset. Kept, they would take 60 MB."""
+    (tmp_path / "d").mkdir()
+    service = Service(tmp_path)
+
+    def send(numbers: range) -> None:
+        with contextlib.closing(http.client.HTTPConnection(service.address, timeout=60)) as connection:
+            for number in numbers:
+                name = f"{number:08}" * 1000
+                connection.request("GET" if "?" in target else "DELETE", target.format(name))
+                answer = connection.getresponse()
+                answer.read()
+                assert answer.status in (400, 404), answer.status
+
+    try:
+        send(range(1000))
+        before = most_bytes(service.process.pid)
+        send(range(1000, 8500))
+        assert most_bytes(service.process.pid) - before < 10 << 20
+    finally:
+        service.stop()
