@@ -8,6 +8,7 @@ import json
 import random
 import uuid
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -249,3 +250,20 @@ def test_summary_of_the_listing_opens_no_shard(moto: S3Server) -> None:
         summary = summarize(place.url, server.storage_options, look_inside=False)
     assert (summary.kind, summary.num_shards, summary.classes_complete) == ("shards", 2, False)
     assert not any(request.path.endswith(".tar") for request in store.requests)
+
+
+def test_files_that_are_replaced_by_links_after_the_listing_are_not_read(tmp_path: Path) -> None:
+    """Neither pictures nor shards: they are read in the version that was listed."""
+    (tmp_path / "outside.png").write_bytes(picture(3))
+    (tmp_path / "outside.tar").write_bytes(pack_tar([("1.png", picture(3)), ("1.cls", b"3")]))
+    for name in ("loose/a.png", "loose/b.png", "shards/0.tar"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(picture(0) if name.endswith("png") else pack_tar([("1.png", picture(0))]))
+    for kind, replaced in (("loose", "a.png"), ("shards", "0.tar")):
+        url = f"file://{tmp_path}/{kind}/"
+        files = list_dataset(url, StorageOptions(), max_files=9).files
+        (tmp_path / kind / replaced).unlink()
+        (tmp_path / kind / replaced).symlink_to(tmp_path / f"outside{replaced[-4:]}")
+        sheet = draw_sheet(url, None, files=files)
+        assert colours_in(sheet) == {COLOURS[0]} if kind == "loose" else sheet is None
+        assert "3" not in summarize(url, None, files=files).classes

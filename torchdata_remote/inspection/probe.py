@@ -48,6 +48,11 @@ class Budget:
         self._lock = threading.RLock()
         self.cut = False  # whether a request was refused
 
+    @property
+    def remaining_s(self) -> float:
+        """Seconds that are left."""
+        return max(0.0, self._deadline_s - self._clock())
+
     def take(self, num_bytes: int) -> bool:
         """Use a number of bytes; returns whether they and the time are left. After one refusal all are refused."""
         with self._lock:
@@ -76,15 +81,25 @@ class Folder:
         return str(file)[len(self.url) :]
 
 
-def list_dataset(root_url: str, options: StorageOptions, *, max_files: int) -> Folder:
+def list_dataset(
+    root_url: str, options: StorageOptions, *, max_files: int, files: Iterable[RemoteUrl] | None = None
+) -> Folder:
     """List the files of a dataset, at most the first ``max_files`` by path.
+
+    Args:
+        root_url: the dataset's folder.
+        options: for the store.
+        max_files: limit of the listing.
+        files: the listing itself, from a caller that does not follow links; ``None`` lists the folder.
 
     Raises:
         StorageError: if the folder cannot be listed.
     """
     url = join_url(*split_url(root_url if root_url.endswith("/") else root_url + "/"))
-    files = list(islice(list_folder(url, recursive=True, options=options, retry=BRIEF_RETRY), max_files + 1))
-    return Folder(url, files[:max_files], len(files) <= max_files)
+    if files is None:
+        files = list_folder(url, recursive=True, options=options, retry=BRIEF_RETRY)
+    listed = list(islice(files, max_files + 1))
+    return Folder(url, listed[:max_files], len(listed) <= max_files)
 
 
 @dataclass
@@ -178,7 +193,8 @@ def samples_by_manifests(folder: Folder, options: StorageOptions, budget: Budget
         size = _MAX_MANIFEST_BYTES if url.size is None else url.size
         if size <= _MAX_MANIFEST_BYTES and budget.take(size):
             with suppress(RemoteDataError):  # other files may be named index.json
-                found |= {one.url: one.num_samples for one in load_manifest(read_whole(url, options, BRIEF_RETRY), url)}
+                data = read_whole(url, options, BRIEF_RETRY, etag=url.etag)
+                found |= {one.url: one.num_samples for one in load_manifest(data, url)}
     return found
 
 

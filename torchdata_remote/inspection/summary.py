@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -79,6 +79,7 @@ def summarize(
     *,
     max_files: int = MAX_FILES,
     look_inside: bool = True,
+    files: Iterable[RemoteUrl] | None = None,
 ) -> Summary:
     """Summarize a dataset from the listing of its folder, its manifests, and up to 32 of its shards.
 
@@ -90,6 +91,7 @@ def summarize(
         storage_options: for the store, in fsspec's vocabulary.
         max_files: limit of the listing.
         look_inside: ``False`` uses the listing only and opens no shard.
+        files: the listing itself, sorted, from a caller that does not follow links; ``None`` lists the folder.
 
     Raises:
         StorageError: if the folder cannot be listed.
@@ -104,7 +106,7 @@ def summarize(
         'url = "datasets://HOST:PORT/NAME/"'
     """
     options = StorageOptions(storage_options)
-    folder = list_dataset(root_url, options, max_files=max_files)
+    folder = list_dataset(root_url, options, max_files=max_files, files=files)
     num_bytes = sum(file.size or 0 for file in folder.files)
     shards = [file for file in folder.files if is_archive_name(file)]
     images = [file for file in folder.files if is_image_name(file)]

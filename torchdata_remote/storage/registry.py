@@ -79,7 +79,9 @@ def publish(url: str, data: bytes, options: StorageOptions, *, overwrite: bool) 
         raise
 
 
-def read_whole(url: str, options: StorageOptions, retry: RetryPolicy, *, by_obstore: bool = True) -> bytes:
+def read_whole(
+    url: str, options: StorageOptions, retry: RetryPolicy, *, by_obstore: bool = True, etag: str | None = None
+) -> bytes:
     """Read a small object.
 
     Args:
@@ -88,10 +90,12 @@ def read_whole(url: str, options: StorageOptions, retry: RetryPolicy, *, by_obst
         retry: how transient errors are retried.
         by_obstore: whether obstore may be used. Pass ``False`` in a process that will be forked: children cannot use
             obstore after their parent did.
+        etag: of the version to read; ``None`` for the current one.
 
     Raises:
+        ObjectChangedError: if ``etag`` is that of another version.
         StorageError: if it cannot be read.
     """
     store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     read = store.read if by_obstore else getattr(store, "read_without_obstore", store.read)
-    return call_with_retries(lambda: read(path, 0, None, None).whole(), retry, url=url)
+    return call_with_retries(lambda: read(path, 0, None, etag).whole(), retry, url=url)

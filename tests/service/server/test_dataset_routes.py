@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import http.client
 import itertools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from starlette.testclient import TestClient
 
 from tests.support.service_clients import all_files, ask, below, client_of, digest_field, in_tar, new_dataset, tar_bytes
 from tests.support.shard_places import Place
+from tests.support.small_disk import fill_blocks, fill_inodes, small_disk
 from torchdata_remote.errors import StorageError
 from torchdata_remote.service.server.limits import ServiceLimits
 
@@ -259,6 +261,13 @@ def test_forms_are_refused(shared: TestClient, dataset: str, kind: str, path: st
         ('attachment; filename=""', None),
         ("attachment; filename*=utf-8''%00", None),
         ("attachment; filename*=idna''%ff%2e%2e", None),
+        ("attachment; filename*=iso-8859-1'en'%e9.csv", "é.csv"),
+        ("attachment; filename*=UTF-8''%e9.csv", None),
+        ("attachment; filename*=y.csv", None),
+        ('attachment; filename="x.csv', None),
+        ('attachment; filename="x.csv" y', None),
+        ("attachment; filename=x.csv; filename=y.csv", None),
+        ('attachment ; FILENAME = "a\\"b.csv" ;', 'a"b.csv'),
     ],
 )
 def test_content_disposition_names_the_file(shared: TestClient, dataset: str, header: str, path: str | None) -> None:
@@ -415,3 +424,45 @@ def test_messages_do_not_show_where_the_datasets_are(
     assert response.status_code == 502
     assert response.json() == {"error": f"{name}/cat/1.jpg: [Errno 5] I/O error: '{name}/cat/1.jpg'"}
     assert f"file://{root}/{name}/cat/1.jpg" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+@pytest.mark.parametrize("fill", [fill_blocks, fill_inodes])
+def test_everything_can_be_deleted_on_a_full_disk(tmp_path: Path, kind: str, fill: Callable[[Path], None]) -> None:
+    """A file, the parts of an upload, a dataset, and one that is a link: nothing is created for that."""
+    with small_disk(tmp_path, kind) as disk:
+        (disk / "far").mkdir()
+        (disk / "far" / "kept").write_bytes(b"1")
+        with client_of(disk / "root") as client:
+            client.post("/datasets", json={"name": "d"})
+            for path in ("a/b/c", "e"):
+                assert client.put(f"/datasets/d/files/{path}", content=b"x").status_code == 200
+            upload = "/datasets/d/files/big?upload=12345678"
+            assert client.put(upload, content=b"x", headers={"Content-Range": "bytes 0-0/2"}).status_code == 202
+            os.symlink(disk / "far", disk / "root" / "near")
+            fill(disk)
+            assert client.put("/datasets/d/files/new", content=b"x" * 5000).status_code == 507
+            for path in ("/datasets/d/files/a/b/c", upload, "/datasets/d", "/datasets/near"):
+                assert client.delete(path).status_code == 204, path
+                fill(disk)  # what was freed
+            assert client.get("/datasets").json() == {"datasets": []}
+        assert below(disk / "root") == set()
+        assert (disk / "far" / "kept").read_bytes() == b"1"
+
+
+def test_a_dataset_is_removed_where_even_a_new_name_needs_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a folder on ext4 whose last block is full: then in place."""
+
+    def full(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with client_of(tmp_path) as client:
+        client.post("/datasets", json={"name": "d"})
+        client.put("/datasets/d/files/a/b", content=b"x")
+        with monkeypatch.context() as patched:
+            patched.setattr("torchdata_remote.storage.local.store.os.rename", full)
+            assert client.delete("/datasets/d").status_code == 204
+        assert client.get("/datasets").json() == {"datasets": []}
+        assert below(tmp_path) == set()

@@ -404,7 +404,8 @@ def test_links_are_never_followed(tmp_path: Path, link: str, target: str, path: 
         for prefix in {"", link, f"{folder}/" if folder else ""}:
             query = {"prefix": prefix, "recursive": "1"}
             assert client.get("/datasets/d/files", params=query).status_code == 403, query
-        assert client.get("/datasets/d").status_code == 403
+        for whole in ("", "/summary", "/summary?inside=0", "/sheet.png", "/files?digests=1"):
+            assert client.get(f"/datasets/d{whole}").status_code == 403, whole
     assert {name: (outside / name).read_bytes() for name in below(outside)} == before
 
 

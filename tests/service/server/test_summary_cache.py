@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from torchdata_remote.service.server.summary_cache import LIFETIME_S, SummaryCache
+import pytest
+
+from torchdata_remote.service.server.summary_cache import LIFETIME_S, MAX_ENTRIES, SummaryCache
 
 
 def test_a_summary_is_computed_again_after_a_change() -> None:
@@ -57,3 +59,26 @@ def test_concurrent_requests_compute_a_summary_once() -> None:
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ask, range(8))) == ["sheet"] * 8
     assert calls == [1]
+
+
+def test_names_are_not_remembered_without_a_value() -> None:
+    """Whatever clients send; nor after the computation failed, or the value expired."""
+    now = [0.0]
+    summaries = SummaryCache(clock=lambda: now[0])
+
+    def fail() -> str:
+        summaries.invalidate("pets")
+        raise KeyError
+
+    for number in range(100):
+        summaries.invalidate(f"no-such-dataset-{number}")
+        with pytest.raises(KeyError):
+            summaries.get("pets", "sheet", fail)
+    assert len(summaries) == 0
+    for number in range(2 * MAX_ENTRIES):
+        summaries.get(f"d{number}", "sheet", lambda: b"")
+    assert len(summaries) == MAX_ENTRIES
+    assert summaries.get(f"d{2 * MAX_ENTRIES - 1}", "sheet", lambda: b"new") == b""  # the latest ones are kept
+    now[0] = LIFETIME_S
+    summaries.get("pets", "sheet", lambda: b"")
+    assert len(summaries) == 1

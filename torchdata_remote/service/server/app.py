@@ -94,7 +94,8 @@ def make_app(
                     tasks.cancel_scope.cancel()
 
     async def metrics_response(request: Request) -> Response:
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+        text = await run_blocking(metrics.text)  # which asks the disk for its free space
+        return Response(text, media_type="text/plain; version=0.0.4")
 
     dataset, file = "/datasets/{name}", "/datasets/{name}/files/{path:path}"
     app = Starlette(
@@ -164,7 +165,10 @@ async def _summary(request: Request) -> Response:
     )
     url = await run_blocking(lambda: context.root.dataset_url(name))
     summary = await _look_into(
-        context, name, f"summary {inside}", lambda: summarize(url, context.root.options, look_inside=inside)
+        context,
+        name,
+        f"summary {inside}",
+        lambda: summarize(url, context.root.options, look_inside=inside, files=context.root.file_urls(name)),
     )
     return JSONResponse({"name": name, "location": location(name), **summary.as_json()})
 
@@ -172,7 +176,9 @@ async def _summary(request: Request) -> Response:
 async def _sheet(request: Request) -> Response:
     context, name = ServiceContext.of(request), request.path_params["name"]
     url = await run_blocking(lambda: context.root.dataset_url(name))
-    sheet = await _look_into(context, name, "sheet", lambda: draw_sheet(url, context.root.options))
+    sheet = await _look_into(
+        context, name, "sheet", lambda: draw_sheet(url, context.root.options, files=context.root.file_urls(name))
+    )
     if sheet is None:
         raise HTTPException(404, f"There are no images in {name!r}.")
     return Response(sheet, headers={"Cache-Control": "no-cache", **_SECURITY_HEADERS}, media_type="image/png")
@@ -190,7 +196,7 @@ async def _client_disconnected(request: Request, error: Exception) -> Response:
 
 async def _http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    messages = {404: f"There is nothing at {request.url.path}. GET /openapi.json lists all paths."}
+    messages = {404: f"There is nothing at {request.url.path:.200}. GET /openapi.json lists all paths."}
     default = error.detail in ("Not Found", "")
     message = messages.get(error.status_code, error.detail) if default else error.detail
     return JSONResponse({"error": message}, error.status_code, dict(error.headers or {}))

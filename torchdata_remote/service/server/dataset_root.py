@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import time
@@ -12,16 +11,16 @@ from typing import Any, TypeVar
 from ...core.concurrency_limit import ConcurrencyLimit
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
-from ...core.urls import join_url, split_url
+from ...core.urls import RemoteUrl, join_url, split_url
 from ...errors import ObjectExistsError, UrlError
 from ...fetch.range_download import RangeRequest
 from ...fetch.range_reader import read_range
 from ...storage import Entry, FolderStore, LocalStore, ObjectWriter, Page, open_store
 from .lifetimes import Lifetimes, LiveFolder, LiveWriter
+from .local_folders import refuse_links, remove_empty_above, require_free
 from .named_locks import NamedLocks
 from .names import is_dataset_name, require_dataset_name, require_path
 from .problems import Problem
-from .symlinks import refuse_links, remove_if_empty
 
 T = TypeVar("T")
 # beside the datasets, for data that is not yet, or no longer, one of their files
@@ -136,13 +135,25 @@ class DatasetRoot:
             [path[skip:] for path in page.folders],
         )
 
-    def files(self, folder: str, *, page_files: int = 1000) -> Iterator[Entry]:
+    def files(self, folder: str, *, page_files: int = 10_000) -> Iterator[Entry]:
         """Iterate over all files of a folder, sorted by path."""
         after: str | None = ""
         while after is not None:
             page = self.page(folder, "", recursive=True, after=after, limit=page_files)
             yield from page.entries
             after = page.next_token
+
+    def file_urls(self, name: str) -> Iterator[RemoteUrl] | None:
+        """Iterate over the URLs of a dataset's files, sorted; ``None`` for a store without links.
+
+        Raises:
+            AccessDeniedError: for a link, while iterating.
+        """
+        if not self.is_local:
+            return None
+        folder = self.folder(name)
+        start = join_url(self._scheme, self._bucket, folder)
+        return (RemoteUrl(start + entry.path, entry.size, entry.etag) for entry in self.files(folder))
 
     def stat(self, folder: str, path: str) -> Entry:
         """Return size, version and date of a file. The path in the entry is the one in the store.
@@ -221,12 +232,7 @@ class DatasetRoot:
         refuse_links(folder, full)
         if not folder.startswith(self._prefix + WORK_FOLDER) and not os.path.isdir(folder):
             raise Problem(404, "The dataset was removed during the request.")
-        if os.path.isdir(full) and not remove_if_empty(full):
-            raise Problem(409, f"{path!r} is a folder. Choose another name, or delete the files in it.")
-        above = full
-        while len(above := os.path.dirname(above)) > len(folder):
-            if os.path.isfile(above):
-                raise Problem(409, f"{above[len(folder) :]!r} is a file, so {path!r} cannot be below it.")
+        require_free(folder, path)
 
     def delete(self, folder: str, path: str) -> None:
         """Remove a file, if it exists."""
@@ -235,10 +241,7 @@ class DatasetRoot:
             refuse_links(folder, full)
         self._with_retries(lambda: self.store.delete(full))
         if self.is_local:  # as in a bucket, a folder exists only while it has files
-            above = full
-            with contextlib.suppress(OSError):  # the folder is not empty, or already removed
-                while len(above := os.path.dirname(above)) > len(folder):
-                    os.rmdir(above)
+            remove_empty_above(folder, full)
 
     def work_folder(self, name: str) -> str:
         """Return the path in the store of a folder for data that is not part of a dataset."""

@@ -49,7 +49,7 @@ async def create_dataset(request: Request) -> Response:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(415, f"The body is {kind or 'of no type'}; expected application/json.")
-    body = b""
+    body = bytearray()
     async for piece in body_pieces(request, context.limits):
         body += piece
         if len(body) > _MAX_JSON_BYTES:

@@ -19,6 +19,8 @@ from .limits import ServiceLimits
 from .request_rates import RequestRates
 from .unread_body import MAX_BYTES, UnreadBody
 
+MAX_HEADER_BYTES = 8 << 10  # of one header's value; nginx and Apache have the same limit
+MAX_TARGET_BYTES = 16 << 10  # of path and query, which may be three paths in percent-encoding
 _WITHOUT_TOKEN = {"/healthz"}
 _READING = {"GET", "HEAD", "OPTIONS"}
 _METHODS = {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH", "TRACE"}
@@ -123,6 +125,9 @@ class AccessMiddleware:
             return _error_response(
                 429, "Too many requests from this address (--max-requests-per-second).", {"Retry-After": "1"}
             )
+        oversized = _oversized(scope)
+        if oversized is not None:
+            return oversized
         headers = dict(reversed(scope["headers"]))  # of several, the first counts
         try:
             path = unquote_to_bytes(scope["raw_path"]).decode()
@@ -150,6 +155,22 @@ class AccessMiddleware:
         if scope["method"] not in _READING and headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
             return _error_response(403, "Pages of other sites cannot change anything here.")
         return None
+
+
+def _oversized(scope: Scope) -> JSONResponse | None:
+    """Return the response to a request with a header or a target that is too long."""
+    for name, value in scope["headers"]:
+        if len(value) > MAX_HEADER_BYTES:
+            shown = name[:100].decode("latin-1")
+            return _error_response(
+                431, f"The header {shown} has {len(value):,} bytes; at most {MAX_HEADER_BYTES:,} are allowed."
+            )
+    target_bytes = len(scope["raw_path"]) + len(scope["query_string"])
+    if target_bytes > MAX_TARGET_BYTES:
+        return _error_response(
+            414, f"Path and query have {target_bytes:,} bytes; at most {MAX_TARGET_BYTES:,} are allowed."
+        )
+    return None
 
 
 def _error_response(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:

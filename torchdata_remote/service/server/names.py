@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import codecs
 import re
-from email.message import Message
-from email.utils import collapse_rfc2231_value
 from urllib.parse import quote
 
 from ...storage import PARTIAL_SUFFIX, is_internal_name
@@ -16,6 +14,7 @@ from ...storage.dataset_service.protocol import (
     MAX_SEGMENT_BYTES,
     path_problem,
 )
+from .header_parameters import header_parameters
 from .problems import Problem
 
 _SEGMENT = r"(?!\.{1,2}(?:/|$))[^/\\\x00-\x1f\x7f]{1,255}"
@@ -125,22 +124,21 @@ def name_in_disposition(header: str | None) -> str | None:
     """Parse the file name in a Content-Disposition header (RFC 6266); ``None`` without header or name.
 
     Raises:
-        Problem: 400, if the name is not a valid path.
+        Problem: 400, if the header cannot be parsed, or the name is not a valid path.
 
     >>> name_in_disposition('attachment; filename="my_file.csv"')
     'my_file.csv'
     """
     if header is None:
         return None
-    message = Message()
-    message["Content-Disposition"] = header
     try:
-        parameters = message.get_params([], "Content-Disposition")
-        names = [value for key, value in parameters if key.lower() == "filename"]
-        names.sort(key=lambda value: isinstance(value, str))  # filename* has precedence
-        name = collapse_rfc2231_value(names[0]) if names else None
-    except (LookupError, ValueError) as error:  # an unknown character set
-        raise Problem(400, f"Content-Disposition {header!r:.200} cannot be read: {error}.") from None
+        name = header_parameters(header).get("filename")
+    except ValueError as error:
+        raise Problem(
+            400,
+            f'Content-Disposition {header!r:.200} cannot be parsed: {error}. Expected attachment; filename="NAME", or '
+            "filename*=UTF-8''NAME with the name percent-encoded.",
+        ) from None
     return None if name is None else require_path(name)
 
 

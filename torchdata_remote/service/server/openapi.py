@@ -13,7 +13,7 @@ from .names import PATH, PREFIX, UPLOAD_ID
 from .problems import MEANINGS
 
 _Json = dict[str, Any]
-_ALWAYS = (400, 401, 403, 421, 502, 503)
+_ALWAYS = (400, 401, 403, 414, 421, 431, 502, 503)
 _ETAG: _Json = {"type": "string", "pattern": '^"[^"]+"$'}
 _SHA256: _Json = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _COUNT: _Json = {"type": "integer", "minimum": 0}

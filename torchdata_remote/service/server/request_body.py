@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from .preconditions import require_digest
 from .problems import Problem
 
 _SPACE_CHECK_BYTES = 64 << 20  # received between two checks of the disk
+_MAX_DIGITS = 18
 _FORM_TYPES = {"multipart/form-data", "application/x-www-form-urlencoded"}
 
 
@@ -130,9 +132,12 @@ def content_length(request: Request, limits: ServiceLimits) -> int:
     """Return Content-Length; 0 without one.
 
     Raises:
-        Problem: 413, if it is too large.
+        Problem: 400, if it is not a number; 413, if it is too large.
     """
-    announced = int(request.headers.get("content-length", 0))  # the server has seen to it that it is a number
+    text = request.headers.get("content-length", "0")
+    if not (text.isascii() and text.isdigit()):
+        raise Problem(400, f"Content-Length is {text!r:.100}; expected a number.", {"Connection": "close"})
+    announced = int(text) if len(text) <= _MAX_DIGITS else sys.maxsize  # Python refuses to convert thousands of digits
     if announced > limits.max_file_bytes:
         raise _too_large(limits)
     return announced

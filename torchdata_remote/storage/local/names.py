@@ -1,10 +1,9 @@
-"""Names of a local folder's files, sorted, without those of this package."""
+"""Names of this package's own files, and errors for links."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 
 from ...errors import AccessDeniedError, ObjectNotFoundError
 
@@ -15,39 +14,6 @@ _OURS = ".torchdata_remote"  # prefix of files that belong to no dataset: the st
 def is_internal_name(name: str) -> bool:
     """Whether a file or folder of this name is one of this package's own, which are never listed."""
     return name.endswith(PARTIAL_SUFFIX) or name.startswith(_OURS)
-
-
-def iter_sorted(folder: str, prefix: str, recursive: bool, after: str) -> Iterator[str]:
-    """Yield the paths of a folder's files that begin with ``prefix`` and sort after ``after``, by code points.
-
-    Folders are listed recursively, or yielded with a slash at the end. Links are not followed.
-
-    Raises:
-        AccessDeniedError: for a link, and for a name that is not UTF-8.
-    """
-    try:
-        with os.scandir(folder) as entries:
-            found = sorted(
-                entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "\0" if entry.is_symlink() else "")
-                for entry in entries
-                if entry.is_symlink() or entry.is_dir() or entry.is_file()  # no pipes, which would block a reader
-            )
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in found:
-        path = folder + name
-        if not path.startswith(prefix) or is_internal_name(name.rstrip("/")):
-            continue
-        if name.endswith("\0"):
-            raise symlink_error(path[:-1])
-        if not _is_text(name):
-            shown = f"file://{folder}{name!r}"
-            raise AccessDeniedError(f"{shown}: this name is not UTF-8. Rename the file.", url=shown)
-        if name.endswith("/") and recursive:
-            if path > after or after.startswith(path):
-                yield from iter_sorted(path, path, True, after)
-        elif path > after and not (name.endswith("/") and after.startswith(path)):
-            yield path
 
 
 def symlink_error(path: str) -> AccessDeniedError:
@@ -83,10 +49,3 @@ def broken_link_error(path: str) -> ObjectNotFoundError:
         f"file://{path} is {broken_link(path)}. Repair or remove the link, or pass a pattern= that leaves it out.",
         url=f"file://{path}",
     )
-
-
-def _is_text(name: str) -> bool:
-    try:
-        return name.isascii() or bool(name.encode())
-    except UnicodeEncodeError:
-        return False

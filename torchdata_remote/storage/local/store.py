@@ -8,7 +8,7 @@ import itertools
 import os
 import shutil
 import stat
-import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 
 from ...core.local_view import map_file
@@ -16,10 +16,12 @@ from ...errors import UrlError
 from ..error_tables import from_os
 from ..errors import from_status, translate_errors
 from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, single_chunk
-from .names import PARTIAL_SUFFIX, is_internal_name, iter_sorted, leads_nowhere
+from .names import PARTIAL_SUFFIX, is_internal_name, leads_nowhere
+from .sorted_paths import iter_sorted
 from .temporary_files import PROCESS, remove_leftovers_in, temporary_in
 
 _WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
@@ -148,16 +150,18 @@ class LocalStore:
 
     def remove_folder(self, path: str) -> None:
         with _errors_of(path), contextlib.suppress(FileNotFoundError):
-            if os.path.islink(path.rstrip("/")):
-                os.unlink(path.rstrip("/"))
-                return
             above, name = os.path.split(path.rstrip("/"))
-            aside = tempfile.mkdtemp(PARTIAL_SUFFIX, f"{PROCESS}{name[:100]}-", above)
+            if os.path.islink(f"{above}/{name}"):
+                os.unlink(f"{above}/{name}")
+                return
+            # Atomic for readers; a killed process leaves a leftover. Nothing is created, since the disk may be full
+            aside = f"{above}/{PROCESS}{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
             try:
-                os.replace(path, aside)  # atomic for readers; a killed process leaves a leftover
-            except BaseException:
-                os.rmdir(aside)
-                raise
+                os.rename(f"{above}/{name}", aside)
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                aside = path  # on some file systems a name needs a block of its own
             _sync_folder(above)
             shutil.rmtree(aside)
 
