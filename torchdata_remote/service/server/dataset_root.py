@@ -144,16 +144,11 @@ class DatasetRoot:
             after = page.next_token
 
     def file_urls(self, name: str) -> Iterator[RemoteUrl] | None:
-        """Iterate over the URLs of a dataset's files, sorted; ``None`` for a store without links.
-
-        Raises:
-            AccessDeniedError: for a link, while iterating.
-        """
-        if not self.is_local:
-            return None
+        """Iterate over the URLs of a dataset's files, sorted, with an error at a link; ``None`` without links."""
         folder = self.folder(name)
         start = join_url(self._scheme, self._bucket, folder)
-        return (RemoteUrl(start + entry.path, entry.size, entry.etag) for entry in self.files(folder))
+        urls = (RemoteUrl(start + entry.path, entry.size, entry.etag) for entry in self.files(folder))
+        return urls if self.is_local else None
 
     def stat(self, folder: str, path: str) -> Entry:
         """Return size, version and date of a file. The path in the entry is the one in the store.
