@@ -72,7 +72,7 @@ def poll_in_process(client: TestClient, is_true: Callable[[], bool]) -> None:
 
 def context_of(client: TestClient) -> ServiceContext:
     """What a client's service knows."""
-    context: ServiceContext = client.app._app.state.context  # type: ignore[attr-defined]
+    context: ServiceContext = client.app._app._app.state.context  # type: ignore[attr-defined]
     return context
 
 

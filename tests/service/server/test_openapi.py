@@ -53,7 +53,7 @@ def test_the_document_describes_all_routes(local: TestClient) -> None:
     """With their methods, and nothing else."""
     routes = {
         (re.sub(r":path\}", "}", route.path), method)
-        for route in local.app._app.routes  # type: ignore[attr-defined]
+        for route in local.app._app._app.routes  # type: ignore[attr-defined]
         if isinstance(route, Route) and route.methods is not None
         for method in route.methods - {"HEAD"}
     }

@@ -15,6 +15,7 @@ from dataclasses import replace
 from ...core.threads.forks import ForkSafeThread
 from ...errors import ServiceError
 from .limits import ServiceLimits
+from .sendable_files import own_descriptors
 
 if sys.platform != "win32":
     import resource
@@ -57,13 +58,11 @@ def within_descriptors(limits: ServiceLimits) -> ServiceLimits:
     """
     if sys.platform == "win32":
         return limits
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # macOS has another limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
-    if soft == resource.RLIM_INFINITY:
-        return limits
-    return replace(limits, max_connections=min(limits.max_connections, max(1, (soft - _OTHER_DESCRIPTORS) // 2)))
+    num_connections = max(1, (own_descriptors() - _OTHER_DESCRIPTORS) // 2)
+    return replace(limits, max_connections=min(limits.max_connections, num_connections))
 
 
 class ConnectionGuard:

@@ -11,6 +11,7 @@ from .dataset_root import DatasetRoot
 from .digests import Digests
 from .limits import ServiceLimits
 from .named_locks import NamedLocks
+from .sendable_files import SendableFiles
 from .stopping import Stopping
 from .summary_cache import SummaryCache
 from .uploads import Uploads
@@ -29,6 +30,7 @@ class ServiceContext:
         lanes: of the threads of slow work.
         stopping: set when the service stops.
         in_turn: locks of work on a dataset that many requests share, such as its summary.
+        sendable: open files that the HTTP server sends.
     """
 
     root: DatasetRoot
@@ -39,13 +41,14 @@ class ServiceContext:
     lanes: Lanes
     stopping: Stopping
     in_turn: NamedLocks
+    sendable: SendableFiles
 
     @classmethod
     def at(cls, root: DatasetRoot, limits: ServiceLimits) -> ServiceContext:
         """Create the context of a root."""
         digests, lanes = Digests(root), Lanes()
         uploads = Uploads(root, digests, limits, lanes)
-        return cls(root, digests, uploads, limits, SummaryCache(), lanes, Stopping(), NamedLocks())
+        return cls(root, digests, uploads, limits, SummaryCache(), lanes, Stopping(), NamedLocks(), SendableFiles())
 
     @staticmethod
     def of(request: Request) -> ServiceContext:

@@ -25,7 +25,6 @@ from .problems import Problem
 
 _OCTETS = "application/octet-stream"
 _SEND_FILE = "http.response.pathsend"  # an extension of ASGI: the server reads the file, as fast as the client does
-_OPEN_FILES = "/proc/self/fd"
 
 
 class _Span(NamedTuple):
@@ -74,11 +73,13 @@ class FileResponse(Response):
             await self._stream(entry, span, scope, receive, send)
         elif num_bytes <= CHUNK_BYTES:
             await _send(send, span, await _read(opened.descriptor, span.start, span.end))
-        elif span.status == 200 and _SEND_FILE in scope.get("extensions", ()) and os.path.isdir(_OPEN_FILES):
+        elif (
+            span.status == 200
+            and _SEND_FILE in scope.get("extensions", ())
+            and (path := self._context.sendable.path_of(opened.descriptor)) is not None
+        ):
             await send({"type": "http.response.start", "status": 200, "headers": _raw(span.headers)})
-            await send({"type": _SEND_FILE, "path": f"{_OPEN_FILES}/{opened.descriptor}"})
-            while (await receive())["type"] != "http.disconnect":  # sent when the server has opened the file itself
-                pass
+            await send({"type": _SEND_FILE, "path": path})
         else:
             pieces = _pieces(opened.descriptor, span.start, span.end)
             await StreamingResponse(pieces, span.status, span.headers)(scope, receive, send)

@@ -22,6 +22,7 @@ _SocketHolder: Any = SocketHolder  # its stub does not show how it is made
 BACKLOG = 2048
 _MIN_HEAD_BYTES = 8192  # hyper takes no less
 _SHUTDOWN_S = 10.0  # for running requests
+_STEPS_OF_START = 5  # of the event loop, in which `serve` starts a task, and that one the server
 _THREADS = "/proc/self/task"
 _THREADS_END_S, _POLL_S = 1.0, 0.01
 
@@ -63,6 +64,7 @@ class HttpServer(Server):
             ssl_protocol_min=SSLProtocols.tls12,
         )
         self._listening = listening
+        self._is_started = self._is_ended = False
         self._shd: Any = None
 
     def _init_shared_socket(self) -> None:
@@ -70,7 +72,9 @@ class HttpServer(Server):
 
     def end(self) -> None:
         """Stop accepting connections; :meth:`run` returns when the running requests have ended."""
-        self.signal_handler_interrupt()  # type: ignore[no-untyped-call]  # of the library
+        self._is_ended = True
+        if self._is_started:  # before, the library would not notice
+            self.signal_handler_interrupt()  # type: ignore[no-untyped-call]  # of the library
 
     async def run(self) -> bool:
         """Answer requests until :meth:`end` is called; then give the running ones ten seconds.
@@ -80,6 +84,11 @@ class HttpServer(Server):
         """
         threads = _native_threads()
         serving = asyncio.ensure_future(self.serve())
+        for _ in range(_STEPS_OF_START):
+            await asyncio.sleep(0)
+        self._is_started = True
+        if self._is_ended:
+            self.end()
         is_stopped: Any = self.main_loop_interrupt  # an asyncio.Event here, a threading.Event in the base class
         stopping = asyncio.ensure_future(is_stopped.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
