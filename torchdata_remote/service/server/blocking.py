@@ -33,6 +33,7 @@ class Lanes:
         joining: copying the bytes of a whole file, such as the parts of an upload.
         unpacking: archives, each with threads of its own.
         hashing: files whose digest is not stored.
+        listing: folders, which may have hundreds of thousands of files.
         summarizing: looking into datasets, drawing pictures.
         removing: datasets with all their files.
         maintaining: what a killed service left.
@@ -43,6 +44,7 @@ class Lanes:
         self.joining = Lane(8)
         self.unpacking = Lane(4)
         self.hashing = Lane(8)
+        self.listing = Lane(16)
         self.summarizing = Lane(4)
         self.removing = Lane(4)
         self.maintaining = Lane(1)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from ...core.threads.named_locks import NamedLocks
 from .blocking import Lanes
 from .dataset_root import DatasetRoot
 from .digests import Digests
 from .limits import ServiceLimits
-from .named_locks import NamedLocks
 from .sendable_files import SendableFiles
 from .stopping import Stopping
 from .summary_cache import SummaryCache

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from ...core.concurrency_limit import ConcurrencyLimit
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
+from ...core.threads.named_locks import NamedLocks
 from ...core.urls import RemoteUrl, join_url, split_url
 from ...errors import ObjectExistsError, UrlError
 from ...fetch.range_download import RangeRequest
@@ -18,7 +19,6 @@ from ...fetch.range_reader import read_range
 from ...storage import Entry, FolderStore, LocalStore, ObjectWriter, Page, open_store
 from .lifetimes import Lifetimes, LiveFolder, LiveWriter
 from .local_folders import refuse_links, remove_empty_above, require_free
-from .named_locks import NamedLocks
 from .names import is_dataset_name, require_dataset_name, require_path
 from .problems import Problem
 

@@ -45,13 +45,22 @@ async def list_files(request: Request) -> Response:
         folder = context.root.folder(name)
         return folder, context.root.page(folder, prefix, recursive=recursive, after=after, limit=limit)
 
-    folder, page = await run_blocking(listed)
-    files, folders, then = [file_info(entry, entry.path) for entry in page.entries], page.folders, page.next_token
-    if digests:
-        missing = await run_blocking(lambda: not _are_hashed(context, folder, page))
-        async with context.in_turn.held_in_loop(("digests", name, prefix, after)):  # the first stores them for others
-            lane = context.lanes.hashing if missing else None
-            files, folders, then = await run_blocking(lambda: _with_digests(context, folder, page), lane)
+    listing = context.lanes.listing
+    folder, page = await run_blocking(listed, listing)
+    if not digests:
+        return await run_blocking(lambda: _listing(_infos(page), page.folders, page.next_token), listing)
+    missing = await run_blocking(lambda: not _are_hashed(context, folder, page), listing)
+    async with context.in_turn.held_in_loop(("digests", name, prefix, after)):  # the first stores them for others
+        lane = context.lanes.hashing if missing else listing
+        return await run_blocking(lambda: _listing(*_with_digests(context, folder, page)), lane)
+
+
+def _infos(page: Page) -> list[dict[str, Any]]:
+    return [file_info(entry, entry.path) for entry in page.entries]
+
+
+def _listing(files: list[dict[str, Any]], folders: Sequence[str], then: str | None) -> Response:
+    """Make the response with a page. Called in a thread: ten thousand files take a tenth of a second."""
     return JSONResponse({"files": files, "folders": list(folders), "next": then})
 
 

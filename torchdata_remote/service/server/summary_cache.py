@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ...core.threads.keyed_locks import KeyedLocks
+from ...core.threads.named_locks import NamedLocks
 
 T = TypeVar("T")
 LIFETIME_S = 60.0  # files of a local root may also change without a request
@@ -25,7 +25,7 @@ class SummaryCache:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock, self._computing = threading.RLock(), KeyedLocks()
+        self._lock, self._computing = threading.RLock(), NamedLocks()
         self._entries: dict[tuple[str, str], tuple[float, Any]] = {}  # oldest first
         self._outdated: dict[str, bool] = {}  # datasets that are being computed, and whether they changed meanwhile
 

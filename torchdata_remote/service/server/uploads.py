@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from functools import cache
 
+from ...core.threads.named_locks import NamedLocks
 from ...errors import ObjectChangedError, ObjectNotFoundError
 from ...storage import Entry, ObjectWriter
 from .blocking import Lanes, run_blocking
@@ -19,7 +20,6 @@ from .digests import Digests, filled_file, publish_in_turn
 from .file_metadata import etag_of
 from .lifetimes import LiveFolder
 from .limits import ServiceLimits
-from .named_locks import NamedLocks
 from .preconditions import allows_overwrite, require_digest, require_match
 from .problems import Problem
 from .upload_parts import Part, Progress, Stored, Upload, progress_of

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Protocol
 
-from ...core.threads.keyed_locks import KeyedLocks
+from ...core.threads.named_locks import NamedLocks
 from .names import is_internal_name
 
 LINK = "\0"  # after the name of a link, as "/" after that of a folder
@@ -56,7 +56,7 @@ class SortedNamesCache:
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self._max_bytes, self._max_folder_bytes, self._clock = max_bytes, max_folder_bytes, clock
-        self._lock, self._readers = threading.RLock(), KeyedLocks()
+        self._lock, self._readers = threading.RLock(), NamedLocks()
         self._folders: OrderedDict[str, tuple[_Version, _Sorted]] = OrderedDict()  # least recently used first
         self.num_bytes = 0
 

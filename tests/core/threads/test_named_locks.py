@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchdata_remote.service.server.named_locks import NamedLocks
+from torchdata_remote.core.threads.named_locks import NamedLocks
 
 
 @settings(max_examples=30)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 from collections import deque
@@ -11,10 +10,10 @@ from concurrent.futures import Future
 
 
 class NamedLocks:
-    """Mutual exclusion per name, in the order of arrival.
+    """Mutual exclusion per name, in the order of arrival. A thread cannot hold the same lock twice.
 
-    A request waits in the event loop, without a thread: as many requests may wait for one name as there are
-    connections, and other requests still find a thread.
+    In a service a request waits in the event loop, without a thread: as many requests may wait for one name as there
+    are connections, and other requests still find a thread.
     """
 
     def __init__(self) -> None:
@@ -33,6 +32,8 @@ class NamedLocks:
     @contextlib.asynccontextmanager
     async def held_in_loop(self, name: Hashable) -> AsyncIterator[None]:
         """Hold the lock of a name; a task waits for it, and may be cancelled meanwhile."""
+        import asyncio  # here: few programs that use locks have an event loop
+
         turn = self._enter(name)
         try:
             await asyncio.wrap_future(turn)
