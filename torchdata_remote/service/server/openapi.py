@@ -6,7 +6,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from ...storage.dataset_service.protocol import DATASET_NAME, MAX_PATH_BYTES, MAX_SEGMENT_BYTES
+from ...storage.dataset_service.protocol import DATASET_NAME, MAX_BATCH_FILES, MAX_PATH_BYTES, MAX_SEGMENT_BYTES
 from .archives import Unpacked
 from .file_routes import MAX_PAGE
 from .names import PATH, PREFIX, UPLOAD_ID
@@ -51,6 +51,26 @@ _SUMMARY: _Json = {"type": "object", "required": ["name", "location", "num_files
 
 def _json(schema: _Json) -> _Json:
     return {"application/json": {"schema": schema}}
+
+
+_TAR: _Json = {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}}
+_PATHS = _object(
+    {
+        "paths": {
+            "type": "array",
+            "maxItems": MAX_BATCH_FILES,
+            "items": {"type": "string", "pattern": PATH, "minLength": 1},
+        }
+    }
+)
+_FAILED = _object({"path": {"type": "string"}, "status": _COUNT, "error": {"type": "string"}})
+_STORED = _object(
+    {
+        "files": {"type": "array", "items": _FILE},
+        "failed": {"type": "array", "items": _FAILED},
+        "num_skipped": _COUNT,
+    }
+)
 
 
 def _parameter(where: str, name: str, schema: _Json, description: str) -> _Json:
@@ -186,6 +206,20 @@ def describe() -> _Json:
                     },
                     (404,),
                     parameters=_PAGING,
+                ),
+                "post": _operation(
+                    "getFiles",
+                    "A tar of files of a list of paths; those without a file are left out",
+                    {200: _TAR},
+                    (404, 408, 413, 415),
+                    requestBody={"required": True, "content": _json(_PATHS)},
+                ),
+                "put": _operation(
+                    "putFiles",
+                    "Store the small files of a tar, one by one while it is received; failed ones are reported",
+                    {200: _json(_STORED)},
+                    (404, 408, 413, 415, 507),
+                    requestBody={"required": True, "content": _TAR},
                 ),
             },
             "/datasets/{name}/files/{path}": {

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import sys
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
-from functools import cache
 
 from ...errors import ObjectChangedError, ObjectNotFoundError
 from ...storage import Entry, ObjectWriter
@@ -19,7 +17,19 @@ from .file_metadata import etag_of
 from .limits import ServiceLimits
 from .preconditions import allows_overwrite, require_digest, require_match
 from .problems import Problem
-from .upload_parts import Part, Progress, Stored, Upload, progress_of
+from .upload_parts import (
+    Part,
+    Progress,
+    Stored,
+    Upload,
+    adopt_part,
+    boot_id,
+    create_part,
+    cut_part,
+    join_parts,
+    progress_of,
+    require_consistent,
+)
 
 _PART = re.compile(r"(\d{20})-(\d{20})-(\d{20}|unknown)")
 _MAX_COMPLETED = 10_000
@@ -44,8 +54,8 @@ class Uploads:
 
     def upload(self, dataset: str, folder: str, path: str, upload_id: str) -> Upload:
         """Return the upload with an identifier that the client chose."""
-        boot_id = _boot_id() if self._root.is_local else ""  # local parts are not synced, so a reboot may lose them
-        name = hashlib.sha256("\0".join((dataset, path, upload_id, boot_id)).encode()).hexdigest()[:32]
+        boot = boot_id() if self._root.is_local else ""  # local parts are not synced, so a reboot may lose them
+        name = hashlib.sha256("\0".join((dataset, path, upload_id, boot)).encode()).hexdigest()[:32]
         return Upload(dataset, folder, path, self._root.work_folder(f"uploads/{name}"))
 
     @contextlib.contextmanager
@@ -95,21 +105,31 @@ class Uploads:
         if max(part.end, part.total or 0) > self._limits.max_file_bytes:
             raise Problem(413, f"A file may have {self._limits.max_file_bytes:,} bytes at most.")
         existing = [other for other, _ in self._parts(upload)]
-        self._require_consistent(existing, part)
+        require_consistent(existing, part, self._limits.max_parts)
         if part.total is None:  # it may replace the part that stated the total
             part = part._replace(total=progress_of(existing).total)
-        return part, self._root.create_part(upload.parts_folder, part.name, durable=not _boot_id())
+        return part, create_part(self._root, upload, part, durable=not boot_id())
 
-    def _require_consistent(self, existing: list[Part], part: Part) -> None:
-        others = [other for other in existing if other[:2] != part[:2]]
-        for other in others:
-            if other.start < part.end and part.start < other.end:
-                raise Problem(409, f"Bytes {part.start} to {part.end} overlap those from {other.start} to {other.end}.")
-        totals = {one.total for one in [*others, part] if one.total is not None}
-        if len(totals) > 1 or max(one.end for one in [*others, part]) > min(totals, default=sys.maxsize):
-            raise Problem(409, f"Parts of this upload disagree about the file's size: {sorted(totals)} bytes.")
-        if len(others) >= self._limits.max_parts:
-            raise Problem(413, f"More than {self._limits.max_parts:,} parts. Make them larger.")
+    def keep_cut_part(self, upload: Upload, part: Part, pending: ObjectWriter, num_bytes: int) -> None:
+        """Keep the bytes of a part that were received before its connection broke, if they fit to the others.
+
+        Args:
+            upload: that the part belongs to.
+            part: as :meth:`start_part` returned it.
+            pending: its bytes.
+            num_bytes: that were received.
+        """
+        received = cut_part(part, pending, num_bytes)
+        try:
+            with self._locked(upload):
+                existing = [other for other, _ in self._parts(upload)]
+                if received is not None and not any(other.contains(received) for other in existing):
+                    with contextlib.suppress(Problem, ObjectNotFoundError):
+                        require_consistent(existing, received, self._limits.max_parts)
+                        pending.commit()
+                        self._drop_contained(upload, received)
+        finally:
+            pending.abort()
 
     def finish_part(
         self, upload: Upload, part: Part, pending: ObjectWriter, sha256: str, headers: Mapping[str, str]
@@ -128,14 +148,10 @@ class Uploads:
                 others; 412, if a precondition does not hold.
         """
         before = self._completed.get(upload.parts_folder)
-        try:
-            pending.commit()
-            is_committed = True
-        except ObjectNotFoundError:  # its folder was removed: the upload is complete, or was discarded
-            is_committed = False
-        finally:
-            pending.abort()
+        is_committed = False if self._root.is_local else _is_committed(pending)  # in a bucket it takes time
         with self._locked(upload):
+            if self._root.is_local:  # or another one could replace the part while it becomes the file
+                is_committed = _is_committed(pending)
             done = self._completed.get(upload.parts_folder)
             if done is before:  # else another thread completed it, and this part was received twice
                 done = self._completed_before(upload, part, sha256)
@@ -145,14 +161,15 @@ class Uploads:
             if not is_committed:
                 raise Problem(409, "The upload ended during the request. Send its parts again.")
             self._completed.pop(upload.parts_folder, None)
-            self._keep_one_of_each_range(upload, part)
+            self._require_part_fits(upload, part)
             for _ in range(_MAX_ATTEMPTS):
                 parts = self._parts(upload)
                 now = progress_of([one for one, _ in parts])
                 if now.total is None or now.received != [[0, now.total]]:
                     return now
                 with contextlib.suppress(ObjectChangedError):  # a part was sent again
-                    return self._complete(upload, [entry for _, entry in parts], headers)
+                    known = sha256 if [one[:2] for one, _ in parts] == [part[:2]] else None
+                    return self._complete(upload, [entry for _, entry in parts], headers, known)
         raise Problem(503, "Parts are replaced continuously. Send the last one again.", {"Retry-After": "1"})
 
     def _completed_before(self, upload: Upload, part: Part, sha256: str) -> Stored | None:
@@ -168,48 +185,57 @@ class Uploads:
             digest.update(chunk)
         return stored if digest.hexdigest() == sha256 else None
 
-    def _keep_one_of_each_range(self, upload: Upload, part: Part) -> None:
-        """Of parts of the same range keep this one; remove this one if it contradicts parts received meanwhile."""
-        existing = self._parts(upload)
-        for other, entry in existing:
-            if other[:2] == part[:2] and other != part:
-                self._root.store.delete(entry.path)
+    def _require_part_fits(self, upload: Upload, part: Part) -> None:
+        """Remove the parts that this one contains; remove this one if it contradicts parts received meanwhile."""
+        existing = self._drop_contained(upload, part)
         try:
-            self._require_consistent([other for other, _ in existing], part)
+            require_consistent(existing, part, self._limits.max_parts)
         except Problem:
             self._root.store.delete(upload.parts_folder + part.name)
             raise
 
-    def _complete(self, upload: Upload, parts: list[Entry], headers: Mapping[str, str]) -> Stored:
+    def _drop_contained(self, upload: Upload, part: Part) -> list[Part]:
+        """Remove the parts that this one contains; return those that are left."""
+        left = []
+        for other, entry in self._parts(upload):
+            if part.contains(other) and other != part:
+                self._root.store.delete(entry.path)
+            else:
+                left.append(other)
+        return left
+
+    def _complete(self, upload: Upload, parts: list[Entry], headers: Mapping[str, str], sha256: str | None) -> Stored:
+        """Publish the file of complete parts; ``sha256`` is that of the only part, if there is only one."""
         found = self._root.find(upload.folder, upload.path)
         require_match(headers, None if found is None else etag_of(found))
         self._limits.require_space(self._root.free_bytes(), sum(part.size or 0 for part in parts))
-        stored = self._join(upload, parts, headers)
+        folder = self._root.folder(upload.dataset)  # fails if it was removed meanwhile
+        overwrite = allows_overwrite(headers)
+        pending = None
+        if sha256 is not None:
+            self._require_digest(upload, headers, sha256)
+            pending = adopt_part(self._root, parts[0], folder, upload.path, overwrite=overwrite)
+        if sha256 is None or pending is None:
+            pending = self._root.create_file(folder, upload.path, overwrite=overwrite)
+            sha256 = join_parts(self._root, parts, pending)
+            try:
+                self._require_digest(upload, headers, sha256)
+            except Problem:
+                pending.abort()
+                raise
+        stored = Stored(publish(self._root, self._digests, pending, folder, upload.path, sha256, headers), sha256)
         self._completed[upload.parts_folder] = stored
         while len(self._completed) > _MAX_COMPLETED:
             self._completed.popitem(last=False)
         self._root.store.remove_folder(upload.parts_folder)
         return stored
 
-    def _join(self, upload: Upload, parts: list[Entry], headers: Mapping[str, str]) -> Stored:
-        digest = hashlib.sha256()
-        folder = self._root.folder(upload.dataset)  # fails if it was removed meanwhile
-        pending = self._root.create_file(folder, upload.path, overwrite=allows_overwrite(headers))
+    def _require_digest(self, upload: Upload, headers: Mapping[str, str], sha256: str) -> None:
         try:
-            for part in parts:
-                for chunk in self._root.chunks(part):
-                    digest.update(chunk)
-                    pending.write(bytes(chunk))
-            try:
-                require_digest("Repr-Digest", headers.get("repr-digest"), digest.hexdigest())
-            except Problem:
-                self._root.store.remove_folder(upload.parts_folder)
-                raise
-        except BaseException:
-            pending.abort()
+            require_digest("Repr-Digest", headers.get("repr-digest"), sha256)
+        except Problem:
+            self._root.store.remove_folder(upload.parts_folder)
             raise
-        sha256 = digest.hexdigest()
-        return Stored(publish(self._root, self._digests, pending, folder, upload.path, sha256, headers), sha256)
 
     def discard(self, upload: Upload) -> None:
         """Remove the parts of an upload."""
@@ -217,11 +243,12 @@ class Uploads:
             self._root.store.remove_folder(upload.parts_folder)
 
 
-@cache
-def _boot_id() -> str:
-    """Identify the current boot of the machine."""
+def _is_committed(pending: ObjectWriter) -> bool:
+    """Commit a part; return ``False`` if its folder was removed: the upload is complete, or was discarded."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+        pending.commit()
+    except ObjectNotFoundError:
+        return False
+    finally:
+        pending.abort()
+    return True

@@ -6,7 +6,7 @@ import base64
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from ...core.retry import call_with_retries
@@ -50,11 +50,12 @@ class UploadRequests(ServiceRequests):
         path: str,
         upload_id: str,
         start: int,
-        data: bytes | bytearray,
+        data: bytes | bytearray | Iterable[memoryview],
         total_bytes: int | None,
         *,
         sha256: str | None,
         overwrite: bool = True,
+        num_bytes: int | None = None,
     ) -> str | None:
         """Store a part of a file. The file becomes visible when all parts are stored, in whatever order they arrive.
 
@@ -62,18 +63,25 @@ class UploadRequests(ServiceRequests):
             path: ``NAME/PATH``; the dataset must exist.
             upload_id: the caller's choice: 8 to 64 letters, digits, ``_`` and ``-``.
             start: the part's first byte.
-            data: the part, of at least one byte.
+            data: the part, of at least one byte, or its pieces. If the connection breaks, the service keeps what it
+                received.
             total_bytes: of the file, if known.
             sha256: of the whole file, in hex, for the part that completes it.
             overwrite: whether an existing file is replaced; checked when a part completes the file.
+            num_bytes: of the part, if ``data`` are pieces.
 
         Returns:
             The etag, if the file is complete.
         """
-        if not data:
+        if isinstance(data, bytes | bytearray):
+            num_bytes = len(data)
+        if not num_bytes:
             raise ValueError(f"{self._client.url(path)}: a part of an upload has at least one byte.")
         total = "*" if total_bytes is None else total_bytes
-        headers = {"Content-Range": f"bytes {start}-{start + len(data) - 1}/{total}"}
+        headers = {
+            "Content-Range": f"bytes {start}-{start + num_bytes - 1}/{total}",
+            "Content-Length": str(num_bytes),
+        }
         if sha256 is not None:
             headers["Repr-Digest"] = digest_field(sha256)
         if not overwrite:

@@ -1,0 +1,82 @@
+"""Handlers for batches: many small files of a dataset in one request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+
+import anyio
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from ...storage.dataset_service.protocol import MAX_BATCH_BYTES, MAX_BATCH_FILES, MAX_PATH_BYTES
+from .batches import Batch, BatchWriter, batch_of
+from .context import ServiceContext
+from .file_response import replaced_is_503
+from .problems import Problem
+from .request_body import body_chunks, require_file_body, require_json_body, run_blocking
+
+_MAX_JSON_BYTES = MAX_BATCH_FILES * (MAX_PATH_BYTES + 16)
+
+
+async def get_batch(request: Request) -> Response:
+    """POST /datasets/{name}/files: the files of a list of paths, as a tar."""
+    context, name = ServiceContext.of(request), request.path_params["name"]
+    paths = _paths_of(await require_json_body(request, context.limits, _MAX_JSON_BYTES))
+
+    def start() -> tuple[Batch, bytes]:  # in one call, since each switch of threads costs time
+        batch = batch_of(context.root, name, paths)
+        return batch, next(batch.chunks)
+
+    with replaced_is_503():
+        batch, first = await run_blocking(start)
+    headers = {"Content-Length": str(batch.num_bytes), "X-Content-Type-Options": "nosniff"}
+    if len(first) == batch.num_bytes:
+        return Response(first, headers=headers, media_type="application/x-tar")
+
+    async def chunks() -> AsyncIterator[bytes]:
+        chunk: bytes | None = first
+        while chunk is not None:
+            yield chunk
+            chunk = await run_blocking(lambda: next(batch.chunks, None))
+
+    return StreamingResponse(chunks(), headers=headers, media_type="application/x-tar")
+
+
+def _paths_of(document: object) -> list[str]:
+    paths = document.get("paths") if isinstance(document, dict) and set(document) == {"paths"} else None
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise Problem(400, 'Expected the JSON object {"paths": ["cat/1.jpg", "cat/2.jpg"]}.')
+    if len(paths) > MAX_BATCH_FILES:
+        raise Problem(413, f"{len(paths):,} paths: a batch may have {MAX_BATCH_FILES:,} files at most.")
+    return paths
+
+
+async def put_batch(request: Request) -> Response:
+    """PUT /datasets/{name}/files: store the files of a tar one by one while it is received."""
+    context, name = ServiceContext.of(request), request.path_params["name"]
+    require_file_body(request)
+    if int(request.headers.get("content-length", 0)) > MAX_BATCH_BYTES:
+        raise _too_large()
+    writer = await run_blocking(lambda: BatchWriter(context.root, context.digests, context.limits, name))
+    num_bytes = 0
+    try:
+        async for pieces in body_chunks(request, context.limits):
+            num_bytes += sum(map(len, pieces))
+            if num_bytes > MAX_BATCH_BYTES:
+                raise _too_large()
+            await run_blocking(partial(writer.feed, b"".join(pieces)))
+    except ClientDisconnect:
+        with anyio.CancelScope(shield=True):
+            await run_blocking(writer.result)
+        raise
+
+    def finish() -> Response:
+        writer.feed(b"", is_last=True)
+        return JSONResponse(writer.result())
+
+    return await run_blocking(finish)
+
+
+def _too_large() -> Problem:
+    return Problem(413, f"A batch may have {MAX_BATCH_BYTES:,} bytes at most.", {"Connection": "close"})
