@@ -14,7 +14,7 @@ from .batches import Batch, BatchWriter, batch_of
 from .context import ServiceContext
 from .file_response import replaced_is_503
 from .problems import Problem
-from .request_body import body_chunks, require_file_body, require_json_body, run_blocking
+from .request_body import Body, require_file_body, require_json_body, run_blocking
 
 _MAX_JSON_BYTES = MAX_BATCH_FILES * (MAX_PATH_BYTES + 16)
 
@@ -61,7 +61,8 @@ async def put_batch(request: Request) -> Response:
     writer = await run_blocking(lambda: BatchWriter(context.root, context.digests, context.limits, name))
     num_bytes = 0
     try:
-        async for pieces in body_chunks(request, context.limits):
+        body = Body(request, context.limits)
+        while pieces := await body.next_chunk():
             num_bytes += sum(map(len, pieces))
             if num_bytes > MAX_BATCH_BYTES:
                 raise _too_large()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import anyio
@@ -61,11 +61,10 @@ async def require_json_body(request: Request, limits: ServiceLimits, max_bytes: 
     if kind != "application/json":
         raise Problem(415, f"The body is {kind or 'of no type'}; expected application/json.")
     pieces: list[bytes] = []
-    num_bytes = 0
-    async for piece in body_pieces(request, limits):
-        pieces.append(piece)
-        num_bytes += len(piece)
-        if num_bytes > max_bytes:
+    body = Body(request, limits)
+    while chunk := await body.next_chunk():
+        pieces += chunk
+        if sum(map(len, pieces)) > max_bytes:
             raise Problem(413, f"More than {max_bytes:,} bytes.", {"Connection": "close"})
     try:
         value: object = json.loads(b"".join(pieces))
@@ -138,18 +137,18 @@ class _Receiver:
     async def run(self) -> None:
         announced = content_length(self._request, self._limits)
         self._limits.require_space(self._root.free_bytes(), announced)
-        chunks = body_chunks(self._request, self._limits)
-        chunk = await anext(chunks, None)
-        while chunk is not None:
+        body = Body(self._request, self._limits)
+        chunk = await body.next_chunk()
+        while chunk:
             if self._num_bytes + sum(map(len, chunk)) == announced:  # the last one: nothing to do meanwhile
                 await self._write(chunk)
-                chunk = await anext(chunks, None)
+                chunk = await body.next_chunk()
                 continue
-            following: list[bytes] | None = None
+            following: list[bytes] = []
             async with anyio.create_task_group() as tasks:  # which would raise errors of its tasks as a group
                 tasks.start_soon(self._try_to_write, chunk)
                 try:
-                    following = await anext(chunks, None)
+                    following = await body.next_chunk()
                 except (Problem, ClientDisconnect) as error:  # raised when the bytes before are written
                     self._failure = error
             if self._failure is not None:
@@ -179,50 +178,46 @@ class _Receiver:
         self._pending.write(data)
 
 
-async def body_chunks(request: Request, limits: ServiceLimits) -> AsyncIterator[list[bytes]]:
-    """Iterate over the body in lists of pieces of about 1 MiB, which are handled in one call of a thread.
+class Body:
+    """The body of a request, in lists of pieces that are handled in one call of a thread.
 
-    Raises:
-        Problem: 413, if it is too large; 408, as :func:`body_pieces`.
-        ClientDisconnect: if the connection breaks, after the pieces before it.
+    Args:
+        request: with the body.
+        limits: of bytes and time.
     """
-    pieces: list[bytes] = []
-    num_bytes = chunk_bytes = 0
-    try:
-        async for piece in body_pieces(request, limits):
-            num_bytes, chunk_bytes = num_bytes + len(piece), chunk_bytes + len(piece)
-            if num_bytes > limits.max_file_bytes:
-                raise _too_large(limits)
-            pieces.append(piece)
-            if chunk_bytes >= CHUNK_BYTES:
-                full, pieces, chunk_bytes = pieces, [], 0
-                yield full
-    except ClientDisconnect:
-        if pieces:
-            yield pieces
-        raise
-    if chunk_bytes:
-        yield pieces
 
+    def __init__(self, request: Request, limits: ServiceLimits) -> None:
+        self._stream, self._limits = request.stream().__aiter__(), limits
+        self._num_bytes = 0
+        self._is_cut = False
 
-async def body_pieces(request: Request, limits: ServiceLimits) -> AsyncIterator[bytes]:
-    """Iterate over the body as it is received.
+    async def next_chunk(self) -> list[bytes]:
+        """Return the next pieces, of about 1 MiB in all; none at the end.
 
-    Raises:
-        Problem: 408, if no byte arrives for ``idle_timeout_s``.
-    """
-    stream = request.stream().__aiter__()
-    while True:
+        Raises:
+            Problem: 413, if the body is too large; 408, if no byte arrives for ``idle_timeout_s``.
+            ClientDisconnect: if the connection breaks, after the pieces before it.
+        """
+        if self._is_cut:
+            raise ClientDisconnect
+        pieces: list[bytes] = []
+        chunk_bytes, idle_s = 0, self._limits.idle_timeout_s
         try:
-            with anyio.fail_after(limits.idle_timeout_s):
-                piece = await anext(stream, None)
+            with anyio.fail_after(idle_s) as scope:
+                while chunk_bytes < CHUNK_BYTES and (piece := await anext(self._stream, None)) is not None:
+                    pieces.append(piece)
+                    chunk_bytes += len(piece)
+                    scope.deadline = anyio.current_time() + idle_s
         except TimeoutError:
-            raise Problem(
-                408, f"No byte of the body for {limits.idle_timeout_s:g} s.", {"Connection": "close"}
-            ) from None
-        if piece is None:
-            return
-        yield piece
+            raise Problem(408, f"No byte of the body for {idle_s:g} s.", {"Connection": "close"}) from None
+        except ClientDisconnect:
+            if not chunk_bytes:
+                raise
+            self._is_cut = True
+        self._num_bytes += chunk_bytes
+        if self._num_bytes > self._limits.max_file_bytes:
+            raise _too_large(self._limits)
+        return pieces if chunk_bytes else []
 
 
 def content_length(request: Request, limits: ServiceLimits) -> int:

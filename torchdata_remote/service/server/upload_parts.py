@@ -86,9 +86,11 @@ def require_consistent(existing: list[Part], part: Part, max_parts: int) -> None
 
 
 def create_part(root: DatasetRoot, upload: Upload, part: Part, *, durable: bool) -> ObjectWriter:
-    """Open a part for writing. A local one is not synced to disk unless ``durable``."""
+    """Open a part for writing. A local one is not synced to disk unless ``durable``, or it is the whole file."""
     if isinstance(root.store, LocalStore):
-        return root.store.create(upload.parts_folder + part.name, overwrite=True, durable=durable)
+        durable = durable or (part.start, part.end) == (0, part.total)
+        path = upload.parts_folder + part.name
+        return root.store.create(path, overwrite=True, durable=durable, sync_folder=False)
     return root.create_file(upload.parts_folder, part.name)
 
 

@@ -114,7 +114,6 @@ class JobPool:
             url: to report a request that takes long; ``None`` reports none.
             num_bytes: that it sends.
         """
-
         return call_with_retries(
             lambda: self.attempt(operation),
             self._retry,

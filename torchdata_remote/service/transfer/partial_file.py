@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable
 
+from ...core.early_writeback import EarlyWriteback
 from ...errors import ObjectNotFoundError, StorageError
 from .byte_ranges import Span, missing
 from .destination import DestinationFolder
@@ -57,11 +58,13 @@ class PartialFile:
         position = start
         try:
             with self._destination.open_existing(self.path, os.O_WRONLY) as descriptor:
+                writeback = EarlyWriteback(descriptor, start)
                 for piece in pieces:
                     written = 0
                     while written < len(piece):
                         written += os.pwrite(descriptor, piece[written:], position + written)
                     position += written
+                    writeback.wrote(written)
         finally:
             if position > start:
                 with self._destination.open_existing(self._ranges_path, os.O_WRONLY | os.O_APPEND) as descriptor:

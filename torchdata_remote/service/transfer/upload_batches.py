@@ -64,11 +64,7 @@ class UploadBatches:
                 self._uploads.send_whole(one.file, one.data, one.sha256)
             return []
         stored = self._stored(changed)
-        return [
-            self._uploads.job_after_batch(one.file)
-            for one in changed
-            if not self._is_stored(one, stored)
-        ]
+        return [self._uploads.job_after_batch(one.file) for one in changed if not self._is_stored(one, stored)]
 
     def _is_stored(self, one: _Read, stored: dict[str, str]) -> bool:
         if stored.get(self._uploads.remote.path(one.file.path)) != one.sha256:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 
+from ...core.early_writeback import EarlyWriteback
 from ...core.new_file import make_new_file
 from ..error_tables import from_os
 from ..errors import translate_errors
@@ -49,10 +50,13 @@ class LocalWriter:
         self._path, self._temporary = path, temporary
         self._overwrite, self._durable, self._sync_folder = overwrite, durable, sync_folder
         self._file = os.fdopen(descriptor, "wb", buffering=1 << 20)
+        self._writeback = EarlyWriteback(descriptor) if durable else None
 
     def write(self, data: bytes) -> None:
         with errors_of(self._path):
             self._file.write(data)
+            if self._writeback is not None:
+                self._writeback.wrote(len(data))
 
     def rename_to(self, name: str) -> None:
         """Publish the file under another name in the same folder."""
