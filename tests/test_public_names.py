@@ -20,7 +20,7 @@ PIPES = sorted(path.stem for path in (ROOT / "torchdata_remote" / "pipes").glob(
 # Imported by none of the processes below
 NEVER = (
     "aiobotocore", "aiohttp", "boto3", "botocore", "fsspec", "matplotlib", "PIL", "s3fs", "starlette", "torchdata",
-    "uvicorn", "torchdata_remote.cli", "torchdata_remote.service", "torchdata_remote.sharding",
+    "granian", "torchdata_remote.cli", "torchdata_remote.service", "torchdata_remote.sharding",
     "torchdata_remote.testing",
 )  # fmt: skip
 SHOW = f"""

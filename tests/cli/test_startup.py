@@ -19,7 +19,7 @@ from torchdata_remote.cli import _commands
 
 BOUND_S = 0.3
 LIBRARIES = (
-    "aiobotocore", "aiohttp", "asyncio", "botocore", "fsspec", "matplotlib", "s3fs", "starlette", "torch", "uvicorn",
+    "aiobotocore", "aiohttp", "asyncio", "botocore", "fsspec", "matplotlib", "s3fs", "starlette", "torch", "granian",
     "torchdata_remote.pipes", "torchdata_remote.testing",
 )  # fmt: skip
 PNG = bytes.fromhex(

@@ -28,10 +28,10 @@ class Service:
         self.process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()  # printed once connections are accepted
-        if not line.startswith("http://"):
+        if not line.startswith(("http://", "https://")):
             self.process.kill()
             raise RuntimeError(f"the service did not start: {line!r}, status {self.process.wait(_START_S)}")
-        self.address = line.removeprefix("http://").partition("/")[0]
+        self.address = line.partition("://")[2].partition("/")[0]
 
     @property
     def url(self) -> str:

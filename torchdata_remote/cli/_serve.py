@@ -50,13 +50,35 @@ def add(commands: Commands) -> None:
         "--idle-timeout",
         type=positive_seconds,
         metavar="SECONDS",
-        help="time limit without a byte of a request body (default: 60)",
+        help="time limit without a byte of a request's body, or without one that the other side takes of a response "
+        "(default: 60)",
+    )
+    parser.add_argument("--certificate", metavar="FILE", help="serve https: certificate in PEM, with those between")
+    parser.add_argument("--key", metavar="FILE", help="private key of the certificate, in PEM")
+    parser.add_argument(
+        "--head-timeout",
+        type=positive_seconds,
+        metavar="SECONDS",
+        help="time limit of a request's head, and of an idle connection (default: 30)",
+    )
+    parser.add_argument(
+        "--max-connections-per-address",
+        type=count,
+        metavar="N",
+        help="the newest ones beyond are ended (default: 2048); behind a proxy all come from its address",
+    )
+    parser.add_argument(
+        "--max-requests-per-second",
+        type=count,
+        metavar="N",
+        help="of an address; more are answered with 429 (default: 20000)",
     )
     add_storage_options(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
     try:
+        from ..service.server.http_server import Certificate
         from ..service.server.limits import ServiceLimits
         from ..service.server.run import serve  # its libraries are optional
     except ImportError as error:
@@ -65,11 +87,18 @@ def _run(args: argparse.Namespace) -> int:
         "max_file_bytes": args.max_file_bytes,
         "min_free_bytes": args.min_free_bytes,
         "idle_timeout_s": args.idle_timeout,
+        "head_timeout_s": args.head_timeout,
+        "max_connections_per_address": args.max_connections_per_address,
+        "max_requests_per_s": args.max_requests_per_second,
     }
+    if (args.certificate is None) != (args.key is None):
+        raise ServiceError("--certificate and --key belong together: pass both, or none for http.")
+    certificate = None if args.certificate is None else Certificate(args.certificate, args.key)
+    scheme, secure = ("http", "") if certificate is None else ("https", ", with secure=True")
 
     def report(address: str) -> None:
         root = printable(args.root)
-        print_line(f"http://{address}/ serves {root}; datasets://{address}/NAME in code. Ctrl-C stops it.")
+        print_line(f"{scheme}://{address}/ serves {root}; datasets://{address}/NAME in code{secure}. Ctrl-C stops it.")
         sys.stdout.flush()
 
     serve(
@@ -77,6 +106,7 @@ def _run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         token_file=args.token_file,
+        certificate=certificate,
         limits=ServiceLimits(**{name: value for name, value in limits.items() if value is not None}),
         storage_options=args.storage_options,
         on_listening=report,

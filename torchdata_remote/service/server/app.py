@@ -22,11 +22,12 @@ from ...inspection import draw_sheet, summarize
 from . import batch_routes, dataset_routes, file_routes, maintenance
 from .context import ServiceContext
 from .dataset_root import DatasetRoot
+from .downloads import Downloads
 from .file_metadata import location
 from .limits import ServiceLimits
 from .middleware import AccessMiddleware, Metrics
 from .openapi import describe
-from .problems import Problem, problem_of
+from .problems import Problem, error_response
 from .request_body import run_blocking
 
 _NUM_THREADS = 128  # for calls that wait for a disk or a store
@@ -118,7 +119,7 @@ def make_app(
     )
     app.router.redirect_slashes = False
     app.state.context = context
-    return AccessMiddleware(app, token=token, metrics=metrics)
+    return AccessMiddleware(Downloads(app, context), token=token, metrics=metrics, limits=limits)
 
 
 def _route(path: str, **answers: Callable[[Request], Awaitable[Response]]) -> Route:
@@ -201,8 +202,4 @@ async def _http_problem(request: Request, error: Exception) -> Response:
 
 
 async def _problem(request: Request, error: Exception) -> Response:
-    problem = problem_of(error)
-    if problem is None:
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return JSONResponse({"error": "Internal error of the service. See its log."}, 500)
-    return JSONResponse({"error": problem.message}, problem.status, problem.headers)
+    return error_response(error, f"{request.method} {request.url.path}")

@@ -237,6 +237,11 @@ class DatasetRoot:
         """Return the free bytes on the disk of a local root; ``None`` for other stores."""
         return shutil.disk_usage(self._prefix).free if self.is_local else None
 
+    @property
+    def local_folder(self) -> str | None:
+        """The folder of the datasets, with a slash at the end; ``None`` for other stores."""
+        return self._prefix if self.is_local else None
+
     def local_path(self, entry: Entry) -> str | None:
         """Return the local path of a file; ``None`` for other stores."""
         return entry.path if self.is_local else None

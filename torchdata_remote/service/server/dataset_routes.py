@@ -18,7 +18,7 @@ from .archives import Unpacked, check, commit, tar_stream, unpack
 from .context import ServiceContext
 from .digests import publish
 from .file_metadata import location
-from .file_response import replaced_is_503, send_file
+from .file_response import FileResponse, replaced_is_503
 from .file_routes import bool_parameter, store_file, stored_response
 from .names import disposition, name_from_content, name_in_disposition, require_dataset_name
 from .problems import Problem
@@ -66,7 +66,7 @@ async def get_dataset(request: Request) -> Response:
 
     folder, entries = await run_blocking(first_two)
     if len(entries) == 1:
-        return await send_file(request, context, name, entries[0].path)
+        return FileResponse(context, name, entries[0].path)
     headers = {"Content-Disposition": disposition(f"{name}.tar"), "X-Content-Type-Options": "nosniff"}
     if request.method == "HEAD":
         return Response(headers=headers, media_type="application/octet-stream")

@@ -1,68 +1,154 @@
-"""Responses with a file, or a range of it."""
+"""Responses with a file, or a range of it: all of it is of one version, whatever replaces the file meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import NamedTuple
 
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from ...errors import ObjectChangedError
 from ...storage import Entry
 from ...storage.dataset_service.protocol import digest_field
+from .cached_files import read_cached
 from .context import ServiceContext
 from .dataset_root import CHUNK_BYTES
 from .file_metadata import etag_of, last_modified
 from .names import disposition
+from .opened_files import OpenedFile, open_file, open_file_if_cached
 from .preconditions import byte_range, is_not_modified, range_applies, wants_digest
 from .problems import Problem
 from .request_body import run_blocking
 
 _OCTETS = "application/octet-stream"
+_SEND_FILE = "http.response.pathsend"  # an extension of ASGI: the server reads the file, as fast as the client does
+_OPEN_FILES = "/proc/self/fd"
 
 
-async def send_file(request: Request, context: ServiceContext, name: str, path: str) -> Response:
-    """Respond to GET or HEAD of a file. A small one is read in one call, since each switch of threads costs time."""
-
-    def answer() -> Response:
-        return _answer(request, context, context.root.stat(context.root.folder(name), path), path)
-
-    with replaced_is_503():
-        return await run_blocking(answer)
+class _Span(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    start: int
+    end: int
 
 
-def _answer(request: Request, context: ServiceContext, entry: Entry, path: str) -> Response:
+class FileResponse(Response):
+    """Responds to GET or HEAD of a file.
+
+    Args:
+        context: of the application.
+        name: of the dataset.
+        path: of the file in it.
+    """
+
+    def __init__(self, context: ServiceContext, name: str, path: str) -> None:
+        self._context, self._name, self._path = context, name, path
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
+        opened = open_file_if_cached(self._context.root, self._name, self._path)
+        with replaced_is_503():
+            if opened is None:
+                opened = await run_blocking(lambda: open_file(self._context.root, self._name, self._path))
+            try:
+                await self._respond(opened, headers, scope, receive, send)
+            finally:
+                opened.close()
+
+    async def _respond(
+        self, opened: OpenedFile, headers: Mapping[str, str], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        entry, digest = opened.entry, None
+        if wants_digest(headers.get("want-repr-digest")):
+            digest = await run_blocking(lambda: self._context.digests.sha256(entry))
+        span = _span(headers, entry, self._path, digest)
+        num_bytes = span.end - span.start
+        if scope["method"] == "HEAD" or not num_bytes:
+            await _send(send, span, b"")
+        elif opened.descriptor is None:
+            await self._stream(entry, span, scope, receive, send)
+        elif num_bytes <= CHUNK_BYTES:
+            await _send(send, span, await _read(opened.descriptor, span.start, span.end))
+        elif span.status == 200 and _SEND_FILE in scope.get("extensions", ()) and os.path.isdir(_OPEN_FILES):
+            await send({"type": "http.response.start", "status": 200, "headers": _raw(span.headers)})
+            await send({"type": _SEND_FILE, "path": f"{_OPEN_FILES}/{opened.descriptor}"})
+            while (await receive())["type"] != "http.disconnect":  # sent when the server has opened the file itself
+                pass
+        else:
+            pieces = _pieces(opened.descriptor, span.start, span.end)
+            await StreamingResponse(pieces, span.status, span.headers)(scope, receive, send)
+
+    async def _stream(self, entry: Entry, span: _Span, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send what a store other than a local folder delivers."""
+        chunks = self._context.root.chunks(entry, span.start, span.end)
+        # before the headers are sent, so that errors of reading set the status
+        first = await run_blocking(lambda: next(chunks, None))
+        if span.end - span.start <= CHUNK_BYTES:
+            await _send(send, span, await run_blocking(lambda: b"".join([first or b"", *chunks])))
+            return
+
+        async def pieces() -> AsyncIterator[bytes]:
+            chunk = first
+            while chunk is not None:
+                yield bytes(chunk)
+                chunk = await run_blocking(lambda: next(chunks, None))
+
+        await StreamingResponse(pieces(), span.status, span.headers)(scope, receive, send)
+
+
+def _span(request: Mapping[str, str], entry: Entry, path: str, sha256: str | None) -> _Span:
+    """Return status and headers of the response, and which bytes of the file it has: none of an unmodified one."""
     etag, size = etag_of(entry), entry.size
     assert size is not None
-    headers = {"ETag": etag, "Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
+    headers = {"ETag": etag, "Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff", "Content-Type": _OCTETS}
     modified = last_modified(entry)
     if modified is not None:
         headers["Last-Modified"] = modified
-    if is_not_modified(request.headers, etag):
-        return Response(status_code=304, headers=headers)
-    wanted = byte_range(request.headers.get("range"), size) if range_applies(request.headers, etag) else None
-    if wants_digest(request.headers.get("want-repr-digest")):
-        headers["Repr-Digest"] = digest_field(context.digests.sha256(entry))
+    if is_not_modified(request, etag):
+        return _Span(304, headers, 0, 0)
+    wanted = byte_range(request.get("range"), size) if range_applies(request, etag) else None
+    if sha256 is not None:
+        headers["Repr-Digest"] = digest_field(sha256)
     start, end = wanted or (0, size)
     headers |= {"Content-Disposition": disposition(path), "Content-Length": str(end - start)}
     if wanted is not None:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-    status = 200 if wanted is None else 206
-    if request.method == "HEAD":
-        return Response(status_code=status, headers=headers, media_type=_OCTETS)
-    chunks = context.root.chunks(entry, start, end)
-    first = next(chunks, None)  # before the headers are sent, so that errors of reading set the status
-    if end - start <= CHUNK_BYTES:
-        return Response(b"".join([first or b"", *chunks]), status, headers, _OCTETS)
-    return StreamingResponse(_all(first, chunks), status, headers, _OCTETS)
+    return _Span(200 if wanted is None else 206, headers, start, end)
 
 
-async def _all(first: memoryview | None, others: Iterator[memoryview]) -> AsyncIterator[bytes]:
-    chunk = first
-    while chunk is not None:
-        yield bytes(chunk)
-        chunk = await run_blocking(lambda: next(others, None))
+def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+
+async def _send(send: Send, span: _Span, data: bytes | bytearray) -> None:
+    await send({"type": "http.response.start", "status": span.status, "headers": _raw(span.headers)})
+    await send({"type": "http.response.body", "body": data})
+
+
+async def _read(descriptor: int, start: int, end: int) -> bytes | bytearray:
+    """Read bytes of an open file, in a thread unless they are in memory."""
+    data = read_cached(descriptor, start, end)
+    return await run_blocking(lambda: _read_all(descriptor, start, end)) if data is None else data
+
+
+def _read_all(descriptor: int, start: int, end: int) -> bytearray:
+    data = bytearray()
+    while start + len(data) < end:
+        piece = os.pread(descriptor, end - start - len(data), start + len(data))
+        if not piece:  # truncated in place, by another program
+            raise ObjectChangedError("The file became shorter.", url="", etag=None)
+        data += piece
+    return data
+
+
+async def _pieces(descriptor: int, start: int, end: int) -> AsyncIterator[bytes]:
+    for at in range(start, end, CHUNK_BYTES):
+        yield bytes(await _read(descriptor, at, min(at + CHUNK_BYTES, end)))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from ...storage.dataset_service.protocol import digest_field
 from .context import ServiceContext
 from .digests import publish, publish_lock
 from .file_metadata import etag_of, file_info, location
-from .file_response import send_file
+from .file_response import FileResponse
 from .names import require_path, require_prefix, require_text, require_upload_id
 from .preconditions import allows_overwrite, content_range, require_match
 from .problems import Problem
@@ -112,7 +112,7 @@ async def get_file(request: Request) -> Response:
         upload = await _upload(request, context, name, path)
         progress = await run_blocking(lambda: context.uploads.progress(upload))
         return JSONResponse(_progress_json(request, progress))
-    return await send_file(request, context, name, path)
+    return FileResponse(context, name, path)
 
 
 async def put_file(request: Request) -> Response:

@@ -12,7 +12,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """Limits of sizes, numbers, time and disk space.
+    """Limits of sizes, numbers, time, disk space and connections.
 
     Args:
         max_file_bytes: of one file, and of all files in an archive together.
@@ -21,6 +21,12 @@ class ServiceLimits:
         idle_timeout_s: seconds without a byte of the body after which a request fails.
         min_free_bytes: on the disk of a local root; a request that would leave less is refused.
         upload_lifetime_s: seconds after its last part at which an incomplete upload is removed.
+        max_head_bytes: of a request's line and headers; 8 KiB at least. The connection of a longer one is ended.
+        head_timeout_s: seconds within which a request's head arrives: after the connection was made, or after the
+            request before it, so that idle connections end then.
+        max_connections: at once; more wait.
+        max_connections_per_address: at once; the newest ones beyond are ended.
+        max_requests_per_s: of an address; more are answered with 429.
     """
 
     max_file_bytes: int = 1024 * _GIB
@@ -29,6 +35,11 @@ class ServiceLimits:
     idle_timeout_s: float = 60.0
     min_free_bytes: int = _GIB
     upload_lifetime_s: float = 7 * 86_400.0
+    max_head_bytes: int = 64 << 10
+    head_timeout_s: float = 30.0
+    max_connections: int = 8192
+    max_connections_per_address: int = 2048
+    max_requests_per_s: int = 20_000
 
     def __post_init__(self) -> None:
         for name, value in list(vars(self).items()):

@@ -7,18 +7,23 @@ import binascii
 import hmac
 import ipaddress
 import time
+from functools import cache, lru_cache
 from urllib.parse import unquote_to_bytes
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .dataset_root import DatasetRoot
+from .limits import ServiceLimits
+from .request_rates import RequestRates
+from .unread_body import MAX_BYTES, UnreadBody
 
 _WITHOUT_TOKEN = {"/healthz"}
 _READING = {"GET", "HEAD", "OPTIONS"}
 _METHODS = {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH", "TRACE"}
+_BODY_STALLED = 408
+_MAX_REFUSED_BYTES = 1 << 20  # of a body, whose sender may be anyone
 _CLIENT_CLOSED_REQUEST = 499  # nginx' status for it
 
 
@@ -43,14 +48,16 @@ class Metrics:
         self._received = Counter(f"{name}_received_bytes", "Received bytes of bodies.", registry=registry)
         self._sent = Counter(f"{name}_sent_bytes", "Sent bytes of bodies.", registry=registry)
         self.in_flight = Gauge(f"{name}_requests_in_flight", "Requests that are not answered yet.", registry=registry)
+        # of few labels, and looked up under a lock each time otherwise
+        self._requests_of, self._seconds_of = cache(self._requests.labels), cache(self._seconds.labels)
         if root.is_local:
             free = Gauge(f"{name}_free_bytes", "Free bytes on the disk of the datasets.", registry=registry)
             free.set_function(lambda: float(root.free_bytes() or 0))
 
     def count(self, method: str, route: str, status: int, seconds: float, received: int, sent: int) -> None:
         """Count a request that has ended; status 499 if its client disconnected."""
-        self._requests.labels(method, route, str(status)).inc()
-        self._seconds.labels(method, route).observe(seconds)
+        self._requests_of(method, route, str(status)).inc()
+        self._seconds_of(method, route).observe(seconds)
         self._received.inc(received)
         self._sent.inc(sent)
 
@@ -66,47 +73,57 @@ class AccessMiddleware:
         app: handles accepted requests.
         token: required of requests; ``None`` for a service that only this machine can reach.
         metrics: counts all requests.
+        limits: of requests.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str | None, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, token: str | None, metrics: Metrics, limits: ServiceLimits) -> None:
         if token == "":
             raise ValueError("token is empty; pass None for a service that only this machine can reach")
         self._app, self._metrics = app, metrics
         self._token = None if token is None else token.encode()
+        self._rates = RequestRates(limits.max_requests_per_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start_s, status, received, sent = time.perf_counter(), _CLIENT_CLOSED_REQUEST, 0, 0
+        start_s, status, sent = time.perf_counter(), _CLIENT_CLOSED_REQUEST, 0
+        headers: list[tuple[bytes, bytes]] = []
 
-        async def counted_receive() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            return message
+        body = UnreadBody(scope, receive)
+        refused = self._refuse(scope)
 
         async def counted_send(message: Message) -> None:
-            nonlocal status, sent
+            nonlocal status, sent, headers
             if message["type"] == "http.response.start":
-                status = message["status"]
-            sent += len(message.get("body", b""))
+                status, headers = message["status"], message["headers"]
+                if status >= 400 and status != _BODY_STALLED:
+                    await body.drop(MAX_BYTES if refused is None else _MAX_REFUSED_BYTES)
+            elif message["type"] == "http.response.pathsend":
+                sent += _content_length(headers)
+            else:
+                sent += len(message.get("body", b""))
             await send(message)
 
-        refused = self._refuse(scope)
         answer = self._app if refused is None else refused
         method = scope["method"] if scope["method"] in _METHODS else "other"
-        with self._metrics.in_flight.track_inprogress():
-            try:
-                await answer(scope, counted_receive, counted_send)
-            finally:
-                route = scope["endpoint"].__name__ if "endpoint" in scope and refused is None else "none"
-                self._metrics.count(method, route, status, time.perf_counter() - start_s, received, sent)
+        self._metrics.in_flight.inc()
+        try:
+            await answer(scope, body.receive, counted_send)
+        finally:
+            self._metrics.in_flight.dec()
+            route = scope["endpoint"].__name__ if "endpoint" in scope and refused is None else "none"
+            self._metrics.count(method, route, status, time.perf_counter() - start_s, body.num_bytes, sent)
 
     def _refuse(self, scope: Scope) -> JSONResponse | None:
         """Return the response that refuses a request, without reading its body; ``None`` if it is accepted."""
-        headers = Headers(scope=scope)
+        client = scope.get("client")
+        if client is not None and not self._rates.accept(client[0]):
+            return _error_response(
+                429, "Too many requests from this address (--max-requests-per-second).", {"Retry-After": "1"}
+            )
+        headers = dict(reversed(scope["headers"]))  # of several, the first counts
         try:
             path = unquote_to_bytes(scope["raw_path"]).decode()
         except UnicodeDecodeError:
@@ -118,19 +135,19 @@ class AccessMiddleware:
         if path == "/dataset" or path.startswith("/dataset/"):
             path = "/datasets" + path[len("/dataset") :]
         scope["path"] = path
-        if self._token is None and not is_loopback(_host_name(headers.get("host", ""))):
+        if self._token is None and not is_loopback(_host_name(headers.get(b"host", b"").decode("latin-1"))):
             return _error_response(
                 421, "A service without a token responds to localhost only. Start it with --token-file."
             )
         if (
             self._token is not None
             and path not in _WITHOUT_TOKEN
-            and not _has_token(headers.get("authorization"), self._token)
+            and not _has_token(headers.get(b"authorization"), self._token)
         ):
             return _error_response(
                 401, "A token is required: Authorization: Bearer TOKEN.", {"WWW-Authenticate": 'Basic realm="datasets"'}
             )
-        if scope["method"] not in _READING and headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        if scope["method"] not in _READING and headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
             return _error_response(403, "Pages of other sites cannot change anything here.")
         return None
 
@@ -139,6 +156,11 @@ def _error_response(status: int, message: str, headers: dict[str, str] | None = 
     return JSONResponse({"error": message}, status, {"Connection": "close", **(headers or {})})
 
 
+def _content_length(headers: list[tuple[bytes, bytes]]) -> int:
+    return next((int(value) for name, value in headers if name == b"content-length"), 0)
+
+
+@lru_cache(1000)
 def _host_name(header: str) -> str:
     """Return the host without its port."""
     host, colon, port = header.rpartition(":")
@@ -146,6 +168,7 @@ def _host_name(header: str) -> str:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
+@lru_cache(1000)
 def is_loopback(host: str) -> bool:
     """Whether a host always means this machine. A name that resolves to it does not count: anyone can register one."""
     try:
@@ -154,15 +177,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _has_token(header: str | None, token: bytes) -> bool:
+def _has_token(header: bytes | None, token: bytes) -> bool:
     """Whether an Authorization header has the token, as Bearer, or as the password of Basic for browsers."""
-    kind, _, value = (header or "").partition(" ")
-    shown = value.strip().encode("latin-1", "replace")
-    if kind.lower() == "basic":
+    kind, _, value = (header or b"").partition(b" ")
+    shown = value.strip()
+    if kind.lower() == b"basic":
         try:
             shown = base64.b64decode(shown, validate=True).partition(b":")[2]
         except binascii.Error:
             shown = b""
-    elif kind.lower() != "bearer":
+    elif kind.lower() != b"bearer":
         shown = b""
     return hmac.compare_digest(shown, token)

@@ -219,7 +219,7 @@ def describe() -> _Json:
                     "Store the small files of a tar, one by one while it is received; failed ones are reported",
                     {200: _json(_STORED)},
                     (404, 408, 413, 415, 507),
-                    requestBody={"required": True, "content": _TAR},
+                    requestBody={"required": True, "content": _OCTETS},
                 ),
             },
             "/datasets/{name}/files/{path}": {

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Mapping
+
+from starlette.responses import JSONResponse
 
 from ...errors import (
     AccessDeniedError,
@@ -27,11 +30,13 @@ MEANINGS = {  # for the OpenAPI document
     413: "too large",
     415: "the body is of an unsupported type",
     416: "the file has no such bytes",
+    429: "too many requests from one address",
     421: "a service without a token responds to localhost only",
     502: "the store behind the service refused the request",
     503: "the store behind the service cannot be reached",
     507: "the disk is full",
 }
+_log = logging.getLogger("torchdata_remote")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -73,3 +78,17 @@ def _status(error: RemoteDataError) -> int:
     if isinstance(error, AccessDeniedError):
         return 403
     return 503 if isinstance(error, TransientStorageError) else 502 if isinstance(error, StorageError) else 400
+
+
+def error_response(error: Exception, request: str) -> JSONResponse:
+    """Make the response for an error. A defect of this program is logged.
+
+    Args:
+        error: that a request ended with.
+        request: its method and path, for the log.
+    """
+    problem = problem_of(error)
+    if problem is None:
+        _log.error("%s failed", request, exc_info=error)
+        return JSONResponse({"error": "Internal error of the service. See its log."}, 500)
+    return JSONResponse({"error": problem.message}, problem.status, problem.headers)

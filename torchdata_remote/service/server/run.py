@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+import ssl
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-import uvicorn
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from ...errors import ServiceError
 from .app import make_app
+from .connections import ConnectionGuard, listen, within_descriptors
+from .http_server import Certificate, HttpServer
+from .lifespan import lifespan
 from .limits import ServiceLimits
 from .middleware import is_loopback
 
 _MIN_TOKEN_CHARACTERS = 16
-_SHUTDOWN_S = 10
+_SIGINT_STATUS = 130
 
 
 def serve(
@@ -29,24 +34,28 @@ def serve(
     port: int,
     token_file: str | None,
     limits: ServiceLimits,
+    certificate: Certificate | None = None,
     storage_options: Mapping[str, Any] | None = None,
     on_listening: Callable[[str], object] = lambda address: None,
 ) -> None:
     """Serve datasets until SIGTERM or Ctrl-C. Running requests then get ten seconds to finish.
+
+    If some do not, the process ends here, with the status of the signal.
 
     Args:
         root: URL of the folder of datasets.
         host: address to listen on; without a token, a loopback address.
         port: to listen on; 0 chooses a free one.
         token_file: contains the token.
-        limits: of requests.
+        limits: of requests and connections.
+        certificate: for https; ``None`` serves http.
         storage_options: for the store.
         on_listening: called with ``host:port`` when connections are accepted.
 
     Raises:
         UrlError: for a root that cannot be written to.
-        ServiceError: for an address that others can reach, without a token; an address in use; a token that cannot be
-            read; a root that another process serves.
+        ServiceError: for an address that others can reach, without a token; an address in use; a token or a certificate
+            that cannot be read; a root that another process serves.
         KeyboardInterrupt: after Ctrl-C, when the running requests have ended.
     """
     token = None if token_file is None else read_token(token_file)
@@ -55,79 +64,86 @@ def serve(
             f"--host {host} is reachable for others, who could then read, replace and delete all datasets. Pass "
             "--token-file, or leave --host at 127.0.0.1."
         )
-    started = _StartupErrors(make_app(root, token=token, limits=limits, storage_options=storage_options))
-    config = uvicorn.Config(
-        started,
-        http="httptools",
-        log_level="warning",
-        timeout_graceful_shutdown=_SHUTDOWN_S,
-        server_header=False,
-        proxy_headers=False,
-        backlog=2048,
-        lifespan="on",
-    )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((host, port))
-        except OSError as error:
-            raise ServiceError(
-                f"{host}, port {port}: {error.strerror or error}. Choose another --port; 0 takes a free one."
-            ) from error
-        server = _Server(
-            config, lambda: on_listening(f"{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}")
-        )
-        with contextlib.suppress(SystemExit):  # raised if the application does not start
-            server.run(sockets=[listening])
-    if server.interrupted:
+    if certificate is not None:
+        require_certificate(certificate)
+    app = make_app(root, token=token, limits=limits, storage_options=storage_options)
+    limits = within_descriptors(limits)
+    with listen(host, port, limits) as listening:
+        port = listening.getsockname()[1]
+        shown = f"{f'[{host}]' if ':' in host else host}:{port}"
+        guard = ConnectionGuard(port, limits.max_connections_per_address)
+        with guard.watching():
+            stopped = asyncio.run(_serve(app, listening, limits, certificate, on_listening=lambda: on_listening(shown)))
+    if not stopped.all_ended:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_SIGINT_STATUS if stopped.interrupted else 0)  # the threads of their requests would never end
+    if stopped.interrupted:
         raise KeyboardInterrupt
-    if not server.started:
-        reason = started.failure or "see the log"
-        raise ServiceError(f"{root} could not be served: {reason}") from started.failure
 
 
-class _StartupErrors:
-    """Keeps the error with which an application failed to start, instead of a traceback in the log."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self.failure: Exception | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "lifespan":
-            await self._app(scope, receive, send)
-            return
-
-        async def quiet(message: Message) -> None:
-            await send({**message, "message": ""} if message["type"].endswith(".failed") else message)
-
-        try:
-            await self._app(scope, receive, quiet)
-        except Exception as error:
-            self.failure = error
-            raise
+class _Stopped(NamedTuple):
+    interrupted: bool
+    all_ended: bool
 
 
-class _Server(uvicorn.Server):
-    """Reports when it accepts connections, and exits with status 0 after SIGTERM."""
+async def _serve(
+    app: ASGIApp,
+    listening: socket.socket,
+    limits: ServiceLimits,
+    certificate: Certificate | None,
+    *,
+    on_listening: Callable[[], object],
+) -> _Stopped:
+    interrupted = False
 
-    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], object]) -> None:
-        super().__init__(config)
-        self._on_listening = on_listening
-        self.interrupted = False
+    def interrupt() -> None:
+        nonlocal interrupted
+        if interrupted:
+            os._exit(_SIGINT_STATUS)  # Ctrl-C once more: without waiting
+        interrupted = True
+        server.end()
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._on_listening()
+    async with lifespan(app):
+        server = HttpServer(app, listening, limits, certificate)
+        with _signal_handlers({signal.SIGTERM: server.end, signal.SIGINT: interrupt}):
+            on_listening()
+            all_ended = await server.run()
+    return _Stopped(interrupted, all_ended)
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # uvicorn would raise the signal again after the shutdown: the process would seem killed by SIGTERM, and Ctrl-C
-        # would have no effect where a shell has made the process ignore SIGINT
-        self.force_exit = self.interrupted and sig == signal.SIGINT
-        self.interrupted = self.interrupted or sig == signal.SIGINT
-        self.should_exit = True
+
+@contextlib.contextmanager
+def _signal_handlers(handlers: Mapping[int, Callable[[], object]]) -> Iterator[None]:
+    """Handle signals in the running event loop during the block."""
+    loop = asyncio.get_running_loop()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(handlers[number])
+
+    before = {number: signal.signal(number, handle) for number in handlers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def require_certificate(certificate: Certificate) -> None:
+    """Require that a certificate and its key can be used.
+
+    Raises:
+        ServiceError: names the files.
+    """
+    try:
+        for path in certificate:
+            with open(path, "rb"):
+                pass
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*certificate, password="")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        files = " and ".join(map(os.path.abspath, certificate))
+        raise ServiceError(
+            f"{files}: expected a certificate and its private key in PEM, without a password: {error}."
+        ) from error
 
 
 def read_token(path: str) -> str:

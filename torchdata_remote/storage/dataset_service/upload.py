@@ -6,11 +6,11 @@ import base64
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from ...core.retry import call_with_retries
-from ...errors import ObjectNotFoundError, StorageError
+from ...errors import ObjectNotFoundError, RemoteDataError, StorageError
 from ..multipart import SLOW_BYTES_PER_S, MultipartWriter, make_visible
 from .client import ServiceRequests
 from .protocol import digest_field
@@ -18,6 +18,21 @@ from .protocol import digest_field
 T = TypeVar("T")
 _COMPLETE_TIMEOUT_S = 600.0  # the service joins the parts and compares the digest before it answers
 _SHA256 = "sha-256=:"
+
+
+class _Source:
+    """Pieces of a body, and the error that ended them."""
+
+    def __init__(self, pieces: Iterable[memoryview]) -> None:
+        self._pieces = pieces
+        self.error: RemoteDataError | None = None
+
+    def __iter__(self) -> Iterator[memoryview]:
+        try:
+            yield from self._pieces
+        except RemoteDataError as error:
+            self.error = error
+            raise
 
 
 class UploadRequests(ServiceRequests):
@@ -86,15 +101,21 @@ class UploadRequests(ServiceRequests):
             headers["Repr-Digest"] = digest_field(sha256)
         if not overwrite:
             headers["If-None-Match"] = "*"
-        response = self._client.request_json(
-            "PUT",
-            self._client.file_target(path, upload=upload_id),
-            path,
-            headers=headers,
-            body=data,
-            writing=True,
-            timeout_s=None if sha256 is None else _COMPLETE_TIMEOUT_S,
-        )
+        body = data if isinstance(data, bytes | bytearray) else _Source(data)
+        try:
+            response = self._client.request_json(
+                "PUT",
+                self._client.file_target(path, upload=upload_id),
+                path,
+                headers=headers,
+                body=body,
+                writing=True,
+                timeout_s=None if sha256 is None else _COMPLETE_TIMEOUT_S,
+            )
+        except RemoteDataError:
+            if isinstance(body, _Source) and body.error is not None:  # not one of the connection
+                raise body.error from None
+            raise
         with self._client.expecting("etag or upload", path):
             return None if "upload" in response else str(response["etag"])
 
