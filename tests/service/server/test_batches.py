@@ -80,9 +80,7 @@ def test_of_a_tar_that_is_cut_off_the_complete_files_are_stored(
     tar = tar_bytes(tree)
     length = int(cut * len(tar))
     marks = sorted({0, length, *(int(one * length) for one in cuts)})
-    answer = local.put(
-        f"/datasets/{dataset}/files", content=iter([tar[a:b] for a, b in itertools.pairwise(marks)])
-    )
+    answer = local.put(f"/datasets/{dataset}/files", content=iter([tar[a:b] for a, b in itertools.pairwise(marks)]))
     stored = [path for path in tree if path in all_files(local, dataset)]
     complete, position = [], 0
     for path, data in tree.items():

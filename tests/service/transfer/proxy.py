@@ -59,6 +59,7 @@ class Proxy:
 
     def __init__(self, service: str) -> None:
         host, _, port = service.rpartition(":")
+        self.service = service
         self._service = host, int(port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -89,7 +90,7 @@ class _Download:
         size, part_bytes = self._file.size, self._shared.part_bytes
         return Job(min(size, part_bytes), self._whole if size <= 2 * part_bytes else self._resumable)
 
-    def _pieces(self, start: int, end: int) -> Iterator[memoryview]:
+    def _pieces(self, start: int, end: int) -> Generator[memoryview, None, None]:
         """Read bytes of this version as they are received."""
         remote, pool, file = self._shared.remote, self._shared.pool, self._file
         if start == end:
@@ -107,8 +108,8 @@ class _Download:
             sleep=pool.sleep,
         ):
             pool.check()  # so that nothing is written after the pull ended
-            yield piece
             self._count(len(piece))
+            yield piece
 
     def _count(self, num_bytes: int) -> None:
         with self._lock:
@@ -155,15 +156,17 @@ class _Download:
             for piece in read_pieces(descriptor, self._shared.pool.check):
                 digest.update(piece)  # what is there already
 
-            def hashed() -> Iterator[memoryview]:
-                for piece in self._pieces(start, size):
+            def hashed(pieces: Iterator[memoryview]) -> Iterator[memoryview]:
+                for piece in pieces:
                     digest.update(piece)
                     yield piece
 
             try:
-                pieces = CutPieces(hashed())
-                for first, end in parts([(start, size)], self._shared.part_bytes):
-                    self._partial.write(first, pieces.take(end - first))
+                with contextlib.closing(self._pieces(start, size)) as source:
+                    pieces = CutPieces(hashed(source))
+                    for first, end in parts([(start, size)], self._shared.part_bytes):
+                        self._partial.write(first, pieces.take(end - first))
+                    next(source, None)  # its end, after which the connection is used again
             except (ObjectChangedError, ObjectNotFoundError) as error:
                 return self._fetch_current_version(error)
             if digest.hexdigest() == self._file.sha256:

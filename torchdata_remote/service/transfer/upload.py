@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from ...core.options import MIB
 from ...errors import ObjectExistsError, StorageError
-from .byte_ranges import REQUEST_PARTS, missing, parts
+from .byte_ranges import REQUEST_PARTS, Span, missing, parts
 from .job_pool import Job, JobPool
 from .local_files import LocalFile, pieces_of, read_part, require_unchanged, sha256_of
 from .names import upload_id
@@ -157,23 +157,36 @@ class _InParts:
         return ()
 
     def _send(self, start: int, end: int) -> None:
+        is_first = True
+
         def put() -> str | None:
-            pieces = pieces_of(self._file, start, end, self._uploads.pool.check)
-            return self._remote.store.put_part(
-                self._path,
-                self._id,
-                start,
-                pieces,
-                self._file.size,
-                sha256=self._sha256,
-                num_bytes=end - start,
-            )
+            nonlocal is_first
+            spans = [(start, end)] if is_first else self._missing_in(start, end)
+            is_first, etag = False, None
+            for first, after in spans:
+                pieces = pieces_of(self._file, first, after, self._uploads.pool.check)
+                etag = self._remote.store.put_part(
+                    self._path,
+                    self._id,
+                    first,
+                    pieces,
+                    self._file.size,
+                    sha256=self._sha256,
+                    num_bytes=after - first,
+                )
+            return etag
 
         etag = self._uploads.send(put, self._remote.url_of(self._file.path), end - start)
         self._counter.add_bytes(end - start)
         with self._lock:
             self._counted_bytes += end - start
             self._complete = self._complete or etag is not None
+
+    def _missing_in(self, start: int, end: int) -> list[Span]:
+        """Ask what the service lacks of a range of which an attempt failed: it keeps what arrived."""
+        gaps = missing(self._remote.store.received(self._path, self._id), self._file.size)
+        inside = [(max(start, first), min(end, after)) for first, after in gaps]
+        return [(first, after) for first, after in inside if first < after]
 
     def _is_there(self) -> bool:
         """Whether the file is complete although no response said so: one was lost, or another push sent the rest."""
