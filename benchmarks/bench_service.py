@@ -2,6 +2,7 @@
 
     python benchmarks/bench_service.py [--quick] [--rounds 5]
 
+Requests: 200 clients that want files or ranges all the time (8 for large files), sent by wrk (`apt-get install wrk`).
 Reading: the same chain over ``datasets://`` and over ``s3://`` from nginx (no latency, no limit of bandwidth), whole
 epochs, every byte. Copying: ``push`` and ``pull``, against writing the same files to the same disk and waiting for it,
 as both do, by eight threads. Client and server share this machine. By turns, in one process; fresh copies each round.
@@ -9,6 +10,7 @@ as both do, by eight threads. Client and server share this machine. By turns, in
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -17,10 +19,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
+from http_load import Answered, Load, nginx, send
 from report import arguments, environment, print_table, spread
 from slow_store import slow_store
 from torch.utils.data.datapipes.iter import IterableWrapper
@@ -28,6 +32,8 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import torchdata_remote as tdr
 
 IN_FLIGHT = 32
+LOAD_S, QUICK_LOAD_S = 5.0, 1.0
+NGINX_PROCESSES = (1, 2)
 COPY_BYTES = 1 << 20
 
 
@@ -51,6 +57,12 @@ class Files:
 
 WHOLE = Files("2,000 files of 94 kB", 2_000, 94_000), Files("8 files of 64 MiB", 8, 64 << 20)
 QUICK = (Files("20 files of 94 kB", 20, 94_000),)
+LOADS = (
+    Load("files of 1.5 kB, 200 clients", 500, 1_500, 200),
+    Load("files of 94 kB, 200 clients", 500, 94_000, 200),
+    Load("files of 64 MiB, 8 clients", 8, 64 << 20, 8),
+    Load("ranges of 1 MiB, 200 clients", 8, 64 << 20, 200, 1 << 20),
+)
 
 
 @contextmanager
@@ -117,9 +129,46 @@ def measure(files: Files, num_rounds: int, work: Path) -> dict[str, list[float]]
     return found
 
 
+def measure_load(load: Load, num_rounds: int, load_s: float, work: Path) -> dict[str, list[Answered]]:
+    """Answered requests of each side, in each round."""
+    root = work / "served"
+    Files("", load.num_files, load.file_bytes).write(root / "bucket")
+    names = sorted(os.listdir(root / "bucket"))
+    with ExitStack() as stack:
+        sides = {"service": (f"http://{stack.enter_context(service(root))}", "/datasets/bucket/files/")}
+        for processes in NGINX_PROCESSES:
+            url = stack.enter_context(nginx(root, processes, work / f"nginx{processes}"))
+            sides[f"nginx, processes: {processes}"] = (url, "/bucket/")
+        found: dict[str, list[Answered]] = {name: [] for name in sides}
+        for number in range(num_rounds + 1):  # the first one warms up
+            for name, (url, prefix) in sides.items():
+                answered = send(load, url, [prefix + file for file in names], load_s, work)
+                if number:
+                    found[name].append(answered)
+    return found
+
+
+def print_load(args: argparse.Namespace) -> None:
+    rows = [("requests", "side", "requests/s (min to max)", "MB/s", "ms, 99 %")]
+    ratios = []
+    for load in LOADS[1:2] if args.quick else LOADS:
+        with tempfile.TemporaryDirectory() as work:
+            found = measure_load(load, args.rounds, QUICK_LOAD_S if args.quick else LOAD_S, Path(work))
+        for name, answers in found.items():
+            rates = [one.per_s for one in answers]
+            shown = f"{median(rates) * load.request_bytes / 1e6:,.0f}"
+            rows.append((load.shown, name, spread(rates, 0), shown, spread([one.p99_ms for one in answers], 0)))
+        for other in [name for name in found if name != "service"]:
+            values = [own.per_s / one.per_s for own, one in zip(found["service"], found[other], strict=True)]
+            ratios.append(f"{load.shown}: service against {other}: {spread(values, 2)}")
+    print_table(rows)
+    print("\n" + "\n".join(ratios) + "\n")
+
+
 def main() -> None:
     args = arguments(__doc__ or "", [])
     print(f"Dataset service, {args.shown}\n{environment(set(), with_store=True)}\n")
+    print_load(args)
     rows = [("files", "side", "MB/s (min to max)", "files/s")]
     ratios = []
     for files in QUICK if args.quick else WHOLE:

@@ -13,7 +13,7 @@ from ...formats.compression.decompress import CompressionLimits, decompressed
 from ...formats.tar import END_OF_ARCHIVE, TarOptions, TarParser, pack_header, padding
 from ...formats.zip import read_directory, read_pieces
 from ...storage import Entry
-from .dataset_root import CHUNK_BYTES, DatasetRoot
+from .dataset_root import STREAM_BYTES, DatasetRoot
 from .digests import Digests, publish
 from .limits import ServiceLimits
 from .names import require_path
@@ -36,7 +36,7 @@ class Unpacked(NamedTuple):
 
 
 def tar_stream(root: DatasetRoot, folder: str, entries: Iterable[Entry] | None = None) -> Iterator[bytes]:
-    """Stream files of a folder as a tar, in chunks of about 1 MiB.
+    """Stream files of a folder as a tar, in chunks of about 256 KiB.
 
     Args:
         root: the datasets.
@@ -54,12 +54,12 @@ def tar_stream(root: DatasetRoot, folder: str, entries: Iterable[Entry] | None =
         for chunk in _chunks_of(root, entry._replace(path=folder + entry.path)):
             small.append(bytes(chunk))
             small_bytes += len(chunk)
-            if small_bytes >= CHUNK_BYTES:
+            if small_bytes >= STREAM_BYTES:
                 yield b"".join(small)
                 small, small_bytes = [], 0
         small.append(bytes(padding(size)))
         small_bytes += 2 * len(END_OF_ARCHIVE)
-        if small_bytes >= CHUNK_BYTES:
+        if small_bytes >= STREAM_BYTES:
             yield b"".join(small)
             small, small_bytes = [], 0
     yield b"".join([*small, END_OF_ARCHIVE])
@@ -68,7 +68,7 @@ def tar_stream(root: DatasetRoot, folder: str, entries: Iterable[Entry] | None =
 def _chunks_of(root: DatasetRoot, entry: Entry) -> Iterator[memoryview]:
     """Read a file of the listing. One that was removed since then has changed too."""
     try:
-        yield from root.chunks(entry)
+        yield from root.chunks(entry, chunk_bytes=STREAM_BYTES)
     except ObjectNotFoundError as error:
         raise ObjectChangedError(f"{entry.path} was removed.", url=error.url, etag=entry.etag) from error
 

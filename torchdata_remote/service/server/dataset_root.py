@@ -25,6 +25,7 @@ T = TypeVar("T")
 # beside the datasets, for data that is not yet, or no longer, one of their files
 WORK_FOLDER = ".torchdata_remote/"
 CHUNK_BYTES = 1 << 20
+STREAM_BYTES = 256 << 10  # of a piece of a response, of which a client that stalls keeps three or four in memory
 _MAX_REQUESTS = 64
 _RETRY = RetryPolicy(deadline_s=30.0)
 
@@ -150,8 +151,10 @@ class DatasetRoot:
             refuse_links(folder, full)
         return self._with_retries(lambda: self.store.find(full))
 
-    def chunks(self, entry: Entry, start: int = 0, end: int | None = None) -> Iterator[memoryview]:
-        """Read bytes ``start`` to ``end`` of one version of a file, in chunks of at most 1 MiB.
+    def chunks(
+        self, entry: Entry, start: int = 0, end: int | None = None, *, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[memoryview]:
+        """Read bytes ``start`` to ``end`` of one version of a file, in chunks of at most ``chunk_bytes``.
 
         Raises:
             ObjectChangedError: if the file was replaced.
@@ -159,8 +162,8 @@ class DatasetRoot:
         assert entry.size is not None
         stop = entry.size if end is None else end
         if self.is_local:  # opened again for each chunk: truncating a file that is mapped would kill this process
-            for at in range(start, stop, CHUNK_BYTES):
-                yield from self.store.read(entry.path, at, min(at + CHUNK_BYTES, stop), entry.etag).chunks
+            for at in range(start, stop, chunk_bytes):
+                yield from self.store.read(entry.path, at, min(at + chunk_bytes, stop), entry.etag).chunks
             return
         if start >= stop:
             return
@@ -170,8 +173,8 @@ class DatasetRoot:
             self.store, wanted, _RETRY, in_flight=self._concurrency, on_found=lambda found: None, sleep=time.sleep
         )
         for piece in pieces:
-            for at in range(0, len(piece), CHUNK_BYTES):
-                yield piece[at : at + CHUNK_BYTES]
+            for at in range(0, len(piece), chunk_bytes):
+                yield piece[at : at + chunk_bytes]
 
     def create_file(self, folder: str, path: str, *, overwrite: bool = True, sync_folder: bool = True) -> ObjectWriter:
         """Open a file for writing. It becomes visible, as a whole, when it is committed.

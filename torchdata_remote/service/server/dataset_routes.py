@@ -18,7 +18,7 @@ from .archives import Unpacked, check, commit, tar_stream, unpack
 from .context import ServiceContext
 from .digests import publish
 from .file_metadata import location
-from .file_response import FileResponse, replaced_is_503
+from .file_response import FileResponse, replaced_is_503, started
 from .file_routes import bool_parameter, store_file, stored_response
 from .names import disposition, name_from_content, name_in_disposition, require_dataset_name
 from .problems import Problem
@@ -70,17 +70,9 @@ async def get_dataset(request: Request) -> Response:
     headers = {"Content-Disposition": disposition(f"{name}.tar"), "X-Content-Type-Options": "nosniff"}
     if request.method == "HEAD":
         return Response(headers=headers, media_type="application/octet-stream")
-    chunks = tar_stream(context.root, folder)
     with replaced_is_503():
-        first = await run_blocking(lambda: next(chunks))
-
-    async def all_chunks() -> AsyncIterator[bytes]:
-        chunk: bytes | None = first
-        while chunk is not None:
-            yield chunk
-            chunk = await run_blocking(lambda: next(chunks, None))
-
-    return StreamingResponse(all_chunks(), headers=headers, media_type="application/octet-stream")
+        chunks = await started(tar_stream(context.root, folder))
+    return StreamingResponse(chunks, headers=headers, media_type="application/octet-stream")
 
 
 async def put_dataset(request: Request) -> Response:

@@ -15,7 +15,7 @@ from ...storage import Entry
 from ...storage.dataset_service.protocol import digest_field
 from .cached_files import read_cached
 from .context import ServiceContext
-from .dataset_root import CHUNK_BYTES
+from .dataset_root import CHUNK_BYTES, STREAM_BYTES
 from .file_metadata import etag_of, last_modified
 from .names import disposition
 from .opened_files import OpenedFile, open_file, open_file_if_cached
@@ -85,20 +85,30 @@ class FileResponse(Response):
 
     async def _stream(self, entry: Entry, span: _Span, scope: Scope, receive: Receive, send: Send) -> None:
         """Send what a store other than a local folder delivers."""
-        chunks = self._context.root.chunks(entry, span.start, span.end)
-        # before the headers are sent, so that errors of reading set the status
-        first = await run_blocking(lambda: next(chunks, None))
+        chunks = self._context.root.chunks(entry, span.start, span.end, chunk_bytes=STREAM_BYTES)
         if span.end - span.start <= CHUNK_BYTES:
-            await _send(send, span, await run_blocking(lambda: b"".join([first or b"", *chunks])))
+            await _send(send, span, await run_blocking(lambda: b"".join(chunks)))
             return
+        pieces = await started(chunks)
+        await StreamingResponse(pieces, span.status, span.headers)(scope, receive, send)
 
-        async def pieces() -> AsyncIterator[bytes]:
-            chunk = first
-            while chunk is not None:
-                yield bytes(chunk)
-                chunk = await run_blocking(lambda: next(chunks, None))
 
-        await StreamingResponse(pieces(), span.status, span.headers)(scope, receive, send)
+async def started(chunks: Iterator[bytes | memoryview]) -> AsyncIterator[bytes]:
+    """Return an iterator over chunks that blocks no thread of the event loop.
+
+    The first one is read before this returns, so that an error of reading sets the status of the response.
+    """
+    read = [await run_blocking(lambda: next(chunks, None))]  # emptied, so that it is not kept until the last one
+
+    async def pieces() -> AsyncIterator[bytes]:
+        while (chunk := read.pop()) is not None:
+            piece = bytes(chunk)
+            del chunk
+            yield piece
+            del piece
+            read.append(await run_blocking(lambda: next(chunks, None)))
+
+    return pieces()
 
 
 def _span(request: Mapping[str, str], entry: Entry, path: str, sha256: str | None) -> _Span:
@@ -147,8 +157,8 @@ def _read_all(descriptor: int, start: int, end: int) -> bytearray:
 
 
 async def _pieces(descriptor: int, start: int, end: int) -> AsyncIterator[bytes]:
-    for at in range(start, end, CHUNK_BYTES):
-        yield bytes(await _read(descriptor, at, min(at + CHUNK_BYTES, end)))
+    for at in range(start, end, STREAM_BYTES):
+        yield bytes(await _read(descriptor, at, min(at + STREAM_BYTES, end)))
 
 
 @contextlib.contextmanager
