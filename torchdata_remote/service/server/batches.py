@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ...errors import ObjectNotFoundError, RemoteDataError, ShardReadError
 from ...formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, TarParser, pack_header, padding
-from ...storage import Entry
+from ...storage import Entry, LocalStore
 from ...storage.dataset_service.protocol import MAX_BATCH_FILE_BYTES, MAX_BATCH_FILES, SHA256_RECORD
 from .archives import tar_stream
 from .dataset_root import DatasetRoot
@@ -117,7 +118,7 @@ class BatchWriter:
 
     def result(self) -> dict[str, Any]:
         """Return what became of each member, when all files that were stored are on disk."""
-        self._root.sync_folders(self._folder + path for path in self._stored)
+        self._sync()
         return {"files": self._files, "failed": self._failed, "num_skipped": self._num_skipped}
 
     def _take(self, path: str, data: bytes, sha256: str | None) -> None:
@@ -149,8 +150,15 @@ class BatchWriter:
             raise
         return publish(self._root, self._digests, pending, self._folder, path, received), received
 
+    def _sync(self) -> None:
+        """Wait until the files that were stored are on disk: once for all files of a folder."""
+        if isinstance(self._root.store, LocalStore):
+            for above in {(self._folder + path).rpartition("/")[0] for path in self._stored}:
+                with contextlib.suppress(ObjectNotFoundError):  # removed since, with its files
+                    self._root.store.sync_folder(above)
+
     def _problem(self, status: int, message: str) -> Problem:
-        self._root.sync_folders(self._folder + path for path in self._stored)
+        self._sync()
         stored, failed = len(self._files), len(self._failed)
         return Problem(
             status,

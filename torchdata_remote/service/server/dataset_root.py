@@ -6,14 +6,14 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from ...core.concurrency_limit import ConcurrencyLimit
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
 from ...core.urls import join_url, split_url
-from ...errors import ObjectExistsError, ObjectNotFoundError, UrlError
+from ...errors import ObjectExistsError, UrlError
 from ...fetch.range_download import RangeRequest
 from ...fetch.range_reader import read_range
 from ...storage import Entry, FolderStore, LocalStore, ObjectWriter, Page, open_store
@@ -183,7 +183,7 @@ class DatasetRoot:
             folder: of its dataset.
             path: below the folder.
             overwrite: whether an existing file is replaced.
-            sync_folder: ``False`` if :meth:`sync_folders` is called before a response says that the file is stored.
+            sync_folder: ``False`` if the folder is synced before a response says that the file is stored.
 
         Raises:
             Problem: 409, if a folder has its path, or a file the path of one of its folders.
@@ -192,13 +192,6 @@ class DatasetRoot:
             self.require_writable_path(folder, path)
             return self.store.create(folder + path, overwrite=overwrite, sync_folder=sync_folder)
         return self.store.create(folder + path, overwrite=overwrite)
-
-    def sync_folders(self, paths: Iterable[str]) -> None:
-        """Wait until files are on disk that were created without it."""
-        if isinstance(self.store, LocalStore):
-            for above in {os.path.dirname(path) for path in paths}:
-                with contextlib.suppress(ObjectNotFoundError):  # removed since, with its files
-                    self.store.sync_folder(above)
 
     def require_writable_path(self, folder: str, path: str) -> None:
         """Require, in a local root, that a file can be created at a path.

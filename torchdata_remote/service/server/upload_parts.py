@@ -7,6 +7,7 @@ import sys
 from functools import cache
 from typing import NamedTuple
 
+from ...errors import ObjectNotFoundError
 from ...storage import Entry, LocalStore, LocalWriter, ObjectWriter
 from .dataset_root import DatasetRoot
 from .problems import Problem
@@ -137,3 +138,14 @@ def boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def commit_part(pending: ObjectWriter) -> bool:
+    """Commit a part; return ``False`` if its folder was removed: the upload is complete, or was discarded."""
+    try:
+        pending.commit()
+    except ObjectNotFoundError:
+        return False
+    finally:
+        pending.abort()
+    return True

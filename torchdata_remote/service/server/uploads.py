@@ -24,6 +24,7 @@ from .upload_parts import (
     Upload,
     adopt_part,
     boot_id,
+    commit_part,
     create_part,
     cut_part,
     join_parts,
@@ -148,10 +149,10 @@ class Uploads:
                 others; 412, if a precondition does not hold.
         """
         before = self._completed.get(upload.parts_folder)
-        is_committed = False if self._root.is_local else _is_committed(pending)  # in a bucket it takes time
+        is_committed = False if self._root.is_local else commit_part(pending)  # in a bucket it takes time
         with self._locked(upload):
             if self._root.is_local:  # or another one could replace the part while it becomes the file
-                is_committed = _is_committed(pending)
+                is_committed = commit_part(pending)
             done = self._completed.get(upload.parts_folder)
             if done is before:  # else another thread completed it, and this part was received twice
                 done = self._completed_before(upload, part, sha256)
@@ -241,14 +242,3 @@ class Uploads:
         """Remove the parts of an upload."""
         with self._locked(upload):
             self._root.store.remove_folder(upload.parts_folder)
-
-
-def _is_committed(pending: ObjectWriter) -> bool:
-    """Commit a part; return ``False`` if its folder was removed: the upload is complete, or was discarded."""
-    try:
-        pending.commit()
-    except ObjectNotFoundError:
-        return False
-    finally:
-        pending.abort()
-    return True
