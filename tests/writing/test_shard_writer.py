@@ -38,7 +38,7 @@ from torchdata_remote.errors import (
     UrlError,
 )
 from torchdata_remote.formats.manifest import MANIFEST_NAME, load_manifest
-from torchdata_remote.storage.local.store import _LocalWriter
+from torchdata_remote.storage.local.writer import LocalWriter
 from torchdata_remote.testing import FaultyStore
 from torchdata_remote.writing.claim import CLAIM_NAME
 
@@ -377,15 +377,15 @@ class _Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waiting, self._open = threading.Semaphore(0), threading.Semaphore(0)
-        commit = _LocalWriter.commit
+        commit = LocalWriter.commit
 
-        def held(pending: _LocalWriter) -> None:
+        def held(pending: LocalWriter) -> None:
             if pending._path.endswith(".tar"):
                 self.waiting.release()
                 assert self._open.acquire(timeout=60)
             commit(pending)
 
-        monkeypatch.setattr(_LocalWriter, "commit", held)
+        monkeypatch.setattr(LocalWriter, "commit", held)
 
     def open(self, times: int = 1) -> None:
         self._open.release(times)

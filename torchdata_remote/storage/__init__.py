@@ -5,6 +5,7 @@ from .listing.folder import list_folder
 from .listing.pages import list_prefix, list_tables
 from .local.names import PARTIAL_SUFFIX, broken_link, broken_link_error, is_internal_name, symlink_error
 from .local.store import LocalStore, version_of
+from .local.writer import LocalWriter
 from .option_names import check_options
 from .protocol import (
     Answer,
@@ -33,6 +34,7 @@ __all__ = [
     "FolderStore",
     "KeyStore",
     "LocalStore",
+    "LocalWriter",
     "ObjectWriter",
     "Page",
     "RangeNotSatisfiableError",

@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from tests.support.service_clients import client_of, digest_field, poll_in_process, tar_bytes
 from torchdata_remote.service.server.digests import Digests
 from torchdata_remote.storage import LocalStore
-from torchdata_remote.storage.local.store import _LocalWriter
+from torchdata_remote.storage.local.writer import LocalWriter
 
 NUM_REQUESTS = 160  # more than there are threads
 RESCUE_S = 60  # after which a test that would hang fails
@@ -64,7 +64,7 @@ def hold(gate: Gate, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     elif what == "remove":
         monkeypatch.setattr(LocalStore, "remove_folder", gate.around(LocalStore.remove_folder))
     elif what == "commit":
-        monkeypatch.setattr(_LocalWriter, "commit", gate.around(_LocalWriter.commit))
+        monkeypatch.setattr(LocalWriter, "commit", gate.around(LocalWriter.commit))
     else:
         module, _, name = f"{server}.{what}".rpartition(".")
         monkeypatch.setattr(f"{module}.{name}", gate.around(getattr(importlib.import_module(module), name)))

@@ -180,7 +180,7 @@ def test_requests_about_an_unknown_dataset_are_404(client: TestClient) -> None:
         ("PATCH", "/datasets", "GET, HEAD, POST"),
         ("POST", "/datasets/a", "DELETE, GET, HEAD, PUT"),
         ("OPTIONS", "/datasets/a/files/b", "DELETE, GET, HEAD, PUT"),
-        ("POST", "/datasets/a/files", "GET, HEAD"),
+        ("DELETE", "/datasets/a/files", "GET, HEAD, POST, PUT"),
         ("DELETE", "/healthz", "GET, HEAD"),
         ("PUT", "/", "GET, HEAD"),
     ],

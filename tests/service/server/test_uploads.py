@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import socket
 import threading
 import time
 import uuid
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
@@ -30,6 +33,7 @@ from tests.support.service_clients import (
 )
 from tests.support.shard_places import Place
 from torchdata_remote.service.server.limits import ServiceLimits
+from torchdata_remote.storage import LocalWriter
 
 ID = "an-upload_1"
 DATA = bytes(range(100))
@@ -124,7 +128,7 @@ def test_a_part_of_the_same_range_replaces_the_first(shared: TestClient, dataset
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "total"), [(40, 60, 100), (0, 20, 100), (49, 51, 100), (0, 51, 100), (50, 60, 90), (50, 101, None)]
+    ("start", "end", "total"), [(40, 60, 100), (0, 20, 100), (49, 51, 100), (50, 60, 90), (50, 101, None)]
 )
 def test_parts_that_overlap_or_disagree_are_refused(
     shared: TestClient, dataset: str, start: int, end: int, total: int | None
@@ -137,19 +141,83 @@ def test_parts_that_overlap_or_disagree_are_refused(
     assert shared.get(f"/datasets/{dataset}/files/a").content == DATA
 
 
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    parts=st.lists(
+        st.tuples(st.integers(0, 99), st.integers(1, 100)).filter(lambda part: part[0] < part[1]), max_size=6
+    )
+)
+def test_a_part_replaces_those_that_it_contains(shared: TestClient, dataset: str, parts: list[tuple[int, int]]) -> None:
+    """So the whole file completes any upload; a part that overlaps another one otherwise is 409."""
+    upload = uuid.uuid4().hex
+    received: list[tuple[int, int]] = []
+    for start, end in parts:
+        others = [one for one in received if not (start <= one[0] and one[1] <= end)]
+        answer = put(shared, dataset, start, end, 100, upload=upload, content=b"x" * (end - start))
+        if any(start < one[1] and one[0] < end for one in others):
+            assert answer.status_code == 409
+            continue
+        received = [*others, (start, end)]
+        is_complete = sum(end - start for start, end in received) == 100
+        assert answer.status_code == (200 if is_complete else 202)
+        if is_complete:
+            received = []
+    assert put(shared, dataset, 0, 100, 100, upload=upload).status_code == 200
+    assert shared.get(f"/datasets/{dataset}/files/a").content == DATA
+
+
+@pytest.mark.parametrize("end", [60, 100])
+def test_what_arrived_of_a_cut_part_is_kept(served: str, end: int) -> None:
+    """The rest completes the file; meanwhile it is invisible."""
+    dataset = new_dataset(served)
+    target = f"/datasets/{dataset}/files/a?upload={ID}"
+    host, _, port = served.rpartition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        head = f"PUT {target} HTTP/1.1\r\nHost: {served}\r\nContent-Range: bytes 0-{end - 1}/100\r\n"
+        connection.sendall(f"{head}Content-Length: {end}\r\n\r\n".encode() + DATA[:40])
+    give_up_s = time.monotonic() + 30
+    while (answer := ask(served, "GET", target))[0] != 200:
+        assert time.monotonic() < give_up_s
+    assert json.loads(answer[1]) == {"upload": ID, "received": [[0, 40]], "total": 100}
+    assert ask(served, "GET", f"/datasets/{dataset}/files/a")[0] == 404
+    headers = {"Content-Range": "bytes 40-99/100", "Repr-Digest": digest_field(DATA)}
+    assert ask(served, "PUT", target, DATA[40:], headers)[0] == 200
+    assert ask(served, "GET", f"/datasets/{dataset}/files/a")[1] == DATA
+
+
+def test_a_whole_file_in_one_part_is_not_copied(local: TestClient, dataset: str, tmp_path: Path) -> None:
+    """Its digest is compared before it becomes visible, and its precondition at that moment."""
+    wrong = put(local, dataset, 0, 100, 100, headers={"Repr-Digest": digest_field(b"other")})
+    assert wrong.status_code == 400
+    assert all_files(local, dataset) == []
+    inodes: list[int] = []
+
+    class Watched(LocalWriter):
+        def commit(self) -> None:
+            super().commit()
+            inodes.append(os.stat(self._path).st_ino)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torchdata_remote.storage.local.store.LocalWriter", Watched)
+        answer = put(local, dataset, 0, 100, 100, headers={"Repr-Digest": digest_field(DATA), "If-None-Match": "*"})
+    assert answer.status_code == 200
+    assert answer.json()["sha256"] == hashlib.sha256(DATA).hexdigest()
+    assert inodes == [(tmp_path / "root" / dataset / "a").stat().st_ino] * 2
+    assert put(local, dataset, 0, 100, 100, headers={"If-None-Match": "*"}, upload="another-id").status_code == 412
+
+
 def test_of_concurrent_overlapping_parts_one_is_refused(served: str) -> None:
     """So the upload can be completed."""
     dataset = new_dataset(served)
     target = f"/datasets/{dataset}/files/a?upload={ID}"
 
-    def inside(end: int) -> Any:
+    def inside() -> Any:
         yield DATA[:10]
-        if end == 60:
-            assert ask(served, "PUT", target, DATA[:50], {"Content-Range": "bytes 0-49/100"})[0] == 202
-        yield DATA[10:end]
+        assert ask(served, "PUT", target, DATA[50:], {"Content-Range": "bytes 50-99/100"})[0] == 202
+        yield DATA[10:60]
 
-    assert ask(served, "PUT", target, inside(60), {"Content-Range": "bytes 0-59/100"})[0] == 409
-    assert ask(served, "PUT", target, DATA[50:], {"Content-Range": "bytes 50-99/100"})[0] == 200
+    assert ask(served, "PUT", target, inside(), {"Content-Range": "bytes 0-59/100"})[0] == 409
+    assert ask(served, "PUT", target, DATA[:50], {"Content-Range": "bytes 0-49/100"})[0] == 200
     assert ask(served, "GET", f"/datasets/{dataset}/files/a")[1] == DATA
 
 

@@ -123,6 +123,7 @@ def _child(job: dict[str, Any], output: int) -> None:
         "max_in_flight": job.get("max_in_flight", 8),
         "delete": job.get("delete", False),
         "_part_bytes": job.get("part_bytes", 1 << 20),
+        "_batch_bytes": job.get("batch_bytes", 300),
     }
     try:
         done = (push if job["kind"] == "push" else pull)(job["source"], job["target"], **given)

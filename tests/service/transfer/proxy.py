@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import socket
+import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +31,11 @@ class Exchange:
     def is_of_a_file(self) -> bool:
         return "/files/" in self.target
 
+    @property
+    def is_batch(self) -> bool:
+        """Whether it is about many files, as a tar."""
+        return self.target.endswith("/files") and self.method in ("POST", "PUT")
+
 
 def unchanged(exchange: Exchange, body: bytes) -> bytes:
     return body
@@ -52,6 +59,7 @@ class Proxy:
 
     def __init__(self, service: str) -> None:
         host, _, port = service.rpartition(":")
+        self.service = service
         self._service = host, int(port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
@@ -80,7 +88,11 @@ class Proxy:
 
     def fetched_bytes(self) -> int:
         """Bytes of files that were sent to clients."""
-        return sum(one.received_bytes for one in self.exchanges if one.method == "GET" and one.is_of_a_file)
+        return sum(
+            one.received_bytes
+            for one in self.exchanges
+            if (one.method == "GET" and one.is_of_a_file) or (one.method == "POST" and one.is_batch)
+        )
 
     def sent_bytes(self) -> int:
         """Bytes of files that the service accepted."""
@@ -150,6 +162,8 @@ class Proxy:
             has_body = exchange.method != "HEAD" and response.status not in (204, 304)
             data = b"".join(map(bytes, service.body(response))) if has_body else b""
         exchange.sent_bytes, exchange.status, exchange.received_bytes = len(body), response.status, len(data)
+        if exchange.is_batch and response.status == 200:
+            exchange.sent_bytes, exchange.received_bytes = _bytes_of_members(body), _bytes_of_members(data)
         self._send(client, response.raw, self.change_response(exchange, data), exchange)
 
     def _send(self, wire: Wire, head: bytes, body: bytes, exchange: Exchange) -> None:
@@ -158,6 +172,15 @@ class Proxy:
         if body:
             self.midway(exchange)
         wire.sock.sendall(body[half:])
+
+
+def _bytes_of_members(tar: bytes) -> int:
+    """Bytes of the files in a tar; 0 for other data."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(tar)) as members:
+            return sum(member.size for member in members)
+    except tarfile.ReadError:
+        return 0
 
 
 @contextmanager

@@ -25,7 +25,7 @@ TREE: Tree = {
     "large/b": random.Random(101).randbytes(5 * PART_BYTES),
 }
 TOTAL_BYTES = sum(map(len, TREE.values()))
-MOST_REQUESTS = 2 + 12 + 2 * (1 + 8)
+MOST_REQUESTS = 2 + 6 + 2 * (1 + 1)
 
 
 def end_at(proxy: Proxy, job: list[Job], number: int, *, midway: bool, how: signal.Signals = signal.SIGKILL) -> None:
@@ -62,7 +62,7 @@ def test_a_killed_push_is_resumed(
         before = proxy.sent_bytes()
         proxy.forget()
         done = jobs.run("push", str(folder / "s"), url, part_bytes=PART_BYTES)
-        assert done["num_bytes"] == proxy.sent_bytes() == TOTAL_BYTES - before
+        assert done["num_bytes"] == proxy.sent_bytes() <= TOTAL_BYTES - before  # less, if a part of a body is kept
         small_pull(url, folder / "t")
     assert read_tree(folder / "t") == TREE
 
@@ -111,7 +111,7 @@ def test_an_interrupted_transfer_is_resumed(
         small_push(tmp_path / "s", url)
     ends = (str(tmp_path / "s"), proxy_url) if kind == "push" else (proxy_url, str(tmp_path / "t"))
     job: list[Job] = []
-    end_at(proxy, job, 12, midway=False, how=signal.SIGINT)
+    end_at(proxy, job, 6, midway=False, how=signal.SIGINT)
     job.append(jobs.start(kind, *ends, part_bytes=PART_BYTES, max_in_flight=1, hold=True))
     job[0].let_go()
     assert "KeyboardInterrupt" in job[0].wait()["error"]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.service.transfer.proxy import Exchange, Proxy, flip_one_bit
-from tests.service.transfer.trees import PART_BYTES, Tree, counts, read_tree, small_pull, small_push, trees, write_tree
+from tests.service.transfer.trees import Tree, counts, read_tree, small_pull, small_push, trees, write_tree
+from tests.support.service_clients import ask
 from torchdata_remote import RetryPolicy
 from torchdata_remote.errors import (
     AccessDeniedError,
@@ -22,6 +25,7 @@ from torchdata_remote.errors import (
     UrlError,
 )
 from torchdata_remote.service.transfer import TransferProgress, pull, push
+from torchdata_remote.storage.dataset_service.batches import BatchRequests
 
 LARGE = bytes(range(250)) * 2  # eight parts
 
@@ -242,6 +246,7 @@ def test_a_service_that_is_down_is_retried_then_an_error(tmp_path: Path) -> None
 
 def test_received_parts_are_not_sent_again(proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
     """Also if the part size differs."""
+    part_bytes = 10  # of which 16 are sent in a request
     write_tree(tmp_path / "s", {"a": LARGE})
 
     def stop(exchange: Exchange) -> None:
@@ -250,8 +255,98 @@ def test_received_parts_are_not_sent_again(proxy: Proxy, proxy_url: str, tmp_pat
 
     proxy.on_request = stop
     with pytest.raises(TransientStorageError):
-        small_push(tmp_path / "s", proxy_url, max_in_flight=1, retry=RetryPolicy(max_attempts=1))
-    assert proxy.sent_bytes() == 3 * PART_BYTES
+        small_push(tmp_path / "s", proxy_url, part_bytes=part_bytes, max_in_flight=1, retry=RetryPolicy(max_attempts=1))
+    assert proxy.sent_bytes() == 3 * 16 * part_bytes
     proxy.forget()
-    assert small_push(tmp_path / "s", proxy_url, part_bytes=100).num_bytes == len(LARGE) - 3 * PART_BYTES
-    assert proxy.sent_bytes() == len(LARGE) - 3 * PART_BYTES
+    assert small_push(tmp_path / "s", proxy_url, part_bytes=7).num_bytes == len(LARGE) - 3 * 16 * part_bytes
+    assert proxy.sent_bytes() == len(LARGE) - 3 * 16 * part_bytes
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_broken_request_with_a_large_file_is_continued(
+    is_known: bool, proxy: Proxy, proxy_url: str, url: str, tmp_path: Path
+) -> None:
+    """By the bytes that the service has; by all, if it has not noticed yet that the connection broke."""
+    write_tree(tmp_path / "s", {"a": LARGE})
+
+    def break_once(exchange: Exchange) -> None:
+        if exchange.method == "PUT" and not broken:
+            broken.append(exchange)
+            raise ConnectionError
+
+    def answer(exchange: Exchange) -> None:
+        if not is_known or exchange.method != "GET" or not broken:
+            return
+        give_up_s = time.monotonic() + 30
+        while ask(proxy.service, "GET", exchange.target)[0] != 200:
+            assert time.monotonic() < give_up_s
+
+    broken: list[Exchange] = []
+    proxy.midway, proxy.on_request = break_once, answer
+    small_push(tmp_path / "s", proxy_url)
+    if is_known:
+        assert proxy.sent_bytes() == len(LARGE) // 2
+    small_pull(url, tmp_path / "t")
+    assert read_tree(tmp_path / "t") == {"a": LARGE}
+
+
+def test_small_files_are_sent_in_batches(proxy: Proxy, proxy_url: str, url: str, tmp_path: Path) -> None:
+    """A damaged file is sent again by itself, and only that one."""
+    tree = {f"{number}": b"%d" % number * 20 for number in range(40)}
+    write_tree(tmp_path / "s", tree)
+
+    def damage(exchange: Exchange, body: bytes) -> bytes:
+        at = body.find(tree["7"])
+        if exchange.method != "PUT" or at < 0 or damaged:
+            return body
+        damaged.append(exchange.number)
+        return body[:at] + b"x" + body[at + 1 :]
+
+    damaged: list[int] = []
+    proxy.change_request = damage
+    assert counts(small_push(tmp_path / "s", proxy_url)) == (40, 0, 0, 0)
+    assert sum(one.is_batch for one in proxy.exchanges) == 4  # as many as may be in flight
+    assert [one.target.rpartition("/")[2] for one in proxy.exchanges if one.is_of_a_file and one.method == "PUT"] == [
+        "7"
+    ]
+    assert counts(small_push(tmp_path / "s", proxy_url)) == (0, 40, 0, 0)
+    small_pull(url, tmp_path / "t")
+    assert read_tree(tmp_path / "t") == tree
+
+
+def test_after_a_broken_batch_the_files_that_arrived_are_not_sent_again(
+    proxy: Proxy, proxy_url: str, url: str, tmp_path: Path
+) -> None:
+    """The response was lost."""
+    tree = {f"{number}": b"%d" % number * 20 for number in range(10)}
+    write_tree(tmp_path / "s", tree)
+
+    def lose_response(exchange: Exchange, body: bytes) -> bytes:
+        if not exchange.is_batch:
+            return body
+        raise ConnectionError
+
+    proxy.change_response = lose_response
+    assert counts(small_push(tmp_path / "s", proxy_url, max_in_flight=1)) == (10, 0, 0, 0)
+    assert [one.method for one in proxy.exchanges if one.is_of_a_file] == ["HEAD"] * 10
+    small_pull(url, tmp_path / "t")
+    assert read_tree(tmp_path / "t") == tree
+
+
+def test_a_service_without_batches_gets_each_file_by_itself(url: str, tmp_path: Path) -> None:
+    """In both directions, after one request."""
+    tree = {f"{number}": b"%d" % number * 20 for number in range(10)}
+    write_tree(tmp_path / "s", tree)
+    asked: list[str] = []
+
+    def refuse(self: object, name: str, *others: object) -> Any:
+        asked.append(name)
+        raise StorageError("405")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BatchRequests, "put_batch", refuse)
+        patch.setattr(BatchRequests, "get_batch", refuse)
+        assert counts(small_push(tmp_path / "s", url, max_in_flight=1)) == (10, 0, 0, 0)
+        assert counts(small_pull(url, tmp_path / "t", max_in_flight=1)) == (10, 0, 0, 0)
+    assert len(asked) == 2
+    assert read_tree(tmp_path / "t") == tree

@@ -24,6 +24,9 @@ class Extended:
         self._kinds = b""
         self._name: str | None = None
         self._size: int | None = None
+        self._fields: dict[str, str] = {}
+        # The pax records of the last member that was read
+        self.records: dict[str, str] = {}
 
     def add(self, kind: int, record: bytes, start: int) -> None:
         """Add the record of the header at byte ``start``.
@@ -42,7 +45,8 @@ class Extended:
         if kind == ord("L"):
             self._set_name(text_field(record.rstrip(b"\0")), start)
         elif kind == ord("x"):
-            self._add_fields(pax_fields(record, self._url, start), start)
+            self._fields = pax_fields(record, self._url, start)
+            self._add_fields(self._fields, start)
 
     def _add_fields(self, fields: dict[str, str], start: int) -> None:
         if _is_sparse(fields):
@@ -71,6 +75,7 @@ class Extended:
         """Return name and size of the member, whose own header has ``name`` and ``size``; then reset this."""
         name, size = name if self._name is None else self._name, size if self._size is None else self._size
         self._kinds, self._name, self._size = b"", None, None
+        self.records, self._fields = self._fields, {}
         return name, size
 
 

@@ -5,6 +5,7 @@ Fields and offsets are those of POSIX ``pax`` (ustar and its extended headers) a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from zlib import adler32
 
@@ -100,18 +101,19 @@ def pax_fields(record: bytes, url: str, start: int) -> dict[str, str]:
     return fields
 
 
-def pack_header(name: str, size: int) -> bytes:
+def pack_header(name: str, size: int, records: Mapping[str, str] | None = None) -> bytes:
     """Pack the header of a regular file: mode 0644, owner 0, time 0, so that equal samples become equal bytes.
 
     Args:
         name: path inside the archive; one that does not fit into ustar's fields gets a pax record.
         size: bytes of data that follow, padded to 512.
+        records: further pax records, keyword -> value.
 
     Returns:
         bytes: 512 bytes, or at least 1,536 with a pax record.
     """
     split = _split_name(name)
-    fields = {}
+    fields = dict(records or {})
     if split is None:
         fields["path"] = name
         split = b"", _ascii(name)[:NAME_BYTES]

@@ -89,7 +89,7 @@ class TarParser:
                 self._extended.add(kind, self.take(size, "an extended header"), start)
                 continue
             name = name_field(header)
-            if self._extended:
+            if self._extended or self._extended.records:
                 name, size = self._extended.applied(name, size)
             if kind in _FILE_TYPES and not (kind == 0 and name.endswith("/")):
                 self._check_size(name, size)
@@ -99,6 +99,11 @@ class TarParser:
                 raise fault(url, start, f"member {name!r:.200} of type {chr(kind)!r}, {what}")
             # Links and directories have no data: their size field may be that of the target, or a quota
             self._options.on_skip(_SKIPPED_TYPES.get(kind, "directory"))
+
+    @property
+    def records(self) -> dict[str, str]:
+        """The pax records of the current member, keyword -> value."""
+        return self._extended.records
 
     def _check_size(self, name: str, size: int) -> None:
         limit, num_bytes = self._options.max_member_bytes, self._options.num_bytes

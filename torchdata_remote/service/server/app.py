@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from ...errors import RemoteDataError
 from ...inspection import draw_sheet, summarize
-from . import dataset_routes, file_routes
+from . import batch_routes, dataset_routes, file_routes
 from .blocking import run_blocking, set_number_of_threads
 from .context import ServiceContext
 from .dataset_root import DatasetRoot
@@ -114,7 +114,12 @@ def make_app(
             ),
             _route(dataset + "/summary", GET=_summary),
             _route(dataset + "/sheet.png", GET=_sheet),
-            _route(dataset + "/files", GET=file_routes.list_files),
+            _route(
+                dataset + "/files",
+                GET=file_routes.list_files,
+                POST=batch_routes.get_batch,
+                PUT=batch_routes.put_batch,
+            ),
             _route(file, GET=file_routes.get_file, PUT=file_routes.put_file, DELETE=file_routes.delete_file),
         ],
         exception_handlers={HTTPException: _http_problem, ClientDisconnect: _client_disconnected}
@@ -130,10 +135,11 @@ def _route(path: str, **answers: Callable[[Request], Awaitable[Response]]) -> Ro
     """Create the route of a path with a handler per method. HEAD is handled as GET."""
 
     async def answer(request: Request) -> Response:
-        if request.method in _READING:
-            return await answers["GET"](request)
+        handler = answers["GET" if request.method in _READING else request.method]
+        if request.method in _READING or handler is batch_routes.get_batch:
+            return await handler(request)
         try:
-            return await answers[request.method](request)
+            return await handler(request)
         finally:
             ServiceContext.of(request).summaries.invalidate(request.path_params.get("name"))
 

@@ -37,15 +37,20 @@ class Unpacked(NamedTuple):
     num_skipped: int
 
 
-def tar_stream(root: DatasetRoot, folder: str) -> Iterator[bytes]:
-    """Stream all files of a folder as a tar, sorted by path, in chunks of about 256 KiB.
+def tar_stream(root: DatasetRoot, folder: str, entries: Iterable[Entry] | None = None) -> Iterator[bytes]:
+    """Stream files of a folder as a tar, in chunks of about 256 KiB.
+
+    Args:
+        root: the datasets.
+        folder: with the files.
+        entries: of its files, with paths below it; ``None`` for all, sorted by path.
 
     Raises:
         ObjectChangedError: if a file is replaced or removed meanwhile.
     """
     small: list[bytes] = []  # small files are sent together
     small_bytes = 0
-    for entry in root.files(folder):
+    for entry in root.files(folder) if entries is None else entries:
         size = entry.size or 0
         small.append(pack_header(entry.path, size))
         for chunk in _chunks_of(root, entry._replace(path=folder + entry.path)):

@@ -68,15 +68,13 @@ class DatasetRoot:
         if self.is_local:  # a link to a folder is a choice of the root's owner; other entries are not datasets
             with os.scandir(self._prefix) as entries:
                 return sorted(entry.name for entry in entries if is_dataset_name(entry.name) and entry.is_dir())
-        names, after = [], ""
-        while True:
-            page = self._with_retries(
-                lambda after=after: self.store.list_after(self._prefix, recursive=False, after=after, limit=10_000)  # type: ignore[misc]
-            )
-            names += [folder[len(self._prefix) : -1] for folder in page.folders]
-            if page.next_token is None:
-                return sorted(name for name in names if is_dataset_name(name))
+        names: list[str] = []
+        after: str | None = ""
+        while after is not None:
+            page = self.page(self._prefix, "", recursive=False, after=after, limit=10_000)
+            names += [folder[:-1] for folder in page.folders]
             after = page.next_token
+        return sorted(filter(is_dataset_name, names))
 
     def folder(self, name: str) -> LiveFolder:
         """Return the path of a dataset's folder in the store.
@@ -110,10 +108,7 @@ class DatasetRoot:
             raise Problem(503, f"The dataset {name!r} is being removed. Try again.", {"Retry-After": "1"}) from None
 
     def remove_dataset(self, name: str) -> None:
-        """Remove a dataset with all its files, parts of uploads, and archives that are being unpacked.
-
-        Requests that write to it fail from here on, so that none of them creates it again.
-        """
+        """Remove a dataset with all that is kept for it. Requests that write to it fail from here on."""
         folder = self.folder(name)
         with self._lifetimes.ended(folder):
             for path in [*(self.work_folder(f"{kind}/{name}") for kind in _WORK_OF_DATASETS), folder]:
@@ -154,8 +149,7 @@ class DatasetRoot:
         """Return size, version and date of a file. The path in the entry is the one in the store.
 
         Raises:
-            Problem: 404, if there is no such file.
-            ObjectNotFoundError: likewise, from a store that is not local.
+            Problem, ObjectNotFoundError: 404, if there is no such file.
         """
         full = folder + require_path(path)
         if self.is_local:
@@ -196,8 +190,10 @@ class DatasetRoot:
             for at in range(0, len(piece), chunk_bytes):
                 yield piece[at : at + chunk_bytes]
 
-    def create_file(self, folder: LiveFolder, path: str, *, overwrite: bool = True) -> ObjectWriter:
-        """Open a file for writing. It becomes visible, as a whole, when it is committed.
+    def create_file(
+        self, folder: LiveFolder, path: str, *, overwrite: bool = True, sync_folder: bool = True
+    ) -> ObjectWriter:
+        """Open a file for writing. It becomes visible as a whole, when it is committed; on disk with ``sync_folder``.
 
         Raises:
             Problem: 409, if a folder has its path, or a file the path of one of its folders; 404, if the dataset was
@@ -205,14 +201,11 @@ class DatasetRoot:
         """
         with folder.life.used():
             self.require_writable_path(folder, path)
-            return LiveWriter(self.store.create(folder + path, overwrite=overwrite), folder.life)
-
-    def create_part(self, folder: LiveFolder, name: str, *, durable: bool) -> ObjectWriter:
-        """Open a part of an upload for writing. A local one is not synced to disk unless ``durable``."""
-        if not isinstance(self.store, LocalStore):
-            return self.create_file(folder, name)
-        with folder.life.used():
-            return LiveWriter(self.store.create(folder + name, overwrite=True, durable=durable), folder.life)
+            if isinstance(self.store, LocalStore):
+                writer: ObjectWriter = self.store.create(folder + path, overwrite=overwrite, sync_folder=sync_folder)
+            else:
+                writer = self.store.create(folder + path, overwrite=overwrite)
+            return LiveWriter(writer, folder.life)
 
     def require_writable_path(self, folder: str, path: str) -> None:
         """Require, in a local root, that a file can be created at a path.

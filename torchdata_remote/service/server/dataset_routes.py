@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import uuid
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -26,7 +25,7 @@ from .json_response import JSONResponse
 from .lifetimes import LiveFolder
 from .names import disposition, name_from_content, name_in_disposition, require_dataset_name
 from .problems import Problem
-from .request_body import body_pieces, receive_file, require_file_body
+from .request_body import receive_file, require_file_body, require_json_body
 from .stopping import ServiceStoppedError
 
 _MAX_JSON_BYTES = 64 << 10
@@ -46,18 +45,7 @@ def _dataset_json(name: str) -> dict[str, str]:
 async def create_dataset(request: Request) -> Response:
     """POST /datasets."""
     context = ServiceContext.of(request)
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Problem(415, f"The body is {kind or 'of no type'}; expected application/json.")
-    body = bytearray()
-    async for piece in body_pieces(request, context.limits):
-        body += piece
-        if len(body) > _MAX_JSON_BYTES:
-            raise Problem(413, f"More than {_MAX_JSON_BYTES:,} bytes.", {"Connection": "close"})
-    try:
-        requested = json.loads(body)
-    except (ValueError, RecursionError):
-        requested = None
+    requested = await require_json_body(request, context.limits, _MAX_JSON_BYTES)
     if not isinstance(requested, dict) or set(requested) != {"name"}:
         raise Problem(400, 'Expected the JSON object {"name": "my_dataset"}.')
     name = require_dataset_name(requested["name"])

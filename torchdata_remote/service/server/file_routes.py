@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...errors import ObjectChangedError, ObjectNotFoundError
-from ...storage import Entry, Page
+from ...storage import Entry, ObjectWriter, Page
 from ...storage.dataset_service.protocol import digest_field
 from .blocking import run_blocking
 from .context import ServiceContext
@@ -155,11 +155,14 @@ async def put_file(request: Request) -> Response:
 
 async def store_file(request: Request, context: ServiceContext, name: str, path: str) -> Response:
     """Store the body as a file, which becomes visible when it is complete."""
-    folder = await run_blocking(lambda: context.root.folder(name))
-    found = await run_blocking(lambda: context.root.find(folder, path))
-    require_match(request.headers, None if found is None else etag_of(found))
-    overwrite = allows_overwrite(request.headers)
-    pending = await run_blocking(lambda: context.root.create_file(folder, path, overwrite=overwrite))
+
+    def start() -> tuple[LiveFolder, ObjectWriter]:  # in one call, since each switch of threads costs time
+        folder = context.root.folder(name)
+        found = context.root.find(folder, path)
+        require_match(request.headers, None if found is None else etag_of(found))
+        return folder, context.root.create_file(folder, path, overwrite=allows_overwrite(request.headers))
+
+    folder, pending = await run_blocking(start)
     received = await receive_file(request, pending, context.root, context.limits, whole=True)
     root, digests, sha256, lane = context.root, context.digests, received.sha256, context.lanes.writing
     entry = await publish_in_turn(root, digests, pending, folder, path, sha256, lane, request.headers)
@@ -190,8 +193,14 @@ async def _put_part(request: Request, context: ServiceContext, name: str, path: 
     upload = await _upload(request, context, name, path)
     requested = Part(*content_range(request.headers.get("content-range")))
     part, pending = await run_blocking(lambda: context.uploads.start_part(upload, requested))
-    num_bytes = part.end - part.start
-    received = await receive_file(request, pending, context.root, context.limits, num_bytes=num_bytes)
+    received = await receive_file(
+        request,
+        pending,
+        context.root,
+        context.limits,
+        num_bytes=part.end - part.start,
+        on_cut=lambda num_bytes: context.uploads.keep_cut_part(upload, part, pending, num_bytes),
+    )
     result = await context.uploads.finish_part(upload, part, pending, received.sha256, request.headers)
     if isinstance(result, Progress):
         return JSONResponse(_progress_json(request, result), status_code=202)

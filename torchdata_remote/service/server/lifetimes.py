@@ -91,7 +91,7 @@ class LiveWriter:
     """Writes a file of a dataset, and publishes it only in the life in which it was created."""
 
     def __init__(self, writer: ObjectWriter, life: Life) -> None:
-        self._writer, self._life = writer, life
+        self.writer, self._life = writer, life
         self.write, self.abort = writer.write, writer.abort
 
     def commit(self) -> None:
@@ -101,7 +101,7 @@ class LiveWriter:
             Problem: 404, if the dataset was removed.
         """
         with self._life.used():
-            self._writer.commit()
+            self.writer.commit()
 
 
 class Lifetimes:

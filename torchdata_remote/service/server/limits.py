@@ -21,7 +21,8 @@ class ServiceLimits:
         idle_timeout_s: seconds without a byte of the body after which a request fails.
         min_free_bytes: on the disk of a local root; a request that would leave less is refused.
         upload_lifetime_s: seconds after its last part at which an incomplete upload is removed.
-        max_head_bytes: of a request's line and headers; 8 KiB at least. The connection of a longer one is ended.
+        max_head_bytes: of a request's line and headers; 8 KiB at least. The connection of a longer one is ended. It is
+            also what is received of a body at once: with 64 KiB, large uploads take a third longer.
         head_timeout_s: seconds within which a request's head arrives: after the connection was made, or after the
             request before it, so that idle connections end then.
         max_connections: at once; more wait.
@@ -35,7 +36,7 @@ class ServiceLimits:
     idle_timeout_s: float = 60.0
     min_free_bytes: int = _GIB
     upload_lifetime_s: float = 7 * 86_400.0
-    max_head_bytes: int = 64 << 10
+    max_head_bytes: int = 256 << 10
     head_timeout_s: float = 30.0
     max_connections: int = 8192
     max_connections_per_address: int = 2048

@@ -10,64 +10,31 @@ from ...storage.dataset_service.protocol import DATASET_NAME, MAX_PATH_BYTES, MA
 from .archives import Unpacked
 from .file_routes import MAX_PAGE
 from .names import PATH, PREFIX, UPLOAD_ID
+from .openapi_schemas import COUNT, DATASET, FILE, OCTETS, PATHS, PROGRESS, STORED, SUMMARY, TAR, Json, json_object
 from .problems import MEANINGS
 
-_Json = dict[str, Any]
-_ALWAYS = (400, 401, 403, 414, 421, 431, 502, 503)
-_ETAG: _Json = {"type": "string", "pattern": '^"[^"]+"$'}
-_SHA256: _Json = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
-_COUNT: _Json = {"type": "integer", "minimum": 0}
-_OCTETS: _Json = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+_ALWAYS = (400, 401, 403, 414, 421, 429, 431, 502, 503)
 
 
-def _object(required: _Json, optional: _Json | None = None) -> _Json:
-    return {
-        "type": "object",
-        "required": sorted(required),
-        "properties": {**required, **(optional or {})},
-        "additionalProperties": False,
-    }
-
-
-_DATASET = _object({"name": {"type": "string", "pattern": f"^{DATASET_NAME}$"}, "location": {"type": "string"}})
-_FILE = _object(
-    {
-        "path": {"type": "string", "minLength": 1},
-        "size": _COUNT,
-        "etag": _ETAG,
-        "modified": {"type": ["string", "null"], "format": "date-time"},
-    },
-    {"sha256": _SHA256, "location": {"type": "string"}},
-)
-_PROGRESS = _object(
-    {
-        "upload": {"type": "string"},
-        "received": {"type": "array", "items": {"type": "array", "items": _COUNT, "minItems": 2, "maxItems": 2}},
-        "total": {"type": ["integer", "null"]},
-    }
-)
-_SUMMARY: _Json = {"type": "object", "required": ["name", "location", "num_files", "num_bytes", "kind", "classes"]}
-
-
-def _json(schema: _Json) -> _Json:
+def _json(schema: Json) -> Json:
     return {"application/json": {"schema": schema}}
 
 
-def _parameter(where: str, name: str, schema: _Json, description: str) -> _Json:
+def _parameter(where: str, name: str, schema: Json, description: str) -> Json:
     return {"in": where, "name": name, "schema": schema, "description": description, "required": where == "path"}
 
 
-def _query(name: str, schema: _Json, description: str) -> _Json:
+def _query(name: str, schema: Json, description: str) -> Json:
     return _parameter("query", name, schema, description)
 
 
-def _header(name: str, description: str) -> _Json:
+def _header(name: str, description: str) -> Json:
     return _parameter("header", name, {"type": "string"}, description)
 
 
-def _operation(name: str, summary: str, answers: dict[int, Any], problems: tuple[int, ...] = (), **more: Any) -> _Json:
+def _operation(name: str, summary: str, answers: dict[int, Any], problems: tuple[int, ...] = (), **more: Any) -> Json:
     """Describe an operation; ``responses`` are status -> content, ``None`` for an empty one."""
-    responses: _Json = {}
+    responses: Json = {}
     for status, content in answers.items():
         responses[str(status)] = {"description": summary} | ({} if content is None else {"content": content})
     for status in sorted({*_ALWAYS, *problems}):
@@ -87,7 +54,7 @@ _PATH = _parameter(
     "slashes",
 )
 _UPLOAD = _query("upload", {"type": "string", "pattern": f"^{UPLOAD_ID}$"}, "the client's name for an upload in parts")
-_FLAG: _Json = {"type": "string", "enum": ["0", "1"]}
+_FLAG: Json = {"type": "string", "enum": ["0", "1"]}
 _READING = [
     _header("Range", "bytes=first-last"),
     _header("If-Match", "the version that is wanted"),
@@ -113,10 +80,10 @@ _PAGING = [
 
 
 @cache
-def describe() -> _Json:
+def describe() -> Json:
     """The OpenAPI 3.1 document."""
-    body = {"required": False, "content": _OCTETS}  # without one, the file is empty
-    sending = {200: _OCTETS, 206: _OCTETS, 304: None}
+    body = {"required": False, "content": OCTETS}  # without one, the file is empty
+    sending = {200: OCTETS, 206: OCTETS, 304: None}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -130,14 +97,14 @@ def describe() -> _Json:
                 "get": _operation(
                     "listDatasets",
                     "The datasets",
-                    {200: _json(_object({"datasets": {"type": "array", "items": _DATASET}}))},
+                    {200: _json(json_object({"datasets": {"type": "array", "items": DATASET}}))},
                 ),
                 "post": _operation(
                     "createDataset",
                     "Make an empty dataset",
-                    {201: _json(_DATASET)},
+                    {201: _json(DATASET)},
                     (409, 413, 415),
-                    requestBody={"required": True, "content": _json(_object({"name": _NAME["schema"]}))},
+                    requestBody={"required": True, "content": _json(json_object({"name": _NAME["schema"]}))},
                 ),
             },
             "/datasets/{name}": {
@@ -152,8 +119,8 @@ def describe() -> _Json:
                         200: _json(
                             {
                                 "anyOf": [
-                                    _FILE,
-                                    _object({"name": {"type": "string"}} | dict.fromkeys(Unpacked._fields, _COUNT)),
+                                    FILE,
+                                    json_object({"name": {"type": "string"}} | dict.fromkeys(Unpacked._fields, COUNT)),
                                 ]
                             }
                         )
@@ -175,9 +142,9 @@ def describe() -> _Json:
                     "Files, sorted by path, a page at a time",
                     {
                         200: _json(
-                            _object(
+                            json_object(
                                 {
-                                    "files": {"type": "array", "items": _FILE},
+                                    "files": {"type": "array", "items": FILE},
                                     "folders": {"type": "array", "items": {"type": "string"}},
                                     "next": {"type": ["string", "null"]},
                                 }
@@ -187,20 +154,34 @@ def describe() -> _Json:
                     (404,),
                     parameters=_PAGING,
                 ),
+                "post": _operation(
+                    "getFiles",
+                    "A tar of files of a list of paths; those without a file are left out",
+                    {200: TAR},
+                    (404, 408, 413, 415),
+                    requestBody={"required": True, "content": _json(PATHS)},
+                ),
+                "put": _operation(
+                    "putFiles",
+                    "Store the small files of a tar, one by one while it is received; failed ones are reported",
+                    {200: _json(STORED)},
+                    (404, 408, 413, 415, 507),
+                    requestBody={"required": True, "content": OCTETS},
+                ),
             },
             "/datasets/{name}/files/{path}": {
                 "parameters": [_NAME, _PATH],
                 "get": _operation(
                     "getFile",
                     "A file, a range of it, or what is there of an upload",
-                    {**sending, 200: {**_OCTETS, **_json(_PROGRESS)}},
+                    {**sending, 200: {**OCTETS, **_json(PROGRESS)}},
                     (404, 412, 416),
                     parameters=[_UPLOAD, *_READING],
                 ),
                 "put": _operation(
                     "putFile",
                     "Store a file, or with upload a part of one",
-                    {200: _json(_FILE), 202: _json(_PROGRESS)},
+                    {200: _json(FILE), 202: _json(PROGRESS)},
                     (404, 408, 409, 412, 413, 415, 507),
                     parameters=[_UPLOAD, _header("Content-Range", "bytes first-last/total, of a part"), *_WRITING],
                     requestBody=body,
@@ -216,7 +197,7 @@ def describe() -> _Json:
             "/datasets/{name}/summary": {
                 "parameters": [_NAME],
                 "get": _operation(
-                    "summarize", "Files, sizes, labels, and the code to train", {200: _json(_SUMMARY)}, (404,)
+                    "summarize", "Files, sizes, labels, and the code to train", {200: _json(SUMMARY)}, (404,)
                 ),
             },
             "/datasets/{name}/sheet.png": {
@@ -230,7 +211,7 @@ def describe() -> _Json:
             },
             "/healthz": {
                 "get": _operation(
-                    "health", "Whether the service lives", {200: _json(_object({"status": {"const": "ok"}}))}
+                    "health", "Whether the service lives", {200: _json(json_object({"status": {"const": "ok"}}))}
                 )
             },
             "/metrics": {
@@ -238,7 +219,7 @@ def describe() -> _Json:
             },
         },
         "components": {
-            "schemas": {"Problem": _object({"error": {"type": "string"}})},
+            "schemas": {"Problem": json_object({"error": {"type": "string"}})},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }

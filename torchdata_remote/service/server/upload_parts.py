@@ -1,11 +1,13 @@
-"""Data types of multipart uploads."""
+"""Parts of multipart uploads: their types, and which fit together."""
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 from ...storage import Entry
 from .lifetimes import LiveFolder
+from .problems import Problem
 
 
 class Part(NamedTuple):
@@ -20,6 +22,10 @@ class Part(NamedTuple):
         """Name of its temporary object. Names sort by the parts' first bytes."""
         total = "unknown" if self.total is None else f"{self.total:020d}"
         return f"{self.start:020d}-{self.end:020d}-{total}"
+
+    def contains(self, other: Part) -> bool:
+        """Whether all bytes of another part are in this one."""
+        return self.start <= other.start and other.end <= self.end
 
 
 class Progress(NamedTuple):
@@ -58,3 +64,20 @@ def progress_of(parts: list[Part]) -> Progress:
         else:  # after a gap; or overlapping, if two were sent at once, and then the upload is never complete
             received.append([part.start, part.end])
     return Progress(received, next((part.total for part in parts if part.total is not None), None))
+
+
+def require_consistent(existing: list[Part], part: Part, max_parts: int) -> None:
+    """Require that a part fits to the others of an upload. It replaces those that it contains.
+
+    Raises:
+        Problem: 409, if it contradicts them; 413, if they are too many.
+    """
+    others = [other for other in existing if not part.contains(other)]
+    for other in others:
+        if other.start < part.end and part.start < other.end:
+            raise Problem(409, f"Bytes {part.start} to {part.end} overlap those from {other.start} to {other.end}.")
+    totals = {one.total for one in [*others, part] if one.total is not None}
+    if len(totals) > 1 or max(one.end for one in [*others, part]) > min(totals, default=sys.maxsize):
+        raise Problem(409, f"Parts of this upload disagree about the file's size: {sorted(totals)} bytes.")
+    if len(others) >= max_parts:
+        raise Problem(413, f"More than {max_parts:,} parts. Make them larger.")

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
-import sys
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from functools import cache
+
+from anyio import CancelScope
 
 from ...core.threads.named_locks import NamedLocks
 from ...errors import ObjectChangedError, ObjectNotFoundError
-from ...storage import Entry, ObjectWriter
+from ...storage import ObjectWriter
 from .blocking import Lanes, run_blocking
 from .dataset_root import DatasetRoot
 from .digests import Digests, filled_file, publish_in_turn
 from .file_metadata import etag_of
 from .lifetimes import LiveFolder
 from .limits import ServiceLimits
+from .part_files import (
+    adopt_part,
+    boot_id,
+    commit_part,
+    create_part,
+    cut_part,
+    drop_contained,
+    parts_of,
+    require_part_fits,
+)
 from .preconditions import allows_overwrite, require_digest, require_match
 from .problems import Problem
-from .upload_parts import Part, Progress, Stored, Upload, progress_of
+from .upload_parts import Part, Progress, Stored, Upload, progress_of, require_consistent
 
-_PART = re.compile(r"(\d{20})-(\d{20})-(\d{20}|unknown)")
 _MAX_COMPLETED = 10_000
 _MAX_ATTEMPTS = 10  # at joining the parts, while one of them is replaced
 
@@ -46,21 +54,10 @@ class Uploads:
 
     def upload(self, dataset: str, folder: LiveFolder, path: str, upload_id: str) -> Upload:
         """Return the upload with an identifier that the client chose."""
-        boot_id = _boot_id() if self._root.is_local else ""  # local parts are not synced, so a reboot may lose them
-        name = hashlib.sha256("\0".join((dataset, path, upload_id, boot_id)).encode()).hexdigest()[:32]
+        boot = boot_id() if self._root.is_local else ""  # local parts are not synced, so a reboot may lose them
+        name = hashlib.sha256("\0".join((dataset, path, upload_id, boot)).encode()).hexdigest()[:32]
         parts_folder = LiveFolder(self._root.work_folder(f"uploads/{dataset}/{name}"), folder.life)
         return Upload(dataset, folder, path, parts_folder)
-
-    def _parts(self, upload: Upload) -> list[tuple[Part, Entry]]:
-        found = []
-        for entry in self._root.files(upload.parts_folder):
-            match = _PART.fullmatch(entry.path)
-            if match is not None:
-                total = None if match[3] == "unknown" else int(match[3])
-                found.append(
-                    (Part(int(match[1]), int(match[2]), total), entry._replace(path=upload.parts_folder + entry.path))
-                )
-        return found
 
     def progress(self, upload: Upload) -> Progress:
         """Return the received byte ranges.
@@ -68,7 +65,7 @@ class Uploads:
         Raises:
             Problem: 404, if there are none.
         """
-        parts = [part for part, _ in self._parts(upload)]
+        parts = [part for part, _ in parts_of(self._root, upload)]
         if not parts:
             raise Problem(404, f"There is no such upload of {upload.path!r}: it never started, or is complete.")
         return progress_of(parts)
@@ -81,22 +78,32 @@ class Uploads:
         """
         if max(part.end, part.total or 0) > self._limits.max_file_bytes:
             raise Problem(413, f"A file may have {self._limits.max_file_bytes:,} bytes at most.")
-        existing = [other for other, _ in self._parts(upload)]
-        self._require_consistent(existing, part)
+        existing = [other for other, _ in parts_of(self._root, upload)]
+        require_consistent(existing, part, self._limits.max_parts)
         if part.total is None:  # it may replace the part that stated the total
             part = part._replace(total=progress_of(existing).total)
-        return part, self._root.create_part(upload.parts_folder, part.name, durable=not _boot_id())
+        return part, create_part(self._root, upload, part, durable=not boot_id())
 
-    def _require_consistent(self, existing: list[Part], part: Part) -> None:
-        others = [other for other in existing if other[:2] != part[:2]]
-        for other in others:
-            if other.start < part.end and part.start < other.end:
-                raise Problem(409, f"Bytes {part.start} to {part.end} overlap those from {other.start} to {other.end}.")
-        totals = {one.total for one in [*others, part] if one.total is not None}
-        if len(totals) > 1 or max(one.end for one in [*others, part]) > min(totals, default=sys.maxsize):
-            raise Problem(409, f"Parts of this upload disagree about the file's size: {sorted(totals)} bytes.")
-        if len(others) >= self._limits.max_parts:
-            raise Problem(413, f"More than {self._limits.max_parts:,} parts. Make them larger.")
+    def keep_cut_part(self, upload: Upload, part: Part, pending: ObjectWriter, num_bytes: int) -> None:
+        """Keep the bytes of a part that were received before its connection broke, if they fit to the others.
+
+        Args:
+            upload: that the part belongs to.
+            part: as :meth:`start_part` returned it.
+            pending: its bytes.
+            num_bytes: that were received.
+        """
+        received = cut_part(part, pending, num_bytes)
+        try:
+            with self._locks.held(upload.parts_folder):
+                existing = [other for other, _ in parts_of(self._root, upload)]
+                if received is not None and not any(other.contains(received) for other in existing):
+                    with contextlib.suppress(Problem, ObjectNotFoundError):
+                        require_consistent(existing, received, self._limits.max_parts)
+                        pending.commit()
+                        drop_contained(self._root, upload, received)
+        finally:
+            pending.abort()
 
     async def finish_part(
         self, upload: Upload, part: Part, pending: ObjectWriter, sha256: str, headers: Mapping[str, str]
@@ -115,15 +122,34 @@ class Uploads:
                 409, if the part contradicts the others; 412, if a precondition does not hold.
         """
         before = self._completed.get(upload.parts_folder)
-        is_committed = await run_blocking(lambda: _commit(pending), self._lanes.writing)
-        async with self._locks.held_in_loop(upload.parts_folder):
-            done = await run_blocking(lambda: self._add(upload, part, before, is_committed, sha256))
-            for _ in range(_MAX_ATTEMPTS):
-                if done is not None:
-                    return done
-                with contextlib.suppress(ObjectChangedError):  # a part was sent again
-                    return await self._complete(upload, headers)
-                done = await run_blocking(lambda: self._missing(upload, part))
+        try:
+            if not self._root.is_local:  # in a bucket it takes time
+                is_committed = await run_blocking(lambda: commit_part(pending), self._lanes.writing)
+            async with self._locks.held_in_loop(upload.parts_folder):
+                if self._root.is_local:  # or another one could replace the part while it becomes the file
+                    is_committed = await run_blocking(lambda: commit_part(pending), self._lanes.writing)
+                return await self._finish(upload, part, before, is_committed, sha256, headers)
+        except BaseException:
+            with CancelScope(shield=True):
+                await run_blocking(pending.abort)
+            raise
+
+    async def _finish(
+        self,
+        upload: Upload,
+        part: Part,
+        before: Stored | None,
+        is_committed: bool,
+        sha256: str,
+        headers: Mapping[str, str],
+    ) -> Stored | Progress:
+        done = await run_blocking(lambda: self._add(upload, part, before, is_committed, sha256))
+        for _ in range(_MAX_ATTEMPTS):
+            if done is not None:
+                return done
+            with contextlib.suppress(ObjectChangedError):  # a part was sent again
+                return await self._complete(upload, part, sha256, headers)
+            done = await run_blocking(lambda: self._missing(upload, part))
         raise Problem(503, "Parts are replaced continuously. Send the last one again.", {"Retry-After": "1"})
 
     def _add(
@@ -138,12 +164,12 @@ class Uploads:
             return done
         if is_committed:
             self._completed.pop(upload.parts_folder, None)
-            self._keep_one_of_each_range(upload, part)
+            require_part_fits(self._root, upload, part, self._limits.max_parts)
         return self._missing(upload, part if is_committed else None)
 
     def _missing(self, upload: Upload, part: Part | None) -> Progress | None:
         """Return the progress of an upload that contains a part; ``None`` if no part is missing."""
-        parts = [one for one, _ in self._parts(upload)]
+        parts = [one for one, _ in parts_of(self._root, upload)]
         with upload.folder.life.used():  # 404, if the parts were removed with the dataset
             if part not in parts:
                 raise Problem(409, "The upload ended during the request. Send its parts again.")
@@ -163,20 +189,9 @@ class Uploads:
             digest.update(chunk)
         return stored if digest.hexdigest() == sha256 else None
 
-    def _keep_one_of_each_range(self, upload: Upload, part: Part) -> None:
-        """Of parts of the same range keep this one; remove this one if it contradicts parts received meanwhile."""
-        existing = self._parts(upload)
-        for other, entry in existing:
-            if other[:2] == part[:2] and other != part:
-                self._root.store.delete(entry.path)
-        try:
-            self._require_consistent([other for other, _ in existing], part)
-        except Problem:
-            self._root.store.delete(upload.parts_folder + part.name)
-            raise
-
-    async def _complete(self, upload: Upload, headers: Mapping[str, str]) -> Stored:
-        pending, sha256 = await run_blocking(lambda: self._join(upload, headers), self._lanes.joining)
+    async def _complete(self, upload: Upload, part: Part, sha256: str, headers: Mapping[str, str]) -> Stored:
+        work = self._lanes.joining
+        pending, sha256 = await run_blocking(lambda: self._assemble(upload, part, sha256, headers), work)
         folder, lane = upload.folder, self._lanes.writing
         entry = await publish_in_turn(self._root, self._digests, pending, folder, upload.path, sha256, lane, headers)
         stored = self._completed[upload.parts_folder] = Stored(entry, sha256)
@@ -185,25 +200,38 @@ class Uploads:
         await run_blocking(lambda: self._root.store.remove_folder(upload.parts_folder))
         return stored
 
-    def _join(self, upload: Upload, headers: Mapping[str, str]) -> tuple[ObjectWriter, str]:
-        """Copy the parts into a file; return it, ready to be published, and its digest."""
+    def _assemble(
+        self, upload: Upload, part: Part, sha256: str, headers: Mapping[str, str]
+    ) -> tuple[ObjectWriter, str]:
+        """Make a file of complete parts; return it, ready to be published, and its digest. ``sha256`` is the part's."""
         found = self._root.find(upload.folder, upload.path)
         require_match(headers, None if found is None else etag_of(found))
-        found_parts = self._parts(upload)
-        self._limits.require_space(self._root.free_bytes(), sum(entry.size or 0 for _, entry in found_parts))
-        now = progress_of([part for part, _ in found_parts])
+        found_parts = parts_of(self._root, upload)
+        now = progress_of([one for one, _ in found_parts])
         if now.received != [[0, now.total]]:
             raise ObjectChangedError(f"The parts of {upload.path!r:.200} are not the same as a moment ago.")
-        chunks = (chunk for _, entry in found_parts for chunk in self._root.chunks(entry))
         overwrite = allows_overwrite(headers)
+        if [one[:2] for one, _ in found_parts] == [part[:2]]:  # the only one: it becomes the file
+            self._require_digest(upload, headers, sha256)
+            adopted = adopt_part(self._root, found_parts[0][1], upload.folder, upload.path, overwrite=overwrite)
+            if adopted is not None:
+                return adopted, sha256
+        self._limits.require_space(self._root.free_bytes(), sum(entry.size or 0 for _, entry in found_parts))
+        chunks = (chunk for _, entry in found_parts for chunk in self._root.chunks(entry))
         pending, sha256 = filled_file(self._root, upload.folder, upload.path, chunks, overwrite=overwrite)
+        try:
+            self._require_digest(upload, headers, sha256)
+        except Problem:
+            pending.abort()
+            raise
+        return pending, sha256
+
+    def _require_digest(self, upload: Upload, headers: Mapping[str, str], sha256: str) -> None:
         try:
             require_digest("Repr-Digest", headers.get("repr-digest"), sha256)
         except Problem:
-            pending.abort()
             self._root.store.remove_folder(upload.parts_folder)
             raise
-        return pending, sha256
 
     async def discard(self, upload: Upload) -> None:
         """Remove the parts of an upload."""
@@ -219,24 +247,3 @@ class Uploads:
                 newest_s = max((entry.modified_s or time.time() for entry in parts), default=0.0)
                 if folder and parts and newest_s < time.time() - self._limits.upload_lifetime_s:
                     self._root.store.remove_folder(f"{above}{folder}/")
-
-
-def _commit(pending: ObjectWriter) -> bool:
-    """Commit a part; ``False`` if its folder was removed: the upload is complete, or was discarded."""
-    try:
-        pending.commit()
-    except ObjectNotFoundError:
-        return False
-    finally:
-        pending.abort()
-    return True
-
-
-@cache
-def _boot_id() -> str:
-    """Identify the current boot of the machine."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 Span = tuple[int, int]  # first byte, byte after the last
+REQUEST_PARTS = 16  # a larger file is transferred by several requests at once
 
 
 def missing(ranges: Iterable[Span], num_bytes: int) -> list[Span]:
@@ -36,3 +37,28 @@ def parts(gaps: Iterable[Span], part_bytes: int) -> Iterator[Span]:
             cut = min(end, (start // part_bytes + 1) * part_bytes)
             yield start, cut
             start = cut
+
+
+class CutPieces:
+    """Cuts consecutive pieces of a stream at any byte.
+
+    Args:
+        pieces: of the stream.
+
+    >>> pieces = CutPieces(iter([memoryview(b"wren"), memoryview(b"owl")]))
+    >>> [b"".join(pieces.take(2)), b"".join(pieces.take(5))]
+    [b'wr', b'enowl']
+    """
+
+    def __init__(self, pieces: Iterator[memoryview]) -> None:
+        self._pieces, self._rest = pieces, memoryview(b"")
+
+    def take(self, num_bytes: int) -> Iterator[memoryview]:
+        """Yield the next ``num_bytes`` bytes, or fewer if the stream ends."""
+        while num_bytes:
+            piece = self._rest or next(self._pieces, memoryview(b""))
+            if not piece:
+                return
+            piece, self._rest = piece[:num_bytes], piece[num_bytes:]
+            num_bytes -= len(piece)
+            yield piece

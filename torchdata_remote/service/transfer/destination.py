@@ -14,6 +14,7 @@ from .os_errors import translate_os_errors
 
 _IS_POSIX = hasattr(os, "O_NOFOLLOW")  # not on Windows, which has no descriptors of folders either
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if _IS_POSIX else 0
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC if _IS_POSIX else 0
 # O_NONBLOCK: opening a named pipe would wait for a writer
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC if _IS_POSIX else 0
 
@@ -125,12 +126,43 @@ class DestinationFolder:
         with self.parent_of(path, make=True) as (folder, name):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(name, flags, 0o666, dir_fd=folder)
+            descriptor = os.open(name, _CREATE, 0o666, dir_fd=folder)
             try:
                 yield descriptor
             finally:
                 os.close(descriptor)
+
+    def write_file(self, path: str, temporary: str, data: bytes) -> int:
+        """Write a small file, which becomes visible when it is complete and on disk; return its date.
+
+        Args:
+            path: below this folder.
+            temporary: base name of the incomplete file. An existing one is removed, not overwritten.
+            data: all of it.
+
+        Returns:
+            Modification time in nanoseconds.
+        """
+        with self.parent_of(path, make=True) as (folder, name):
+            try:
+                descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=folder)
+            except FileExistsError:
+                os.unlink(temporary, dir_fd=folder)
+                descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=folder)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                os.fsync(descriptor)
+                mtime_ns = os.fstat(descriptor).st_mtime_ns
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+            finally:
+                os.close(descriptor)
+        return mtime_ns
 
     @contextlib.contextmanager
     def open_existing(self, path: str, flags: int) -> Iterator[int]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -14,10 +15,10 @@ from ...errors import ObjectChangedError, ObjectNotFoundError, StorageError
 from ...fetch.range_download import RangeRequest
 from ...fetch.range_reader import read_range
 from ..client.connect import DatasetFile
-from .byte_ranges import parts
+from .byte_ranges import REQUEST_PARTS, CutPieces, parts
 from .destination import DestinationFolder
 from .job_pool import Job, JobPool
-from .local_files import hash_rest
+from .local_files import hash_rest, read_pieces
 from .names import partial_name, ranges_name
 from .partial_file import PartialFile
 from .progress import TransferCounter
@@ -37,7 +38,8 @@ class Downloads(NamedTuple):
         pool: runs the jobs.
         retry: of requests.
         counter: counts files and bytes.
-        part_bytes: files of more than two parts are fetched in parts.
+        part_bytes: files of more than two parts are fetched so that it can be resumed, those of more than 16 by several
+            requests at once.
         on_done: called from any thread with the path of each complete file and its state; ``None`` if it was removed.
     """
 
@@ -52,6 +54,19 @@ class Downloads(NamedTuple):
     def job(self, path: str, file: DatasetFile) -> Job:
         """Return the job that fetches a file."""
         return _Download(self, path, file).job()
+
+    def store_small(self, path: str, file: DatasetFile, data: bytes) -> None:
+        """Store a small file whose digest was compared.
+
+        Args:
+            path: below the folder.
+            file: as it was listed.
+            data: all of it.
+        """
+        mtime_ns = self.destination.write_file(path, partial_name(path, file.sha256), data)
+        self.counter.add_bytes(file.size)
+        self.counter.add_copied()
+        self.on_done(path, Pulled(file.size, mtime_ns, file.sha256, file.etag))
 
 
 class _Download:
@@ -73,14 +88,17 @@ class _Download:
     def job(self) -> Job:
         """Return the first job for this version of the file."""
         size, part_bytes = self._file.size, self._shared.part_bytes
-        return Job(min(size, part_bytes), self._whole if size <= 2 * part_bytes else self._in_parts)
+        return Job(min(size, part_bytes), self._whole if size <= 2 * part_bytes else self._resumable)
 
-    def _pieces(self, start: int, end: int) -> Iterator[memoryview]:
+    def _pieces(self, start: int, end: int) -> Generator[memoryview, None, None]:
         """Read bytes of this version as they are received."""
         remote, pool, file = self._shared.remote, self._shared.pool, self._file
-        wanted = RangeRequest(remote.url_of(self._path), file.path, start, end, file.size, file.etag)
         if start == end:
             return
+        is_whole = (start, end) == (0, file.size)  # without a range, the service has less to do
+        wanted = RangeRequest(
+            remote.url_of(self._path), file.path, start, None if is_whole else end, file.size, file.etag
+        )
         for piece in read_range(
             remote.store,
             wanted,
@@ -90,8 +108,8 @@ class _Download:
             sleep=pool.sleep,
         ):
             pool.check()  # so that nothing is written after the pull ended
-            yield piece
             self._count(len(piece))
+            yield piece
 
     def _count(self, num_bytes: int) -> None:
         with self._lock:
@@ -118,21 +136,48 @@ class _Download:
             raise
         return self._retry(digest.hexdigest())
 
-    def _in_parts(self) -> Iterable[Job]:
+    def _resumable(self) -> Iterable[Job]:
         gaps = self._partial.open()
         existing = self._file.size - sum(end - start for start, end in gaps)
         self._shared.counter.add_existing(existing - self._counted_bytes)
         self._counted_bytes = existing
+        if self._file.size <= REQUEST_PARTS * self._shared.part_bytes and gaps in ([], [(existing, self._file.size)]):
+            return self._rest(existing)
         spans = list(parts(gaps, self._shared.part_bytes))
         self._num_left = len(spans)
         if not spans:
             return self._check_parts()
         return [Job(end - start, partial(self._part, start, end)) for start, end in spans]
 
+    def _rest(self, start: int) -> Iterable[Job]:
+        """Fetch all bytes from ``start`` on in one request, and hash them meanwhile."""
+        digest, size = hashlib.sha256(), self._file.size
+        with self._shared.destination.open_existing(self._partial.path, os.O_RDWR) as descriptor:
+            for piece in read_pieces(descriptor, self._shared.pool.check):
+                digest.update(piece)  # what is there already
+
+            def hashed(pieces: Iterator[memoryview]) -> Iterator[memoryview]:
+                for piece in pieces:
+                    digest.update(piece)
+                    yield piece
+
+            try:
+                with contextlib.closing(self._pieces(start, size)) as source:
+                    pieces = CutPieces(hashed(source))
+                    for first, end in parts([(start, size)], self._shared.part_bytes):
+                        self._partial.write(first, pieces.take(end - first))
+                    next(source, None)  # its end, after which the connection is used again
+            except (ObjectChangedError, ObjectNotFoundError) as error:
+                return self._fetch_current_version(error)
+            if digest.hexdigest() == self._file.sha256:
+                self._publish(descriptor)
+                return ()
+        return self._retry(digest.hexdigest())
+
     def _part(self, start: int, end: int) -> Iterable[Job]:
         if self._fault is None:
             try:
-                self._partial.write(start, end, self._pieces(start, end))
+                self._partial.write(start, self._pieces(start, end))
             except (ObjectChangedError, ObjectNotFoundError) as error:
                 self._fault = error
         with self._lock:

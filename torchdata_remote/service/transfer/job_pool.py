@@ -114,20 +114,28 @@ class JobPool:
             url: to report a request that takes long; ``None`` reports none.
             num_bytes: that it sends.
         """
-
-        def attempt() -> T:
-            self.check()
-            with self.in_flight.permit():
-                try:
-                    return operation()
-                except TransientStorageError as error:
-                    if error.overloaded:
-                        self.in_flight.slow_down()
-                    raise
-
         return call_with_retries(
-            attempt, self._retry, url=url, expected_s=num_bytes / _SLOW_BYTES_PER_S, sleep=self.sleep
+            lambda: self.attempt(operation),
+            self._retry,
+            url=url,
+            expected_s=num_bytes / _SLOW_BYTES_PER_S,
+            sleep=self.sleep,
         )
+
+    def attempt(self, operation: Callable[[], T]) -> T:
+        """Send a request once, and reduce the concurrency if the store is overloaded.
+
+        Args:
+            operation: sends it.
+        """
+        self.check()
+        with self.in_flight.permit():
+            try:
+                return operation()
+            except TransientStorageError as error:
+                if error.overloaded:
+                    self.in_flight.slow_down()
+                raise
 
 
 def _dropped(job: Job, done: queue.SimpleQueue[tuple[Job, list[Job] | BaseException]], error: PoolClosedError) -> None:

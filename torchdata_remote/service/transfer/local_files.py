@@ -104,6 +104,33 @@ def read_part(file: LocalFile, start: int, end: int) -> bytes:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def pieces_of(file: LocalFile, start: int, end: int, check: Callable[[], object]) -> Iterator[memoryview]:
+    """Read bytes ``start`` to ``end`` in pieces of at most 1 MiB. Each is valid until the next one is read.
+
+    Args:
+        file: to read.
+        start: first byte.
+        end: byte after the last one.
+        check: called before each piece; may raise an error to stop.
+
+    Raises:
+        ObjectChangedError: if the file is not what it was when it was found.
+    """
+    buffer = memoryview(bytearray(min(MIB, end - start)))
+    with translate_os_errors(file.absolute_path), open(file.absolute_path, "rb", buffering=0) as opened:
+        _require_same(file, opened.fileno())
+        position = opened.seek(start)
+        while position < end:
+            check()
+            num_bytes = opened.readinto(buffer[: end - position])
+            if not num_bytes:
+                raise _changed(file)
+            position += num_bytes
+            if position == end:
+                _require_same(file, opened.fileno())
+            yield buffer[:num_bytes]
+
+
 def sha256_of(file: LocalFile, check: Callable[[], object]) -> str:
     """Compute the hexadecimal SHA-256 of a file.
 
@@ -123,11 +150,18 @@ def sha256_of(file: LocalFile, check: Callable[[], object]) -> str:
 
 def hash_rest(descriptor: int, check: Callable[[], object]) -> str:
     """Compute the hexadecimal SHA-256 of an open file from its position; ``check`` may raise an error to stop."""
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(MIB))
+    digest = hashlib.sha256()
+    for piece in read_pieces(descriptor, check):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def read_pieces(descriptor: int, check: Callable[[], object]) -> Iterator[memoryview]:
+    """Read an open file from its position, a MiB at a time. Each piece is valid until the next one is read."""
+    buffer = memoryview(bytearray(MIB))
     while num_bytes := os.readv(descriptor, [buffer]):
         check()
-        digest.update(buffer[:num_bytes])
-    return digest.hexdigest()
+        yield buffer[:num_bytes]
 
 
 def require_unchanged(file: LocalFile) -> None:

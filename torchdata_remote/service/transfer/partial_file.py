@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable
 
+from ...core.early_writeback import EarlyWriteback
 from ...errors import ObjectNotFoundError, StorageError
 from .byte_ranges import Span, missing
 from .destination import DestinationFolder
@@ -48,20 +49,26 @@ class PartialFile:
             return []
         return spans if all(0 <= start < end <= size <= self._num_bytes for start, end in spans) else []
 
-    def write(self, start: int, end: int, pieces: Iterable[memoryview]) -> None:
-        """Write a range, and then record it. Data that a killed process has written is kept by the kernel.
+    def write(self, start: int, pieces: Iterable[memoryview]) -> None:
+        """Write a range, and then record it; after an error, record what was written of it.
 
-        Data that a crash of the machine loses is detected by the digest of the whole file.
+        Data that a killed process has written is kept by the kernel. Data that a crash of the machine loses is detected
+        by the digest of the whole file.
         """
-        with self._destination.open_existing(self.path, os.O_WRONLY) as descriptor:
-            position = start
-            for piece in pieces:
-                written = 0
-                while written < len(piece):
-                    written += os.pwrite(descriptor, piece[written:], position + written)
-                position += written
-        with self._destination.open_existing(self._ranges_path, os.O_WRONLY | os.O_APPEND) as descriptor:
-            os.write(descriptor, b"%d %d\n" % (start, end))
+        position = start
+        try:
+            with self._destination.open_existing(self.path, os.O_WRONLY) as descriptor:
+                writeback = EarlyWriteback(descriptor, start)
+                for piece in pieces:
+                    written = 0
+                    while written < len(piece):
+                        written += os.pwrite(descriptor, piece[written:], position + written)
+                    position += written
+                    writeback.wrote(written)
+        finally:
+            if position > start:
+                with self._destination.open_existing(self._ranges_path, os.O_WRONLY | os.O_APPEND) as descriptor:
+                    os.write(descriptor, b"%d %d\n" % (start, position))
 
     def remove_ranges(self) -> None:
         """Remove the list of ranges, of a complete file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...core.arguments import check
@@ -12,9 +12,11 @@ from ...core.arguments.calls import explained
 from ...core.options import RetryPolicy, policy_of
 from ...errors import AccessDeniedError, EmptyListingError, StorageError
 from ...fetch.listing.source_argument import url_of
+from .batch_groups import BATCH_BYTES
 from .destination import DestinationFolder, FolderSnapshot
 from .download import Downloads
-from .job_pool import JobPool
+from .download_batches import DownloadBatches
+from .job_pool import Job, JobPool
 from .names import partial_name, ranges_name
 from .os_errors import free_bytes, translate_os_errors
 from .partial_file import PartialFile
@@ -38,6 +40,7 @@ def pull(
     progress: bool = True,
     delete: bool = False,
     _part_bytes: int = PART_BYTES,
+    _batch_bytes: int = BATCH_BYTES,
 ) -> Transferred:
     """Copy a dataset of a service into a folder, except for files that are already there, by SHA-256.
 
@@ -76,7 +79,8 @@ def pull(
     retry, local = policy_of(retry), local_folder("folder", folder)
     check.function_or_none("on_progress", on_progress, example="print")
     delete, progress = check.flag("delete", delete), check.flag("progress", progress)
-    jobs = JobPool(whole("max_in_flight", max_in_flight), retry, part_bytes=_part_bytes)
+    max_in_flight = whole("max_in_flight", max_in_flight)
+    jobs = JobPool(max_in_flight, retry, part_bytes=_part_bytes)
     counter = TransferCounter(on_progress, "pull", shown=progress)
     remote = RemoteFolder(url_of(url, of="pull"), storage_options, retry)
     with DestinationFolder(local) as destination, pull_lock(destination), counter:
@@ -92,7 +96,9 @@ def pull(
             if not destination.is_writable:
                 _require_nothing_to_do(plan, obsolete, destination)
                 return counter.result(num_foreign=len(plan.foreign))
-            _FolderUpdate(remote, destination, pool, retry, counter, _part_bytes, before, plan, snapshot).run(obsolete)
+            update = _FolderUpdate(remote, destination, pool, counter, before, plan, snapshot)
+            downloads = Downloads(remote, destination, pool, retry, counter, _part_bytes, update.done)
+            update.run(obsolete, DownloadBatches(downloads, _batch_bytes).jobs(plan.fetched, max_in_flight))
     return counter.result(num_foreign=0 if delete else len(plan.foreign))
 
 
@@ -112,9 +118,7 @@ class _FolderUpdate:
         remote: source of the files.
         destination: folder to update.
         pool: runs the jobs.
-        retry: of requests.
         counter: counts files and bytes.
-        part_bytes: files of more than two parts are fetched in parts.
         before: what earlier pulls wrote.
         plan: to execute.
         snapshot: of the folder before.
@@ -125,15 +129,12 @@ class _FolderUpdate:
         remote: RemoteFolder,
         destination: DestinationFolder,
         pool: JobPool,
-        retry: RetryPolicy,
         counter: TransferCounter,
-        part_bytes: int,
         before: dict[str, Pulled],
         plan: Plan,
         snapshot: FolderSnapshot,
     ) -> None:
         self._remote, self._destination, self._pool, self._counter = remote, destination, pool, counter
-        self._downloads = Downloads(remote, destination, pool, retry, counter, part_bytes, self._done)
         self._plan, self._snapshot, self._before = plan, snapshot, before
         self._now = {  # saved before any file is fetched, so that after a kill they are known to be pulled
             **plan.kept,
@@ -142,11 +143,12 @@ class _FolderUpdate:
         self._kept_partial: set[str] = set()
         self._appeared: list[str] = []  # files that were removed from the dataset after they were listed
 
-    def run(self, obsolete: list[str]) -> None:
+    def run(self, obsolete: list[str], jobs: Iterable[Job]) -> None:
         """Remove, then fetch. The saved state is correct at any time.
 
         Args:
             obsolete: files to remove.
+            jobs: fetch the files of the plan, and call :meth:`done`.
         """
         missing_bytes = self._missing_bytes()
         for path in self._snapshot.partial - self._kept_partial:
@@ -158,14 +160,14 @@ class _FolderUpdate:
             save_state(self._destination, self._remote.prefix, self._now)
         if not self._plan.fetched:
             return
-        jobs = (self._downloads.job(path, file) for path, file in self._plan.fetched.items())
         try:
             self._pool.run(jobs, self._counter.report)
             self._remove(self._appeared)
         finally:
             save_state(self._destination, self._remote.prefix, dict(self._now))
 
-    def _done(self, path: str, pulled: Pulled | None) -> None:
+    def done(self, path: str, pulled: Pulled | None) -> None:
+        """Note a file that was fetched, or, without its state, removed from the dataset."""
         if pulled is not None:
             self._now[path] = pulled
             return

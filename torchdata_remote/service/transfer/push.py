@@ -11,12 +11,14 @@ from ...core.arguments.amounts import whole
 from ...core.arguments.calls import explained
 from ...core.options import RetryPolicy, policy_of
 from ...fetch.listing.source_argument import url_of
+from .batch_groups import BATCH_BYTES
 from .job_pool import Job, JobPool
 from .local_files import files_of
 from .names import folders_of, is_reserved
 from .progress import OnProgress, TransferCounter, Transferred
 from .remote_folder import RemoteFolder, local_folder
 from .upload import PART_BYTES, Uploads
+from .upload_batches import UploadBatches
 
 
 @explained
@@ -31,12 +33,14 @@ def push(
     progress: bool = True,
     delete: bool = False,
     _part_bytes: int = PART_BYTES,
+    _batch_bytes: int = BATCH_BYTES,
 ) -> Transferred:
     """Copy a folder into a dataset of a service, except for files that it already has, by SHA-256.
 
-    An interrupted push is resumed by the same call: complete files and complete parts (16 MiB) of large files are not
-    sent again. A file becomes visible as a whole, after the service has compared its digest. At most ``max_in_flight``
-    times 16 MiB, and 256 MiB, are held in memory.
+    Small files are sent many in one request, others in one request each, and files of more than 256 MiB in several. An
+    interrupted push is resumed by the same call: files that were stored, and of files of more than 32 MiB what arrived,
+    are not sent again. A file becomes visible as a whole, after the service has compared its digest. At most
+    ``max_in_flight`` times 16 MiB, and 256 MiB, are held in memory.
 
     Args:
         source_folder: with all folders below it. Links that stay inside are followed.
@@ -66,7 +70,8 @@ def push(
     retry, local = policy_of(retry), local_folder("source_folder", source_folder)
     check.function_or_none("on_progress", on_progress, example="print")
     delete, progress = check.flag("delete", delete), check.flag("progress", progress)
-    jobs = JobPool(whole("max_in_flight", max_in_flight), retry, part_bytes=_part_bytes)
+    max_in_flight = whole("max_in_flight", max_in_flight)
+    jobs = JobPool(max_in_flight, retry, part_bytes=_part_bytes)
     with TransferCounter(on_progress, "push", shown=progress) as counter:
         remote = RemoteFolder(url_of(url, of="push"), storage_options, retry)
         files = files_of(local)
@@ -81,7 +86,7 @@ def push(
             uploads = Uploads(
                 remote, {path: file.sha256 for path, file in existing.items()}, pool, counter, _part_bytes
             )
-            pool.run((uploads.job(file) for file in files), counter.report)
+            pool.run(UploadBatches(uploads, _batch_bytes).jobs(files, max_in_flight), counter.report)
             if delete:  # after the uploads, so that the dataset never lacks a file that was only renamed
                 pool.run(
                     _removals((path for path in foreign if path not in first), remote, pool, counter), counter.report

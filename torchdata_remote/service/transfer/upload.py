@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeVar
 
 from ...core.options import MIB
 from ...errors import ObjectExistsError, StorageError
-from .byte_ranges import missing, parts
+from .byte_ranges import REQUEST_PARTS, Span, missing, parts
 from .job_pool import Job, JobPool
-from .local_files import LocalFile, read_part, require_unchanged, sha256_of
+from .local_files import LocalFile, pieces_of, read_part, require_unchanged, sha256_of
 from .names import upload_id
 from .progress import TransferCounter
 from .remote_folder import RemoteFolder
@@ -30,7 +30,7 @@ class Uploads(NamedTuple):
         known: SHA-256 of the files in it, by path.
         pool: runs the jobs.
         counter: counts files and bytes.
-        part_bytes: files of more than two parts are sent in parts.
+        part_bytes: files of more than two parts are sent as uploads that can be resumed, in requests of 16 parts.
     """
 
     remote: RemoteFolder
@@ -45,17 +45,42 @@ class Uploads(NamedTuple):
             return Job(MIB, _InParts(self, file).begin)
         return Job(file.size, partial(self._whole, file))
 
-    def _whole(self, file: LocalFile) -> Iterable[Job]:
+    def job_after_batch(self, file: LocalFile) -> Job:
+        """Return the job that sends a small file, unless a broken request has stored it."""
+        return Job(file.size, partial(self._whole, file, is_maybe_stored=True))
+
+    def _whole(self, file: LocalFile, *, is_maybe_stored: bool = False) -> Iterable[Job]:
         data = read_part(file, 0, file.size)
         sha256 = hashlib.sha256(data).hexdigest()
-        if self.known.get(file.path) == sha256:
-            self.counter.add_unchanged(file.size)
+        if self.is_unchanged(file, sha256):
             return ()
+        path = self.remote.path(file.path)
+        if is_maybe_stored and self.pool.request(lambda: self.remote.store.sha256_of(path)) == sha256:
+            self.counter.add_bytes(file.size)
+            self.counter.add_copied()
+            return ()
+        self.send_whole(file, data, sha256)
+        return ()
+
+    def is_unchanged(self, file: LocalFile, sha256: str) -> bool:
+        """Whether the service had the file before; if so, count it."""
+        if self.known.get(file.path) != sha256:
+            return False
+        self.counter.add_unchanged(file.size)
+        return True
+
+    def send_whole(self, file: LocalFile, data: bytes, sha256: str) -> None:
+        """Send a small file in one request.
+
+        Args:
+            file: for its path and size.
+            data: all of it.
+            sha256: of the data, hexadecimal.
+        """
         path = self.remote.path(file.path)
         self.send(lambda: self.remote.store.put(path, data, sha256=sha256), self.remote.url_of(file.path), len(data))
         self.counter.add_bytes(file.size)
         self.counter.add_copied()
-        return ()
 
     def send(self, operation: Callable[[], T], url: str, num_bytes: int) -> T:
         """Send bytes; send them once more if the service refuses them, as it does if they were damaged on the way."""
@@ -82,8 +107,7 @@ class _InParts:
 
     def begin(self) -> Iterable[Job]:
         self._sha256 = sha256_of(self._file, self._uploads.pool.check)
-        if self._uploads.known.get(self._file.path) == self._sha256:
-            self._counter.add_unchanged(self._file.size)
+        if self._uploads.is_unchanged(self._file, self._sha256):
             return ()
         self._id = upload_id(self._path, self._sha256, self._file.size)
         return self._next_round()
@@ -97,7 +121,7 @@ class _InParts:
                 "running?",
                 url=url,
             )
-        size, part_bytes = self._file.size, self._uploads.part_bytes
+        size, request_bytes = self._file.size, REQUEST_PARTS * self._uploads.part_bytes
         received = self._uploads.pool.request(
             lambda: self._remote.store.received(self._path, self._id), self._remote.url_of(self._file.path)
         )
@@ -105,13 +129,13 @@ class _InParts:
         existing = size - sum(end - start for start, end in gaps)
         self._counter.add_existing(existing - self._counted_bytes)
         self._counted_bytes = existing
-        spans = list(parts(gaps, part_bytes))
+        spans = list(parts(gaps, request_bytes))
         if not spans:  # a repeated part makes the service check whether all parts are there
-            spans = [(0, min(part_bytes, size))]
+            spans = [(0, min(request_bytes, size))]
             self._counter.add_existing(-spans[0][1])
             self._counted_bytes -= spans[0][1]
         self._num_left = len(spans)
-        return [Job(end - start, partial(self._part, start, end)) for start, end in spans]
+        return [Job(MIB, partial(self._part, start, end)) for start, end in spans]
 
     def _part(self, start: int, end: int) -> Iterable[Job]:
         if not self._complete and not self._in_conflict:
@@ -133,15 +157,36 @@ class _InParts:
         return ()
 
     def _send(self, start: int, end: int) -> None:
-        data = read_part(self._file, start, end)
-        put = partial(
-            self._remote.store.put_part, self._path, self._id, start, data, self._file.size, sha256=self._sha256
-        )
+        is_first = True
+
+        def put() -> str | None:
+            nonlocal is_first
+            spans = [(start, end)] if is_first else self._missing_in(start, end)
+            is_first, etag = False, None
+            for first, after in spans:
+                pieces = pieces_of(self._file, first, after, self._uploads.pool.check)
+                etag = self._remote.store.put_part(
+                    self._path,
+                    self._id,
+                    first,
+                    pieces,
+                    self._file.size,
+                    sha256=self._sha256,
+                    num_bytes=after - first,
+                )
+            return etag
+
         etag = self._uploads.send(put, self._remote.url_of(self._file.path), end - start)
         self._counter.add_bytes(end - start)
         with self._lock:
             self._counted_bytes += end - start
             self._complete = self._complete or etag is not None
+
+    def _missing_in(self, start: int, end: int) -> list[Span]:
+        """Ask what the service lacks of a range of which an attempt failed: it keeps what arrived."""
+        gaps = missing(self._remote.store.received(self._path, self._id), self._file.size)
+        inside = [(max(start, first), min(end, after)) for first, after in gaps]
+        return [(first, after) for first, after in inside if first < after]
 
     def _is_there(self) -> bool:
         """Whether the file is complete although no response said so: one was lost, or another push sent the rest."""

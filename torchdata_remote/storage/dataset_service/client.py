@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -149,7 +149,7 @@ class ServiceClient:
         path: str,
         *,
         headers: Mapping[str, str] | None = None,
-        body: bytes | bytearray | None = None,
+        body: bytes | bytearray | Iterable[memoryview] | None = None,
         writing: bool = False,
         timeout_s: float | None = None,
     ) -> Any:
@@ -160,7 +160,7 @@ class ServiceClient:
             target: as :meth:`target` makes it.
             path: of the file, for errors.
             headers: in addition to those of every request.
-            body: of the request.
+            body: of the request; one in pieces needs Content-Length among the headers.
             writing: whether the request writes an object.
             timeout_s: seconds without a byte of the response after which the request fails.
 

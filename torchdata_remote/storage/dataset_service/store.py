@@ -11,6 +11,7 @@ from ...core.urls import DATASETS
 from ...errors import ObjectExistsError, ObjectNotFoundError
 from ..http.content_range import parse_content_length
 from ..protocol import Answer, Entry, Page, normalized_etag
+from .batches import BatchRequests
 from .client import ServiceClient
 from .fields import byte_count, date_in_header
 from .listing import MAX_PAGE, DatasetFile, ListRequests
@@ -20,7 +21,7 @@ from .upload import DatasetsWriter, UploadRequests
 __all__ = ["DATASETS", "MAX_PAGE", "DatasetFile", "DatasetsStore"]
 
 
-class DatasetsStore(ListRequests, UploadRequests):
+class DatasetsStore(ListRequests, UploadRequests, BatchRequests):
     """One dataset service. Paths are ``NAME/PATH``: the first segment is the dataset.
 
     No method retries a request by itself, except those of the object writer that ``create`` returns.

@@ -6,11 +6,11 @@ import base64
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from ...core.retry import call_with_retries
-from ...errors import ObjectNotFoundError, StorageError
+from ...errors import ObjectNotFoundError, RemoteDataError, StorageError
 from ..multipart import SLOW_BYTES_PER_S, MultipartWriter, make_visible
 from .client import ServiceRequests
 from .fields import byte_count, text
@@ -22,6 +22,21 @@ T = TypeVar("T")
 _COMPLETE_TIMEOUT_S = 600.0  # the service joins the parts and compares the digest before it answers
 _SHA256 = "sha-256=:"
 _PROGRESS = page_limits(MAX_PAGE)  # an upload has as many parts at most
+
+
+class _Source:
+    """Pieces of a body, and the error that ended them."""
+
+    def __init__(self, pieces: Iterable[memoryview]) -> None:
+        self._pieces = pieces
+        self.error: RemoteDataError | None = None
+
+    def __iter__(self) -> Iterator[memoryview]:
+        try:
+            yield from self._pieces
+        except RemoteDataError as error:
+            self.error = error
+            raise
 
 
 class UploadRequests(ServiceRequests):
@@ -54,11 +69,12 @@ class UploadRequests(ServiceRequests):
         path: str,
         upload_id: str,
         start: int,
-        data: bytes | bytearray,
+        data: bytes | bytearray | Iterable[memoryview],
         total_bytes: int | None,
         *,
         sha256: str | None,
         overwrite: bool = True,
+        num_bytes: int | None = None,
     ) -> str | None:
         """Store a part of a file. The file becomes visible when all parts are stored, in whatever order they arrive.
 
@@ -66,32 +82,45 @@ class UploadRequests(ServiceRequests):
             path: ``NAME/PATH``; the dataset must exist.
             upload_id: the caller's choice: 8 to 64 letters, digits, ``_`` and ``-``.
             start: the part's first byte.
-            data: the part, of at least one byte.
+            data: the part, of at least one byte, or its pieces. If the connection breaks, the service keeps what it
+                received.
             total_bytes: of the file, if known.
             sha256: of the whole file, in hex, for the part that completes it.
             overwrite: whether an existing file is replaced; checked when a part completes the file.
+            num_bytes: of the part, if ``data`` are pieces.
 
         Returns:
             The etag, if the file is complete.
         """
-        if not data:
+        if isinstance(data, bytes | bytearray):
+            num_bytes = len(data)
+        if not num_bytes:
             raise ValueError(f"{self._client.url(path)}: a part of an upload has at least one byte.")
         total = "*" if total_bytes is None else total_bytes
-        headers = {"Content-Range": f"bytes {start}-{start + len(data) - 1}/{total}"}
+        headers = {
+            "Content-Range": f"bytes {start}-{start + num_bytes - 1}/{total}",
+            "Content-Length": str(num_bytes),
+        }
         if sha256 is not None:
             headers["Repr-Digest"] = digest_field(sha256)
         if not overwrite:
             headers["If-None-Match"] = "*"
-        response = self._client.request_json(
-            "PUT",
-            self._client.file_target(path, upload=upload_id),
-            path,
-            headers=headers,
-            body=data,
-            writing=True,
-            timeout_s=None if sha256 is None else _COMPLETE_TIMEOUT_S,
-            limits=_PROGRESS,
-        )
+        body = data if isinstance(data, bytes | bytearray) else _Source(data)
+        try:
+            response = self._client.request_json(
+                "PUT",
+                self._client.file_target(path, upload=upload_id),
+                path,
+                headers=headers,
+                body=body,
+                writing=True,
+                timeout_s=None if sha256 is None else _COMPLETE_TIMEOUT_S,
+                limits=_PROGRESS,
+            )
+        except RemoteDataError:
+            if isinstance(body, _Source) and body.error is not None:  # not one of the connection
+                raise body.error from None
+            raise
         with self._client.expecting("etag or upload", path):
             return None if "upload" in response else text(response["etag"])
 

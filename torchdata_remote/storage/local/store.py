@@ -13,19 +13,14 @@ from collections.abc import Callable, Iterator
 
 from ...core.local_view import map_file
 from ...errors import UrlError
-from ..error_tables import from_os
-from ..errors import from_status, translate_errors
+from ..errors import from_status
 from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, single_chunk
 from .names import PARTIAL_SUFFIX, is_internal_name, leads_nowhere
 from .sorted_paths import iter_sorted
-from .temporary_files import PROCESS, remove_leftovers_in, temporary_in
+from .temporary_files import PROCESS, make_folders, remove_leftovers_in, temporary_in
+from .writer import LocalWriter, errors_of, sync_folder
 
-_WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-
-
-def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
-    return translate_errors(from_os, f"file://{path}", transient=False)
 
 
 def version_of(status: os.stat_result) -> str:
@@ -56,7 +51,7 @@ class LocalStore:
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
         folder = prefix[: prefix.rfind("/") + 1]
-        with _errors_of(folder):
+        with errors_of(folder):
             if not os.path.isdir(folder):
                 return Page([], None)
             return Page(list(self._walk(folder, recursive, set())), None)
@@ -84,7 +79,7 @@ class LocalStore:
         return self.stat(path) if os.path.isfile(path) else None
 
     def stat(self, path: str) -> Entry:
-        with _errors_of(path):
+        with errors_of(path):
             status = os.stat(path)
             if os.path.isdir(path):
                 raise IsADirectoryError(path)
@@ -92,13 +87,13 @@ class LocalStore:
 
     def change_of(self, path: str) -> str:
         """Return the time of the last change of a file, which no program can set back, unlike the one in its etag."""
-        with _errors_of(path):
+        with errors_of(path):
             return f"{os.stat(path).st_ctime_ns:x}"
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        with _errors_of(path):
+        with errors_of(path):
             _check_is_file(path, os.stat(path).st_mode)
-        with _errors_of(path), open(path, "rb", buffering=0) as file:
+        with errors_of(path), open(path, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             size = status.st_size
             if etag is not None and etag != version_of(status):
@@ -108,18 +103,42 @@ class LocalStore:
             stop = size if end is None else min(end, size)
             return Answer(start, stop, size, version_of(status), single_chunk(map_file(file.fileno(), start, stop)))
 
-    def create(self, path: str, *, overwrite: bool, durable: bool = True) -> _LocalWriter:
-        """Start to write a file. Without ``durable`` it may be missing or incomplete after a crash of the machine."""
-        with _errors_of(path):
-            return _LocalWriter(path, overwrite, durable)
+    def create(self, path: str, *, overwrite: bool, durable: bool = True, sync_folder: bool = True) -> LocalWriter:
+        """Start to write a file. Without ``durable`` it may be missing or incomplete after a crash of the machine.
+
+        Without ``sync_folder`` it may be missing until :meth:`sync_folder` was called, once for many files.
+        """
+        with errors_of(path):
+            folder, name = os.path.split(path)
+            if not name:
+                raise UrlError(f"file://{path} names a folder, not a file.", url=f"file://{path}")
+            descriptor, temporary = temporary_in(folder)
+            return LocalWriter(path, descriptor, temporary, overwrite, durable, sync_folder and durable)
+
+    def adopt(self, source: str, path: str, *, overwrite: bool) -> LocalWriter:
+        """Make a complete file, in another folder of the same filesystem, the content of the file at ``path``."""
+        with errors_of(path):
+            make_folders(os.path.dirname(path))
+            descriptor = os.open(source, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+            return LocalWriter(path, descriptor, source, overwrite, durable=True, sync_folder=True)
+
+    def is_on_one_disk(self, path: str, other: str) -> bool:
+        """Whether a file can be renamed from one path to the other."""
+        with errors_of(path):
+            return os.stat(path).st_dev == os.stat(other).st_dev
+
+    def sync_folder(self, path: str) -> None:
+        """Wait until the files that were created in a folder are on disk."""
+        with errors_of(path):
+            sync_folder(path)
 
     def delete(self, path: str) -> None:
-        with _errors_of(path), contextlib.suppress(FileNotFoundError):
+        with errors_of(path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
         folder = prefix[: prefix.rfind("/") + 1]
-        with _errors_of(folder), contextlib.suppress(FileNotFoundError):
+        with errors_of(folder), contextlib.suppress(FileNotFoundError):
             for name in os.listdir(folder):
                 if name.startswith(".") and name.endswith(
                     PARTIAL_SUFFIX
@@ -129,7 +148,7 @@ class LocalStore:
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         folder = prefix[: prefix.rfind("/") + 1]
-        with _errors_of(folder):
+        with errors_of(folder):
             found = list(itertools.islice(iter_sorted(folder, prefix, recursive, after), limit + 1))
             next_token = None if len(found) <= limit else found[limit - 1]
             entries = []
@@ -143,13 +162,13 @@ class LocalStore:
         return os.path.isdir(path)
 
     def make_folder(self, path: str) -> None:
-        with _errors_of(path):
+        with errors_of(path):
             os.makedirs(os.path.dirname(path.rstrip("/")), exist_ok=True)
             os.mkdir(path)
-            _sync_folder(os.path.dirname(path.rstrip("/")))
+            sync_folder(os.path.dirname(path.rstrip("/")))
 
     def remove_folder(self, path: str) -> None:
-        with _errors_of(path), contextlib.suppress(FileNotFoundError):
+        with errors_of(path), contextlib.suppress(FileNotFoundError):
             above, name = os.path.split(path.rstrip("/"))
             if os.path.islink(f"{above}/{name}"):
                 os.unlink(f"{above}/{name}")
@@ -162,7 +181,7 @@ class LocalStore:
                 if error.errno not in _FULL:
                     raise
                 aside = path  # on some file systems a name needs a block of its own
-            _sync_folder(above)
+            sync_folder(above)
             shutil.rmtree(aside)
 
     def remove_old_leftovers(self, path: str, before_s: float) -> None:
@@ -171,61 +190,3 @@ class LocalStore:
     def remove_leftovers_of_others(self, path: str, before_s: float, stopped: Callable[[], bool]) -> None:
         """Remove unfinished writes of other processes, while this one may write; end soon once ``stopped``."""
         remove_leftovers_in(path, before_s, spare_own=True, stopped=stopped)
-
-
-def _sync_folder(path: str) -> None:
-    """Flush the renames in a folder to disk."""
-    if os.name == "nt":  # Windows cannot open folders
-        return
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-class _LocalWriter:
-    """A temporary file in the same folder, renamed when it is complete and on disk."""
-
-    def __init__(self, path: str, overwrite: bool, durable: bool) -> None:
-        self._path, self._overwrite, self._durable = path, overwrite, durable
-        folder, name = os.path.split(path)
-        if not name:
-            raise UrlError(f"file://{path} names a folder, not a file.", url=f"file://{path}")
-        descriptor, self._temporary = temporary_in(folder)
-        self._file = os.fdopen(descriptor, "wb", buffering=1 << 20)
-
-    def write(self, data: bytes) -> None:
-        with _errors_of(self._path):
-            self._file.write(data)
-
-    def commit(self) -> None:
-        with _errors_of(self._path):
-            self._file.flush()
-            if self._durable:
-                os.fsync(self._file.fileno())
-            self._file.close()
-            if self._overwrite:
-                os.replace(self._temporary, self._path)
-            else:
-                self._publish_new()
-            if self._durable:
-                _sync_folder(os.path.dirname(self._path))
-
-    def _publish_new(self) -> None:
-        """Publish by a hard link, which fails if the file exists, unlike a rename."""
-        try:
-            os.link(self._temporary, self._path)
-        except OSError as error:
-            if error.errno not in _WITHOUT_LINKS:
-                raise
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
-            os.replace(self._temporary, self._path)
-        else:
-            os.unlink(self._temporary)
-
-    def abort(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._temporary)

@@ -21,12 +21,17 @@ def temporary_in(folder: str) -> tuple[int, str]:
     """Create a temporary file in a folder, which is created if it is missing; return its descriptor and path."""
     for _ in range(_MAX_REMOVED):
         with contextlib.suppress(FileNotFoundError):  # the folder was removed since
-            _make_folders(folder)
+            make_folders(folder)
             return make_new_file(folder, PROCESS, PARTIAL_SUFFIX)
     raise FileNotFoundError(folder)
 
 
-def _make_folders(folder: str) -> None:
+def make_folders(folder: str) -> None:
+    """Create a folder and those above it.
+
+    Raises:
+        FileNotFoundError: if another process removed one meanwhile.
+    """
     try:
         os.makedirs(folder, exist_ok=True)
     except FileExistsError as error:
