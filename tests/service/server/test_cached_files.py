@@ -46,6 +46,22 @@ def test_nothing_else_is_opened(root: Path) -> None:
     assert open_cached(str(root), "none", "a") is None
 
 
+def test_a_folder_that_takes_the_place_of_the_root_is_read(root: Path) -> None:
+    """And not the one that was there when the service started."""
+    for content in (b"first", b"second"):
+        new = root.with_name(f"new-{content.decode()}")
+        (new / "d").mkdir(parents=True)
+        (new / "d" / "a").write_bytes(content)
+        if root.exists():
+            root.rename(root.with_name(f"old-{content.decode()}"))
+        new.rename(root)
+        descriptor = open_cached(str(root), "d", "a")
+        if descriptor is None:
+            pytest.skip("this kernel or file system cannot")
+        assert os.read(descriptor, 100) == content
+        os.close(descriptor)
+
+
 @given(st.integers(0, len(DATA)), st.integers(0, 2 * len(DATA)))
 def test_a_range_is_read_whole_or_not_at_all(start: int, length: int) -> None:
     descriptor = os.memfd_create("test")

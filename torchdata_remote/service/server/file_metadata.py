@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from email.utils import format_datetime
+from functools import lru_cache
 from typing import Any
 
 from ...storage import Entry
@@ -19,22 +20,27 @@ def etag_of(entry: Entry) -> str:
 
 def last_modified(entry: Entry) -> str | None:
     """Format the date for a Last-Modified header; ``None`` if it is unknown."""
-    when = _when(entry)
+    return None if entry.modified_s is None else _formatted(int(entry.modified_s))
+
+
+@lru_cache(1000)
+def _formatted(modified_s: int) -> str | None:
+    when = _when(modified_s)
     return None if when is None else format_datetime(when, usegmt=True)
 
 
-def _when(entry: Entry) -> dt.datetime | None:
-    if entry.modified_s is None:
+def _when(modified_s: float | None) -> dt.datetime | None:
+    if modified_s is None:
         return None
     try:
-        return dt.datetime.fromtimestamp(int(entry.modified_s), dt.timezone.utc)
+        return dt.datetime.fromtimestamp(int(modified_s), dt.timezone.utc)
     except (ValueError, OverflowError, OSError):  # file systems can store years after 9999
         return None
 
 
 def file_info(entry: Entry, path: str) -> dict[str, Any]:
     """Describe a file as in listings."""
-    when = _when(entry)
+    when = _when(entry.modified_s)
     modified = None if when is None else when.isoformat(timespec="seconds").replace("+00:00", "Z")
     return {"path": path, "size": entry.size, "etag": etag_of(entry), "modified": modified}
 

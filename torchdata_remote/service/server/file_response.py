@@ -24,6 +24,7 @@ from .preconditions import byte_range, is_not_modified, range_applies, wants_dig
 from .problems import Problem
 
 _OCTETS = "application/octet-stream"
+_REQUEST_HEADERS = {b"if-match", b"if-none-match", b"if-range", b"range", b"want-repr-digest"}
 _SEND_FILE = "http.response.pathsend"  # an extension of ASGI: the server reads the file, as fast as the client does
 
 
@@ -40,7 +41,7 @@ class FileResponse(Response):
     Args:
         context: of the application.
         name: of the dataset.
-        path: of the file in it.
+        path: of the file in it, as ``require_path`` returned it.
     """
 
     def __init__(self, context: ServiceContext, name: str, path: str) -> None:
@@ -49,7 +50,9 @@ class FileResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
-        headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
+        headers = {
+            name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _REQUEST_HEADERS
+        }
         opened = open_file_if_cached(self._context.root, self._name, self._path)
         with replaced_is_503():
             if opened is None:

@@ -49,7 +49,9 @@ class Metrics:
         )
         self._received = Counter(f"{name}_received_bytes", "Received bytes of bodies.", registry=registry)
         self._sent = Counter(f"{name}_sent_bytes", "Sent bytes of bodies.", registry=registry)
-        self.in_flight = Gauge(f"{name}_requests_in_flight", "Requests that are not answered yet.", registry=registry)
+        self.num_in_flight = 0  # changed in the event loop only
+        in_flight = Gauge(f"{name}_requests_in_flight", "Requests that are not answered yet.", registry=registry)
+        in_flight.set_function(lambda: float(self.num_in_flight))
         # of few labels, and looked up under a lock each time otherwise
         self._requests_of, self._seconds_of = cache(self._requests.labels), cache(self._seconds.labels)
         if root.is_local:
@@ -60,8 +62,10 @@ class Metrics:
         """Count a request that has ended; status 499 if its client disconnected."""
         self._requests_of(method, route, str(status)).inc()
         self._seconds_of(method, route).observe(seconds)
-        self._received.inc(received)
-        self._sent.inc(sent)
+        if received:
+            self._received.inc(received)
+        if sent:
+            self._sent.inc(sent)
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus' text format, version 0.0.4."""
@@ -110,11 +114,11 @@ class AccessMiddleware:
 
         answer = self._app if refused is None else refused
         method = scope["method"] if scope["method"] in _METHODS else "other"
-        self._metrics.in_flight.inc()
+        self._metrics.num_in_flight += 1
         try:
             await answer(scope, body.receive, counted_send)
         finally:
-            self._metrics.in_flight.dec()
+            self._metrics.num_in_flight -= 1
             route = scope["endpoint"].__name__ if "endpoint" in scope and refused is None else "none"
             self._metrics.count(method, route, status, time.perf_counter() - start_s, body.num_bytes, sent)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...storage import Entry, version_of
 from .cached_files import open_cached
 from .dataset_root import DatasetRoot
-from .names import require_dataset_name, require_path
+from .names import require_dataset_name
 from .problems import Problem
 
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -28,15 +28,15 @@ class OpenedFile(NamedTuple):
 
 
 def open_file_if_cached(root: DatasetRoot, name: str, path: str) -> OpenedFile | None:
-    """Open a file of a local root if that needs no disk; else return ``None``.
+    """Open a file of a local root if that needs no disk; else return ``None``. The path has been checked.
 
     Raises:
-        Problem: 400, for a name or a path that is not valid.
+        Problem: 400, for a name that is not valid.
     """
     folder = root.local_folder
     if folder is None:
         return None
-    descriptor = open_cached(folder, require_dataset_name(name), require_path(path))
+    descriptor = open_cached(folder, require_dataset_name(name), path)
     return None if descriptor is None else _opened(descriptor, f"{folder}{name}/{path}")
 
 
