@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 import ssl
 import time
@@ -19,6 +20,7 @@ from tests.servers.service import Service, running_service
 from tests.support.service_clients import ask, new_dataset
 from torchdata_remote.errors import ServiceError
 from torchdata_remote.service.server.http_server import Certificate
+from torchdata_remote.service.server.preconditions import content_range
 from torchdata_remote.service.server.run import require_certificate
 
 HEAD_TIMEOUT_S = 0.5
@@ -177,6 +179,18 @@ def test_a_reader_that_stalls_is_ended(address: str, root: Path) -> None:
     for connection in connections:
         with connection:
             assert len(rest(connection)) < 256 << 20
+
+
+@pytest.mark.parametrize("wanted", [None, "bytes=0-", "bytes=0-2999999", "bytes=0-2999998", "bytes=1-", "bytes=-1"])
+def test_all_of_a_large_file_and_ranges_of_it(address: str, root: Path, wanted: str | None) -> None:
+    """Whether the HTTP server sends the file by itself or not."""
+    name, data = new_dataset(address), random.Random(0).randbytes(3_000_000)
+    (root / name / "a").write_bytes(data)
+    headers = {} if wanted is None else {"Range": wanted}
+    status, body, found = ask(address, "GET", f"/datasets/{name}/files/a", headers=headers)
+    assert (status, len(body)) == (200 if wanted is None else 206, int(found["Content-Length"]))
+    start, end = (0, 3_000_000) if wanted is None else content_range(found["Content-Range"])[:2]
+    assert body == data[start:end]
 
 
 def number_in_flight(address: str) -> int:

@@ -77,11 +77,11 @@ class FileResponse(Response):
         elif num_bytes <= CHUNK_BYTES:
             await _send(send, span, await _read(opened.descriptor, span.start, span.end))
         elif (
-            span.status == 200
+            (span.start, span.end) == (0, entry.size)  # also where a reader asks for all of it by a range
             and _SEND_FILE in scope.get("extensions", ())
             and (path := self._context.sendable.path_of(opened.descriptor)) is not None
         ):
-            await send({"type": "http.response.start", "status": 200, "headers": _raw(span.headers)})
+            await send({"type": "http.response.start", "status": span.status, "headers": _raw(span.headers)})
             await send({"type": _SEND_FILE, "path": path})
         else:
             pieces = _pieces(opened.descriptor, span.start, span.end)
