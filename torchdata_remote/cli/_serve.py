@@ -78,7 +78,7 @@ def add(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        from ..service.server.http_server import Certificate
+        from ..service.server.http.http_server import Certificate
         from ..service.server.limits import ServiceLimits
         from ..service.server.run import serve  # its libraries are optional
     except ImportError as error:

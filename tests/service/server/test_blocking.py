@@ -16,7 +16,7 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 from starlette.testclient import TestClient
 
 from tests.support.service_clients import client_of, digest_field, poll_in_process, tar_bytes
-from torchdata_remote.service.server.digests import Digests
+from torchdata_remote.service.server.datasets.digests import Digests
 from torchdata_remote.storage import LocalStore
 from torchdata_remote.storage.local.writer import LocalWriter
 
@@ -80,9 +80,9 @@ def hold(gate: Gate, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
         ("commit", "PUT", "/datasets/slow/files/a", b"1", {}),
         ("commit", "PUT", "/datasets/slow/files/{number}", b"1", {}),
         ("commit", "PUT", "/datasets/slow/files/b?upload=one-upload", b"56789", PART),
-        ("uploads.filled_file", "PUT", "/datasets/slow/files/b?upload=one-upload", b"56789", PART),
+        ("uploads.uploads.filled_file", "PUT", "/datasets/slow/files/b?upload=one-upload", b"56789", PART),
         ("commit", "PUT", "/datasets/slow", b"1", {}),
-        ("dataset_routes.check", "PUT", "/datasets/slow?unpack=1", tar_bytes({"x": b"1"}), {}),
+        ("routes.dataset_routes.check", "PUT", "/datasets/slow?unpack=1", tar_bytes({"x": b"1"}), {}),
         ("remove", "DELETE", "/datasets/slow-{number}", None, {}),
     ],
 )

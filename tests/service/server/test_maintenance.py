@@ -11,7 +11,7 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 from tests.support.service_clients import LIMITS, below
 from torchdata_remote.errors import ServiceError
 from torchdata_remote.service.server.context import ServiceContext
-from torchdata_remote.service.server.dataset_root import DatasetRoot
+from torchdata_remote.service.server.datasets.dataset_root import DatasetRoot
 from torchdata_remote.service.server.maintenance import Maintenance, exclusive_lock
 
 PARTIAL = ".torchdata_remote-partial"

@@ -19,11 +19,12 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 
 from tests.servers.service import Service
 from tests.support.service_clients import LIMITS, ask, below, client_of, poll, poll_in_process, tar_bytes
-from torchdata_remote.service.server import archives, recovery
-from torchdata_remote.service.server.archives import write_file
+from torchdata_remote.service.server import recovery
 from torchdata_remote.service.server.context import ServiceContext
-from torchdata_remote.service.server.dataset_root import DatasetRoot
-from torchdata_remote.service.server.digests import publish_held
+from torchdata_remote.service.server.datasets import archives
+from torchdata_remote.service.server.datasets.archives import write_file
+from torchdata_remote.service.server.datasets.dataset_root import DatasetRoot
+from torchdata_remote.service.server.datasets.digests import publish_held
 from torchdata_remote.service.server.maintenance import Maintenance
 from torchdata_remote.storage import Entry
 

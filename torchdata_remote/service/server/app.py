@@ -18,19 +18,19 @@ from starlette.types import ASGIApp
 
 from ...errors import RemoteDataError
 from ...inspection import draw_sheet, summarize
-from . import batch_routes, dataset_routes, file_routes
 from .blocking import run_blocking, set_number_of_threads
 from .context import ServiceContext
-from .dataset_root import DatasetRoot
-from .downloads import Downloads
-from .error_responses import error_response
-from .file_metadata import location
-from .json_response import JSONResponse
+from .datasets.dataset_root import DatasetRoot
+from .datasets.file_metadata import location
+from .http.error_responses import error_response
+from .http.json_response import JSONResponse
 from .limits import ServiceLimits
 from .maintenance import Maintenance, exclusive_lock
 from .middleware import AccessMiddleware, Metrics
-from .openapi import describe
 from .problems import Problem
+from .routes import batch_routes, dataset_routes, file_routes
+from .routes.downloads import Downloads
+from .routes.openapi import describe
 from .stopping import ServiceStoppedError, Stopping
 
 _PAGE = {

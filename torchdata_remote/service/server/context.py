@@ -8,13 +8,13 @@ from starlette.requests import Request
 
 from ...core.threads.named_locks import NamedLocks
 from .blocking import Lanes
-from .dataset_root import DatasetRoot
-from .digests import Digests
+from .datasets.dataset_root import DatasetRoot
+from .datasets.digests import Digests
+from .datasets.summary_cache import SummaryCache
+from .http.sendable_files import SendableFiles
 from .limits import ServiceLimits
-from .sendable_files import SendableFiles
 from .stopping import Stopping
-from .summary_cache import SummaryCache
-from .uploads import Uploads
+from .uploads.uploads import Uploads
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import anyio
 
 from ...errors import RemoteDataError, ServiceError
 from ...storage import Entry, LocalStore
-from .archives import COMMITTED
 from .blocking import run_blocking
 from .context import ServiceContext
-from .dataset_root import WORK_FOLDER
+from .datasets.archives import COMMITTED
+from .datasets.dataset_root import WORK_FOLDER
 from .problems import Problem
 from .recovery import UnfinishedArchive
 from .stopping import ServiceStoppedError

@@ -13,11 +13,11 @@ from urllib.parse import unquote_to_bytes
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .dataset_root import DatasetRoot
-from .json_response import JSONResponse
+from .datasets.dataset_root import DatasetRoot
+from .http.json_response import JSONResponse
+from .http.request_rates import RequestRates
+from .http.unread_body import MAX_BYTES, UnreadBody
 from .limits import ServiceLimits
-from .request_rates import RequestRates
-from .unread_body import MAX_BYTES, UnreadBody
 
 MAX_HEADER_BYTES = 8 << 10  # of one header's value; nginx and Apache have the same limit
 MAX_TARGET_BYTES = 16 << 10  # of path and query, which may be three paths in percent-encoding

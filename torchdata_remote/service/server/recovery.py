@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from ...errors import ObjectChangedError, ObjectNotFoundError, RemoteDataError, ShardReadError
 from ...storage import Entry
-from .archives import COMMITTED, Data, unpack
 from .context import ServiceContext
-from .digests import filled_file, publish_held
+from .datasets.archives import COMMITTED, Data, unpack
+from .datasets.digests import filled_file, publish_held
 from .problems import Problem, problem_of
 
 _TOUCHED = "touched"  # a file beside an archive: paths that clients have written or removed since the restart

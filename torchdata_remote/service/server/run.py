@@ -17,9 +17,9 @@ from starlette.types import ASGIApp
 
 from ...errors import ServiceError
 from .app import STOPPING, make_app
-from .connections import ConnectionGuard, listen, within_descriptors
-from .http_server import Certificate, HttpServer
-from .lifespan import lifespan
+from .http.connections import ConnectionGuard, listen, within_descriptors
+from .http.http_server import Certificate, HttpServer
+from .http.lifespan import lifespan
 from .limits import ServiceLimits
 from .middleware import is_loopback
 

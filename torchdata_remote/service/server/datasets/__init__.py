@@ -1,0 +1,1 @@
+"""Datasets and their files: names, lives, versions, digests, archives."""

@@ -1,0 +1,1 @@
+"""What every request meets before a route: connections, heads, bodies, conditions, answers."""

@@ -1,0 +1,1 @@
+"""Receive files: bodies, parts, batches."""
