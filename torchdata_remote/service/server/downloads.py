@@ -10,6 +10,7 @@ from .error_responses import error_response
 from .file_response import FileResponse
 from .names import require_path
 from .problems import Problem
+from .stopping import ServiceStoppedError
 
 _READING = ("GET", "HEAD")
 _DATASETS, _FILES = "/datasets/", "/files/"
@@ -44,7 +45,7 @@ class Downloads:
         try:
             name, path = found
             await FileResponse(self._context, name, require_path(path))(scope, receive, noting_send)
-        except (Problem, RemoteDataError, OSError) as error:
+        except (Problem, RemoteDataError, OSError, ServiceStoppedError) as error:
             if is_started:  # the server ends the connection, and the client sees that bytes are missing
                 raise
             request = f"{scope['method']} {scope['path']}"
