@@ -16,7 +16,7 @@ from torchdata_remote import cli
 def test_serve_creates_the_root_and_prints_its_address_once_it_listens(tmp_path: Path) -> None:
     """It is printed once connections are taken, and the root is made."""
     with running_service(tmp_path / "new" / "root") as address:
-        assert ask(address, "GET", "/datasets")[:2] == (200, b'{"datasets":[]}')
+        assert ask(address, "GET", "/datasets")[:2] == (200, b'{"datasets":[]}\n')
         assert (tmp_path / "new" / "root").is_dir()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 _START_S = 60
 
@@ -19,13 +20,33 @@ class Service:
         arguments: further ones of ``torchdata-remote serve``.
         port: 0 chooses a free one.
         environment: of the process; by default that of this process.
+        prefix: of the command, such as one that sets limits.
+        stderr: receives its messages; by default those of this process do.
     """
 
     def __init__(
-        self, root: str | Path, *arguments: str, port: int = 0, environment: Mapping[str, str] | None = None
+        self,
+        root: str | Path,
+        *arguments: str,
+        port: int = 0,
+        environment: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
+        stderr: IO[str] | None = None,
     ) -> None:
-        command = [sys.executable, "-m", "torchdata_remote.cli", "serve", "--root", str(root), "--port", str(port)]
-        self.process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True, env=environment)
+        command = [
+            *prefix,
+            sys.executable,
+            "-m",
+            "torchdata_remote.cli",
+            "serve",
+            "--root",
+            str(root),
+            "--port",
+            str(port),
+        ]
+        self.process = subprocess.Popen(
+            [*command, *arguments], stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
+        )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()  # printed once connections are accepted
         if not line.startswith(("http://", "https://")):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from ..errors import ServiceError
+from ..service.server.stop_signals import StopSignals
 from ._shared import (
     Commands,
     add_command,
@@ -78,6 +80,23 @@ def add(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     try:
+        with StopSignals().handled():  # also while libraries are imported
+            _serve(args)
+    except (KeyboardInterrupt, SystemExit):
+        _ignore_signals()
+        raise
+    _ignore_signals()
+    return 0
+
+
+def _ignore_signals() -> None:
+    """Ignore further signals: the process ends already, and its exit status is that of the first one."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _serve(args: argparse.Namespace) -> None:
+    try:
         from ..service.server.http.http_server import Certificate
         from ..service.server.limits import ServiceLimits
         from ..service.server.run import serve  # its libraries are optional
@@ -111,4 +130,3 @@ def _run(args: argparse.Namespace) -> int:
         storage_options=args.storage_options,
         on_listening=report,
     )
-    return 0

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import shutil
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
 
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
+
+from tests.support.service_clients import client_of
 
 NAME = "torchdata_remote_service"
 
@@ -63,3 +69,10 @@ def test_unknown_methods_and_paths_create_no_series(local: TestClient) -> None:
         local.get(f"/nothing/{number}")
         local.get("/datasets", headers={"Host": f"evil{number}"})
     assert len(samples(local)) < before + 80
+
+
+def test_metrics_are_there_when_the_root_is_gone(tmp_path: Path) -> None:
+    """Then they are wanted most: free space is NaN."""
+    with client_of(tmp_path / "root") as client:
+        shutil.rmtree(tmp_path / "root")
+        assert math.isnan(samples(client)["free_bytes", ()])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -200,3 +202,91 @@ def test_threads_of_abandoned_downloads_are_freed(served: str, served_root: Path
     for thread in threads:
         thread.join()
     assert ask(served, "GET", f"/datasets/{name}/files/a")[1] == b"x" * 30_000_000
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_signals_that_come_again_change_nothing(tmp_path: Path, number: int, status: int) -> None:
+    """Not while the service stops, and not while the interpreter ends."""
+    service = Service(tmp_path)
+    while True:
+        service.process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            service.process.wait(0.02)
+            break
+    assert service.process.wait(60) == status
+
+
+STARTING = """
+import os, signal, sys
+from torchdata_remote import cli
+from torchdata_remote.service.server import maintenance, run
+module, name = {"app": (run, "make_app"), "listing": (maintenance.Maintenance, "_look")}[sys.argv[1]]
+original = getattr(module, name)
+
+def interrupted(*arguments, **options):
+    os.kill(os.getpid(), int(sys.argv[2]))
+    return original(*arguments, **options)
+
+setattr(module, name, interrupted)
+sys.exit(cli.main(["serve", "--root", sys.argv[3], "--port", "0"]))
+"""
+
+
+@pytest.mark.parametrize("moment", ["app", "listing"])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_at_the_start_ends_the_service(tmp_path: Path, moment: str, number: int, status: int) -> None:
+    """Before its event loop runs, and while it looks for what a killed service left."""
+    command = [sys.executable, "-c", STARTING, moment, str(int(number)), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+def test_a_digest_is_not_waited_for(tmp_path: Path) -> None:
+    """That of 4 TiB: the request is answered with 503, and the service ends at once."""
+    (tmp_path / "d").mkdir()
+    with open(tmp_path / "d" / "a", "wb") as file:
+        file.truncate(4 << 40)
+    with open(tmp_path / "log", "w") as log:
+        service = Service(tmp_path, stderr=log)
+    host, _, port = service.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        head = "GET /datasets/d/files/a HTTP/1.1\r\nHost: localhost\r\nWant-Repr-Digest: sha-256=1\r\n\r\n"
+        connection.sendall(head.encode())
+        while b"in_flight 2" not in ask(service.address, "GET", "/metrics")[1]:
+            pass
+        service.process.terminate()
+        assert all_of(connection).startswith(b"HTTP/1.1 503 ")
+    assert service.stop() == 0
+    assert (tmp_path / "log").read_text() == ""
+
+
+@pytest.mark.parametrize("command", [["setpriv", "--reuid=65534", "--clear-groups"], []])
+def test_a_root_that_cannot_be_written_to_is_an_error_that_names_it(tmp_path: Path, command: list[str]) -> None:
+    """Without a traceback: to another user, and where the place of the lock is taken."""
+    if command and (os.geteuid() != 0 or shutil.which(command[0]) is None):
+        pytest.skip("needs root")
+    if not command:
+        (tmp_path / ".torchdata_remote").write_bytes(b"")
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        above.chmod(0o755)
+    arguments = [sys.executable, "-m", "torchdata_remote.cli", "serve", "--root", str(tmp_path), "--port", "0"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"torchdata-remote: {tmp_path}/ cannot be written to")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_may_not_be_read_is_403(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no defect of the program, and its place on the disk is not shown."""
+
+    def refuse(path: str, flags: int) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    with client_of(tmp_path) as client:
+        (tmp_path / "d").mkdir()
+        (tmp_path / "d" / "a").write_bytes(b"1")
+        monkeypatch.setattr("torchdata_remote.service.server.file_response.open_file_if_cached", lambda *_: None)
+        monkeypatch.setattr("torchdata_remote.service.server.opened_files.os.open", refuse)
+        answer = client.get("/datasets/d/files/a")
+    assert answer.status_code == 403
+    assert answer.json()["error"].startswith("d/a: ")

@@ -46,9 +46,10 @@ class ServiceContext:
     @classmethod
     def at(cls, root: DatasetRoot, limits: ServiceLimits) -> ServiceContext:
         """Create the context of a root."""
-        digests, lanes = Digests(root), Lanes()
+        stopping, lanes = Stopping(), Lanes()
+        digests = Digests(root, stopping)
         uploads = Uploads(root, digests, limits, lanes)
-        return cls(root, digests, uploads, limits, SummaryCache(), lanes, Stopping(), NamedLocks(), SendableFiles())
+        return cls(root, digests, uploads, limits, SummaryCache(), lanes, stopping, NamedLocks(), SendableFiles())
 
     @staticmethod
     def of(request: Request) -> ServiceContext:

@@ -39,7 +39,7 @@ def exclusive_lock(context: ServiceContext) -> Iterator[None]:
     """Lock a local root, so that incomplete files in it are leftovers, or of this process.
 
     Raises:
-        ServiceError: if another process holds the lock, or on Windows.
+        ServiceError: if another process holds the lock, for a root that cannot be written to, or on Windows.
     """
     root = context.root
     if not root.is_local:
@@ -48,8 +48,15 @@ def exclusive_lock(context: ServiceContext) -> Iterator[None]:
     if fcntl is None:
         raise ServiceError(f"{root.url}: a local root needs file locks (flock), which Windows lacks: serve a bucket.")
     path = root.work_folder("")[:-1] + "serving.lock"
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "a") as file:
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        opened = open(path, "a")  # noqa: SIM115  # closed by the block below
+    except OSError as error:
+        raise ServiceError(
+            f"{root.url} cannot be written to: {error}. Let the service's user write there, or serve another folder.",
+            url=root.url,
+        ) from error
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -6,6 +6,7 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import math
 import time
 from functools import cache, lru_cache
 from urllib.parse import unquote_to_bytes
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .datasets.dataset_root import DatasetRoot
 from .http.json_response import JSONResponse
+from .http.networks import network_of
 from .http.request_rates import RequestRates
 from .http.unread_body import MAX_BYTES, UnreadBody
 from .limits import ServiceLimits
@@ -56,7 +58,7 @@ class Metrics:
         self._requests_of, self._seconds_of = cache(self._requests.labels), cache(self._seconds.labels)
         if root.is_local:
             free = Gauge(f"{name}_free_bytes", "Free bytes on the disk of the datasets.", registry=registry)
-            free.set_function(lambda: float(root.free_bytes() or 0))
+            free.set_function(lambda: _free_bytes(root))
 
     def count(self, method: str, route: str, status: int, seconds: float, received: int, sent: int) -> None:
         """Count a request that has ended; status 499 if its client disconnected."""
@@ -125,7 +127,7 @@ class AccessMiddleware:
     def _refuse(self, scope: Scope) -> JSONResponse | None:
         """Return the response that refuses a request, without reading its body; ``None`` if it is accepted."""
         client = scope.get("client")
-        if client is not None and not self._rates.accept(client[0]):
+        if client is not None and not self._rates.accept(network_of(client[0])):
             return _error_response(
                 429, "Too many requests from this address (--max-requests-per-second).", {"Retry-After": "1"}
             )
@@ -159,6 +161,14 @@ class AccessMiddleware:
         if scope["method"] not in _READING and headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
             return _error_response(403, "Pages of other sites cannot change anything here.")
         return None
+
+
+def _free_bytes(root: DatasetRoot) -> float:
+    """Return the free bytes; NaN if the disk or the folder is gone, when the other metrics are wanted most."""
+    try:
+        return float(root.free_bytes() or 0)
+    except OSError:
+        return math.nan
 
 
 def _oversized(scope: Scope) -> JSONResponse | None:

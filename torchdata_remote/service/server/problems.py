@@ -24,6 +24,7 @@ MEANINGS = {  # for the OpenAPI document
     404: "not found",
     408: "the body stalled",
     409: "conflict with what exists",
+    411: "the request says nothing about a body",
     412: "a precondition does not hold",
     413: "too large",
     414: "path and query are too long",

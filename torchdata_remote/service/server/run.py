@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from starlette.types import ASGIApp
 
@@ -22,6 +20,7 @@ from .http.http_server import Certificate, HttpServer
 from .http.lifespan import lifespan
 from .limits import ServiceLimits
 from .middleware import is_loopback
+from .stop_signals import StopSignals
 
 _MIN_TOKEN_CHARACTERS = 16
 _SIGINT_STATUS = 130
@@ -66,25 +65,24 @@ def serve(
         )
     if certificate is not None:
         require_certificate(certificate)
-    app = make_app(root, token=token, limits=limits, storage_options=storage_options)
-    limits = within_descriptors(limits)
-    with listen(host, port, limits) as listening:
-        port = listening.getsockname()[1]
-        shown = f"{f'[{host}]' if ':' in host else host}:{port}"
-        guard = ConnectionGuard(port, limits.max_connections_per_address)
-        with guard.watching():
-            stopped = asyncio.run(_serve(app, listening, limits, certificate, on_listening=lambda: on_listening(shown)))
-    if not stopped.all_ended:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(_SIGINT_STATUS if stopped.interrupted else 0)  # the threads of their requests would never end
-    if stopped.interrupted:
-        raise KeyboardInterrupt
-
-
-class _Stopped(NamedTuple):
-    interrupted: bool
-    all_ended: bool
+    signals, all_ended = StopSignals(), True
+    with signals.handled():
+        app = make_app(root, token=token, limits=limits, storage_options=storage_options)
+        limits = within_descriptors(limits)
+        with listen(host, port, limits) as listening:
+            port = listening.getsockname()[1]
+            shown = f"{f'[{host}]' if ':' in host else host}:{port}"
+            guard = ConnectionGuard(port, limits.max_connections_per_address)
+            with guard.watching(), contextlib.suppress(asyncio.CancelledError):  # by a signal before all had started
+                all_ended = asyncio.run(
+                    _serve(app, listening, limits, certificate, signals, on_listening=lambda: on_listening(shown))
+                )
+        if not all_ended:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(_SIGINT_STATUS if signals.interrupted else 0)  # the threads of their requests would never end
+        if signals.interrupted:
+            raise KeyboardInterrupt
 
 
 async def _serve(
@@ -92,44 +90,30 @@ async def _serve(
     listening: socket.socket,
     limits: ServiceLimits,
     certificate: Certificate | None,
+    signals: StopSignals,
     *,
     on_listening: Callable[[], object],
-) -> _Stopped:
-    interrupted = False
+) -> bool:
+    """Serve until a signal comes. Returns whether all requests have ended then."""
+    serving = asyncio.current_task()
+    assert serving is not None
+    server: HttpServer | None = None
 
     def end() -> None:
-        state[STOPPING].set()  # long work ends now, so that its requests do
-        server.end()
+        if server is None:
+            serving.cancel()
+        else:
+            state[STOPPING].set()  # long work ends now, so that its requests do
+            server.end()
 
-    def interrupt() -> None:
-        nonlocal interrupted
-        if interrupted:
-            os._exit(_SIGINT_STATUS)  # Ctrl-C once more: without waiting
-        interrupted = True
-        end()
-
+    signals.calling(end)
     async with lifespan(app) as state:
         server = HttpServer(app, listening, limits, certificate)
-        with _signal_handlers({signal.SIGTERM: end, signal.SIGINT: interrupt}):
-            on_listening()
-            all_ended = await server.run()
-    return _Stopped(interrupted, all_ended)
-
-
-@contextlib.contextmanager
-def _signal_handlers(handlers: Mapping[int, Callable[[], object]]) -> Iterator[None]:
-    """Handle signals in the running event loop during the block."""
-    loop = asyncio.get_running_loop()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(handlers[number])
-
-    before = {number: signal.signal(number, handle) for number in handlers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        on_listening()
+        all_ended = await server.run()
+    if not all_ended:  # they are cancelled now, which the server's own future does not expect
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    return all_ended
 
 
 def require_certificate(certificate: Certificate) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+pytest.importorskip("starlette", reason="the service's libraries are not installed")
+
+from tests.servers.service import Service
+from tests.support.service_clients import ask
 from torchdata_remote.service.server.http import sendable_files
 from torchdata_remote.service.server.http.sendable_files import SendableFiles
 
@@ -56,3 +61,19 @@ def test_there_is_no_path_below_a_small_limit_of_open_files(tmp_path: Path, monk
             assert SendableFiles().path_of(file.fileno()) is None
 
     asyncio.run(hand_over())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
+def test_a_large_file_is_sent_where_proc_is_missing(tmp_path: Path) -> None:
+    """It was answered with 404."""
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a").write_bytes(b"x" * (3 << 20))
+    hide = 'mount -t tmpfs none /proc && exec "$@"'
+    if subprocess.run(["unshare", "-m", "sh", "-c", hide, "-", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("cannot mount")
+    service = Service(tmp_path, prefix=("unshare", "-m", "sh", "-c", hide, "-"))
+    try:
+        status, body, _ = ask(service.address, "GET", "/datasets/d/files/a")
+        assert (status, len(body)) == (200, 3 << 20)
+    finally:
+        assert service.stop() == 0

@@ -15,6 +15,7 @@ from anyio import CancelScope
 from ....storage import Entry, ObjectWriter
 from ..blocking import Lane, run_blocking
 from ..http.preconditions import require_match
+from ..stopping import Stopping
 from .dataset_root import DatasetRoot
 from .file_metadata import etag_of
 from .lifetimes import LiveFolder
@@ -32,10 +33,11 @@ class Digests:
 
     Args:
         root: the datasets.
+        stopping: ends long readings when the service stops.
     """
 
-    def __init__(self, root: DatasetRoot) -> None:
-        self._root = root
+    def __init__(self, root: DatasetRoot, stopping: Stopping | None = None) -> None:
+        self._root, self._stopping = root, stopping or Stopping()
         self._entries: OrderedDict[tuple[str, str | None], str] = OrderedDict()
         self._lock = threading.RLock()
 
@@ -62,11 +64,12 @@ class Digests:
 
         Raises:
             ObjectChangedError: if the file is replaced while it is read.
+            ServiceStoppedError: if the service is being stopped.
         """
         found = self.cached(entry)
         if found is None:
             digest = hashlib.sha256()
-            for chunk in self._root.chunks(entry):
+            for chunk in self._stopping.during(self._root.chunks(entry)):
                 digest.update(chunk)
             found = digest.hexdigest()
             self.store(entry, found)

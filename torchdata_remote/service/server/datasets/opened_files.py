@@ -6,6 +6,7 @@ import os
 import stat
 from typing import NamedTuple
 
+from ....errors import AccessDeniedError
 from ....storage import Entry, version_of
 from ..problems import Problem
 from .cached_files import open_cached
@@ -46,7 +47,7 @@ def open_file(root: DatasetRoot, name: str, path: str) -> OpenedFile:
     Raises:
         Problem: 404, if there is no such dataset or file.
         ObjectNotFoundError: likewise.
-        AccessDeniedError: for a link.
+        AccessDeniedError: for a link, or a file that may not be read.
     """
     entry = root.stat(root.folder(name), path)
     local = root.local_path(entry)
@@ -56,6 +57,8 @@ def open_file(root: DatasetRoot, name: str, path: str) -> OpenedFile:
         descriptor = os.open(local, _FLAGS)
     except FileNotFoundError:  # removed since
         descriptor = -1
+    except PermissionError as error:
+        raise AccessDeniedError(f"{local}: the service's user may not read this file.", url=local) from error
     opened = None if descriptor < 0 else _opened(descriptor, local)
     if opened is None:
         raise Problem(404, f"There is no file {path!r:.200} in the dataset.")

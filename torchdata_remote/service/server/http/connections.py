@@ -15,6 +15,7 @@ from dataclasses import replace
 from ....core.threads.forks import ForkSafeThread
 from ....errors import ServiceError
 from ..limits import ServiceLimits
+from .networks import network_of
 from .sendable_files import own_descriptors
 
 if sys.platform != "win32":
@@ -24,7 +25,8 @@ _BACKLOG = 2048
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _DESCRIPTORS = "/proc/self/fd"
 _INTERVAL_S = 0.25
-_OTHER_DESCRIPTORS = 256  # of files that are written, of the store, of the program
+_OTHER_DESCRIPTORS = 256  # of files that are written, of the store, of the program; half of fewer
+_MAX_TIMEOUT_MS = (1 << 31) - 1
 _log = logging.getLogger("torchdata_remote")
 
 
@@ -34,13 +36,14 @@ def listen(host: str, port: int, limits: ServiceLimits) -> socket.socket:
     Raises:
         ServiceError: for an address in use, or one of another machine.
     """
+    timeout_ms = min(_MAX_TIMEOUT_MS, int(limits.idle_timeout_s * 1000))
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         # all that are accepted inherit it; it ends those whose other side is gone, too
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.idle_timeout_s * 1000))
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
         listening.bind((host, port))
         listening.listen(_BACKLOG)
     except OSError as error:
@@ -54,15 +57,26 @@ def listen(host: str, port: int, limits: ServiceLimits) -> socket.socket:
 def within_descriptors(limits: ServiceLimits) -> ServiceLimits:
     """Return limits that fit this process' limit of open files, which is raised as far as its owner may.
 
-    A connection needs one descriptor, and the file that it reads another.
+    A connection needs one descriptor, and the file that it reads another. One address gets three quarters of the
+    connections at most, so that it cannot lock others out.
     """
     if sys.platform == "win32":
         return limits
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # macOS has another limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    num_connections = max(1, (own_descriptors() - _OTHER_DESCRIPTORS) // 2)
-    return replace(limits, max_connections=min(limits.max_connections, num_connections))
+    descriptors = own_descriptors()
+    num_connections = max(1, (descriptors - min(_OTHER_DESCRIPTORS, descriptors // 2)) // 2)
+    num_connections = min(limits.max_connections, num_connections)
+    of_an_address = max(1, num_connections - num_connections // 4)
+    if of_an_address < limits.max_connections_per_address:
+        _log.warning(
+            "%d connections at once, %d of an address: the limit of open files allows no more (ulimit -n)",
+            num_connections,
+            of_an_address,
+        )
+        limits = replace(limits, max_connections_per_address=of_an_address)
+    return replace(limits, max_connections=num_connections)
 
 
 class ConnectionGuard:
@@ -97,7 +111,8 @@ class ConnectionGuard:
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._ends.get(timeout=_INTERVAL_S)
-            self.look()
+            with contextlib.suppress(OSError):  # no descriptor is left: look again when requests have ended
+                self.look()
 
     def look(self) -> int:
         """End the connections that are too many; return their number."""
@@ -108,10 +123,10 @@ class ConnectionGuard:
         for name, descriptor in sockets.items():
             if name in self._known:
                 continue
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+            with contextlib.suppress(OSError), _duplicate(descriptor) as connection:
                 if connection.family not in _INTERNET or connection.getsockname()[1] != self._port:
                     continue
-                address = connection.getpeername()[0]  # fails for the socket that listens
+                address = network_of(connection.getpeername()[0])  # fails for the socket that listens
                 if counts[address] < self._max_connections:
                     counts[address] += 1
                     self._known[name] = address
@@ -129,6 +144,15 @@ class ConnectionGuard:
                 address,
                 self._max_connections,
             )
+
+
+def _duplicate(descriptor: int) -> socket.socket:
+    duplicate = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=duplicate)
+    except OSError:  # it was closed, and has become a file
+        os.close(duplicate)
+        raise
 
 
 def _own_sockets() -> dict[str, int]:

@@ -30,8 +30,8 @@ class SendableFiles:
     def path_of(self, descriptor: int) -> str | None:
         """Return a path by which the server can open the same file within the next seconds.
 
-        ``None`` if there is none: on other systems than Linux, below a small limit of open files, and when hundreds of
-        files have been handed over in the last seconds.
+        ``None`` if there is none: on other systems than Linux, without /proc, below a small limit of open files, for a
+        file that may not be opened any more, and when hundreds have been handed over in the last seconds.
         """
         if sys.platform != "linux" or self._num_open >= _MAX_OPEN:
             return None
@@ -46,7 +46,8 @@ class SendableFiles:
         self._next = (number - first + 1) % (first - 1)
         self._num_open += 1
         asyncio.get_running_loop().call_later(_OPEN_S, self._close, number)
-        return f"{_FOLDER}/{number}"
+        path = f"{_FOLDER}/{number}"
+        return path if os.access(path, os.R_OK) else None
 
     def _close(self, number: int) -> None:
         os.close(number)
@@ -54,6 +55,7 @@ class SendableFiles:
 
 
 def own_descriptors() -> int:
-    """Return how many descriptors are left for all other files and connections: the lower half."""
+    """Return how many descriptors are left for all other files and connections: the lower half, all of a few."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _MAX_NUMBER if limit == resource.RLIM_INFINITY else min(_MAX_NUMBER, limit // 2)
+    half = _MAX_NUMBER if limit == resource.RLIM_INFINITY else min(_MAX_NUMBER, limit // 2)
+    return half if half >= _MIN_NUMBERS else limit

@@ -9,6 +9,7 @@ from ..context import ServiceContext
 from ..datasets.names import require_path
 from ..http.error_responses import error_response
 from ..problems import Problem
+from ..stopping import ServiceStoppedError
 from .file_response import FileResponse
 
 _READING = ("GET", "HEAD")
@@ -44,7 +45,7 @@ class Downloads:
         try:
             name, path = found
             await FileResponse(self._context, name, require_path(path))(scope, receive, noting_send)
-        except (Problem, RemoteDataError, OSError) as error:
+        except (Problem, RemoteDataError, OSError, ServiceStoppedError) as error:
             if is_started:  # the server ends the connection, and the client sees that bytes are missing
                 raise
             request = f"{scope['method']} {scope['path']}"

@@ -125,7 +125,7 @@ def describe() -> Json:
                             }
                         )
                     },
-                    (404, 408, 409, 412, 413, 415, 507),
+                    (404, 408, 409, 411, 412, 413, 415, 507),
                     parameters=[
                         _query("unpack", {**_FLAG, "default": "0"}, "1: a tar or zip becomes files"),
                         _header("Content-Disposition", 'attachment; filename="my_file.csv"'),
@@ -182,7 +182,7 @@ def describe() -> Json:
                     "putFile",
                     "Store a file, or with upload a part of one",
                     {200: _json(FILE), 202: _json(PROGRESS)},
-                    (404, 408, 409, 412, 413, 415, 507),
+                    (404, 408, 409, 411, 412, 413, 415, 507),
                     parameters=[_UPLOAD, _header("Content-Range", "bytes first-last/total, of a part"), *_WRITING],
                     requestBody=body,
                 ),

@@ -33,11 +33,18 @@ class Received(NamedTuple):
 
 
 def require_file_body(request: Request) -> None:
-    """Require that the body is the file itself, and not a form that contains it.
+    """Require that there is a body, and that it is the file itself, and not a form that contains it.
 
     Raises:
-        Problem: 415, if it is a form.
+        Problem: 411, if none is announced, as by clients of HTTP/1.0 that just send it: their file would become empty.
+            415, if it is a form.
     """
+    if "content-length" not in request.headers and "transfer-encoding" not in request.headers:
+        raise Problem(
+            411,
+            "The length of the body is missing. Send Content-Length, also for an empty file.",
+            {"Connection": "close"},
+        )
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind in _FORM_TYPES:
         raise Problem(
