@@ -9,6 +9,7 @@ import json
 import socket
 import tarfile
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 
 from starlette.testclient import TestClient
 
-from tests.support.service_clients import all_files, ask, new_dataset, tar_bytes
+from tests.support.service_clients import all_files, ask, client_of, new_dataset, tar_bytes
+from torchdata_remote.service.server.limits import ServiceLimits
 from torchdata_remote.storage.dataset_service.protocol import MAX_BATCH_BYTES, MAX_BATCH_FILE_BYTES, MAX_BATCH_FILES
 
 TREE = {"cat/1": b"meow", "cat/2": b"", "dog/ä/" + "long " * 40: b"woof" * 300}
@@ -180,3 +182,13 @@ def test_after_a_broken_connection_the_complete_files_are_stored(served: str) ->
     while found != ["a", "b"]:
         assert time.monotonic() < give_up_s
         found = [one["path"] for one in json.loads(ask(served, "GET", f"/datasets/{dataset}/files")[1])["files"]]
+
+
+def test_the_limit_of_a_file_holds_for_each_of_a_batch(tmp_path: Path) -> None:
+    """And not for all of them together, nor for the JSON of requests."""
+    with client_of(tmp_path, limits=ServiceLimits(min_free_bytes=0, max_file_bytes=10)) as client:
+        assert client.post("/datasets", json={"name": "a-name-of-more-bytes"}).status_code == 201
+        stored = put(client, "a-name-of-more-bytes", tar_bytes({"a": b"x" * 10, "b": b"x" * 11, "c": b"x" * 9}))
+        assert stored.status_code == 200
+        assert [one["path"] for one in stored.json()["files"]] == ["a", "c"]
+        assert [(one["path"], one["status"]) for one in stored.json()["failed"]] == [("b", 413)]

@@ -49,13 +49,9 @@ async def put_batch(request: Request) -> Response:
         raise _too_large()
     lane = context.lanes.writing
     writer = await run_blocking(lambda: BatchWriter(context.root, context.digests, context.limits, name))
-    num_bytes = 0
     try:
-        body = Body(request, context.limits)
+        body = Body(request, context.limits, MAX_BATCH_BYTES)
         while pieces := await body.next_chunk():
-            num_bytes += sum(map(len, pieces))
-            if num_bytes > MAX_BATCH_BYTES:
-                raise _too_large()
             await run_blocking(partial(writer.feed, b"".join(pieces)), lane)
     except ClientDisconnect:
         with anyio.CancelScope(shield=True):

@@ -63,12 +63,9 @@ async def require_json_body(request: Request, limits: ServiceLimits, max_bytes: 
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(415, f"The body is {kind or 'of no type'}; expected application/json.")
-    pieces: list[bytes] = []
-    body = Body(request, limits)
+    body, pieces = Body(request, limits, max_bytes), list[bytes]()
     while chunk := await body.next_chunk():
         pieces += chunk
-        if sum(map(len, pieces)) > max_bytes:
-            raise Problem(413, f"More than {max_bytes:,} bytes.", {"Connection": "close"})
     try:
         value: object = json.loads(b"".join(pieces))
     except (ValueError, RecursionError):
@@ -189,10 +186,11 @@ class Body:
     Args:
         request: with the body.
         limits: of bytes and time.
+        max_bytes: of a body that is no file.
     """
 
-    def __init__(self, request: Request, limits: ServiceLimits) -> None:
-        self._stream, self._limits = request.stream().__aiter__(), limits
+    def __init__(self, request: Request, limits: ServiceLimits, max_bytes: int | None = None) -> None:
+        self._stream, self._limits, self._max_bytes = request.stream().__aiter__(), limits, max_bytes
         self._num_bytes = 0
         self._is_cut = False
 
@@ -220,8 +218,10 @@ class Body:
                 raise
             self._is_cut = True
         self._num_bytes += chunk_bytes
-        if self._num_bytes > self._limits.max_file_bytes:
+        if self._max_bytes is None and self._num_bytes > self._limits.max_file_bytes:
             raise _too_large(self._limits)
+        if self._max_bytes is not None and self._num_bytes > self._max_bytes:
+            raise Problem(413, f"The body has more than {self._max_bytes:,} bytes.", {"Connection": "close"})
         return pieces if chunk_bytes else []
 
 
