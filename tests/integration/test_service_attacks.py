@@ -258,6 +258,7 @@ def test_connections_that_come_and_go(victim: Victim) -> None:
         assert time.monotonic() < deadline_s
 
 
+@pytest.mark.timeout(SOAK_S + 300)
 def test_an_hour_of_mixed_load(tmp_path: Path) -> None:
     """Readers, writers, uploads in parts, listings, clients that break off: memory, descriptors and threads stay."""
     victim = Victim(tmp_path, "--head-timeout", "5", "--idle-timeout", "5")
