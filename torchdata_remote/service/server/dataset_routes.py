@@ -27,6 +27,7 @@ from .names import disposition, name_from_content, name_in_disposition, require_
 from .problems import Problem
 from .request_body import receive_file, require_file_body, require_json_body
 from .stopping import ServiceStoppedError
+from .touched_paths import TouchedPaths
 
 _MAX_JSON_BYTES = 64 << 10
 
@@ -133,15 +134,20 @@ async def _unpack(request: Request, context: ServiceContext, name: str, shown_na
         pending = await run_blocking(lambda: root.create_file(temporary, "archive"))
         received = await receive_file(request, pending, root, context.limits, whole=True)
 
-        def write(path: str, size: int, pieces: Iterable[Data]) -> None:
-            context.stopping.check()
-            write_file(root, digests, folder, path, context.stopping.during(pieces))
-
         def work() -> Unpacked:
             archive = publish(root, digests, pending, temporary, "archive", received.sha256)
             unpacked = check(root, archive, folder, shown_name, context.limits)
-            commit(root, digests, temporary, name)
-            unpack(root, archive, shown_name, context.limits, write)
+            touched = TouchedPaths(root, folder, temporary)
+
+            def write(path: str, size: int, pieces: Iterable[Data]) -> None:
+                context.stopping.check()
+                write_file(root, digests, folder, path, context.stopping.during(pieces), touched.add)
+
+            try:
+                commit(root, digests, temporary, name)
+                unpack(root, archive, shown_name, context.limits, write)
+            finally:
+                touched.end()
             return unpacked
 
         unpacked = await run_blocking(work, context.lanes.unpacking)
