@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 import uuid
@@ -280,6 +281,26 @@ def test_a_whole_file_in_one_part_is_not_copied(local: TestClient, dataset: str,
     assert answer.json()["sha256"] == hashlib.sha256(DATA).hexdigest()
     assert inodes == [(tmp_path / "root" / dataset / "a").stat().st_ino] * 2
     assert put(local, dataset, 0, 100, 100, headers={"If-None-Match": "*"}, upload="another-id").status_code == 412
+
+
+@pytest.mark.parametrize("arguments", [("-t", "tmpfs", "tmpfs"), ("--bind", ".")])
+def test_a_whole_file_in_one_part_is_copied_into_another_mount(
+    local: TestClient, dataset: str, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """Of another file system or of the same: there it cannot be renamed."""
+    mounted = tmp_path / "root" / dataset / "below"
+    mounted.mkdir()
+    try:
+        subprocess.run(["mount", *arguments, mounted], check=True, capture_output=True, cwd=tmp_path)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("nothing can be mounted here")
+    try:
+        answer = put(local, dataset, 0, 100, 100, path="below/a", headers={"Repr-Digest": digest_field(DATA)})
+        assert answer.status_code == 200, answer.text
+        assert local.get(f"/datasets/{dataset}/files/below/a").content == DATA
+        assert os.listdir(tmp_path / "root" / ".torchdata_remote" / "uploads" / dataset) == []
+    finally:
+        subprocess.run(["umount", "--lazy", mounted], check=True)
 
 
 def test_of_concurrent_overlapping_parts_one_is_refused(served: str) -> None:

@@ -94,11 +94,12 @@ def adopt_part(
     Raises:
         Problem: 409, as :meth:`DatasetRoot.create_file`.
     """
-    if not isinstance(root.store, LocalStore) or not root.store.is_on_one_disk(part.path, folder):
+    if not isinstance(root.store, LocalStore):
         return None
     with folder.life.used():
         root.require_writable_path(folder, path)
-        return LiveWriter(root.store.adopt(part.path, folder + path, overwrite=overwrite), folder.life)
+        writer = root.store.adopt(part.path, folder + path, overwrite=overwrite)
+        return None if writer is None else LiveWriter(writer, folder.life)
 
 
 @cache
