@@ -6,6 +6,7 @@ import importlib
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ pytest.importorskip("starlette", reason="the service's libraries are not install
 
 from starlette.testclient import TestClient
 
-from tests.support.service_clients import client_of, digest_field, poll_in_process, tar_bytes
+from tests.servers.service import Service
+from tests.support.service_clients import ask, client_of, digest_field, new_dataset, poll_in_process, tar_bytes
 from torchdata_remote.service.server.datasets.digests import Digests
 from torchdata_remote.storage import LocalStore
 from torchdata_remote.storage.local.writer import LocalWriter
@@ -134,3 +136,19 @@ def in_flight(client: TestClient) -> float:
     match = re.search(r"^torchdata_remote_service_requests_in_flight (.*)$", client.get("/metrics").text, re.MULTILINE)
     assert match is not None
     return float(match[1])
+
+
+def test_batches_that_wait_for_one_file_take_no_threads_from_its_holder(tmp_path: Path) -> None:
+    """Clients that write the same file, alone and in batches, all get there."""
+    service = Service(tmp_path, "--min-free-bytes", "0")
+    try:
+        dataset = new_dataset(service.address)
+        tar = tar_bytes([("a", b"1"), ("a", b"2")])
+        requests = [("/files", tar), ("/files/a", b"3")] * NUM_REQUESTS
+        with ThreadPoolExecutor(NUM_REQUESTS) as pool:
+            answers = pool.map(
+                lambda request: ask(service.address, "PUT", f"/datasets/{dataset}{request[0]}", request[1])[0], requests
+            )
+            assert set(answers) == {200}
+    finally:
+        service.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import os
 import threading
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
 
 from tests.servers.service import Service
-from tests.support.service_clients import LIMITS, ask, below, client_of, poll, poll_in_process, tar_bytes
+from tests.support.service_clients import LIMITS, ask, below, client_of, new_dataset, poll, poll_in_process, tar_bytes
 from torchdata_remote.service.server import recovery
 from torchdata_remote.service.server.context import ServiceContext
 from torchdata_remote.service.server.datasets import archives
@@ -196,6 +197,33 @@ def test_requests_during_the_recovery_are_newer_than_the_archive(
     assert contents(tmp_path / "d") == expected
 
 
+def test_requests_while_an_archive_is_unpacked_are_newer_than_it_after_a_kill(tmp_path: Path) -> None:
+    """Files that it had written, and that clients have replaced or removed since, stay so."""
+    service = Service(tmp_path, *NO_RESERVE)
+    dataset = new_dataset(service.address)
+    files = {f"{number:03}": b"old" for number in range(3_000)}
+    target = f"/datasets/{dataset}/files"
+
+    def unpack() -> None:
+        with pytest.raises((OSError, http.client.HTTPException)):
+            ask(service.address, "PUT", f"/datasets/{dataset}?unpack=1", tar_bytes(files))
+
+    unpacking = threading.Thread(target=unpack)
+    unpacking.start()
+    poll(service.address, lambda: (tmp_path / dataset / "020").exists())
+    assert ask(service.address, "PUT", f"{target}/000", b"new")[0] == 200
+    assert ask(service.address, "DELETE", f"{target}/001")[0] == 204
+    assert ask(service.address, "PUT", target, tar_bytes({"002": b"new"}))[0] == 200
+    service.kill()
+    unpacking.join()
+    assert len(below(tmp_path / dataset)) < len(files) - 1, "the archive was unpacked before the kill"
+    service = Service(tmp_path, *NO_RESERVE)
+    poll(service.address, lambda: not below(tmp_path / WORK))
+    assert service.stop() == 0
+    del files["001"]
+    assert contents(tmp_path / dataset) == {**files, "000": b"new", "002": b"new"}
+
+
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     with caplog.at_level(logging.WARNING, "torchdata_remote"):
@@ -294,7 +322,7 @@ def test_a_client_that_changes_most_files_ends_the_unpacking(
     tmp_path: Path, logged: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is noted of its changes takes a bounded amount of memory."""
-    monkeypatch.setattr("torchdata_remote.service.server.recovery._MAX_TOUCHED", 3)
+    monkeypatch.setattr("torchdata_remote.service.server.datasets.touched_paths._MAX_TOUCHED", 3)
     leave_archive(tmp_path, {"a": b"1", "b": b"1"})
     context, maintenance = restarted(tmp_path)
     for number in range(5):

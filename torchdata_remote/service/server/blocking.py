@@ -29,7 +29,9 @@ class Lanes:
     """Limits of the threads of slow work, so that quick calls, such as reading, always find one.
 
     Attributes:
-        writing: that files become durable.
+        writing: that files become durable. Requests that hold the lock of a file or an upload in the event loop need
+            this lane, so no thread of it, or of the one for quick calls, may wait for such a lock.
+        batching: files of batches, one after the other. Its threads wait for the locks of files.
         joining: copying the bytes of a whole file, such as the parts of an upload.
         unpacking: archives, each with threads of its own.
         hashing: files whose digest is not stored.
@@ -41,6 +43,7 @@ class Lanes:
 
     def __init__(self) -> None:
         self.writing = Lane(64)
+        self.batching = Lane(64)
         self.joining = Lane(8)
         self.unpacking = Lane(4)
         self.hashing = Lane(8)

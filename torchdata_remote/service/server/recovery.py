@@ -5,19 +5,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import time
 from collections.abc import Iterable
 
 from ...errors import ObjectChangedError, ObjectNotFoundError, RemoteDataError, ShardReadError
 from ...storage import Entry
 from .context import ServiceContext
-from .datasets.archives import COMMITTED, Data, unpack
+from .datasets.archives import Data, unpack
 from .datasets.digests import filled_file, publish_held
+from .datasets.touched_paths import TouchedPaths
 from .problems import Problem, problem_of
 
-_TOUCHED = "touched"  # a file beside an archive: paths that clients have written or removed since the restart
-_MAX_TOUCHED = 200_000
 _HOPELESS = (400, 404, 409, 413)  # the archive is damaged, the dataset removed, a path occupied
 
 _log = logging.getLogger("torchdata_remote")
@@ -27,7 +25,7 @@ class UnfinishedArchive:
     """An archive whose files are not all written, for the present life of its dataset.
 
     Files that are complete are compared and left alone, so that an attempt begins where the last one ended. What a
-    client has written or removed since the restart is newer than the archive, and is left alone too, also after another
+    client has written or removed since the archive was committed is newer, and is left alone too, also after another
     kill.
 
     Args:
@@ -46,9 +44,7 @@ class UnfinishedArchive:
         self._archive, self._note_s = archive, note.modified_s or 0.0
         self._folder = context.root.folder(name)
         self._postponed: set[str] = set()
-        self._touched = set(self._read_touched())
-        self._is_wanted = True
-        self._folder.life.watchers.append(self._touch)
+        self._touched = TouchedPaths(context.root, self._folder, aside)
 
     def finish(self) -> bool:
         """Write the missing files; return whether the archive is no longer needed.
@@ -65,13 +61,13 @@ class UnfinishedArchive:
                 _log.warning("%s: repair this, and an archive will be unpacked within an hour: %s", self._name, error)
                 return False
             _log.warning("%s: repair this, and send an archive again, of which files miss: %s", self._name, error)
-        self._folder.life.watchers.remove(self._touch)
+        self._touched.end()
         self._context.summaries.invalidate(self._name)
         return True
 
     def _may_succeed_later(self, error: Exception) -> bool:
         """Whether the disk may have room another time, or a link be gone."""
-        if not self._is_wanted or self._folder.life.is_over or isinstance(error, ShardReadError):
+        if not self._touched.is_known or self._folder.life.is_over or isinstance(error, ShardReadError):
             return False
         if (self._archive.modified_s or 0.0) < time.time() - self._context.limits.upload_lifetime_s:
             return False
@@ -83,11 +79,11 @@ class UnfinishedArchive:
 
         def write(path: str, size: int, pieces: Iterable[Data]) -> None:
             stopping.check()
-            if not self._is_wanted:
-                raise Problem(409, f"Clients changed more than {_MAX_TOUCHED:,} files since, or the disk is full.")
+            if not self._touched.is_known:
+                raise Problem(409, "Clients changed too many files since, or the disk is full.")
             if only is not None and path not in only:
                 return
-            if _key(path) not in self._touched and not self._is_complete(path, size, pieces, again=only is not None):
+            if path not in self._touched and not self._is_complete(path, size, pieces, again=only is not None):
                 limits.require_space(self._root.free_bytes(), size)
                 self._write(path, pieces)
 
@@ -117,34 +113,7 @@ class UnfinishedArchive:
         pieces = self._context.stopping.during(pieces)
         pending, sha256 = filled_file(self._root, self._folder, path, pieces)
         with self._root.publishing.held((self._folder, path)):
-            if _key(path) in self._touched:
+            if path in self._touched:
                 pending.abort()
             else:
                 publish_held(self._root, self._context.digests, pending, self._folder, path, sha256)
-
-    def _touch(self, path: str) -> None:
-        """Note that a client has changed a file. Called while its lock is held."""
-        self._touched.add(_key(path))
-        if len(self._touched) > _MAX_TOUCHED:
-            self._is_wanted = False
-        elif self._root.is_local:
-            try:
-                with open(self.aside + _TOUCHED, "ab") as file:
-                    file.write(path.encode() + b"\n")
-            except OSError:  # the disk is full: the next service must not unpack this archive over newer files
-                self._is_wanted = False
-                with contextlib.suppress(OSError):
-                    os.unlink(self.aside + COMMITTED)
-
-    def _read_touched(self) -> list[bytes]:
-        if not self._root.is_local:
-            return []
-        try:
-            with open(self.aside + _TOUCHED, "rb") as file:
-                return [_key(line.decode("utf-8", "replace")) for line in file.read().split(b"\n")]
-        except FileNotFoundError:
-            return []
-
-
-def _key(path: str) -> bytes:
-    return hashlib.sha256(path.encode("utf-8", "replace")).digest()[:16]

@@ -17,8 +17,8 @@ from ..errors import from_status
 from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, single_chunk
 from .names import PARTIAL_SUFFIX, is_internal_name, leads_nowhere
 from .sorted_paths import iter_sorted
-from .temporary_files import PROCESS, make_folders, remove_leftovers_in, temporary_in
-from .writer import LocalWriter, errors_of, sync_folder
+from .temporary_files import PROCESS, link_in, remove_leftovers_in, temporary_in
+from .writer import WITHOUT_LINKS, LocalWriter, errors_of, sync_folder
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -115,17 +115,19 @@ class LocalStore:
             descriptor, temporary = temporary_in(folder)
             return LocalWriter(path, descriptor, temporary, overwrite, durable, sync_folder and durable)
 
-    def adopt(self, source: str, path: str, *, overwrite: bool) -> LocalWriter:
-        """Make a complete file, in another folder of the same filesystem, the content of the file at ``path``."""
-        with errors_of(path):
-            make_folders(os.path.dirname(path))
-            descriptor = os.open(source, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-            return LocalWriter(path, descriptor, source, overwrite, durable=True, sync_folder=True)
+    def adopt(self, source: str, path: str, *, overwrite: bool) -> LocalWriter | None:
+        """Make a complete file the content of the file at ``path`` too, without a copy; ``None`` across mounts.
 
-    def is_on_one_disk(self, path: str, other: str) -> bool:
-        """Whether a file can be renamed from one path to the other."""
+        Only trying tells: a link from one mount into another one fails also if both show the same filesystem.
+        """
         with errors_of(path):
-            return os.stat(path).st_dev == os.stat(other).st_dev
+            try:
+                descriptor, temporary = link_in(os.path.dirname(path), source)
+            except OSError as error:
+                if error.errno != errno.EXDEV and error.errno not in WITHOUT_LINKS:
+                    raise
+                return None
+            return LocalWriter(path, descriptor, temporary, overwrite, durable=True, sync_folder=True)
 
     def sync_folder(self, path: str) -> None:
         """Wait until the files that were created in a folder are on disk."""

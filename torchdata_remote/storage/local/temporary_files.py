@@ -26,6 +26,18 @@ def temporary_in(folder: str) -> tuple[int, str]:
     raise FileNotFoundError(folder)
 
 
+def link_in(folder: str, source: str) -> tuple[int, str]:
+    """Link a file to a temporary name in a folder, which is created if it is missing; return a descriptor and path."""
+    temporary = f"{folder}/{PROCESS}{secrets.token_hex(16)}{PARTIAL_SUFFIX}"
+    for _ in range(_MAX_REMOVED):
+        os.lstat(source)
+        with contextlib.suppress(FileNotFoundError):  # the folder was removed since
+            make_folders(folder)
+            os.link(source, temporary)
+            return os.open(temporary, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)), temporary
+    raise FileNotFoundError(folder)
+
+
 def make_folders(folder: str) -> None:
     """Create a folder and those above it.
 

@@ -10,7 +10,7 @@ from ...core.early_writeback import EarlyWriteback
 from ..error_tables import from_os
 from ..errors import translate_errors
 
-_WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
+WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
 
 
 def errors_of(path: str) -> contextlib.AbstractContextManager[None]:
@@ -77,7 +77,7 @@ class LocalWriter:
         try:
             os.link(self._temporary, self._path)
         except OSError as error:
-            if error.errno not in _WITHOUT_LINKS:
+            if error.errno not in WITHOUT_LINKS:
                 raise
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
             os.replace(self._temporary, self._path)

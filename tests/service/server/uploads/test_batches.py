@@ -164,6 +164,15 @@ def test_headers_without_a_file_are_not_kept(shared: TestClient, dataset: str) -
     assert answer.status_code == 413
 
 
+@pytest.mark.parametrize("header", ["If-Match", "If-None-Match", "Content-Range", "Content-Digest", "Repr-Digest"])
+def test_headers_about_one_file_are_refused(shared: TestClient, dataset: str, header: str) -> None:
+    """A condition or a digest that nobody checks would be a promise that is not kept."""
+    answer = shared.put(f"/datasets/{dataset}/files", content=tar_bytes({"a": b"1"}), headers={header: "*"})
+    assert answer.status_code == 400
+    assert header in answer.json()["error"]
+    assert all_files(shared, dataset) == []
+
+
 def test_an_unknown_dataset_is_404(shared: TestClient) -> None:
     assert put(shared, "absent", tar_bytes({"a": b"1"})).status_code == 404
     assert shared.post("/datasets/absent/files", json={"paths": ["a"]}).status_code == 404

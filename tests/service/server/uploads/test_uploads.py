@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import anyio
 import pytest
+from anyio import to_thread
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
 
+from starlette.requests import ClientDisconnect
 from starlette.testclient import TestClient
 
 from tests.servers.service import Service
@@ -32,7 +38,11 @@ from tests.support.service_clients import (
     new_dataset,
 )
 from tests.support.shard_places import Place
+from torchdata_remote.service.server.blocking import run_blocking
+from torchdata_remote.service.server.datasets.dataset_root import CHUNK_BYTES, DatasetRoot
 from torchdata_remote.service.server.limits import ServiceLimits
+from torchdata_remote.service.server.uploads.request_body import receive_file
+from torchdata_remote.service.server.uploads.upload_parts import Part
 from torchdata_remote.storage import LocalWriter
 
 ID = "an-upload_1"
@@ -185,6 +195,73 @@ def test_what_arrived_of_a_cut_part_is_kept(served: str, end: int) -> None:
     assert ask(served, "GET", f"/datasets/{dataset}/files/a")[1] == DATA
 
 
+def test_a_cut_part_with_more_bytes_than_its_range_is_dropped(served: str) -> None:
+    """Which of them are the range's is unknown; kept, they would move all bytes that follow."""
+    dataset = new_dataset(served)
+    target = f"/datasets/{dataset}/files/a?upload={ID}"
+    assert ask(served, "PUT", target, DATA[90:], {"Content-Range": "bytes 90-99/100"})[0] == 202
+    host, _, port = served.rpartition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        head = f"PUT {target} HTTP/1.1\r\nHost: {served}\r\nContent-Range: bytes 0-39/100\r\n"
+        connection.sendall(f"{head}Content-Length: 100\r\n\r\n".encode() + DATA[:60])
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(4096):  # until the service has ended the request
+            pass
+    assert json.loads(ask(served, "GET", target)[1])["received"] == [[90, 100]]
+    assert ask(served, "PUT", target, DATA[:90], {"Content-Range": "bytes 0-89/100"})[0] == 200
+    assert ask(served, "GET", f"/datasets/{dataset}/files/a")[1] == DATA
+
+
+def test_a_cut_part_that_could_not_be_written_is_dropped(tmp_path: Path) -> None:
+    """The disk is full, and then the connection breaks: what was written is not known."""
+    kept: list[int] = []
+
+    class Full:
+        def write(self, data: bytes) -> None:
+            raise OSError(errno.ENOSPC, "full")
+
+        def abort(self) -> None:
+            pass
+
+    class Cut:
+        headers: ClassVar[dict[str, str]] = {}
+
+        async def stream(self) -> AsyncIterator[bytes]:
+            yield bytes(CHUNK_BYTES)
+            await anyio.sleep(0.1)  # longer than a write that fails takes
+            raise ClientDisconnect
+
+    async def on_cut(num_bytes: int) -> None:
+        kept.append(num_bytes)
+
+    root: Any = DatasetRoot(str(tmp_path))
+    request: Any = Cut()
+    with pytest.raises(OSError, match="full"):
+        anyio.run(lambda: receive_file(request, Full(), root, LIMITS, num_bytes=2 * CHUNK_BYTES, on_cut=on_cut))
+    assert kept == []
+
+
+def test_cut_parts_that_wait_for_one_upload_take_no_threads(local: TestClient, dataset: str) -> None:
+    """Of those that the request needs that holds the upload's lock: the service would never write again."""
+    uploads = context_of(local).uploads
+
+    async def main() -> None:
+        to_thread.current_default_thread_limiter().total_tokens = 1
+        folder = context_of(local).root.folder(dataset)
+        upload = uploads.upload(dataset, folder, "a", ID)
+        parts = [uploads.start_part(upload, Part(start, start + 10, 100)) for start in range(0, 30, 10)]
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks, uploads._locks.held_in_loop(upload.parts_folder):
+                for part, pending in parts:
+                    pending.write(b"12345")
+                    tasks.start_soon(uploads.keep_cut_part, upload, part, pending, 5)
+                await anyio.wait_all_tasks_blocked()
+                await run_blocking(lambda: None)
+        assert uploads.progress(upload).received == [[0, 5], [10, 15], [20, 25]]
+
+    anyio.run(main)
+
+
 def test_a_whole_file_in_one_part_is_not_copied(local: TestClient, dataset: str, tmp_path: Path) -> None:
     """Its digest is compared before it becomes visible, and its precondition at that moment."""
     wrong = put(local, dataset, 0, 100, 100, headers={"Repr-Digest": digest_field(b"other")})
@@ -204,6 +281,26 @@ def test_a_whole_file_in_one_part_is_not_copied(local: TestClient, dataset: str,
     assert answer.json()["sha256"] == hashlib.sha256(DATA).hexdigest()
     assert inodes == [(tmp_path / "root" / dataset / "a").stat().st_ino] * 2
     assert put(local, dataset, 0, 100, 100, headers={"If-None-Match": "*"}, upload="another-id").status_code == 412
+
+
+@pytest.mark.parametrize("arguments", [("-t", "tmpfs", "tmpfs"), ("--bind", ".")])
+def test_a_whole_file_in_one_part_is_copied_into_another_mount(
+    local: TestClient, dataset: str, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """Of another file system or of the same: there it cannot be renamed."""
+    mounted = tmp_path / "root" / dataset / "below"
+    mounted.mkdir()
+    try:
+        subprocess.run(["mount", *arguments, mounted], check=True, capture_output=True, cwd=tmp_path)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("nothing can be mounted here")
+    try:
+        answer = put(local, dataset, 0, 100, 100, path="below/a", headers={"Repr-Digest": digest_field(DATA)})
+        assert answer.status_code == 200, answer.text
+        assert local.get(f"/datasets/{dataset}/files/below/a").content == DATA
+        assert os.listdir(tmp_path / "root" / ".torchdata_remote" / "uploads" / dataset) == []
+    finally:
+        subprocess.run(["umount", "--lazy", mounted], check=True)
 
 
 def test_of_concurrent_overlapping_parts_one_is_refused(served: str) -> None:
@@ -243,6 +340,16 @@ def test_the_last_part_can_be_repeated(shared: TestClient, dataset: str) -> None
     assert once.status_code == again.status_code == 200
     assert once.json() == again.json()
     assert progress(shared, dataset) == 404
+
+
+def test_a_part_of_another_file_is_not_taken_for_a_repeated_one(shared: TestClient, dataset: str) -> None:
+    """Its bytes are the same, but Repr-Digest says of which file they are: that is not stored yet."""
+    other = DATA[:50] + bytes(50)
+    for content in (DATA, other):
+        headers = {"Repr-Digest": digest_field(content)}
+        assert put(shared, dataset, 0, 50, 100, content=content[:50], headers=headers).status_code == 202
+        assert put(shared, dataset, 50, 100, 100, content=content[50:], headers=headers).status_code == 200
+        assert shared.get(f"/datasets/{dataset}/files/a").content == content
 
 
 def test_an_upload_id_can_be_used_again(shared: TestClient, dataset: str) -> None:

@@ -209,7 +209,14 @@ def unpack(root: DatasetRoot, archive: Entry, name: str, limits: ServiceLimits, 
             future.result()
 
 
-def write_file(root: DatasetRoot, digests: Digests, folder: LiveFolder, path: str, pieces: Iterable[Data]) -> None:
-    """Write a file, which becomes visible when it is complete."""
+def write_file(
+    root: DatasetRoot,
+    digests: Digests,
+    folder: LiveFolder,
+    path: str,
+    pieces: Iterable[Data],
+    by: Callable[[str], None] | None = None,
+) -> None:
+    """Write a file, which becomes visible when it is complete. ``by`` is that of :meth:`Life.changed`."""
     pending, sha256 = filled_file(root, folder, path, pieces)
-    publish(root, digests, pending, folder, path, sha256)
+    publish(root, digests, pending, folder, path, sha256, by)

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from anyio import CancelScope
 
@@ -92,9 +92,17 @@ def filled_file(
 
 
 def publish(
-    root: DatasetRoot, digests: Digests, pending: ObjectWriter, folder: LiveFolder, path: str, sha256: str
+    root: DatasetRoot,
+    digests: Digests,
+    pending: ObjectWriter,
+    folder: LiveFolder,
+    path: str,
+    sha256: str,
+    by: Callable[[str], None] | None = None,
 ) -> Entry:
-    """Commit a file and store its digest. The thread waits for the file's lock. After an error nothing is left.
+    """Commit a file and store its digest. After an error nothing is left.
+
+    The thread waits for the file's lock, so it may be none of the lane ``writing``.
 
     Args:
         root: the datasets.
@@ -103,13 +111,14 @@ def publish(
         folder: of its dataset.
         path: below the folder.
         sha256: of its bytes, hexadecimal.
+        by: as of :meth:`Life.changed`.
 
     Raises:
         Problem: 404, if the dataset was removed.
     """
     with root.publishing.held((folder, path)):
         entry = publish_held(root, digests, pending, folder, path, sha256)
-        folder.life.changed(path)
+        folder.life.changed(path, by=by)
         return entry
 
 

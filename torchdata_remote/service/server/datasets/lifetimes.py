@@ -69,10 +69,16 @@ class Life:
             self._unused = None
             raise
 
-    def changed(self, path: str) -> None:
-        """Report that a client has written or removed a file; to be called with its lock held."""
+    def changed(self, path: str, *, by: Callable[[str], None] | None = None) -> None:
+        """Report that a client has written or removed a file; to be called with its lock held.
+
+        Args:
+            path: below the folder.
+            by: the watcher that is not called, since what it watches for has changed the file.
+        """
         for watch in list(self.watchers):
-            watch(path)
+            if watch != by:
+                watch(path)
 
 
 class LiveFolder(str):

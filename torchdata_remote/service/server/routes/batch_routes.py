@@ -17,6 +17,7 @@ from ..uploads.batches import BatchWriter, batch_of
 from ..uploads.request_body import Body, require_file_body, require_json_body
 from .file_response import replaced_is_503, started
 
+_OF_ONE_FILE = ("If-Match", "If-None-Match", "Content-Range", "Content-Digest", "Repr-Digest")
 _MAX_JSON_BYTES = MAX_BATCH_FILES * (MAX_PATH_BYTES + 16)
 
 
@@ -45,9 +46,12 @@ async def put_batch(request: Request) -> Response:
     """PUT /datasets/{name}/files: store the files of a tar one by one while it is received."""
     context, name = ServiceContext.of(request), request.path_params["name"]
     require_file_body(request)
+    for header in _OF_ONE_FILE:
+        if header in request.headers:
+            raise Problem(400, f"{header} is for one file; a batch has many. Send the files that need it one by one.")
     if int(request.headers.get("content-length", 0)) > MAX_BATCH_BYTES:
         raise _too_large()
-    lane = context.lanes.writing
+    lane = context.lanes.batching
     writer = await run_blocking(lambda: BatchWriter(context.root, context.digests, context.limits, name))
     try:
         body = Body(request, context.limits, MAX_BATCH_BYTES)

@@ -21,6 +21,7 @@ from ..datasets.digests import filled_file, publish, publish_in_turn
 from ..datasets.file_metadata import location
 from ..datasets.lifetimes import LiveFolder
 from ..datasets.names import disposition, name_from_content, name_in_disposition, require_dataset_name
+from ..datasets.touched_paths import TouchedPaths
 from ..http.json_response import JSONResponse
 from ..problems import Problem
 from ..stopping import ServiceStoppedError
@@ -133,15 +134,20 @@ async def _unpack(request: Request, context: ServiceContext, name: str, shown_na
         pending = await run_blocking(lambda: root.create_file(temporary, "archive"))
         received = await receive_file(request, pending, root, context.limits, whole=True)
 
-        def write(path: str, size: int, pieces: Iterable[Data]) -> None:
-            context.stopping.check()
-            write_file(root, digests, folder, path, context.stopping.during(pieces))
-
         def work() -> Unpacked:
             archive = publish(root, digests, pending, temporary, "archive", received.sha256)
             unpacked = check(root, archive, folder, shown_name, context.limits)
-            commit(root, digests, temporary, name)
-            unpack(root, archive, shown_name, context.limits, write)
+            touched = TouchedPaths(root, folder, temporary)
+
+            def write(path: str, size: int, pieces: Iterable[Data]) -> None:
+                context.stopping.check()
+                write_file(root, digests, folder, path, context.stopping.during(pieces), touched.add)
+
+            try:
+                commit(root, digests, temporary, name)
+                unpack(root, archive, shown_name, context.limits, write)
+            finally:
+                touched.end()
             return unpacked
 
         unpacked = await run_blocking(work, context.lanes.unpacking)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from functools import cache
 
@@ -62,8 +63,21 @@ def create_part(root: DatasetRoot, upload: Upload, part: Part, *, durable: bool)
     return root.create_file(upload.parts_folder, part.name)
 
 
-def cut_part(part: Part, pending: ObjectWriter, num_bytes: int) -> Part | None:
-    """Shorten a part to the bytes that were received before its connection broke; ``None`` where that is impossible."""
+def keep_cut_part(
+    root: DatasetRoot, upload: Upload, part: Part, pending: ObjectWriter, num_bytes: int, max_parts: int
+) -> None:
+    """Commit the bytes of a part that were received before its connection broke, if they fit to the other parts."""
+    received = _cut_part(part, pending, num_bytes)
+    existing = [other for other, _ in parts_of(root, upload)]
+    if received is not None and not any(other.contains(received) for other in existing):
+        with contextlib.suppress(Problem, ObjectNotFoundError):
+            require_consistent(existing, received, max_parts)
+            pending.commit()
+            drop_contained(root, upload, received)
+
+
+def _cut_part(part: Part, pending: ObjectWriter, num_bytes: int) -> Part | None:
+    """Shorten a part; ``None`` where that is impossible."""
     writer = pending.writer if isinstance(pending, LiveWriter) else pending
     if not num_bytes or not isinstance(writer, LocalWriter):
         return None
@@ -80,11 +94,12 @@ def adopt_part(
     Raises:
         Problem: 409, as :meth:`DatasetRoot.create_file`.
     """
-    if not isinstance(root.store, LocalStore) or not root.store.is_on_one_disk(part.path, folder):
+    if not isinstance(root.store, LocalStore):
         return None
     with folder.life.used():
         root.require_writable_path(folder, path)
-        return LiveWriter(root.store.adopt(part.path, folder + path, overwrite=overwrite), folder.life)
+        writer = root.store.adopt(part.path, folder + path, overwrite=overwrite)
+        return None if writer is None else LiveWriter(writer, folder.life)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import anyio
@@ -81,7 +81,7 @@ async def receive_file(
     *,
     num_bytes: int | None = None,
     whole: bool = False,
-    on_cut: Callable[[int], object] | None = None,
+    on_cut: Callable[[int], Awaitable[object]] | None = None,
 ) -> Received:
     """Write a body into an object that is open for writing. After an error it is aborted; it is not committed here.
 
@@ -92,7 +92,8 @@ async def receive_file(
         limits: of bytes, time and disk.
         num_bytes: expected size, if it is known beforehand.
         whole: whether the body is a whole file, so that Repr-Digest applies.
-        on_cut: called with the number of bytes that were written, if the connection breaks, instead of an abort.
+        on_cut: called with the number of bytes, all of them written, if the connection breaks before there were more
+            than ``num_bytes``; instead of an abort.
 
     Raises:
         Problem: 413, 507 or 408 at the limits; 400, if a digest or ``num_bytes`` does not match.
@@ -109,9 +110,10 @@ async def receive_file(
         with anyio.CancelScope(shield=True):
             # Content-Digest is that of all bytes: the first ones alone cannot be checked
             is_checked = "content-digest" in request.headers
-            if on_cut is not None and num_bytes is not None and not is_checked and _is_cut(error):
-                written = min(receiver.written_bytes, num_bytes)
-                await run_blocking(lambda: on_cut(written))
+            written = receiver.written_bytes
+            is_within = num_bytes is not None and written <= num_bytes
+            if on_cut is not None and is_within and not is_checked and _is_cut(error):
+                await on_cut(written)
             else:
                 await run_blocking(pending.abort)
         raise
@@ -152,7 +154,7 @@ class _Receiver:
                 try:
                     following = await body.next_chunk()
                 except (Problem, ClientDisconnect) as error:  # raised when the bytes before are written
-                    self._failure = error
+                    self._failure = self._failure or error  # of writing: more counts than that the client left
             if self._failure is not None:
                 raise self._failure
             chunk = following

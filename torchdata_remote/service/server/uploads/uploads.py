@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from anyio import CancelScope
 
 from ....core.threads.named_locks import NamedLocks
-from ....errors import ObjectChangedError, ObjectNotFoundError
+from ....errors import ObjectChangedError
 from ....storage import ObjectWriter
 from ..blocking import Lanes, run_blocking
 from ..datasets.dataset_root import DatasetRoot
 from ..datasets.digests import Digests, filled_file, publish_in_turn
 from ..datasets.file_metadata import etag_of
 from ..datasets.lifetimes import LiveFolder
-from ..http.preconditions import allows_overwrite, require_digest, require_match
+from ..http.preconditions import allows_overwrite, require_digest, require_match, sha256_of
 from ..limits import ServiceLimits
 from ..problems import Problem
 from .part_files import (
@@ -26,8 +26,7 @@ from .part_files import (
     boot_id,
     commit_part,
     create_part,
-    cut_part,
-    drop_contained,
+    keep_cut_part,
     parts_of,
     require_part_fits,
 )
@@ -84,7 +83,7 @@ class Uploads:
             part = part._replace(total=progress_of(existing).total)
         return part, create_part(self._root, upload, part, durable=not boot_id())
 
-    def keep_cut_part(self, upload: Upload, part: Part, pending: ObjectWriter, num_bytes: int) -> None:
+    async def keep_cut_part(self, upload: Upload, part: Part, pending: ObjectWriter, num_bytes: int) -> None:
         """Keep the bytes of a part that were received before its connection broke, if they fit to the others.
 
         Args:
@@ -93,17 +92,12 @@ class Uploads:
             pending: its bytes.
             num_bytes: that were received.
         """
-        received = cut_part(part, pending, num_bytes)
+        root, limit, lane = self._root, self._limits.max_parts, self._lanes.writing
         try:
-            with self._locks.held(upload.parts_folder):
-                existing = [other for other, _ in parts_of(self._root, upload)]
-                if received is not None and not any(other.contains(received) for other in existing):
-                    with contextlib.suppress(Problem, ObjectNotFoundError):
-                        require_consistent(existing, received, self._limits.max_parts)
-                        pending.commit()
-                        drop_contained(self._root, upload, received)
+            async with self._locks.held_in_loop(upload.parts_folder):
+                await run_blocking(lambda: keep_cut_part(root, upload, part, pending, num_bytes, limit), lane)
         finally:
-            pending.abort()
+            await run_blocking(pending.abort)
 
     async def finish_part(
         self, upload: Upload, part: Part, pending: ObjectWriter, sha256: str, headers: Mapping[str, str]
@@ -143,7 +137,7 @@ class Uploads:
         sha256: str,
         headers: Mapping[str, str],
     ) -> Stored | Progress:
-        done = await run_blocking(lambda: self._add(upload, part, before, is_committed, sha256))
+        done = await run_blocking(lambda: self._add(upload, part, before, is_committed, sha256, headers))
         for _ in range(_MAX_ATTEMPTS):
             if done is not None:
                 return done
@@ -153,12 +147,20 @@ class Uploads:
         raise Problem(503, "Parts are replaced continuously. Send the last one again.", {"Retry-After": "1"})
 
     def _add(
-        self, upload: Upload, part: Part, before: Stored | None, is_committed: bool, sha256: str
+        self,
+        upload: Upload,
+        part: Part,
+        before: Stored | None,
+        is_committed: bool,
+        sha256: str,
+        headers: Mapping[str, str],
     ) -> Stored | Progress | None:
         """Add a committed part to its upload; ``None`` if no part is missing."""
         done = self._completed.get(upload.parts_folder)
         if done is before:  # else another request completed it, and this part was received twice
             done = self._completed_before(upload, part, sha256)
+        if done is not None and sha256_of(headers.get("repr-digest")) not in (None, done.sha256):
+            done = None  # this part is of another file
         if done is not None:
             self._root.store.remove_folder(upload.parts_folder)
             return done
@@ -190,9 +192,8 @@ class Uploads:
         return stored if digest.hexdigest() == sha256 else None
 
     async def _complete(self, upload: Upload, part: Part, sha256: str, headers: Mapping[str, str]) -> Stored:
-        work = self._lanes.joining
+        work, folder, lane = self._lanes.joining, upload.folder, self._lanes.writing
         pending, sha256 = await run_blocking(lambda: self._assemble(upload, part, sha256, headers), work)
-        folder, lane = upload.folder, self._lanes.writing
         entry = await publish_in_turn(self._root, self._digests, pending, folder, upload.path, sha256, lane, headers)
         stored = self._completed[upload.parts_folder] = Stored(entry, sha256)
         while len(self._completed) > _MAX_COMPLETED:
