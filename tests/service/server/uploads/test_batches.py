@@ -164,6 +164,15 @@ def test_headers_without_a_file_are_not_kept(shared: TestClient, dataset: str) -
     assert answer.status_code == 413
 
 
+def test_the_longest_paths_are_read(shared: TestClient, dataset: str) -> None:
+    """As JSON that is ASCII, which takes three times their bytes."""
+    path = "/".join(["é" * 127] * 4)
+    assert len(path.encode()) > 1000
+    body = json.dumps({"paths": [path] * MAX_BATCH_FILES})
+    headers = {"Content-Type": "application/json"}
+    assert shared.post(f"/datasets/{dataset}/files", content=body, headers=headers).status_code == 200
+
+
 @pytest.mark.parametrize("header", ["If-Match", "If-None-Match", "Content-Range", "Content-Digest", "Repr-Digest"])
 def test_headers_about_one_file_are_refused(shared: TestClient, dataset: str, header: str) -> None:
     """A condition or a digest that nobody checks would be a promise that is not kept."""

@@ -220,6 +220,9 @@ def test_a_cut_part_that_could_not_be_written_is_dropped(tmp_path: Path) -> None
         def write(self, data: bytes) -> None:
             raise OSError(errno.ENOSPC, "full")
 
+        def commit(self) -> None:
+            raise AssertionError
+
         def abort(self) -> None:
             pass
 

@@ -18,7 +18,7 @@ from ..uploads.request_body import Body, require_file_body, require_json_body
 from .file_response import replaced_is_503, started
 
 _OF_ONE_FILE = ("If-Match", "If-None-Match", "Content-Range", "Content-Digest", "Repr-Digest")
-_MAX_JSON_BYTES = MAX_BATCH_FILES * (MAX_PATH_BYTES + 16)
+_MAX_JSON_BYTES = MAX_BATCH_FILES * (3 * MAX_PATH_BYTES + 16)  # JSON may write two bytes of UTF-8 as \u00e9
 
 
 async def get_batch(request: Request) -> Response:
