@@ -282,10 +282,11 @@ def test_an_hour_of_mixed_load(tmp_path: Path) -> None:
                 readings.append(now)
 
         all_at_once(client, 24, note)
+        # threads exist while requests run at once, which depends on what else the machine does
         settled = readings[len(readings) // 4 :]
         half = len(settled) // 2
         for shown, slack, values in zip(
-            ("bytes", "descriptors", "threads"), (48 * MIB, 16, 4), zip(*settled, strict=True), strict=True
+            ("bytes", "descriptors", "threads"), (48 * MIB, 16, 16), zip(*settled, strict=True), strict=True
         ):
             first, second = sorted(values[:half])[half // 2], sorted(values[half:])[half // 2]
             with open(tmp_path / "figures", "a") as file:  # kept by pytest for who wants to see them
