@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...core.arguments.amounts import seconds, whole
@@ -22,7 +23,7 @@ class ServiceLimits:
         min_free_bytes: on the disk of a local root; a request that would leave less is refused.
         upload_lifetime_s: seconds after its last part at which an incomplete upload is removed.
         max_head_bytes: of a request's line and headers; 8 KiB at least. The connection of a longer one is ended. It is
-            also what is received of a body at once: with 64 KiB, large uploads take a third longer.
+            also what is received of a body at once.
         head_timeout_s: seconds within which a request's head arrives: after the connection was made, or after the
             request before it, so that idle connections end then.
         max_connections: at once; more wait.
@@ -46,6 +47,19 @@ class ServiceLimits:
         for name, value in list(vars(self).items()):
             number = seconds(name, value, positive=False) if name.endswith("_s") else whole(name, value, at_least=0)
             object.__setattr__(self, name, number)
+
+    def require_file_bytes(self, num_bytes: int, headers: Mapping[str, str] | None = None) -> None:
+        """Require that a file may have so many bytes.
+
+        Args:
+            num_bytes: of the file.
+            headers: of the response that refuses it.
+
+        Raises:
+            Problem: 413, if they are more than ``max_file_bytes``.
+        """
+        if num_bytes > self.max_file_bytes:
+            raise Problem(413, f"A file may have {self.max_file_bytes:,} bytes at most.", headers)
 
     def require_space(self, free_bytes: int | None, num_bytes: int) -> None:
         """Require room on the disk.

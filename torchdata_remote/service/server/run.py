@@ -20,10 +20,9 @@ from .http.http_server import Certificate, HttpServer
 from .http.lifespan import lifespan
 from .limits import ServiceLimits
 from .middleware import is_loopback
-from .stop_signals import StopSignals
+from .stop_signals import SIGINT_STATUS, StopSignals
 
 _MIN_TOKEN_CHARACTERS = 16
-_SIGINT_STATUS = 130
 
 
 def serve(
@@ -80,7 +79,7 @@ def serve(
         if not all_ended:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(_SIGINT_STATUS if signals.interrupted else 0)  # the threads of their requests would never end
+            os._exit(SIGINT_STATUS if signals.interrupted else 0)  # the threads of their requests would never end
         if signals.interrupted:
             raise KeyboardInterrupt
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-_SIGINT_STATUS = 130
+SIGINT_STATUS = 130  # as shells report it
 
 
 class StopSignals:
@@ -50,7 +50,7 @@ class StopSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
             if self.interrupted:
-                os._exit(_SIGINT_STATUS)
+                os._exit(SIGINT_STATUS)
             self.interrupted = True
         if self._call is not None:
             self._call()

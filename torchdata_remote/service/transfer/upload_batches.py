@@ -78,13 +78,13 @@ class UploadBatches:
         remote, pool = self._uploads.remote, self._uploads.pool
         tar = _tar_of([(remote.path(one.file.path).partition("/")[2], one.sha256, one.data) for one in files])
         try:
-            result = pool.attempt(lambda: remote.store.put_batch(remote.name, tar))
+            stored = pool.attempt(lambda: remote.store.put_batch(remote.name, tar))
         except TransientStorageError:  # what arrived is stored
             return {}
         except RemoteDataError:
             self._is_supported = False
             return {}
-        return {f"{remote.name}/{path}": sha256 for path, sha256 in result.stored.items()}
+        return {f"{remote.name}/{path}": sha256 for path, sha256 in stored.items()}
 
 
 def _tar_of(files: list[tuple[str, str, bytes]]) -> bytes:

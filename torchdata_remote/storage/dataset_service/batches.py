@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
-from typing import NamedTuple
 
 from ...errors import StorageError
 from ..http.request import stream_body
 from .client import ServiceRequests
-
-
-class BatchResult(NamedTuple):
-    """SHA-256 of the files that were stored, and messages about those that were refused, by path in the dataset."""
-
-    stored: dict[str, str]
-    failed: dict[str, str]
 
 
 class BatchRequests(ServiceRequests):
@@ -52,8 +44,8 @@ class BatchRequests(ServiceRequests):
         finally:
             response.close()
 
-    def put_batch(self, name: str, tar: bytes) -> BatchResult:
-        """Store the files of a tar, each with its SHA-256 as a pax record.
+    def put_batch(self, name: str, tar: bytes) -> dict[str, str]:
+        """Store the files of a tar, each with its SHA-256 as a pax record; return that of those that are stored.
 
         Args:
             name: of the dataset, which must exist.
@@ -68,7 +60,4 @@ class BatchRequests(ServiceRequests):
             writing=True,
         )
         with self._client.expecting("files", name):
-            return BatchResult(
-                {str(one["path"]): str(one["sha256"]) for one in response["files"]},
-                {str(one["path"]): str(one["error"]) for one in response["failed"]},
-            )
+            return {str(one["path"]): str(one["sha256"]) for one in response["files"]}

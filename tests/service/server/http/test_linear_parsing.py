@@ -37,7 +37,6 @@ from torchdata_remote.service.server.http.preconditions import (
     sha256_of,
     wants_digest,
 )
-from torchdata_remote.service.server.limits import ServiceLimits
 from torchdata_remote.service.server.middleware import (
     MAX_HEADER_BYTES,
     MAX_TARGET_BYTES,
@@ -78,7 +77,7 @@ PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
     "want-repr-digest": (wants_digest, ("", "sha-256=")),
     "content-disposition": (name_in_disposition, ("attachment; filename=", 'a; filename="', "a; filename*=utf-8''")),
     "content-type": (lambda text: require_file_body(_request(text, "content-type")), ("", "text/plain;")),
-    "content-length": (lambda text: content_length(_request(text, "content-length"), ServiceLimits()), ("", "1")),
+    "content-length": (lambda text: content_length(_request(text, "content-length")), ("", "1")),
     "host": (lambda text: is_loopback(_host_name(text)), ("", "[", "127.0.0.1", "[::")),
     "authorization": (lambda text: _has_token(text.encode(), b"x" * 16), ("Bearer ", "Basic ")),
     "dataset": (require_dataset_name, ("", "a")),

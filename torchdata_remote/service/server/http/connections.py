@@ -21,7 +21,7 @@ from .sendable_files import own_descriptors
 if sys.platform != "win32":
     import resource
 
-_BACKLOG = 2048
+BACKLOG = 2048
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _DESCRIPTORS = "/proc/self/fd"
 _INTERVAL_S = 0.25
@@ -45,7 +45,7 @@ def listen(host: str, port: int, limits: ServiceLimits) -> socket.socket:
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
         listening.bind((host, port))
-        listening.listen(_BACKLOG)
+        listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
         raise ServiceError(

@@ -17,9 +17,9 @@ from granian.server.embed import Server
 from starlette.types import ASGIApp
 
 from ..limits import ServiceLimits
+from .connections import BACKLOG
 
 _SocketHolder: Any = SocketHolder  # its stub does not show how it is made
-BACKLOG = 2048
 _MIN_HEAD_BYTES = 8192  # hyper takes no less
 _SHUTDOWN_S = 10.0  # for running requests
 _STEPS_OF_START = 5  # of the event loop, in which `serve` starts a task, and that one the server

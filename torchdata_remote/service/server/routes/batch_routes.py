@@ -14,7 +14,7 @@ from ..context import ServiceContext
 from ..http.json_response import JSONResponse
 from ..problems import Problem
 from ..uploads.batches import BatchWriter, batch_of
-from ..uploads.request_body import Body, require_file_body, require_json_body
+from ..uploads.request_body import Body, content_length, require_file_body, require_json_body
 from .file_response import replaced_is_503, started
 
 _OF_ONE_FILE = ("If-Match", "If-None-Match", "Content-Range", "Content-Digest", "Repr-Digest")
@@ -49,8 +49,8 @@ async def put_batch(request: Request) -> Response:
     for header in _OF_ONE_FILE:
         if header in request.headers:
             raise Problem(400, f"{header} is for one file; a batch has many. Send the files that need it one by one.")
-    if int(request.headers.get("content-length", 0)) > MAX_BATCH_BYTES:
-        raise _too_large()
+    if content_length(request) > MAX_BATCH_BYTES:
+        raise Problem(413, f"A batch may have {MAX_BATCH_BYTES:,} bytes at most.", {"Connection": "close"})
     lane = context.lanes.batching
     writer = await run_blocking(lambda: BatchWriter(context.root, context.digests, context.limits, name))
     try:
@@ -67,7 +67,3 @@ async def put_batch(request: Request) -> Response:
         return JSONResponse(writer.result())
 
     return await run_blocking(finish, lane)
-
-
-def _too_large() -> Problem:
-    return Problem(413, f"A batch may have {MAX_BATCH_BYTES:,} bytes at most.", {"Connection": "close"})

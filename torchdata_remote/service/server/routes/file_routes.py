@@ -124,13 +124,14 @@ def _limit(text: str) -> int:
     return int(text)
 
 
+def _target(request: Request) -> tuple[ServiceContext, str, str]:
+    """Return the context, the name of the dataset, and the path of the file that a request is about."""
+    return ServiceContext.of(request), request.path_params["name"], require_path(request.path_params["path"])
+
+
 async def get_file(request: Request) -> Response:
     """GET and HEAD /datasets/{name}/files/{path}; with ?upload=ID, the progress of an upload."""
-    context, name, path = (
-        ServiceContext.of(request),
-        request.path_params["name"],
-        require_path(request.path_params["path"]),
-    )
+    context, name, path = _target(request)
     if "upload" in request.query_params:
         upload = await _upload(request, context, name, path)
         progress = await run_blocking(lambda: context.uploads.progress(upload))
@@ -140,11 +141,7 @@ async def get_file(request: Request) -> Response:
 
 async def put_file(request: Request) -> Response:
     """PUT /datasets/{name}/files/{path}: a file, or with ?upload=ID a part of one."""
-    context, name, path = (
-        ServiceContext.of(request),
-        request.path_params["name"],
-        require_path(request.path_params["path"]),
-    )
+    context, name, path = _target(request)
     require_file_body(request)
     if "upload" in request.query_params:
         return await _put_part(request, context, name, path)
@@ -209,11 +206,7 @@ async def _put_part(request: Request, context: ServiceContext, name: str, path: 
 
 async def delete_file(request: Request) -> Response:
     """DELETE /datasets/{name}/files/{path}: a file, or with ?upload=ID the parts of an upload."""
-    context, name, path = (
-        ServiceContext.of(request),
-        request.path_params["name"],
-        require_path(request.path_params["path"]),
-    )
+    context, name, path = _target(request)
     if "upload" in request.query_params:
         upload = await _upload(request, context, name, path)
         await context.uploads.discard(upload)

@@ -140,8 +140,7 @@ class BatchWriter:
 
     def _store(self, path: str, data: bytes, sha256: str | None) -> tuple[Entry, str]:
         require_path(path)
-        if len(data) > self._limits.max_file_bytes:
-            raise Problem(413, f"A file may have {self._limits.max_file_bytes:,} bytes at most.")
+        self._limits.require_file_bytes(len(data))
         received = hashlib.sha256(data).hexdigest()
         if sha256 is not None and not _SHA256.fullmatch(sha256):
             raise Problem(400, f"The record {SHA256_RECORD} is {sha256!r:.100}, expected 64 hexadecimal digits.")

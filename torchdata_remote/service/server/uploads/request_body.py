@@ -21,6 +21,7 @@ from ..problems import Problem
 
 _SPACE_CHECK_BYTES = 64 << 20  # received between two checks of the disk
 _MAX_DIGITS = 18
+_CLOSE = {"Connection": "close"}  # the rest of the body is not read
 _FORM_TYPES = {"multipart/form-data", "application/x-www-form-urlencoded"}
 
 
@@ -43,7 +44,7 @@ def require_file_body(request: Request) -> None:
         raise Problem(
             411,
             "The length of the body is missing. Send Content-Length, also for an empty file.",
-            {"Connection": "close"},
+            _CLOSE,
         )
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind in _FORM_TYPES:
@@ -139,7 +140,8 @@ class _Receiver:
         return Received(self._num_bytes, self._digest.hexdigest(), self._head)
 
     async def run(self) -> None:
-        announced = content_length(self._request, self._limits)
+        announced = content_length(self._request)
+        self._limits.require_file_bytes(announced, _CLOSE)
         self._limits.require_space(self._root.free_bytes(), announced)
         body = Body(self._request, self._limits)
         chunk = await body.next_chunk()
@@ -168,7 +170,6 @@ class _Receiver:
     async def _write(self, pieces: list[bytes]) -> None:
         num_bytes = sum(map(len, pieces))
         self._num_bytes += num_bytes
-        self._head = self._head or b"".join(pieces[:HEAD_BYTES])[:HEAD_BYTES]
         if self._num_bytes - self._checked_bytes > _SPACE_CHECK_BYTES:
             self._checked_bytes = self._num_bytes
             self._limits.require_space(self._root.free_bytes(), 0)
@@ -178,6 +179,7 @@ class _Receiver:
 
     def _write_and_hash(self, pieces: list[bytes]) -> None:
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._head = self._head or data[:HEAD_BYTES]
         self._digest.update(data)
         self._pending.write(data)
 
@@ -214,33 +216,26 @@ class Body:
                     chunk_bytes += len(piece)
                     scope.deadline = anyio.current_time() + idle_s
         except TimeoutError:
-            raise Problem(408, f"No byte of the body for {idle_s:g} s.", {"Connection": "close"}) from None
+            raise Problem(408, f"No byte of the body for {idle_s:g} s.", _CLOSE) from None
         except ClientDisconnect:
             if not chunk_bytes:
                 raise
             self._is_cut = True
         self._num_bytes += chunk_bytes
-        if self._max_bytes is None and self._num_bytes > self._limits.max_file_bytes:
-            raise _too_large(self._limits)
-        if self._max_bytes is not None and self._num_bytes > self._max_bytes:
-            raise Problem(413, f"The body has more than {self._max_bytes:,} bytes.", {"Connection": "close"})
+        if self._max_bytes is None:
+            self._limits.require_file_bytes(self._num_bytes, _CLOSE)
+        elif self._num_bytes > self._max_bytes:
+            raise Problem(413, f"The body has more than {self._max_bytes:,} bytes.", _CLOSE)
         return pieces if chunk_bytes else []
 
 
-def content_length(request: Request, limits: ServiceLimits) -> int:
+def content_length(request: Request) -> int:
     """Return Content-Length; 0 without one.
 
     Raises:
-        Problem: 400, if it is not a number; 413, if it is too large.
+        Problem: 400, if it is not a number.
     """
     text = request.headers.get("content-length", "0")
     if not (text.isascii() and text.isdigit()):
-        raise Problem(400, f"Content-Length is {text!r:.100}; expected a number.", {"Connection": "close"})
-    announced = int(text) if len(text) <= _MAX_DIGITS else sys.maxsize  # Python refuses to convert thousands of digits
-    if announced > limits.max_file_bytes:
-        raise _too_large(limits)
-    return announced
-
-
-def _too_large(limits: ServiceLimits) -> Problem:
-    return Problem(413, f"A file may have {limits.max_file_bytes:,} bytes at most.", {"Connection": "close"})
+        raise Problem(400, f"Content-Length is {text!r:.100}; expected a number.", _CLOSE)
+    return int(text) if len(text) <= _MAX_DIGITS else sys.maxsize  # Python refuses to convert thousands of digits

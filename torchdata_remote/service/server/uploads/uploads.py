@@ -75,8 +75,7 @@ class Uploads:
         Raises:
             Problem: 409, if it contradicts the parts received before; 413, beyond the limits.
         """
-        if max(part.end, part.total or 0) > self._limits.max_file_bytes:
-            raise Problem(413, f"A file may have {self._limits.max_file_bytes:,} bytes at most.")
+        self._limits.require_file_bytes(max(part.end, part.total or 0))
         existing = [other for other, _ in parts_of(self._root, upload)]
         require_consistent(existing, part, self._limits.max_parts)
         if part.total is None:  # it may replace the part that stated the total
