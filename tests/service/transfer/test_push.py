@@ -314,6 +314,14 @@ def test_small_files_are_sent_in_batches(proxy: Proxy, proxy_url: str, url: str,
     assert read_tree(tmp_path / "t") == tree
 
 
+def test_a_full_batch_of_tiny_files_is_answered_in_one_request(proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
+    """The answer about a thousand files is longer than one about a file may be."""
+    write_tree(tmp_path / "s", {f"{number:04d}-{'n' * 100}": b"%d" % number for number in range(1000)})
+    assert counts(push(tmp_path / "s", proxy_url, max_in_flight=1)) == (1000, 0, 0, 0)
+    assert sum(one.is_batch for one in proxy.exchanges) == 1
+    assert not [one.target for one in proxy.exchanges if one.is_of_a_file]
+
+
 def test_after_a_broken_batch_the_files_that_arrived_are_not_sent_again(
     proxy: Proxy, proxy_url: str, url: str, tmp_path: Path
 ) -> None:

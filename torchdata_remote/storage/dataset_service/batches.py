@@ -8,6 +8,10 @@ from collections.abc import Generator
 from ...errors import StorageError
 from ..http.request import stream_body
 from .client import ServiceRequests
+from .json_body import page_limits
+from .protocol import MAX_BATCH_FILES
+
+_ANSWER = page_limits(MAX_BATCH_FILES)
 
 
 class BatchRequests(ServiceRequests):
@@ -58,6 +62,7 @@ class BatchRequests(ServiceRequests):
             headers={"Content-Type": "application/x-tar"},
             body=tar,
             writing=True,
+            limits=_ANSWER,
         )
         with self._client.expecting("files", name):
             return {str(one["path"]): str(one["sha256"]) for one in response["files"]}
