@@ -1,0 +1,85 @@
+"""Views of shards: their URLs hold them completely, and cannot be changed in silence."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote.core.shard_view import ShardView, split_view_url, view_url
+from torchdata_remote.core.urls import RemoteUrl, redact, split_sample_range
+from torchdata_remote.errors import UrlError
+
+BLOCK = 512
+
+
+@st.composite
+def views(draw: st.DrawFn) -> ShardView:
+    num_urls = draw(st.integers(1, 4))
+    urls = tuple(
+        RemoteUrl(f"s3://b/{at}.tar", draw(st.none() | st.integers(0, 9)), draw(st.none() | st.text()))
+        for at in range(num_urls)
+    )
+    ranges = st.lists(
+        st.tuples(st.integers(0, num_urls - 1), st.integers(0, 1 << 31), st.integers(1, 1 << 20)),
+        min_size=1,
+        max_size=5,
+    )
+    samples = draw(st.lists(ranges, max_size=8))
+    rows = np.array([row for sample in samples for row in sample], np.int64).reshape(-1, 3).T
+    counts = np.array(list(map(len, samples)), np.int64)
+    return ShardView(urls, counts, rows[0], rows[1] * BLOCK, (rows[1] + rows[2]) * BLOCK)
+
+
+def same(one: ShardView, other: ShardView) -> bool:
+    known = [[(str(url), url.size, url.etag) for url in view.urls] for view in (one, other)]
+    return known[0] == known[1] and all(map(np.array_equal, one[1:], other[1:]))
+
+
+@given(view=views())
+def test_a_url_holds_the_view(view: ShardView) -> None:
+    """The view that comes out is the one that went in, also through pickle."""
+    url = pickle.loads(pickle.dumps(view_url(view)))
+    whole, found = split_view_url(url)
+    assert found is not None
+    assert same(found, view)
+    assert whole == view.urls[0]
+    assert (url.size, url.num_samples) == (view.num_bytes, len(view.counts))
+
+
+@given(view=views(), data=st.data())
+def test_some_samples_of_a_view(view: ShardView, data: st.DataObject) -> None:
+    """The parts of a view are all of it, in its order; a part of its URL names them."""
+    cut = data.draw(st.integers(0, len(view.counts)))
+    head, tail = view.samples(0, cut), view.samples(cut, len(view.counts))
+    both = ShardView(view.urls, *map(np.concatenate, zip(head[1:], tail[1:], strict=True)))
+    assert same(both, view)
+    part = view_url(view).part(0, len(view.counts) + 1)
+    assert split_sample_range(part) == (view_url(view), (0, len(view.counts) + 1))
+
+
+def test_other_urls_are_no_views() -> None:
+    """A URL of a store stays as it is."""
+    assert split_view_url("s3://b/view+x+view") == ("s3://b/view+x+view", None)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda url: url[:-1], lambda url: url + "x", lambda url: url.replace("view+", "view+A", 1)]
+)
+def test_a_changed_view_is_refused(change: object) -> None:
+    """The end of the URL and its code cannot be changed without an error."""
+    column = np.array([0], np.int64)
+    url = str(view_url(ShardView((RemoteUrl("s3://b/0.tar"),), column + 1, column, column, column + BLOCK)))
+    with pytest.raises(UrlError, match=r"before select\(\)"):
+        split_view_url(change(url))  # type: ignore[operator]
+
+
+def test_errors_show_no_code() -> None:
+    """The code may be long, and hold the signatures of further URLs."""
+    column = np.arange(1000)
+    view = ShardView((RemoteUrl("s3://b/0.tar"),), column * 0 + 1, column * 0, column * BLOCK, (column + 1) * BLOCK)
+    assert redact(view_url(view)) == "view+...+s3://b/0.tar+view"
+    assert redact(view_url(view).part(1, 2)) == "samples+1-2+view+...+s3://b/0.tar+view+samples+1-2"

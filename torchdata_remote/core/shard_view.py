@@ -1,0 +1,158 @@
+"""Virtual shards: samples that are chosen from one or several tar shards, as one URL.
+
+A view is the list of byte ranges that make up its samples. Their bytes, one after the other, are a tar without its end,
+so readers need not know that it was put together. The URL holds the complete view: it can be pickled, shuffled, split
+and compared like any other, and no plan has to be made again where it is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import UrlError
+from .urls import RemoteUrl, redact
+
+Ints = npt.NDArray[np.int64]
+
+BLOCK = 512  # bytes: the unit of tar archives
+_VIEW = re.compile(r"view\+([A-Za-z0-9.-]*)\+(.*)\+view", re.DOTALL)
+_ALTERNATIVES = b"-."  # for + and / of base64: the code stays part of the scheme, which no store has
+_LEVEL = 1
+
+
+class ShardView(NamedTuple):
+    """Samples that are put together from byte ranges of tar shards.
+
+    Args:
+        urls: of the shards, with sizes and etags; the first one is the one that errors and samples name.
+        counts: number of ranges of each sample; shape ``(num_samples,)``.
+        objects: index in ``urls`` of each range; shape ``(num_ranges,)``.
+        starts: first byte of each range, a multiple of 512; shape ``(num_ranges,)``.
+        stops: the byte after its last one, a multiple of 512; shape ``(num_ranges,)``.
+    """
+
+    urls: tuple[RemoteUrl, ...]
+    counts: Ints
+    objects: Ints
+    starts: Ints
+    stops: Ints
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all samples."""
+        return int((self.stops - self.starts).sum())
+
+    def samples(self, first: int, last: int) -> ShardView:
+        """Return a view of samples ``first`` to ``last`` (exclusive), of the same shards."""
+        ends = np.cumsum(self.counts)
+        start, stop = (int(ends[at - 1]) if at else 0 for at in (first, last))
+        within = slice(start, stop)
+        return ShardView(
+            self.urls, self.counts[first:last], self.objects[within], self.starts[within], self.stops[within]
+        )
+
+
+def view_url(view: ShardView) -> RemoteUrl:
+    """Return the URL of a view: its size is that of all samples, its etag a digest of all ranges and versions."""
+    code = _encoded(view)
+    url = f"view+{code}+{view.urls[0]}+view"
+    return RemoteUrl(url, view.num_bytes, f"{zlib.crc32(code.encode()):08x}", num_samples=len(view.counts))
+
+
+def split_view_url(url: str) -> tuple[str, ShardView | None]:
+    """Split a URL into that of the shard that it names and the view, which is ``None`` for other URLs.
+
+    Raises:
+        UrlError: if the end of the URL or its code were changed.
+    """
+    if not url.startswith("view+"):
+        return url, None
+    match = _VIEW.fullmatch(url)
+    if match is None:
+        raise _changed(url)
+    try:
+        view = _decoded(match[1], match[2])
+    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        raise _changed(url) from error
+    return view.urls[0], view
+
+
+def _changed(url: str) -> UrlError:
+    shown = redact(url)
+    return UrlError(
+        f"{shown} stands for selected samples, and was changed: put a map() of URLs before select() or join().",
+        url=shown,
+    )
+
+
+def _encoded(view: ShardView) -> str:
+    order, lengths = np.argsort(view.objects, kind="stable"), (view.stops - view.starts) // BLOCK
+    gaps = _gaps(view.objects[order], view.starts[order] // BLOCK, lengths[order])
+    columns = [_small(column) for column in (view.counts, np.diff(view.objects, prepend=0), gaps, lengths[order])]
+    head = {
+        "urls": [[str(url) if at else "", url.size, url.etag] for at, url in enumerate(view.urls)],
+        "columns": [[column.dtype.str, len(column)] for column in columns],
+    }
+    body = b"".join(
+        [json.dumps(head, separators=(",", ":")).encode(), b"\n", *(column.tobytes() for column in columns)]
+    )
+    return base64.b64encode(zlib.compress(body, _LEVEL), _ALTERNATIVES).decode().rstrip("=")
+
+
+@lru_cache(8)
+def _decoded(code: str, first_url: str) -> ShardView:
+    padded = code + "=" * (-len(code) % 4)
+    head, _, rest = zlib.decompress(base64.b64decode(padded, _ALTERNATIVES, validate=True)).partition(b"\n")
+    described = json.loads(head)
+    columns, at = [], 0
+    for kind, length in described["columns"]:
+        column = np.frombuffer(rest, np.dtype(kind), length, at)
+        at += column.nbytes
+        columns.append(column.astype(np.int64))
+    counts, steps, gaps, lengths = columns
+    objects = np.cumsum(steps)
+    order = np.argsort(objects, kind="stable")
+    starts, stops = np.empty_like(gaps), np.empty_like(gaps)
+    stops[order] = _stops(objects[order], gaps, lengths) * BLOCK
+    starts[order] = stops[order] - lengths * BLOCK
+    urls = tuple(
+        RemoteUrl(url if number else first_url, size, etag)
+        for number, (url, size, etag) in enumerate(described["urls"])
+    )
+    return ShardView(urls, counts, objects, starts, stops)
+
+
+def _gaps(objects: Ints, starts: Ints, lengths: Ints) -> Ints:
+    """Return the distance of each range from the end of the one before it in its object; sorted by object."""
+    previous = np.append(0, (starts + lengths)[:-1])
+    previous[_firsts(objects)] = 0
+    gaps: Ints = starts - previous
+    return gaps
+
+
+def _stops(objects: Ints, gaps: Ints, lengths: Ints) -> Ints:
+    """Return the end of each range, from :func:`_gaps`."""
+    ends, firsts = np.cumsum(gaps + lengths), _firsts(objects)
+    before = np.append(0, ends)[firsts]
+    stops: Ints = ends - np.repeat(before, np.diff(np.append(firsts, len(objects))))
+    return stops
+
+
+def _firsts(objects: Ints) -> Any:
+    """Return the index of the first range of each object; sorted by object."""
+    return np.flatnonzero(np.diff(objects, prepend=-1))
+
+
+def _small(column: Ints) -> npt.NDArray[Any]:
+    """Return a column in the smallest type that holds its values."""
+    widest = max(-int(column.min(initial=0)), int(column.max(initial=0)))
+    kind = next(kind for kind in ("<i1", "<i2", "<i4", "<i8") if widest <= np.iinfo(kind).max)
+    return column.astype(kind)

@@ -1,0 +1,156 @@
+"""Keys and members of a shard's samples: the ``.keys`` file beside it.
+
+A NumPy archive (``.npz``, readable by ``numpy.load``) with these arrays, about 10 bytes a sample in the file:
+
+- ``keys``: UTF-8, separated by NUL characters, in the order of the samples;
+- ``extensions``: the different extensions, likewise;
+- ``counts``: number of members of each sample;
+- ``members``: of each member, the number of its extension;
+- ``gaps``, ``sizes``: of each member, the bytes between the end of the member before it and its data (its headers, and
+  what readers skip), and those of its data.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .tar.header import BLOCK
+
+Ints = npt.NDArray[np.int64]
+
+_NUMBERS = ("counts", "members", "gaps", "sizes")
+
+
+def keys_url(url: str) -> str:
+    """Return the URL of the keys of a shard."""
+    return f"{url}.keys"
+
+
+@dataclass(frozen=True)
+class KeyIndex:
+    """Keys and members of a shard's samples, in their order.
+
+    Args:
+        keys: of the samples.
+        counts: number of members of each sample; shape ``(num_samples,)``.
+        extensions: the different ones.
+        members: index in ``extensions`` of each member; shape ``(num_members,)``.
+        starts: first byte of the data of each member in the tar; shape ``(num_members,)``.
+        sizes: bytes of its data; shape ``(num_members,)``.
+    """
+
+    keys: Sequence[str]
+    counts: Ints
+    extensions: Sequence[str]
+    members: Ints
+    starts: Ints
+    sizes: Ints
+
+    def stops(self) -> Ints:
+        """Return the byte after the padding of each member; the next one's headers begin there."""
+        return self.starts + self.sizes + -self.sizes % BLOCK
+
+    def begins(self) -> Ints:
+        """Return the first byte of the headers of each member: the byte after the member before it."""
+        return np.append(0, self.stops())[:-1]
+
+    def firsts(self) -> Ints:
+        """Return the index of each sample's first member, and the number of members; shape ``(num_samples + 1,)``."""
+        return np.append(0, np.cumsum(self.counts))
+
+
+def dump_keys(index: KeyIndex) -> bytes:
+    """Encode the keys of a shard. The same keys give the same bytes."""
+    columns: dict[str, Any] = {
+        "keys": _text(index.keys),
+        "extensions": _text(index.extensions),
+        "counts": _small(index.counts),
+        "members": _small(index.members),
+        "gaps": _small(index.starts - index.begins()),
+        "sizes": _small(index.sizes),
+    }
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **columns)
+    return buffer.getvalue()
+
+
+def parse_keys(data: bytes, *, num_samples: int | None = None, shard_bytes: int | None = None) -> KeyIndex:
+    """Decode the keys of a shard.
+
+    Args:
+        data: the file.
+        num_samples: of the shard, if it is known.
+        shard_bytes: size of the shard, if it is known.
+
+    Raises:
+        ValueError: if ``data`` are not the keys of such a shard. The message continues a sentence that begins with the
+            file's URL.
+    """
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as found:
+            keys, extensions = _texts(found["keys"]), _texts(found["extensions"])
+            counts, members, gaps, sizes = (_column(found[name]) for name in _NUMBERS)
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error, UnicodeDecodeError) as error:
+        raise ValueError(f"is not a file of keys ({type(error).__name__}: {error})") from error
+    num_members = int(counts.sum())
+    if len(keys) != len(counts) or not len(members) == len(gaps) == len(sizes) == num_members:
+        raise ValueError(
+            f"has {len(keys):,} keys and {len(counts):,} samples, {num_members:,} and {len(sizes):,} members"
+        )
+    if (counts < 1).any() or (members < 0).any() or (members >= len(extensions)).any():
+        raise ValueError("has a sample without members, or a member without an extension")
+    if (gaps < BLOCK).any() or (gaps % BLOCK).any() or (sizes < 0).any():
+        raise ValueError(f"has a member whose headers are not a multiple of {BLOCK} bytes")
+    starts = np.cumsum(gaps + sizes + -sizes % BLOCK) - sizes - -sizes % BLOCK
+    if num_samples not in (None, len(keys)):
+        raise ValueError(f"has {len(keys):,} samples, of a shard of {num_samples:,} samples")
+    index = KeyIndex(keys, counts, extensions, members, starts, sizes)
+    if shard_bytes is not None and num_members and int(index.stops()[-1]) > shard_bytes:
+        raise ValueError(f"has members up to byte {index.stops()[-1]:,}, of a shard of {shard_bytes:,} bytes")
+    return index
+
+
+def key_index(samples: Iterable[tuple[str, Sequence[tuple[str, int, int]]]]) -> KeyIndex:
+    """Make an index of samples.
+
+    Args:
+        samples: key, and extension, first byte and size of the data of each member.
+    """
+    keys: list[str] = []
+    counts: list[int] = []
+    numbers: dict[str, int] = {}
+    rows: list[tuple[int, int, int]] = []
+    for key, members in samples:
+        keys.append(key)
+        counts.append(len(members))
+        rows += [(numbers.setdefault(extension, len(numbers)), start, size) for extension, start, size in members]
+    columns = np.array(rows, np.int64).reshape(-1, 3).T
+    return KeyIndex(keys, np.array(counts, np.int64), list(numbers), *columns)
+
+
+def _text(texts: Sequence[str]) -> npt.NDArray[np.uint8]:
+    return np.frombuffer("\0".join(texts).encode("utf-8", "surrogateescape"), np.uint8)
+
+
+def _texts(data: npt.NDArray[np.uint8]) -> list[str]:
+    return data.tobytes().decode("utf-8", "surrogateescape").split("\0") if len(data) else []
+
+
+def _small(column: Ints) -> npt.NDArray[Any]:
+    """Return a column in the smallest type that holds its values."""
+    widest = int(column.max(initial=0))
+    return column.astype(next(kind for kind in ("<u1", "<u2", "<u4", "<i8") if widest <= np.iinfo(kind).max))
+
+
+def _column(column: npt.NDArray[Any]) -> Ints:
+    if column.ndim != 1 or column.dtype.kind not in "ui":
+        raise ValueError(f"a column is of {column.dtype}")
+    return column.astype(np.int64)
