@@ -51,6 +51,7 @@ class Job:
     scheme: str = "s3"
     storage_options: dict[str, Any] = field(default_factory=dict)
     missing: str = ""
+    keys: list[str] = field(default_factory=list)  # those to select, where a benchmark selects
 
     @property
     def urls(self) -> list[str]:
@@ -85,6 +86,7 @@ class Reading:
     cpu_s: float
     peak_rss_mib: float
     requests: int | None = None  # where there is a store that counts them
+    sent_bytes: int = 0  # by that store, for objects
 
     @property
     def samples_per_s(self) -> float:
@@ -116,7 +118,9 @@ def run_peer(module: str, name: str, job: Job, store: SlowStore | None) -> Readi
     answer = json.loads(done.stdout.splitlines()[-1])
     if "missing" in answer:
         raise PeerMissingError(answer["missing"])
-    reading = replace(Reading(**answer), requests=store.count_requests()["object"] if store is not None else None)
+    reading = Reading(**answer)
+    if store is not None:
+        reading = replace(reading, requests=store.count_requests()["object"], sent_bytes=store.count_bytes())
     if (reading.samples, reading.bytes) != (job.num_samples, job.sample_bytes):
         raise RuntimeError(
             f"{name} read {reading.samples:,} samples of {reading.bytes:,} bytes together, expected "

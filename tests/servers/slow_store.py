@@ -57,6 +57,7 @@ http {{
     location ~ ^/[^/]+/?$ {{ {listed} content_by_lua_file {work}/list.lua; }}
     location / {{
       access_by_lua_block {{ ngx.shared.requests:incr("object", 1, 0) ngx.sleep({latency_s}) }}
+      log_by_lua_block {{ ngx.shared.requests:incr("bytes", tonumber(ngx.var.body_bytes_sent), 0) }}
       {bandwidth}
     }}
   }}
@@ -108,7 +109,11 @@ class SlowStore:
 
     def count_requests(self) -> dict[str, int]:
         """Requests for objects and for listings since the last reset; this one is not among them."""
-        return self._requests("GET")
+        return {kind: count for kind, count in self._requests("GET").items() if kind != "bytes"}
+
+    def count_bytes(self) -> int:
+        """Bytes of the bodies of responses to S3's requests for objects since the last reset."""
+        return self._requests("GET")["bytes"]
 
     def reset_requests(self) -> None:
         self._requests("DELETE")

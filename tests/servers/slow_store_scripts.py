@@ -76,7 +76,7 @@ end
 REQUESTS = """
 if ngx.req.get_method() == "DELETE" then ngx.shared.requests:flush_all() end
 local function count(kind) return ngx.shared.requests:get(kind) or 0 end
-ngx.say(string.format('{"object": %d, "list": %d}', count("object"), count("list")))
+ngx.say(string.format('{"object": %d, "list": %d, "bytes": %d}', count("object"), count("list"), count("bytes")))
 """
 
 LIST_S3 = """
