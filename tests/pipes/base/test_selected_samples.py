@@ -95,12 +95,10 @@ def test_a_chain_of_selections_resumes_everywhere(
 ) -> None:
     """Also interleaved, beside whole shards, split by samples, and stopped within a window."""
     shards, _ = memory
-    urls: list[str] = [shards.urls[0]] if whole else []
-    for size in sizes:
-        urls.append(shards.select([order.pop() for _ in range(size)]))
     if sum(sizes) + SAMPLES * whole < num_streams:
         return
-    listed = [RemoteUrl(url, url.size, num_samples=SAMPLES) if url == shards.urls[0] else url for url in urls]
+    listed = [RemoteUrl(url, url.size, num_samples=SAMPLES) for url in shards.urls[:whole]]
+    listed += [shards.select([order.pop() for _ in range(size)]) for size in sizes]
 
     def chain() -> Any:
         prefetch = AsyncPrefetch(
