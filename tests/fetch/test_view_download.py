@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,6 +73,7 @@ def session_of(fetch: FetchOptions) -> FetchSession:
     max_in_flight=st.integers(1, 4),
     piece_bytes=st.integers(100, 5000),
     sizes=st.booleans(),
+    ignores_ranges=st.booleans(),
 )
 def test_views_and_shards_are_read_in_the_order_of_their_urls(
     listed: list[list[tuple[int, int, int]] | int],
@@ -79,15 +82,16 @@ def test_views_and_shards_are_read_in_the_order_of_their_urls(
     max_in_flight: int,
     piece_bytes: int,
     sizes: bool,
+    ignores_ranges: bool,
 ) -> None:
-    """Each is complete, whatever the budget and the pieces in which bytes arrive; no thread and no request is left."""
+    """Each is complete, whatever the budget, the pieces in which bytes arrive, and the server does with ranges."""
     shards = list(CONTENTS)
     views = [one if isinstance(one, int) else view_of(one, sizes=sizes) for one in listed]
     urls = [shards[one] if isinstance(one, int) else view_url(one) for one in views]
     expected = [CONTENTS[shards[one]] if isinstance(one, int) else bytes_of(one) for one in views]
     fetch = options(max_in_flight, part_blocks * BLOCK, budget_blocks * BLOCK)
     with shards_in_memory() as store:
-        store.piece_bytes = piece_bytes
+        store.piece_bytes, store.may_ignore_ranges = piece_bytes, ignores_ranges
         got = [(url, stream.read()) for url, stream in stream_objects(urls, session_of(fetch))]
         assert got == list(zip(urls, expected, strict=True))
         assert store.running == 0
@@ -117,7 +121,24 @@ def test_a_part_is_read_from_any_byte(rows: list[tuple[int, int, int]], data: st
         assert CONTENTS[shard][place] == whole[byte]
 
 
-def test_a_window_that_lies_together_is_one_request_and_one_piece(store: FakeStore) -> None:
+def test_every_stream_knows_the_place_of_its_bytes(tmp_path: Path) -> None:
+    """The object itself, if it is no view."""
+    (tmp_path / "a.bin").write_bytes(b"local")
+    local = RemoteUrl(f"file://{tmp_path}/a.bin", 5)
+    for url in (local, str(local)):
+        ((_, stream),) = stream_objects([url], session_of(FetchOptions()))
+        found, byte = stream.place_of(3)
+        assert (found, found.size, byte) == (local, 5 if url is local else None, 3)
+        stream.close()
+    with shards_in_memory():
+        ((_, stream),) = stream_objects(["s3://b/1.tar"], session_of(options()))
+        assert stream.place_of(700) == ("s3://b/1.tar", 700)
+        with pytest.raises(io.UnsupportedOperation):
+            next(stream_objects([view_url(view_of([(0, 0, 1)]))], session_of(options())))[1].read_range(0, 3)
+        stream.close()
+
+
+def test_a_window_of_consecutive_samples_is_one_request_and_one_piece(store: FakeStore) -> None:
     """Consecutive samples cost no requests of their own."""
     view = view_of([(0, block, 1) for block in range(60)])
     (pieces,) = (

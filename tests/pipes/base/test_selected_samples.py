@@ -30,7 +30,7 @@ from torchdata_remote import (
     stateful_loader,
     stats,
 )
-from torchdata_remote.core.options import StorageOptions
+from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.core.shard_view import ShardView, view_url
 from torchdata_remote.errors import (
     ObjectChangedError,
@@ -40,6 +40,7 @@ from torchdata_remote.errors import (
     StorageError,
     UrlError,
 )
+from torchdata_remote.fetch.request_plan import RequestPlan
 from torchdata_remote.loaders import Resumable
 from torchdata_remote.storage import open_store
 from torchdata_remote.testing import Faults, FaultyStore, all_worlds, assert_resumes_everywhere, write_small_shards
@@ -300,6 +301,10 @@ def test_s3_sends_little_more_than_was_selected(moto: S3Server, fraction: float)
                 assert url.size <= num_bytes <= 1.3 * url.size + (8 << 20)
                 assert after.num_bytes - before.num_bytes == num_bytes
                 assert after.requests - before.requests == len(store.requests)
+                plan = RequestPlan(FetchOptions(), StorageOptions(storage_options), lambda url: None)
+                assert plan.requests_for(url) == (len(store.requests), num_bytes)
+                assert plan.requests_for(url.part(0, 1)).num_bytes == url.size // len(got)
+                assert plan.requests_for(shards.select([])) == (0, 0)
 
 
 def test_a_replaced_object_of_s3_is_an_error(moto: S3Server) -> None:
@@ -310,6 +315,20 @@ def test_a_replaced_object_of_s3_is_an_error(moto: S3Server) -> None:
     place.put({"000001.tar": shards.contents[2]})
     with pytest.raises(ObjectChangedError, match=r"000001\.tar"):
         list(ShardTarReader(IterableWrapper([url]), storage_options=place.options))
+
+
+def test_selections_of_local_files_are_copied_without_what_is_between(tmp_path: Path) -> None:
+    """One request for a window, which counts the wanted bytes; a cache does not store them."""
+    shards = large_shards(Place(f"{tmp_path}/d/"), num_samples=50, sample_bytes=3_000)
+    url = shards.select([(0, at) for at in range(0, 50, 2)])
+    plan = RequestPlan(FetchOptions(), StorageOptions(), lambda url: None)
+    assert plan.requests_for(url) == (1, url.size)
+    for _ in range(2):
+        before = stats().fetch
+        prefetch = AsyncPrefetch(IterableWrapper([url]), cache_dir=str(tmp_path / "cache"), cache_bytes=1 << 20)
+        assert [int(sample["cls"]) for sample in ShardTarReader(prefetch)] == list(range(0, 50, 2))
+        after = stats().fetch
+        assert (after.requests - before.requests, after.num_bytes - before.num_bytes) == (1, url.size)
 
 
 @pytest.mark.parametrize("change", ["replaced", "shortened", "removed"])
