@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,6 +154,48 @@ def test_a_loader_with_workers_resumes_in_a_selection(tmp_path: Path) -> None:
     rest.load_state_dict(state)
     got = [sample["__key__"] for batch in [*head, *rest] for sample in batch]
     assert sorted(got) == sorted(samples[shard][at]["__key__"] for shard, at in chosen)
+
+
+_READS_FOR_EVER = """
+import itertools, json, sys
+from torchdata_remote import ShardTarReader
+from torchdata_remote.core.urls import RemoteUrl
+from torchdata_remote.loaders import Resumable
+from torchdata_remote.pipes import ShardingFilterRank
+from torchdata_remote.pipes.base.typed import IterableWrapper
+
+urls = [RemoteUrl(*known) for known in json.loads(sys.stdin.readline())]
+reader = Resumable(ShardTarReader(ShardingFilterRank(IterableWrapper(urls))))
+for sample in reader:
+    print(json.dumps([sample["__key__"], reader.state_dict()]), flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.system
+def test_a_killed_process_continues_from_its_last_state(tmp_path: Path) -> None:
+    """In the middle of a selection; nothing is read twice or left out."""
+    shards, samples = small_shards(Place(f"{tmp_path}/"))
+    chosen = [*shards.all()[::2], *shards.all()[1::4]]
+    urls = [shards.select(chosen[:8]), shards.select(chosen[8:])]
+    listed = [[str(url), url.size, url.etag, None, url.num_samples] for url in urls]
+    with subprocess.Popen(
+        [sys.executable, "-c", _READS_FOR_EVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(listed) + "\n")
+        got = []
+        for _ in range(5):
+            process.stdin.write("\n")
+            process.stdin.flush()
+            key, state = json.loads(process.stdout.readline())
+            got.append(key)
+        process.kill()
+    rest = Resumable(ShardTarReader(ShardingFilterRank(IterableWrapper(urls))))
+    rest.load_state_dict(state)
+    got += [sample["__key__"] for sample in rest]
+    assert got == [samples[shard][at]["__key__"] for shard, at in chosen]
 
 
 def shifted(view: ShardView, blocks: int) -> RemoteUrl:
