@@ -665,6 +665,24 @@ TABLE = {
             TypeError,
             "shard_tar_reader: interleave must be an int of at least 1, got 2.5 (float).",
         ),
+        Mistake(
+            "a lazy extension as a str",
+            'urls.shard_tar_reader(lazy="mp4")',
+            TypeError,
+            (
+                "shard_tar_reader: lazy must be a set of extensions such as {'mp4', 'wav'}, got 'mp4' (str). Write "
+                "{'mp4'}."
+            ),
+        ),
+        Mistake(
+            "a lazy extension with its dot",
+            'urls.shard_tar_reader(lazy={".mp4"})',
+            ValueError,
+            (
+                "shard_tar_reader: lazy: no member has the extension '.mp4': extensions are in lower case, without a "
+                "dot. Write 'mp4'."
+            ),
+        ),
         Mistake("interleave of NumPy", "len(list(urls.shard_tar_reader(interleave=np.int32(2))))", None, "6"),
         Mistake(
             "a size with a unit",
@@ -2078,7 +2096,7 @@ TABLE = {
             (
                 "stream_shards() takes 1 argument by position (url), got 2; not expected: a str. Pass the rest "
                 "by name: pattern=, shuffle=, seed=, shuffle_buffer_size=, shuffle_buffer_bytes=, world=, "
-                "max_in_flight=, interleave=, on_bad_shard=, on_bad_member=, cache_dir=, cache_bytes=, "
+                "max_in_flight=, interleave=, on_bad_shard=, on_bad_member=, lazy=, cache_dir=, cache_bytes=, "
                 "storage_options=."
             ),
         ),

@@ -14,6 +14,7 @@ from .range_reader import read_range
 
 LEAST_BYTES = 4 << 10  # some headers and a small member between them
 MOST_BYTES = 1 << 20
+MOST_EXPECTED_BYTES = 8 << 20
 FAR_BYTES = 64 << 10  # reading through fewer bytes costs no more than another request
 
 
@@ -32,6 +33,7 @@ class ReadAhead:
         stop: the byte after the last one; ``None`` for the object's end.
         first_bytes: length of the first window.
         in_flight: limit shared with concurrent readers.
+        connection: how to connect to the store.
         sleep: waits for a number of seconds; raises to stop waiting.
 
     Raises:
@@ -56,16 +58,17 @@ class ReadAhead:
         stop: int | None = None,
         first_bytes: int = LEAST_BYTES,
         in_flight: ConcurrencyLimit | None = None,
+        connection: Connection | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.url, self._retry, self._sleep = str(url), retry or RetryPolicy(), sleep
-        connection = Connection(read_timeout_s=self._retry.progress_timeout_s)
+        connection = connection or Connection(read_timeout_s=self._retry.progress_timeout_s)
         self._store, self._path = open_store(url, options, connection)
         self._in_flight = in_flight or ConcurrencyLimit(1, check=lambda: None)
         size, self._etag = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
         self._size = None if self._store.may_ignore_ranges else size
         self.start, self._at, self._stop = start, start, stop
-        self._window_bytes, self._skipped_bytes = first_bytes, 0
+        self._window_bytes, self._skipped_bytes, self._expected_bytes = first_bytes, 0, 0
         self._head: bytes | None = None  # the first window, until it is consumed
         self.num_requests = 0
         self.fetched_bytes = 0
@@ -82,6 +85,20 @@ class ReadAhead:
             self.head()
         assert self._size is not None  # every response reports it
         return self._size
+
+    @property
+    def version(self) -> RemoteUrl:
+        """The URL with size and etag, as far as they are known."""
+        return RemoteUrl(self.url, self._size, self._etag)
+
+    @property
+    def size(self) -> int | None:
+        """Of the object; ``None`` before the first response if the listing did not report it."""
+        return self._size
+
+    def expect(self, num_bytes: int) -> None:
+        """Make the next window at least so long, up to 8 MiB, because its bytes will be read."""
+        self._expected_bytes = min(num_bytes, MOST_EXPECTED_BYTES)
 
     def __iter__(self) -> Iterator[memoryview]:
         if self._head is not None:
@@ -115,8 +132,8 @@ class ReadAhead:
             self._window_bytes = LEAST_BYTES
         elif self.num_requests:
             self._window_bytes = min(2 * self._window_bytes, MOST_BYTES)
-        self._skipped_bytes = 0
-        end = self._at + self._window_bytes
+        end = self._at + max(self._window_bytes, self._expected_bytes)
+        self._skipped_bytes = self._expected_bytes = 0
         if self._stop is not None:
             end = min(end, self._stop)
         if self._size is not None:

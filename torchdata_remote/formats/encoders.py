@@ -12,6 +12,7 @@ from ..core.arguments.scalars import int_of
 from ..core.pil_image import is_pil_image
 from ..errors import EncodeError
 from .images import IMAGE_FORMATS
+from .member_file import MemberFile
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,7 +23,8 @@ _SAVE_OPTIONS: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95}, "WEBP": {"l
 def encode_member(extension: str, value: Any) -> bytes:
     """Encode ``value`` as the member with ``extension``.
 
-    ``bytes`` and ``memoryview`` are not changed, so a JPEG is never encoded again. ``str`` becomes UTF-8, an integer
+    ``bytes``, ``memoryview`` and the files of lazy members, which are read whole, are not changed, so a JPEG is never
+    encoded again. ``str`` becomes UTF-8, an integer
     (also of NumPy, or a tensor without dimensions) decimal digits, a ``PIL.Image`` a file of the format that the
     extension names (JPEG at quality 95, WebP without loss), a NumPy array ``npy``. Under ``json`` every value but
     bytes, a ``str`` too, is written as JSON.
@@ -30,7 +32,7 @@ def encode_member(extension: str, value: Any) -> bytes:
     Raises:
         EncodeError: if there is no encoding for this type under this extension.
     """
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, bytes | bytearray | memoryview | MemberFile):
         return bytes(value)
     if not isinstance(extension, str):
         raise EncodeError(f"An extension is a str such as 'jpg', got {extension!r:.100}.")

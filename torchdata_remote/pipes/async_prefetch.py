@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..core.arguments import check
 from ..core.iter_datapipe import IterDataPipe, StreamWrapper, functional_datapipe
 from ..core.options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..errors import StateError
+from ..fetch.jumping_streams import stream_by_jumps
 from ..fetch.listing.source_argument import pipe_of
 from ..fetch.session import FetchSession
 from ..fetch.streams import stream_objects
@@ -90,13 +92,30 @@ class AsyncPrefetch(SplitReader[tuple[str, StreamWrapper]], StatefulPipe[tuple[s
         )
         self._session = FetchSession(options, StorageOptions(storage_options))
         self._next = 0  # number of the next object
+        self._by_jumps = False
+
+    def read_by_jumps(self) -> None:
+        """Called by a reader that passes over most of each object: fetch what is read, and the next beginnings.
+
+        Raises:
+            ValueError: if there is a cache, which stores what was read from the first to the last byte.
+        """
+        if self._session.options.cache_dir is not None:
+            raise check.marked(
+                ValueError(
+                    "lazy members are read where they are needed, and the cache of async_prefetch(cache_dir=) stores "
+                    "whole shards. Leave out cache_dir= and cache_bytes=, or lazy=."
+                )
+            )
+        self._by_jumps = True
 
     def __iter__(self) -> Iterator[tuple[str, StreamWrapper]]:
         end_worker_with_trainer()
         require_split(self)
         state = self._take_loaded()
         self._next = 0 if state is None else state["next"]
-        for url, stream in stream_objects(self.source_datapipe, self._session, state):
+        streams = stream_by_jumps if self._by_jumps else stream_objects
+        for url, stream in streams(self.source_datapipe, self._session, state):
             if stream.number is not None:
                 self._next = max(self._next, stream.number + 1)
             yield url, StreamWrapper(stream)

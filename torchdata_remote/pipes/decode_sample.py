@@ -8,9 +8,12 @@ from typing import Any, TypeGuard
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
+from ..errors import StorageError
 from ..fetch.listing.source_argument import pipe_of
-from ..formats.decoders import DEFAULT_DECODERS, Decoder, checked_decoders
+from ..formats.decoders import DEFAULT_DECODERS, Decoder, checked_decoders, takes_files
+from ..formats.decoders._compressed import compressed_decoder
 from ..formats.decoders._failure import decode_error
+from ..formats.member_file import MemberFile
 from ..formats.sample import Sample, require_sample
 from .base.calls import works_ahead
 from .base.threaded import ThreadedMap
@@ -21,9 +24,12 @@ class DecodeSample(ThreadedMap[Sample]):
     """Decode members by their extension (functional name: ``decode_sample``).
 
     By default, images (jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, ...) become ``PIL.Image`` in mode RGB,
-    ``cls`` an int, ``json`` its value, ``txt`` a str, ``npy`` an array (one that requires unpickling is refused). For
-    an extension of several parts, such as ``seg.png``, a decoder of the complete extension takes precedence over one of
-    its last part. Other members stay ``bytes``; values that are not ``bytes`` are unchanged.
+    ``cls`` an int, ``json`` its value, ``txt`` a str, ``npy`` an array, ``npz`` a dict of arrays, ``safetensors`` a
+    dict of tensors (extra ``[tensors]``), ``pt`` and ``pth`` what ``torch.load(weights_only=True)`` returns. What would
+    need unpickling is refused. For an extension of several parts, such as ``seg.png``, a decoder of the complete
+    extension takes precedence over one of its last part. Members that are compressed by gzip, bzip2, xz or zstd, such
+    as ``json.gz`` and ``npy.zst``, are decompressed for the decoder of the extension before it, up to 1 GiB. Other
+    members stay ``bytes``; values that are neither ``bytes`` nor the file of a lazy member are unchanged.
 
     For training, ``decode_image`` makes tensors of images, with crop, resize, flip and normalisation, in about half of
     the time; chain it before this pipe, which decodes the other members.
@@ -31,7 +37,7 @@ class DecodeSample(ThreadedMap[Sample]):
     Args:
         source_datapipe: samples.
         decoders: extension -> function from bytes to a value, in addition to the defaults or in place of them;
-            ``bytes`` leaves a member undecoded.
+            ``bytes`` leaves a member undecoded. The function gets the file of a lazy member, in place of its bytes.
         num_threads: that decode, as those of ``parallel_map`` do; order and state do not depend on it. ``None`` for
             those that the loader gives, as ``thread_loader`` does, or none.
 
@@ -41,6 +47,7 @@ class DecodeSample(ThreadedMap[Sample]):
     Raises:
         CollateError: for an image that goes to torch's default ``collate_fn``.
         DecodeError: names member, sample and shard; the decoder's own error is its ``__cause__``.
+        StorageError: if the file of a lazy member cannot be fetched.
 
     Example:
         >>> samples = IterableWrapper([{"__key__": "1", "cls": b"3", "bin": b"12"}])
@@ -71,14 +78,16 @@ class DecodeSample(ThreadedMap[Sample]):
         return decoded
 
     def _decode(self, name: str, value: object, sample: Sample) -> object:
-        if not _is_data(value):
+        if not isinstance(value, bytes | memoryview | MemberFile):
             return value
-        decoder = self._decoders.get(name) or self._decoders.get(name.rpartition(".")[2])
-        if decoder is None:
+        decoder: Decoder | None = self._decoders.get(name) or self._decoders.get(name.rpartition(".")[2])
+        if decoder is None and (decoder := compressed_decoder(name, self._decoders)) is None:
             return value
         try:
-            return decoder(bytes(value))
+            return decoder(value if isinstance(value, MemberFile) and takes_files(decoder) else bytes(value))
         except Exception as error:
+            if isinstance(value, MemberFile) and isinstance(error, StorageError):
+                raise
             raise decode_error(sample, name, error) from error
 
 

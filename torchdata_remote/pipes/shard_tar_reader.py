@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from operator import length_hint
-from typing import Any
+from typing import Any, cast
 
 from ..core.arguments import check
 from ..core.arguments.amounts import whole
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
+from ..fetch.jumping_streams import stream_by_jumps
 from ..fetch.streams import parts_of
+from ..formats.byte_reader import Skippable
 from ..formats.compression.decompress import CompressionLimits, decompressed
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun, sample_runs
@@ -21,11 +23,14 @@ from ..formats.nested import NestedPrefixes
 from ..formats.position import ReadPosition
 from ..formats.sample import is_meta
 from ..formats.tar import NestedArchive, TarOptions, read_archives, read_member_batches
+from ..formats.tar.lazy_members import LazyExtensions
+from .base.lazy_shards import LazyMembers, checked_extensions, read_source_by_jumps
 from .base.selected_samples import selected_runs
 from .base.shard_reader import ShardReader
 
 Data = bytes | memoryview
 _Runs = Iterator[SampleRun]
+_Batches = Callable[..., Iterator[tuple[Any, Any]]]
 _Read = Callable[[Iterable[Data], TarOptions, ReadPosition], _Runs]
 
 
@@ -59,13 +64,21 @@ class ShardTarReader(ShardReader):
         copy: whether members are ``bytes``. Otherwise they are ``memoryview`` slices, which avoid a copy but keep the
             complete part in memory. Decode them first: torch's default collate treats a slice as a list of numbers,
             and a worker process cannot send one (the loader would wait forever).
+        lazy: extensions of members that are read where they are needed, such as ``{"mp4", "wav"}``: complete ones
+            (``left.mp4``) or last parts. Such a member is a seekable, read-only binary file with ``name`` and ``size``,
+            which ``av.open``, torchcodec and ``decode_sample`` take; ``bytes(file)`` is the whole. Nothing of it is
+            fetched before it is read, unless it has at most 64 KiB. The reader then requests what it needs, and the
+            beginnings of the next shards: name all large members, because others are fetched one after the other.
+            There is no cache, and checksums of manifests are not compared. In compressed and nested archives, and in
+            streams of other openers, the file is in memory.
         max_member_bytes: maximum size of a member; a larger one is an error, before memory is allocated for it.
         max_ratio: maximum ratio of decompressed to compressed bytes of a shard, beyond the first 16 MiB.
         max_decompressed_bytes: maximum size of a decompressed shard.
         storage_options: for bare URLs, in fsspec's vocabulary.
 
     Yields:
-        dict: ``"__key__"`` (str), ``"__url__"`` (str), and one ``bytes`` for each member under its extension.
+        dict: ``"__key__"`` (str), ``"__url__"`` (str), and one ``bytes`` (a file, for ``lazy``) for each member under
+        its extension.
 
     Raises:
         ShardReadError: for a shard that is truncated or damaged, that exceeds a limit, or that repeats a key later.
@@ -92,6 +105,7 @@ class ShardTarReader(ShardReader):
         interleave: int = 1,
         nested: bool = False,
         copy: bool = True,
+        lazy: Collection[str] | None = None,
         max_member_bytes: int = TarOptions.max_member_bytes,
         max_ratio: int = CompressionLimits.max_ratio,
         max_decompressed_bytes: int = CompressionLimits.max_decompressed_bytes,
@@ -105,6 +119,11 @@ class ShardTarReader(ShardReader):
             storage_options=storage_options,
         )
         self._nested, self._copy = check.flag("nested", nested), check.flag("copy", copy)
+        extensions = checked_extensions(lazy)
+        self._lazy = LazyMembers(LazyExtensions(extensions), jumps=not self._nested) if extensions else None
+        if self._lazy is not None and self._lazy.jumps:
+            read_source_by_jumps(self.source_datapipe)
+            self._open_urls = stream_by_jumps
         self._max_member_bytes = whole("max_member_bytes", max_member_bytes)
         self._limits = CompressionLimits(
             max_ratio=whole("max_ratio", max_ratio),
@@ -112,6 +131,10 @@ class ShardTarReader(ShardReader):
         )
 
     def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
+        lazy, batches = self._lazy, cast(_Batches, read_member_batches)
+        parts = parts_of(url, stream) if lazy is None else lazy.parts_of(url, stream, self._limits)
+        if lazy is not None:
+            batches = lazy.batches_of(stream, parts)
         options = TarOptions(
             max_member_bytes=self._max_member_bytes,
             copy=self._copy,
@@ -121,8 +144,8 @@ class ShardTarReader(ShardReader):
             on_skip=self.skipped.count_member,
             on_missing_end=guard.accepts,
         )
-        read = partial(self._nested_runs if self._nested else _plain_runs, url, guard.on_bad_member)
-        runs = self._bare_runs(read, parts_of(url, stream), url, options, position)
+        read = partial(self._nested_runs if self._nested else _plain_runs, url, guard.on_bad_member, batches)
+        runs = self._bare_runs(read, parts, url, options, position)
         # Of a nested archive the samples that were selected are inner archives
         is_checked = not self._nested and hasattr(stream, "sample_starts")
         return selected_runs(runs, url, stream, position) if is_checked else runs
@@ -131,7 +154,7 @@ class ShardTarReader(ShardReader):
         self, read: _Read, parts: Iterable[Data], url: str, options: TarOptions, position: ReadPosition
     ) -> _Runs:
         """Read an archive by ``read``. One that is compressed is decompressed from its beginning always."""
-        if position.start.byte:
+        if position.start.byte or isinstance(parts, Skippable):
             yield from read(parts, options, position)
             return
         compression, bare = decompressed(parts, url=url, limits=self._limits)
@@ -149,7 +172,13 @@ class ShardTarReader(ShardReader):
                 yield run
 
     def _nested_runs(
-        self, url: str, on_bad_member: OnBadMember, parts: Iterable[Data], options: TarOptions, position: ReadPosition
+        self,
+        url: str,
+        on_bad_member: OnBadMember,
+        batches: _Batches,
+        parts: Iterable[Data],
+        options: TarOptions,
+        position: ReadPosition,
     ) -> _Runs:
         prefixes = NestedPrefixes(url)
         begun = None if position.start.nested is None else NestedArchive(*position.start.nested)
@@ -162,7 +191,7 @@ class ShardTarReader(ShardReader):
                 continue
             within = position.enter(inner, following=inner.after())
             inside = f"{url}, in {inner.name!r:.200}"
-            read = partial(_plain_runs, url, on_bad_member, inside=inside, prefix=prefix)
+            read = partial(_plain_runs, url, on_bad_member, batches, inside=inside, prefix=prefix)
             limits = replace(options, num_bytes=inner.num_bytes, first_byte=within.start.byte, last_byte=None)
             yield from self._bare_runs(read, pieces, inside, limits, within)
 
@@ -170,6 +199,7 @@ class ShardTarReader(ShardReader):
 def _plain_runs(
     url: str,
     on_bad_member: OnBadMember,
+    batches: _Batches,
     parts: Iterable[Data],
     options: TarOptions,
     position: ReadPosition,
@@ -178,7 +208,7 @@ def _plain_runs(
     prefix: str = "",
 ) -> _Runs:
     return sample_runs(
-        read_member_batches(parts, url=inside or url, options=options, position=position),
+        batches(parts, url=inside or url, options=options, position=position),
         url=url,
         inside=inside,
         prefix=prefix,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -137,10 +138,10 @@ def check_item(owner: object, item: Any, *, where: str, names: tuple[str, ...] =
         names: of the elements of a tuple.
 
     Raises:
-        CollateError: for a PIL image. A label in bytes is a ``RuntimeWarning``.
+        CollateError: for a PIL image or a file. A label in bytes is a ``RuntimeWarning``.
     """
     named = list(_leaves(item, names))
-    image = next(((name, value) for name, value in named if _is_image(value)), None)
+    image = next(((name, value) for name, value in named if _is_image(value) or _is_file(value)), None)
     label = next((value for name, value in named if name == repr(_LABEL) and isinstance(value, bytes)), None)
     if (image is None and label is None) or not _is_default_collated(owner):
         return
@@ -156,9 +157,12 @@ def check_item(owner: object, item: Any, *, where: str, names: tuple[str, ...] =
 
 def _collate_error(where: str, name: str, value: object) -> CollateError:
     kind = "a PIL image" if _is_image(value) else f"a {type(value).__name__}"
+    advice = "Convert it to a tensor, of equal shape in all samples: .map(function) on a chain, transform= of a dataset"
+    if _is_file(value):
+        advice = 'Read it in the chain: .decode_sample({"mp4": tdr.decoders.video(num_frames=16)}), .map(function)'
     return CollateError(
-        f"{where}: {name} is {kind}, of which torch's default collate_fn makes no batch. Convert it to a tensor, of "
-        "equal shape in all samples: .map(function) on a chain, transform= of a dataset; or pass a collate_fn."
+        f"{where}: {name} is {kind}, of which torch's default collate_fn makes no batch. {advice}; or pass a "
+        "collate_fn."
     )
 
 
@@ -185,6 +189,10 @@ def _not_collated(item: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_image(value: object) -> bool:
     return is_pil_image(value) and not isinstance(value, _extended())
+
+
+def _is_file(value: object) -> bool:
+    return isinstance(value, io.IOBase) and not isinstance(value, _extended())
 
 
 def _extended() -> tuple[type, ...]:

@@ -140,6 +140,28 @@ def decompressed(
     return None, whole
 
 
+def decompressed_whole(data: bytes, *, name: str, url: str, limits: CompressionLimits) -> bytes:
+    """Decompress data in memory, in the calling thread.
+
+    Args:
+        data: compressed.
+        name: of the compression: ``gzip``, ``bzip2``, ``xz`` or ``zstd``.
+        url: for error messages.
+        limits: for the decompressed size.
+
+    Raises:
+        ValueError: if the data do not begin as data of this compression.
+        ShardReadError: as :func:`decompressed`.
+    """
+    known = next(known for known in _FORMATS if known.name == name)
+    if not known.begins(data[:BLOCK]):
+        raise ValueError(f"it begins with {data[:6]!r}, where {name} data were expected")
+    stage = _Decompression(known, url, limits)
+    whole = b"".join(stage.feed(data))
+    stage.finish()
+    return whole
+
+
 def _chained(first: list[bytes | memoryview], rest: Iterator[bytes | memoryview]) -> _Parts:
     while first:
         yield first.pop(0)

@@ -8,23 +8,37 @@ from typing import Any
 
 from ...core.arguments import check
 from ..images import IMAGE_FORMATS
+from ._audio import AudioSection, audio
+from ._compressed import Decompressing
 from ._rgb import RgbAtLeast, rgb
+from ._tensors import npz, safetensors, torch_file
 from ._turbojpeg import MAX_PIXELS
 from ._values import integer, npy, text
+from ._video import VideoFrames, video, video_clips
 
 __all__ = [
     "DEFAULT_DECODERS",
     "MAX_PIXELS",
+    "AudioSection",
     "Decoder",
     "RgbAtLeast",
+    "VideoFrames",
+    "audio",
     "checked_decoders",
     "integer",
     "npy",
+    "npz",
     "rgb",
+    "safetensors",
+    "takes_files",
     "text",
+    "torch_file",
+    "video",
+    "video_clips",
 ]
 
-Decoder = Callable[[bytes], Any]
+Decoder = Callable[[Any], Any]
+"""Makes a value of the bytes of a member, or of the file of a lazy one."""
 
 DEFAULT_DECODERS: Mapping[str, Decoder] = {
     **dict.fromkeys(IMAGE_FORMATS, rgb),
@@ -32,7 +46,21 @@ DEFAULT_DECODERS: Mapping[str, Decoder] = {
     "json": json.loads,
     "txt": text,
     "npy": npy,
+    "npz": npz,
+    "safetensors": safetensors,
+    **dict.fromkeys(("pt", "pth"), torch_file),
 }
+_OF_BYTES = frozenset({*DEFAULT_DECODERS.values()})
+
+
+def takes_files(decoder: Decoder) -> bool:
+    """Return whether a decoder is given the file of a lazy member; those of this package that decode bytes are not."""
+    if isinstance(decoder, RgbAtLeast | Decompressing):
+        return False
+    try:
+        return decoder not in _OF_BYTES
+    except TypeError:  # of the user, without a hash
+        return True
 
 
 def checked_decoders(decoders: Mapping[str, Decoder] | None) -> dict[str, Decoder]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import chain
 from typing import Any
@@ -17,9 +18,13 @@ from ...fetch.session import FetchSession
 from ...fetch.streams import StreamsState, stream_objects
 from .chain import load_state, state_owner
 
+Opened = Callable[
+    [Iterable[str], FetchSession, StreamsState | None], Generator[tuple[str, io.BufferedIOBase], None, None]
+]
+
 
 def streams_of(
-    pipe: Iterable[Any], session: FetchSession, state: StreamsState | None = None
+    pipe: Iterable[Any], session: FetchSession, state: StreamsState | None = None, opened: Opened = stream_objects
 ) -> Generator[tuple[str, Any], None, None]:
     """Yield the ``(url, file_like)`` pairs of a pipe. Bare URLs are opened here, with prefetching.
 
@@ -27,6 +32,7 @@ def streams_of(
         pipe: of pairs or of URLs.
         session: for bare URLs.
         state: from which to resume.
+        opened: opens bare URLs.
 
     Raises:
         RemoteDataError: if an item is neither.
@@ -36,7 +42,7 @@ def streams_of(
     source = iter(pipe)
     for first in source:
         if isinstance(first, (str, os.PathLike)):
-            yield from stream_objects(_only_urls(chain([first], source)), session, state)
+            yield from opened(_only_urls(chain([first], source)), session, state)
         else:
             yield from _in_state(_only_pairs(chain([first], source)), state)
 

@@ -20,13 +20,14 @@ from ...core.urls import redact, split_sample_range
 from ...errors import RemoteDataError, StateError
 from ...fetch.listing.source_argument import pipe_of
 from ...fetch.session import FetchSession
+from ...fetch.streams import stream_objects
 from ...formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, Skipped, raise_error
 from ...formats.grouping import SampleRun
 from ...formats.position import Position, ReadPosition
 from ...formats.sample import Sample, describe_item
 from .chain import Snapshot, all_pipes
 from .datapipe import StatefulPipe
-from .input_streams import number_of, open_first, refuse_part, streams_of
+from .input_streams import Opened, number_of, open_first, refuse_part, streams_of
 from .open_shards import EndedShard, OpenShard, Progress
 from .round_robin import round_robin
 from .split_guard import SplitReader, require_split
@@ -67,6 +68,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
             check.function(name, policy, example="tdr.skip_with_warning")
         self._on_bad_shard, self._on_bad_member, self._interleave = on_bad_shard, on_bad_member, interleave
         self._session = FetchSession(FetchOptions(interleave=interleave), StorageOptions(storage_options))
+        self._open_urls: Opened = stream_objects
         self._progress = Progress()
         self._is_followed = False  # whether the state is asked for after each sample
         self._warmed_up: Generator[tuple[str, Any], None, None] | None = None
@@ -85,7 +87,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         if state is not None:
             again = [[number, Position.from_json(saved).byte] for number, saved in state["open"] if saved is not None]
             state = {"next": state["next"], "again": again}
-        return streams_of(self.source_datapipe, self._session, state)
+        return streams_of(self.source_datapipe, self._session, state, self._open_urls)
 
     def __iter__(self) -> Iterator[Sample]:
         end_worker_with_trainer()

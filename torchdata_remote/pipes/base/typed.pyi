@@ -4,7 +4,7 @@ Written by ``.ci/make_typed.py`` from the constructors of the pipes. Do not edit
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -203,16 +203,19 @@ class IterDataPipe(TorchNames[T_co]):
         """Decode members by their extension (functional name: ``decode_sample``).
 
         By default, images (jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, ...) become ``PIL.Image`` in mode RGB,
-        ``cls`` an int, ``json`` its value, ``txt`` a str, ``npy`` an array (one that requires unpickling is refused). For
-        an extension of several parts, such as ``seg.png``, a decoder of the complete extension takes precedence over one of
-        its last part. Other members stay ``bytes``; values that are not ``bytes`` are unchanged.
+        ``cls`` an int, ``json`` its value, ``txt`` a str, ``npy`` an array, ``npz`` a dict of arrays, ``safetensors`` a
+        dict of tensors (extra ``[tensors]``), ``pt`` and ``pth`` what ``torch.load(weights_only=True)`` returns. What would
+        need unpickling is refused. For an extension of several parts, such as ``seg.png``, a decoder of the complete
+        extension takes precedence over one of its last part. Members that are compressed by gzip, bzip2, xz or zstd, such
+        as ``json.gz`` and ``npy.zst``, are decompressed for the decoder of the extension before it, up to 1 GiB. Other
+        members stay ``bytes``; values that are neither ``bytes`` nor the file of a lazy member are unchanged.
 
         For training, ``decode_image`` makes tensors of images, with crop, resize, flip and normalisation, in about half of
         the time; chain it before this pipe, which decodes the other members.
 
         Args:
             decoders: extension -> function from bytes to a value, in addition to the defaults or in place of them;
-                ``bytes`` leaves a member undecoded.
+                ``bytes`` leaves a member undecoded. The function gets the file of a lazy member, in place of its bytes.
             num_threads: that decode, as those of ``parallel_map`` do; order and state do not depend on it. ``None`` for
                 those that the loader gives, as ``thread_loader`` does, or none.
 
@@ -222,6 +225,7 @@ class IterDataPipe(TorchNames[T_co]):
         Raises:
             CollateError: for an image that goes to torch's default ``collate_fn``.
             DecodeError: names member, sample and shard; the decoder's own error is its ``__cause__``.
+            StorageError: if the file of a lazy member cannot be fetched.
 
         Example:
             >>> samples = IterableWrapper([{"__key__": "1", "cls": b"3", "bin": b"12"}])
@@ -423,6 +427,7 @@ class IterDataPipe(TorchNames[T_co]):
         interleave: int = 1,
         nested: bool = False,
         copy: bool = True,
+        lazy: Collection[str] | None = None,
         max_member_bytes: int = 4_294_967_296,
         max_ratio: int = 100,
         max_decompressed_bytes: int = 1_099_511_627_776,
@@ -454,13 +459,21 @@ class IterDataPipe(TorchNames[T_co]):
             copy: whether members are ``bytes``. Otherwise they are ``memoryview`` slices, which avoid a copy but keep the
                 complete part in memory. Decode them first: torch's default collate treats a slice as a list of numbers,
                 and a worker process cannot send one (the loader would wait forever).
+            lazy: extensions of members that are read where they are needed, such as ``{"mp4", "wav"}``: complete ones
+                (``left.mp4``) or last parts. Such a member is a seekable, read-only binary file with ``name`` and ``size``,
+                which ``av.open``, torchcodec and ``decode_sample`` take; ``bytes(file)`` is the whole. Nothing of it is
+                fetched before it is read, unless it has at most 64 KiB. The reader then requests what it needs, and the
+                beginnings of the next shards: name all large members, because others are fetched one after the other.
+                There is no cache, and checksums of manifests are not compared. In compressed and nested archives, and in
+                streams of other openers, the file is in memory.
             max_member_bytes: maximum size of a member; a larger one is an error, before memory is allocated for it.
             max_ratio: maximum ratio of decompressed to compressed bytes of a shard, beyond the first 16 MiB.
             max_decompressed_bytes: maximum size of a decompressed shard.
             storage_options: for bare URLs, in fsspec's vocabulary.
 
         Yields:
-            dict: ``"__key__"`` (str), ``"__url__"`` (str), and one ``bytes`` for each member under its extension.
+            dict: ``"__key__"`` (str), ``"__url__"`` (str), and one ``bytes`` (a file, for ``lazy``) for each member under
+            its extension.
 
         Raises:
             ShardReadError: for a shard that is truncated or damaged, that exceeds a limit, or that repeats a key later.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from ...core.arguments import check
@@ -45,6 +45,7 @@ def stream_shards(
     interleave: int | None = None,
     on_bad_shard: OnBadShard = raise_error,
     on_bad_member: OnBadMember = raise_error,
+    lazy: Collection[str] | None = None,
     cache_dir: str | None = None,
     cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -76,6 +77,8 @@ def stream_shards(
             samples are shuffled, and otherwise 1.
         on_bad_shard: policy for a shard that cannot be read: ``raise_error``, ``skip_with_warning``, or a function.
         on_bad_member: policy for a member that cannot be part of a sample, such as ``README``.
+        lazy: extensions of members that are read where they are needed, such as ``{"mp4"}``: files instead of bytes.
+            Excludes ``cache_dir``. See ``shard_tar_reader``.
         cache_dir: local folder in which complete objects are cached for later epochs; requires ``cache_bytes``.
         cache_bytes: bound on the size of the cache, which all processes of the host share.
         storage_options: for the store, in fsspec's vocabulary.
@@ -112,7 +115,9 @@ def stream_shards(
     streams = _streams(
         urls, pattern, shuffled, world, max_in_flight, cache_dir, cache_bytes, storage_options, interleave
     )
-    samples = ShardTarReader(streams, interleave=interleave, on_bad_shard=on_bad_shard, on_bad_member=on_bad_member)
+    samples = ShardTarReader(
+        streams, interleave=interleave, on_bad_shard=on_bad_shard, on_bad_member=on_bad_member, lazy=lazy
+    )
     if seed is None or not mixes_samples:
         return samples
     return ShuffleSamples(samples, buffer_size=shuffle_buffer_size, max_buffer_bytes=shuffle_buffer_bytes, seed=seed)
