@@ -102,7 +102,7 @@ def test_shard_info_is_yielded_once_the_shard_is_stored(memory_folder: str) -> N
     # Another thread may be storing the next shard, and fsspec's memory cannot be listed meanwhile.
     memory = fsspec.filesystem("memory")
     names = ("0.tar", "0.tar.idx", "0.tar.keys", MANIFEST_NAME)
-    assert [memory.exists(f"{memory_folder}/{name}") for name in names] == [True, True, False]
+    assert [memory.exists(f"{memory_folder}/{name}") for name in names] == [True, True, True, False]
     assert [shard.num_samples for shard in iterator] == [2, 2, 1]
     assert sorted(_files(memory_folder)) == [*_with_indexes(*(f"{i}.tar" for i in range(4))), MANIFEST_NAME]
 
