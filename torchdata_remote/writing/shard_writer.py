@@ -35,8 +35,9 @@ class ShardWriter:
     or ``shard_dataset`` job fail, in any thread, process or machine. The claim of a killed process is taken over, at
     once on the same machine, on another one after 35 s without a change, and its partial objects are removed.
 
-    Memory: at most 32 MiB and eight samples, and about 200 bytes for each sample of two shards; on S3 also the upload parts of two shards; on stores that take an object
-    in one call only, such as ``memory://``, two shards, twice.
+    Memory: at most 32 MiB and eight samples, and about 250 bytes for the key and the members of each sample of two
+    shards; on S3 also the upload parts of two shards; on stores that take an object in one call only, such as
+    ``memory://``, two shards, twice.
 
     Args:
         url_template: URL with one ``{shard}`` field in its base name, such as
