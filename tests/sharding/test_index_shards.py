@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import os
 import shutil
 import struct
@@ -31,6 +32,7 @@ from torchdata_remote.formats.key_index import KeyIndex, parse_keys
 from torchdata_remote.formats.manifest import MANIFEST_NAME, load_manifest
 from torchdata_remote.formats.tar import END_OF_ARCHIVE
 from torchdata_remote.sharding.index_shards import index_shards
+from torchdata_remote.sharding.shard_dataset import shard_dataset
 from torchdata_remote.testing import write_small_shards
 
 Sample = dict[str, Any]
@@ -87,6 +89,31 @@ def test_index_shards_writes_what_the_shard_writer_writes(samples: list[Sample],
     shards = index_shards(f"{root}/theirs", on_shard=reported.append)
     assert files_in(f"{root}/theirs") == ours
     assert shards == reported == load_manifest(ours[MANIFEST_NAME], f"{root}/theirs/{MANIFEST_NAME}")
+    fsspec.filesystem("memory").rm(root, recursive=True)
+
+
+@settings(max_examples=15)
+@given(samples=SAMPLES, seed=st.integers(0, 9), is_archive=st.booleans())
+def test_index_shards_writes_what_shard_dataset_writes(samples: list[Sample], seed: int, is_archive: bool) -> None:
+    """From an archive, whose members are read by ranges, and from files: indexes and keys are the same."""
+    root = f"memory://{uuid.uuid4().hex}"
+    names = [(f"{sample['__key__']}.{name}", data) for sample in samples for name, data in list(sample.items())[1:]]
+    if is_archive:
+        put(f"{root}/source/0.tar", pack_tar(names))
+    else:
+        for name, data in names:
+            put(f"{root}/source/{name}", data)
+    shard_dataset(f"{root}/source", f"{root}/ours/{{shard:03d}}.tar", seed=seed, max_shard_samples=3, progress=False)
+    ours = files_in(f"{root}/ours")
+    for name in ours:
+        if name.endswith(".tar"):
+            put(f"{root}/theirs/{name}", ours[name])
+    index_shards(f"{root}/theirs", progress=False)
+    theirs = files_in(f"{root}/theirs")
+    manifests = [json.loads(files.pop(MANIFEST_NAME))["shardlist"] for files in (ours, theirs)]
+    assert theirs == ours
+    assert manifests[0] == manifests[1]
+    assert len([name for name in ours if name.endswith(".keys")]) == -(-len(samples) // 3)
     fsspec.filesystem("memory").rm(root, recursive=True)
 
 

@@ -139,8 +139,17 @@ def test_leftovers_are_those_of_the_template(moto: S3Server) -> None:
     folder, client = destination(place), moto.client()
     folder.remove_leftovers()
     bucket = place.url.split("/")[2]
-    for key in ("d/t-3.tar", "d/t-x.tar", "d/t-3.tar.gz", "d/deep/t-3.tar", "t-3.tar"):
+    for key in (
+        "d/t-3.tar",
+        "d/t-4.tar.keys",
+        "d/t-4.tar.idx",
+        "d/t-x.tar",
+        "d/t-x.tar.keys",
+        "d/t-3.tar.gz",
+        "d/deep/t-3.tar",
+        "t-3.tar",
+    ):
         client.create_multipart_upload(Bucket=bucket, Key=key)
     folder.remove_leftovers()
     left = [upload["Key"] for upload in client.list_multipart_uploads(Bucket=bucket)["Uploads"]]
-    assert sorted(left) == ["d/deep/t-3.tar", "d/t-3.tar.gz", "d/t-x.tar", "t-3.tar"]
+    assert sorted(left) == ["d/deep/t-3.tar", "d/t-3.tar.gz", "d/t-x.tar", "d/t-x.tar.keys", "t-3.tar"]
