@@ -81,7 +81,8 @@ def _read(
     url: RemoteUrl, options: StorageOptions, retry: RetryPolicy, wait: Callable[[float], object] = time.sleep
 ) -> tuple[KeyIndex, bool]:
     """Return the index, and whether it is that of the shard's headers."""
-    data = read_if_there(keys_url(url), options, retry)
+    # Without obstore, so that a process that only lists can be forked
+    data = read_if_there(keys_url(url), options, retry, by_obstore=False)
     if data is None:
         return _scan(url, ReadAhead(url, options, retry=retry, sleep=wait)), True
     expected = getattr(url, "keys_crc32", None)
