@@ -131,7 +131,7 @@ def keys_of_file(url: str, column: str, where: Any, options: StorageOptions, ret
 
 
 def options_beside(url: str, other: str, options: StorageOptions) -> StorageOptions:
-    """Return the options of one object for another: those of its kind of store, so that secrets are sent to no other."""
+    """Return the options for an object beside another: none in another kind of store, to which secrets are not sent."""
     places = [split_url(join_url(*split_url(one)))[:2] for one in (url, other)]
     kinds = [("s3" if scheme in S3 else scheme, host if scheme in HTTP else "") for scheme, host in places]
     return options if kinds[0] == kinds[1] else StorageOptions()
@@ -139,9 +139,9 @@ def options_beside(url: str, other: str, options: StorageOptions) -> StorageOpti
 
 def _keys_of_dataset(dataset: Any, column: str, where: Any, shown: str) -> StringColumn:
     if _is_of_polars(where):
-        import polars
+        import polars as pl
 
-        query = polars.scan_pyarrow_dataset(dataset).filter(where).select(column)
+        query = pl.scan_pyarrow_dataset(dataset).filter(where).select(column)
         return key_column(_filtered(query.collect, shown)[column])
     batches = _filtered(lambda: dataset.to_batches(columns=[column], filter=where), shown)
 
@@ -197,8 +197,8 @@ def _content(url: str, options: StorageOptions, retry: RetryPolicy) -> bytes:
 
 def _pyarrow(shown: str) -> Any:
     try:
-        import pyarrow
+        import pyarrow as pa
         import pyarrow.dataset
     except ImportError as error:
         raise RemoteDataError(f"{shown} is read by pyarrow: {_INSTALL}") from error
-    return pyarrow
+    return pa

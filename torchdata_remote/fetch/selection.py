@@ -180,8 +180,8 @@ def _report_missing(search: KeySearch, num_shards: int, policy: Callable[[Missin
     more = ", ..." if search.num_missing > _MAX_SHOWN else ""
     policy(
         MissingKeyError(
-            f"select: {search.num_missing:,} of {search.num_wanted:,} keys are in none of {num_shards:,} shards: {names}"
-            f"{more}. A key is the path of a member without its extension, such as 'train/000017'. Pass "
+            f"select: {search.num_missing:,} of {search.num_wanted:,} keys are in none of {num_shards:,} shards: "
+            f"{names}{more}. A key is the path of a member without its extension, such as 'train/000017'. Pass "
             "on_missing_key=skip_with_warning to select those that are there."
         )
     )

@@ -84,7 +84,7 @@ def write_snapshot(
     storage_options: Mapping[str, Any] | None = None,
     retry: RetryPolicy | None = None,
 ) -> Snapshot:
-    """Write which samples a training reads: a file that ``list_remote`` and ``stream_shards`` read as they read a manifest.
+    """Write which samples a training reads, as a file that is read like a manifest, by ``list_remote`` for example.
 
     It has the URL, size, etag, checksums and number of samples of each shard, and what ``select`` has selected of it,
     but no bytes of samples. If a shard is replaced later, reading it is an :class:`ObjectChangedError`; in a store

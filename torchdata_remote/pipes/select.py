@@ -79,7 +79,7 @@ class Select(DataPipe[RemoteUrl]):
         source_datapipe: IterDataPipe[str],
         *,
         keys: Any = None,
-        where: Any = None,
+        where: Callable[[IndexedSample], object] | Any = None,
         members: str | Sequence[str] | None = None,
         key_column: str = "__key__",
         on_missing_key: Callable[[MissingKeyError], object] = raise_error,
