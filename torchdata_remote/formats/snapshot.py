@@ -99,7 +99,7 @@ def num_samples_of(urls: Sequence[RemoteUrl]) -> int | None:
 
 def _entry(url: RemoteUrl) -> dict[str, Any]:
     entry = {"url": str(url), "filesize": url.size, "etag": url.etag, "md5sum": url.md5, "nsamples": url.num_samples}
-    entry |= {"index_crc32": url.index_crc32, "keys_crc32": getattr(url, "keys_crc32", None)}
+    entry |= {"index_crc32": url.index_crc32, "keys_crc32": url.keys_crc32}
     if url.checksums is not None:
         entry["crc32_block_bytes"] = url.checksums.block_bytes
         entry["crc32"] = " ".join(f"{crc32:08x}" for crc32 in url.checksums.crc32s)
@@ -118,7 +118,13 @@ def _url(entry: dict[str, Any]) -> RemoteUrl:
     if "crc32" in entry:
         crc32s = tuple(int(crc32, 16) for crc32 in entry["crc32"].split())
         checksums = Checksums(int(entry["crc32_block_bytes"]), crc32s)
-    url = RemoteUrl(entry["url"], size, entry.get("etag"), checksums, num_samples, entry.get("md5sum"), index_crc32)
-    if hasattr(url, "keys_crc32"):
-        url.keys_crc32 = keys_crc32
-    return url
+    return RemoteUrl(
+        entry["url"],
+        size,
+        entry.get("etag"),
+        checksums,
+        num_samples,
+        entry.get("md5sum"),
+        index_crc32,
+        keys_crc32,
+    )

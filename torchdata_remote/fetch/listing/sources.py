@@ -160,6 +160,7 @@ def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[Remot
             num_samples=shard.num_samples,
             md5=shard.md5,
             index_crc32=shard.index_crc32,
+            keys_crc32=shard.keys_crc32,
         )
         for shard in load_manifest(data, url)
     ]

@@ -107,7 +107,8 @@ def stream_shards(
     shuffle_buffer_bytes = whole("shuffle_buffer_bytes", shuffle_buffer_bytes)
     if interleave is not None:
         interleave = whole("interleave", interleave, or_none=True)
-    if select is not None and not isinstance(select, Mapping):
+    options: Any = select
+    if options is not None and not isinstance(options, Mapping):
         advice = 'expected arguments of select, such as {"keys": "s3://b/train.parquet"}'
         raise check.marked(TypeError(f"select: {advice}, got {check.shown(select)}."))
     urls = urls_of(url, of="stream_shards")
