@@ -122,7 +122,7 @@ def _scan(url: RemoteUrl, parts: ReadAhead) -> KeyIndex:
 
 def _samples(parts: ReadAhead, shown: str, options: TarOptions) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
     members = read_member_offsets(parts, url=shown, options=options)
-    batches = ((names, list(zip(starts, sizes, strict=True))) for names, starts, sizes in members)
+    batches = ((batch.names, list(zip(batch.starts, batch.sizes, strict=True))) for batch in members)
     for sample in samples_of(batches, url=shown):  # type: ignore[arg-type]  # offsets, where readers pass data
         yield sample[KEY], [(name, *place) for name, place in sample.items() if name not in (KEY, URL)]
 
