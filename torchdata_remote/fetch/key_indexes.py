@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 import zlib
@@ -110,7 +111,7 @@ def _scan(url: RemoteUrl, parts: ReadAhead) -> KeyIndex:
             "uncompressed, and their images or arrays in formats that are compressed by themselves.",
             url=shown,
         )
-    index = key_index(_samples(parts, shown, TarOptions(url.size)))
+    index = key_index(_samples(parts, shown, TarOptions(url.size, max_member_bytes=sys.maxsize)))
     if url.num_samples not in (None, len(index.keys)):
         raise ManifestError(
             f"{shown} has {len(index.keys):,} samples, and its manifest has {url.num_samples:,}: it was replaced. "
@@ -141,7 +142,7 @@ def _check_last(url: RemoteUrl, index: KeyIndex, parts: ReadAhead) -> None:
             index.members[-count:].tolist(), index.starts[-count:].tolist(), index.sizes[-count:].tolist(), strict=True
         )
     ]
-    options = TarOptions(url.size, begin)
+    options = TarOptions(url.size, begin, max_member_bytes=sys.maxsize)
     try:
         found = list(_samples(parts, shown, options))
     except ShardReadError as error:
