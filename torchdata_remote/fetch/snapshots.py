@@ -161,7 +161,12 @@ def _snapshot(where: str, urls: Sequence[RemoteUrl]) -> Snapshot:
 
 
 def _location(url: Any, *, of: str) -> str:
-    return join_url(*split_url(literal_url(url_of(url, of=of))))
+    return _absolute(literal_url(url_of(url, of=of)))
+
+
+def _absolute(url: str) -> str:
+    """Return the URL of a local path, which may be relative; other URLs stay as they are."""
+    return join_url(*split_url(url))
 
 
 def _without_secrets(url: Any) -> RemoteUrl:
@@ -174,7 +179,7 @@ def _without_secrets(url: Any) -> RemoteUrl:
     if url.startswith("samples+"):
         shown = redact(url)
         raise UrlError(f"{shown} is a range of samples: pass the pipe before sharding_filter_rank().", url=shown)
-    found = url if isinstance(url, RemoteUrl) else RemoteUrl(join_url(*split_url(url)))
+    found = url if isinstance(url, RemoteUrl) else RemoteUrl(_absolute(url))
     for shard in _shards_of(found):
         if redact(shard) != str(shard):
             shown = redact(shard)
@@ -195,7 +200,7 @@ def _versions(
     shards: Iterable[RemoteUrl], options: StorageOptions, retry: RetryPolicy
 ) -> dict[str, tuple[int | None, str | None]]:
     """Look up size and etag of the shards that lack one of them."""
-    lacking = sorted({str(shard) for shard in shards if shard.etag is None or shard.size is None})
+    lacking = sorted({_absolute(shard) for shard in shards if shard.etag is None or shard.size is None})
     found: dict[str, tuple[int | None, str | None]] = {}
     single = [url for url in lacking if split_url(url)[0] in HTTP]
     tasks = [partial(find_named, url, options, retry) for url in single]
@@ -221,7 +226,8 @@ def _as_stored(url: RemoteUrl, versions: Mapping[str, tuple[int | None, str | No
 
 
 def _with_version(url: RemoteUrl, versions: Mapping[str, tuple[int | None, str | None]]) -> RemoteUrl:
-    size, etag = versions.get(str(url), (url.size, url.etag))
+    where = _absolute(url)
+    size, etag = versions.get(where, (url.size, url.etag))
     if url.size not in (None, size):
         shown = redact(url)
         raise ObjectChangedError(
@@ -230,4 +236,4 @@ def _with_version(url: RemoteUrl, versions: Mapping[str, tuple[int | None, str |
             url=shown,
         )
     _, _, *others = url.__getnewargs__()[1:]
-    return RemoteUrl(str(url), size, url.etag or etag, *others)
+    return RemoteUrl(where, size, url.etag or etag, *others)
