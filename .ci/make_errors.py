@@ -623,6 +623,18 @@ CASES: dict[str, list[Case]] = {
             """,
         ),
     ],
+    "MissingKeyError": [
+        Case(
+            "A key is what samples have under `__key__`: the path in the shard without the extension. Print some of a "
+            "shard: `torchdata-remote inspect URL`. Pass `on_missing_key=tdr.skip_with_warning` to select the keys that are "
+            "there, as for a table of a larger dataset.",
+            code=_PHOTOS
+            + """
+            urls = IterableWrapper(["memory://photos/index.json"]).list_remote()
+            list(urls.select(keys=["dog/1", "1.txt"]))
+            """,
+        ),
+    ],
     "MissingMemberError": [
         Case(
             'Name the alternatives, separated by semicolons: `to_tuple("jpg;jpeg;png", "cls")`. Loose files have no '

@@ -43,6 +43,7 @@ BUILTIN_PARENTS: dict[type[errors.RemoteDataError], type[Exception]] = {
     errors.WorkerLostError: RuntimeError,
     errors.WorkerStartError: RuntimeError,
     errors.CollateError: TypeError,
+    errors.MissingKeyError: KeyError,
     errors.MissingMemberError: KeyError,
 }
 

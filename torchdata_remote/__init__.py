@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .core.world import World
     from .datasets import PrefetchingLoader, RemoteFiles, RemoteImageFolder, ShardedDataset
     from .fetch.listing.patterns import escape_url
+    from .fetch.selection import IndexedSample
+    from .fetch.snapshots import Snapshot, write_snapshot
     from .formats import decoders, encoders
     from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
     from .formats.manifest import ShardInfo
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
         ListRemote,
         Mixed,
         ParallelMap,
+        Select,
         ShardingFilterRank,
         ShardTarReader,
         ShardZipReader,
@@ -73,6 +76,7 @@ __all__ = [
     "EqualizeMode",
     "EqualizeRanks",
     "FileReader",
+    "IndexedSample",
     "IterDataPipe",
     "IterableWrapper",
     "LabelFromPath",
@@ -86,6 +90,7 @@ __all__ = [
     "RemoteUrl",
     "Resumable",
     "RetryPolicy",
+    "Select",
     "ShardInfo",
     "ShardTarReader",
     "ShardWriter",
@@ -95,6 +100,7 @@ __all__ = [
     "ShuffleSamples",
     "ShuffleShards",
     "Skipped",
+    "Snapshot",
     "StatefulLoader",
     "Stats",
     "Stop",
@@ -128,6 +134,7 @@ __all__ = [
     "testing",
     "thread_loader",
     "to_node",
+    "write_snapshot",
 ]
 
 __version__ = "0.1.0"
@@ -142,6 +149,8 @@ _HOMES = {
     ".core.world": "World",
     ".datasets": "PrefetchingLoader RemoteFiles RemoteImageFolder ShardedDataset",
     ".fetch.listing.patterns": "escape_url",
+    ".fetch.selection": "IndexedSample",
+    ".fetch.snapshots": "Snapshot write_snapshot",
     ".formats.error_policy": "Skipped accept_missing_end raise_error skip_with_warning",
     ".formats.manifest": "ShardInfo",
     ".inspection.recorded_stats": "RecordedStats",
@@ -150,8 +159,8 @@ _HOMES = {
     ),
     ".pipes": (
         "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
-        "ListRemote Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards "
-        "Stop ToTuple WriteShards mix stream_files stream_shards"
+        "ListRemote Mixed ParallelMap Select ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples "
+        "ShuffleShards Stop ToTuple WriteShards mix stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",
@@ -170,8 +179,8 @@ _MODULES = {
 # Functional names, which are registered before their pipes are imported
 _PIPES = (
     "async_prefetch", "decode_image", "decode_sample", "equalize_ranks", "file_reader", "label_from_path",
-    "list_remote", "parallel_map", "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank", "shuffle_samples",
-    "shuffle_shards", "to_tuple", "write_shards",
+    "list_remote", "parallel_map", "select", "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank",
+    "shuffle_samples", "shuffle_shards", "to_tuple", "write_shards",
 )  # fmt: skip
 
 FunctionalNames(_PIPES, lambda: import_first(".pipes", __name__, after_torch=True)).register_when_imported()

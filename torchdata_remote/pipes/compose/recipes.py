@@ -20,6 +20,7 @@ from ..async_prefetch import AsyncPrefetch
 from ..base.typed import IterableWrapper, IterDataPipe
 from ..file_reader import FileReader
 from ..list_remote import ListRemote
+from ..select import Select
 from ..shard_tar_reader import ShardTarReader
 from ..sharding_filter_rank import ShardingFilterRank
 from ..shuffle_samples import ShuffleSamples
@@ -46,6 +47,7 @@ def stream_shards(
     on_bad_shard: OnBadShard = raise_error,
     on_bad_member: OnBadMember = raise_error,
     lazy: Collection[str] | None = None,
+    select: Mapping[str, Any] | None = None,
     cache_dir: str | None = None,
     cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -79,6 +81,7 @@ def stream_shards(
         on_bad_member: policy for a member that cannot be part of a sample, such as ``README``.
         lazy: extensions of members that are read where they are needed, such as ``{"mp4"}``: files instead of bytes.
             Excludes ``cache_dir``. See ``shard_tar_reader``.
+        select: arguments of ``select``, such as ``{"keys": "s3://b/train.parquet"}``: only these samples are read.
         cache_dir: local folder in which complete objects are cached for later epochs; requires ``cache_bytes``.
         cache_bytes: bound on the size of the cache, which all processes of the host share.
         storage_options: for the store, in fsspec's vocabulary.
@@ -107,13 +110,17 @@ def stream_shards(
     shuffle_buffer_bytes = whole("shuffle_buffer_bytes", shuffle_buffer_bytes)
     if interleave is not None:
         interleave = whole("interleave", interleave, or_none=True)
+    options: Any = select
+    if options is not None and not isinstance(options, Mapping):
+        advice = 'expected arguments of select, such as {"keys": "s3://b/train.parquet"}'
+        raise check.marked(TypeError(f"select: {advice}, got {check.shown(select)}."))
     urls = urls_of(url, of="stream_shards")
     shuffled = seed if mode else None
     mixes_samples = mode is True and seed is not None
     if interleave is None:
         interleave = _INTERLEAVE if mixes_samples else 1
     streams = _streams(
-        urls, pattern, shuffled, world, max_in_flight, cache_dir, cache_bytes, storage_options, interleave
+        urls, pattern, shuffled, world, max_in_flight, cache_dir, cache_bytes, storage_options, interleave, select
     )
     samples = ShardTarReader(
         streams, interleave=interleave, on_bad_shard=on_bad_shard, on_bad_member=on_bad_member, lazy=lazy
@@ -180,6 +187,7 @@ def _streams(
     cache_bytes: int | None,
     storage_options: Mapping[str, Any] | None,
     interleave: int = 1,
+    select: Mapping[str, Any] | None = None,
 ) -> AsyncPrefetch:
     """Open and prefetch the URLs of this reader's share."""
     for source in sources:
@@ -187,6 +195,8 @@ def _streams(
     urls: IterDataPipe[str] = ListRemote(
         IterableWrapper(sources), pattern=pattern, match_named=pattern != _TARS, storage_options=storage_options
     )
+    if select is not None:
+        urls = Select(urls, **{"storage_options": storage_options, **select})
     if seed is not None:
         urls = ShuffleShards(urls, seed)
     return AsyncPrefetch(
