@@ -25,6 +25,7 @@
     ├── WorkerLostError (RuntimeError)          a worker process that was lost repeatedly
     ├── WorkerStartError (RuntimeError)         worker processes that could not start
     ├── ManifestError (ValueError)              an index.json that cannot be used
+    ├── JoinError (ValueError)                  shard sets that do not fit together
     ├── JobError (ValueError)                   a training job that cannot be rendered
     ├── ServiceError (RuntimeError)             the dataset service cannot be started
     ├── StateError (ValueError)                 a chain without state, or a state of another chain
@@ -206,6 +207,10 @@ class WorkerStartError(RemoteDataError, RuntimeError):
 
 class ManifestError(RemoteDataError, ValueError):
     """An ``index.json`` is missing information or does not describe shards."""
+
+
+class JoinError(RemoteDataError, ValueError):
+    """Shard sets cannot be joined: a key is missing or twice, two sets have an extension, or their samples differ."""
 
 
 class JobError(RemoteDataError, ValueError):

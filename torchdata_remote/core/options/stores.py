@@ -102,6 +102,10 @@ class StorageOptions(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._options)
 
+    def of(self, url: str) -> StorageOptions:
+        """Return the options for the store of a URL: these, unless they depend on the bucket."""
+        return self
+
     def identity(self) -> str:
         """Return a string that is equal for equal options, as a key of caches in this process. It contains secrets."""
         # Computed on demand, because ids differ between processes

@@ -96,7 +96,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         with closing(warmed_up or self._streams(state)) as streams:
             try:
                 for number, saved in [] if state is None else state["open"]:
-                    position = None if saved is None else Position.from_json(saved)
+                    position = None if saved is None else self._saved_position(saved)
                     progress.open.append(self._opened_again(streams, number, position))
             except BaseException:
                 for shard in progress.open:
@@ -156,6 +156,10 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
                 f"The state has shard number {number}, which the chain no longer yields: restore the objects."
             )
         return self._opened(url, stream, position)
+
+    def _saved_position(self, saved: Any) -> Any:
+        """Decode the position of an open shard."""
+        return Position.from_json(saved)
 
     def _shard(self, url: str, stream: Any, position: ReadPosition) -> Generator[Sample, None, None]:
         try:
