@@ -67,13 +67,18 @@ def view_url(view: ShardView) -> RemoteUrl:
     return RemoteUrl(url, view.num_bytes, f"{zlib.crc32(code.encode()):08x}", num_samples=len(view.counts))
 
 
+def is_view(url: str) -> bool:
+    """Whether a URL stands for selected samples of shards."""
+    return url.startswith("view+")
+
+
 def split_view_url(url: str) -> tuple[str, ShardView | None]:
     """Split a URL into that of the shard that it names and the view, which is ``None`` for other URLs.
 
     Raises:
         UrlError: if the end of the URL or its code were changed.
     """
-    if not url.startswith("view+"):
+    if not is_view(url):
         return url, None
     match = _VIEW.fullmatch(url)
     if match is None:

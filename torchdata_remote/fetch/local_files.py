@@ -11,6 +11,7 @@ from itertools import chain, islice
 
 from ..core.local_view import MAP_FROM_BYTES
 from ..core.notices.slow_notice import QUIET_S, Wait
+from ..core.shard_view import is_view
 from ..core.stats.counters import FETCH
 from ..core.urls import LOCAL, RemoteUrl, split_sample_range, split_url
 from ..storage import LocalStore, open_store, version_of
@@ -56,7 +57,7 @@ class LocalFiles:
 
     def path_of(self, url: str) -> str | None:
         """Return the path of a file that may be read here; ``None`` for large files, and for all other objects."""
-        if self._is_refused or split_sample_range(url)[1] is not None:
+        if self._is_refused or is_view(url) or split_sample_range(url)[1] is not None:
             return None
         size, checksums = (url.size, url.checksums) if isinstance(url, RemoteUrl) else (None, None)
         if checksums is not None:
@@ -170,6 +171,10 @@ class FileStream(ObjectStream):
         if self._data is not None:  # all of it was the only piece
             return False
         return bool(self._view) if self._load() else super()._advance()
+
+    def place_of(self, byte: int) -> tuple[RemoteUrl, int]:
+        listed = self._listed
+        return listed if isinstance(listed, RemoteUrl) else RemoteUrl(listed, self.num_bytes), byte
 
     def read_range(self, start: int, end: int) -> bytes:
         """Read bytes ``start`` to ``end`` (exclusive); the sequential position stays."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ..core.options import FetchOptions
-from .object_download import ObjectDownload
+from .download import Download
 
 # Of the memory budget: it covers a round trip of usual stores
 _FRACTION_AHEAD = 4
@@ -29,9 +29,7 @@ class Lookahead(NamedTuple):
     part_bytes: Mapping[bool, int]
     expected_bytes: int | None
 
-    def unasked(
-        self, in_order: Iterable[ObjectDownload], unasked: Collection[ObjectDownload]
-    ) -> Iterator[ObjectDownload]:
+    def unasked(self, in_order: Iterable[Download], unasked: Collection[Download]) -> Iterator[Download]:
         """Yield the objects to ask, in order.
 
         Args:

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import queue
+from collections.abc import Callable
 
 from ..core.options import StorageOptions
+from ..core.threads.pool import Pool
 from ..core.urls import RemoteUrl, redact
 from ..errors import ObjectChangedError
 from ..storage import Connection, open_store
 from .cache.cached_object import CachedObject
 from .cache.disk_cache import DiskCache
-from .part_plan import PartPlan
+from .download import Download, Part
 from .range_download import ObjectVersion, RangeRequest, RangeSource
 
 
-class Part:
-    """A byte range of an object: queued, being downloaded, or downloaded."""
-
-    __slots__ = ("end", "error", "pieces", "reserved_bytes", "start")
-
-    def __init__(self, start: int, end: int | None, reserved_bytes: int) -> None:
-        self.start, self.end, self.reserved_bytes = start, end, reserved_bytes
-        self.pieces: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()  # consecutive; then None
-        self.error: BaseException | None = None  # why the pieces end early
-
-
-class ObjectDownload(PartPlan):
+class ObjectDownload(Download):
     """One object with its planned parts in order.
 
     Args:
@@ -65,21 +55,21 @@ class ObjectDownload(PartPlan):
         self.error: BaseException | None = None  # raised in the consumer; final
 
     def unplanned_bytes(self, expected_bytes: int) -> int:
-        """Bytes for which no part is planned.
-
-        Args:
-            expected_bytes: size of an object whose size is unknown.
-        """
         size = self.size if self.size is not None else self._listed_size
         return max(0, self._end(expected_bytes if size is None else size) - self.planned_bytes)
 
     def plan(self, part_bytes: int) -> Part:
-        """Add the next part, of at most ``part_bytes``."""
         planned_bytes = self.planned_bytes
         start, end = self.next_range(part_bytes)
         part = Part(start, end, self.planned_bytes - planned_bytes)
         self.parts.append(part)
         return part
+
+    def submit(self, part: Part, pool: Pool, fetch: Callable[..., None], on_ended: Callable[[Download], None]) -> None:
+        pool.submit(fetch, self, part, on_dropped=None)
+
+    def place_of(self, byte: int) -> tuple[RemoteUrl, int]:
+        return RemoteUrl(self.url, self.size, self.etag), byte
 
     def range_of(self, start: int, end: int | None) -> RangeRequest:
         """Describe a request for these bytes."""
@@ -123,7 +113,6 @@ class ObjectDownload(PartPlan):
         return self._cached is not None and self._cached.distrust()
 
     def close(self) -> None:
-        """Download no more. Safe in a finalizer."""
         self.closed = True
         if self._cached is not None:
             self._cached.close()

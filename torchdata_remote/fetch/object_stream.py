@@ -6,7 +6,8 @@ import io
 import sys
 from collections.abc import Iterator
 
-from ..core.urls import redact
+from ..core.urls import RemoteUrl, redact
+from .object_download import ObjectDownload
 from .scheduler import PartScheduler
 
 _NOTHING = memoryview(b"")
@@ -64,6 +65,10 @@ class ObjectStream(io.BufferedIOBase):
     def num_bytes(self) -> int | None:
         """Length of the object; ``None`` before the first response if the listing did not report it."""
         return self.download.size
+
+    def place_of(self, byte: int) -> tuple[RemoteUrl, int]:
+        """Return the object that has a byte of this stream, and where the byte is there."""
+        return self.download.place_of(byte)
 
     def readable(self) -> bool:
         return True
@@ -153,6 +158,8 @@ class ObjectStream(io.BufferedIOBase):
     def read_range(self, start: int, end: int) -> bytes:
         """Read bytes ``start`` to ``end`` (exclusive) by a separate request; the sequential position stays."""
         num_bytes, download = self.find_num_bytes(), self.download
+        if not isinstance(download, ObjectDownload):
+            raise io.UnsupportedOperation(f"{redact(self.url)} is read in order only.")
         block = download.checksums.block_bytes if download.checksums is not None else 1
         first, last = start - start % block, min(end + -end % block, num_bytes)
         return b"".join(self._scheduler.read_range(download, first, last))[start - first : end - first]

@@ -15,8 +15,10 @@ from ..core.stats.counters import FETCH
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import PoolClosedError, next_item
 from ..core.urls import redact
+from .download import Download, Part
 from .lookahead import Lookahead
-from .object_download import ObjectDownload, Part
+from .object_download import ObjectDownload
+from .open_download import opened
 from .range_download import ObjectVersion
 from .range_reader import read_range
 from .session import FetchSession
@@ -39,26 +41,25 @@ class PartScheduler:
         self._lane_bytes = partial(self._session.lane_bytes, num_lanes)
         self._pool, self._lock = self._session.pool, FinalizerLock(self._leave)
         self._reserved_bytes = 0
-        self._unplanned: dict[ObjectDownload, None] = {}  # in order
-        self._unasked: dict[ObjectDownload, None] = {}  # those of unknown size without a request
-        self._being_read: dict[ObjectDownload, None] = {}  # in order; includes completely planned ones
+        self._unplanned: dict[Download, None] = {}  # in order
+        self._unasked: dict[Download, None] = {}  # those of unknown size without a request
+        self._being_read: dict[Download, None] = {}  # in order; includes completely planned ones
         self._waiting_for_room = 0  # unplanned objects that the memory budget holds back; counted to 4
         self.num_waits = 0  # of the consumer, for bytes that had not arrived
         self._users = 1  # the owner, and every open object
         self._pid = os.getpid()
 
-    def open(self, url: str, start: int = 0, stop: int | None = None) -> ObjectDownload:
+    def open(self, url: str, start: int = 0, stop: int | None = None) -> Download:
         """Register an object and plan parts of it within the budget. Each call needs a ``close_object``."""
         self._require_own_process(url)
-        connection, cache = self._session.connection, self._session.cache
-        download = ObjectDownload(url, self._storage_options, connection, cache, start=start, stop=stop)
+        download = opened(url, self._storage_options, self._session, start, stop)
         with self._lock:
             self._users += 1
             self._register(download)
             self._plan_ahead()
         return download
 
-    def _register(self, download: ObjectDownload) -> None:  # with the lock held
+    def _register(self, download: Download) -> None:  # with the lock held
         self._unplanned[download] = None
         if download.size is None:
             self._unasked[download] = None
@@ -67,11 +68,11 @@ class PartScheduler:
         """Whether more objects should be opened, to have something to plan when bytes are consumed."""
         return self._waiting_for_room < _OBJECTS_WAITING
 
-    def next_object(self, opened: Iterable[ObjectDownload]) -> ObjectDownload:
+    def next_object(self, opened: Iterable[Download]) -> Download:
         """Choose the object to hand out next among those that were opened and not handed out: the first one."""
         return next(iter(opened))
 
-    def next_piece(self, download: ObjectDownload, consumed_bytes: int) -> memoryview | None:
+    def next_piece(self, download: Download, consumed_bytes: int) -> memoryview | None:
         """Release the bytes of the last piece, then wait for the next one; ``None`` at the object's end."""
         self._require_own_process(download.url)
         if download.error is not None:
@@ -103,14 +104,14 @@ class PartScheduler:
         if os.getpid() != self._pid:
             raise RuntimeError(f"{redact(what)} was opened in another process, this one's parent. Open it here.")
 
-    def _consume(self, download: ObjectDownload, num_bytes: int) -> None:  # with the lock held
+    def _consume(self, download: Download, num_bytes: int) -> None:  # with the lock held
         part = download.parts[0]
         self._release_bytes(part, num_bytes)
         if part.reserved_bytes == 0:
             del download.parts[0]
         self._plan_ahead()
 
-    def close_object(self, download: ObjectDownload) -> None:
+    def close_object(self, download: Download) -> None:
         """Drop the planned parts; requests that have not started are not sent. Safe in a finalizer."""
         download.close()
         self._lock.settle(download)
@@ -120,7 +121,7 @@ class PartScheduler:
         self._session.open_no_more()
         self._lock.settle(None)
 
-    def _leave(self, download: ObjectDownload | None) -> None:  # with the lock held
+    def _leave(self, download: Download | None) -> None:  # with the lock held
         self._users -= 1
         if download is not None:
             for part in download.parts:
@@ -170,22 +171,22 @@ class PartScheduler:
                 return
             self._plan(download)
 
-    def _may_plan(self, download: ObjectDownload) -> bool:  # with the lock held
+    def _may_plan(self, download: Download) -> bool:  # with the lock held
         """Whether a part can be added ahead, within the object's share if several streams are read at once."""
         held_bytes = len(download.parts) * self._part_bytes[download.mapped]
         return download.can_plan() and held_bytes < self.options.share_bytes(self._lane_bytes())
 
-    def _has_room_for(self, download: ObjectDownload) -> bool:  # with the lock held
+    def _has_room_for(self, download: Download) -> bool:  # with the lock held
         needed_bytes = self._reserved_bytes + download.next_part_bytes(self._part_bytes[download.mapped])
         return self._reserved_bytes == 0 or needed_bytes <= self._lane_bytes()
 
-    def _plan(self, download: ObjectDownload) -> bool:  # with the lock held
+    def _plan(self, download: Download) -> bool:  # with the lock held
         """Add the next part and queue its request; returns ``False`` if the pool is closed."""
         self._unasked.pop(download, None)
         part = download.plan(self._part_bytes[download.mapped])
         self._reserved_bytes += part.reserved_bytes
         try:
-            self._pool.submit(self._fetch, download, part, on_dropped=None)
+            download.submit(part, self._pool, self._fetch, self._part_ended)
         except PoolClosedError as error:
             part.error = error
             part.pieces.put(None)
@@ -213,7 +214,7 @@ class PartScheduler:
             part.pieces.put(None)
         download.store_kept()
 
-    def _part_ended(self, download: ObjectDownload) -> None:
+    def _part_ended(self, download: Download) -> None:
         """Called in the thread that downloaded a part, before the consumer sees its end."""
 
     def read_range(

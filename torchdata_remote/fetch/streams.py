@@ -6,17 +6,19 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from ..core.shard_view import is_view
 from ..core.stats.counters import FETCH
 from ..core.urls import redact, split_sample_range
 from ..errors import RemoteDataError, StateError
 from .listing.source_argument import url_of
 from .local_files import LocalFiles, Numbered, stream_files
-from .object_download import ObjectDownload
+from .download import Download
 from .object_stream import ObjectStream
 from .sample_ranges import wanted_bytes
 from .scheduler import PartScheduler
 from .session import FetchSession
 from .unordered_scheduler import UnorderedScheduler
+from .view_stream import ViewStream
 
 _MORE_AHEAD = 4  # for each object that is waited for; one for each other
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
@@ -51,7 +53,7 @@ def _fetch(source: Iterator[Numbered], session: FetchSession) -> Generator[tuple
     """Open objects as streams that the session's threads fetch."""
     options = session.options
     scheduler = PartScheduler(session) if options.in_order else UnorderedScheduler(session)
-    ahead: dict[ObjectDownload, tuple[str, ObjectStream]] = {}  # opened and not handed out, in order
+    ahead: dict[Download, tuple[str, ObjectStream]] = {}  # opened and not handed out, in order
     try:
         ended: Exception | None = None
         num_ahead, num_waits = 2 * options.max_in_flight, 0
@@ -83,6 +85,8 @@ def _fetch(source: Iterator[Numbered], session: FetchSession) -> Generator[tuple
 def _open(scheduler: PartScheduler, session: FetchSession, url: str, number: int | None, start: int) -> ObjectStream:
     """Open the object, or the range of samples that the URL names, from byte ``start`` on."""
     whole, samples = split_sample_range(url)
+    if is_view(whole):
+        return ViewStream(scheduler, whole, number, start, samples)
     if samples is None:
         return ObjectStream(scheduler, whole, number, start)
     first, stop = wanted_bytes(whole, samples, session.storage_options, session.options.retry)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ..core.stats.counters import FETCH
 from ..core.threads.pool import next_item
-from .object_download import ObjectDownload
+from .download import Download
 from .scheduler import PartScheduler
 from .session import FetchSession
 
@@ -23,16 +23,16 @@ class UnorderedScheduler(PartScheduler):
     """
 
     def __init__(self, session: FetchSession) -> None:
-        self._unready: dict[ObjectDownload, None] = {}  # in order
-        self._num_unfinished: dict[ObjectDownload, int] = {}  # parts that are queued or being downloaded
-        self._ready: queue.SimpleQueue[ObjectDownload] = queue.SimpleQueue()
+        self._unready: dict[Download, None] = {}  # in order
+        self._num_unfinished: dict[Download, int] = {}  # parts that are queued or being downloaded
+        self._ready: queue.SimpleQueue[Download] = queue.SimpleQueue()
         super().__init__(session)
 
-    def _register(self, download: ObjectDownload) -> None:  # with the lock held
+    def _register(self, download: Download) -> None:  # with the lock held
         super()._register(download)
         self._unready[download] = None
 
-    def next_object(self, opened: Iterable[ObjectDownload]) -> ObjectDownload:
+    def next_object(self, opened: Iterable[Download]) -> Download:
         """Wait for the next object that is complete."""
         self._require_own_process("this pass")
         with self._lock:
@@ -41,18 +41,18 @@ class UnorderedScheduler(PartScheduler):
         with FETCH.waiting():
             return next_item(self._ready)
 
-    def _leave(self, download: ObjectDownload | None) -> None:  # with the lock held
+    def _leave(self, download: Download | None) -> None:  # with the lock held
         if download is not None:
             self._unready.pop(download, None)
         super()._leave(download)
 
-    def _plan(self, download: ObjectDownload) -> bool:  # with the lock held
+    def _plan(self, download: Download) -> bool:  # with the lock held
         is_queued = super()._plan(download)
         if is_queued:
             self._num_unfinished[download] = self._num_unfinished.get(download, 0) + 1
         return is_queued
 
-    def _part_ended(self, download: ObjectDownload) -> None:
+    def _part_ended(self, download: Download) -> None:
         with self._lock:
             # Not counted: a part that the pool refused after it was queued
             num_unfinished = self._num_unfinished.pop(download, 1) - 1
@@ -68,6 +68,6 @@ class UnorderedScheduler(PartScheduler):
         if self._unready and not self._num_unfinished and self._ready.empty():
             self._mark_ready(next(iter(self._unready)))
 
-    def _mark_ready(self, download: ObjectDownload) -> None:  # with the lock held
+    def _mark_ready(self, download: Download) -> None:  # with the lock held
         del self._unready[download]
         self._ready.put(download)

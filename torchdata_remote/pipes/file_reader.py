@@ -15,7 +15,7 @@ from ..fetch.session import FetchSession
 from ..fetch.streams import whole_of
 from ..formats.sample import KEY, URL, Sample, split_key
 from .base.datapipe import StatefulPipe
-from .base.input_streams import number_of, open_first, part_refused, require_number, streams_of
+from .base.input_streams import number_of, open_first, refuse_part, require_number, streams_of
 from .base.split_guard import SplitReader, require_split
 
 
@@ -66,8 +66,7 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
         for url, stream in warmed_up or streams_of(self.source_datapipe, self._session, state):
             try:
                 whole, samples = split_sample_range(url)
-                if samples is not None:
-                    raise part_refused(whole, type(self).__name__)
+                refuse_part(whole, samples, type(self).__name__)
                 key, extension = split_key(object_path(url))
                 if not key or not extension:
                     raise SampleError(

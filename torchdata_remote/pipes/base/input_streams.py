@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from ...core.iter_datapipe import IterDataPipe
+from ...core.shard_view import is_view
 from ...core.urls import redact
 from ...errors import RemoteDataError, StateError
 from ...fetch.listing.source_argument import url_of
@@ -90,13 +91,30 @@ def require_number(number: int | None) -> int:
     return number
 
 
-def part_refused(url: str, reader: str) -> RemoteDataError:
-    """Error of a reader that cannot read a range of the samples of an object."""
-    return RemoteDataError(
-        f"{redact(url)} was split by samples, because there are fewer objects than readers or equalize_ranks asks for "
-        f"it, and {reader} reads whole objects only. Use fewer readers, or shard_tar_reader().",
-        url=redact(url),
-    )
+def refuse_part(url: str, samples: tuple[int, int] | None, reader: str) -> None:
+    """Refuse what a reader of whole objects cannot read.
+
+    Args:
+        url: of an object, or of a view of shards.
+        samples: the range of samples that is wanted of it; ``None`` for all.
+        reader: name of its class.
+
+    Raises:
+        RemoteDataError: for a view, or a range of samples.
+    """
+    shown = redact(url)
+    if is_view(url):
+        raise RemoteDataError(
+            f"{shown} stands for selected samples, and {reader} reads whole objects only. Read it by "
+            "shard_tar_reader(), or leave out select() and join().",
+            url=shown,
+        )
+    if samples is not None:
+        raise RemoteDataError(
+            f"{shown} was split by samples, because there are fewer objects than readers or equalize_ranks asks for "
+            f"it, and {reader} reads whole objects only. Use fewer readers, or shard_tar_reader().",
+            url=shown,
+        )
 
 
 def _in_state(pairs: Iterator[tuple[str, Any]], state: StreamsState | None) -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from ...core.frameworks.collating import check_item
 from ...core.iter_datapipe import Filter, IterDataPipe
 from ...core.options import FetchOptions, StorageOptions
 from ...core.processes.parent_watch import end_worker_with_trainer
+from ...core.shard_view import split_view_url
 from ...core.stats.counters import FETCH, READ
 from ...core.stats.timing import timed, timed_runs
 from ...core.urls import redact, split_sample_range
@@ -25,7 +26,7 @@ from ...formats.position import Position, ReadPosition
 from ...formats.sample import Sample, describe_item
 from .chain import Snapshot, all_pipes
 from .datapipe import StatefulPipe
-from .input_streams import number_of, open_first, part_refused, streams_of
+from .input_streams import number_of, open_first, refuse_part, streams_of
 from .open_shards import EndedShard, OpenShard, Progress
 from .round_robin import round_robin
 from .split_guard import SplitReader, require_split
@@ -139,8 +140,9 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
 
     def _opened(self, url: str, stream: Any, position: Position | None) -> OpenShard:
         url, samples = split_sample_range(str(url))
-        if samples is not None and not self.reads_parts:
-            raise part_refused(url, type(self).__name__)
+        if not self.reads_parts:
+            refuse_part(url, samples, type(self).__name__)
+        url, _ = split_view_url(url)
         start = Position(getattr(stream, "first_byte", 0)) if position is None else position
         tracked = ReadPosition(start)
         return OpenShard(stream, tracked, self._shard(redact(url), stream, tracked))
