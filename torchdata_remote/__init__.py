@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         Stop,
         ToTuple,
         WriteShards,
+        join,
         mix,
         stream_files,
         stream_shards,
@@ -111,6 +112,7 @@ __all__ = [
     "errors",
     "escape_url",
     "index_shards",
+    "join",
     "labels",
     "merge_node_states",
     "merge_states",
@@ -151,7 +153,7 @@ _HOMES = {
     ".pipes": (
         "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
         "ListRemote Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards "
-        "Stop ToTuple WriteShards mix stream_files stream_shards"
+        "Stop ToTuple WriteShards join mix stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",

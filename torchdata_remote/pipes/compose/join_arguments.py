@@ -45,7 +45,8 @@ def members_of(members: Any, sets: Mapping[str, Any]) -> Members:
     for name, extensions in (members or {}).items():
         require_set("members", name, sets)
         found = [extensions] if isinstance(extensions, str) else extensions
-        if not isinstance(found, Iterable) or not all(isinstance(one, str) for one in (found := list(found))):
+        found = list(found) if isinstance(found, Iterable) else [None]
+        if not all(isinstance(one, str) for one in found):
             raise check.marked(TypeError(f"{expected}, got {check.shown(extensions)} for {name!r}."))
         if not found:
             raise check.marked(ValueError(f"members selects nothing of {name!r}. Leave the set out, or name extensions."))

@@ -61,14 +61,14 @@ class JoinShards(DataPipe[RemoteUrl]):
     ) -> None:
         self.sources, self._members = dict(sources), dict(members)
         self.how, self.align, self._options, self._retry = how, align, options, retry
-        self._planned: tuple[Any, list[RemoteUrl]] | None = None  # the latest listing, and its plan
+        self._latest = _LatestPlan()
 
     def __iter__(self) -> Iterator[RemoteUrl]:
         sets = {name: [_remote(url) for url in source] for name, source in self.sources.items()}
         listed = [[(url, *url.__getnewargs__()) for url in urls] for urls in sets.values()]
-        if self._planned is None or self._planned[0] != listed:
-            self._planned = listed, self._plan(sets)
-        yield from self._planned[1]
+        if self._latest.listed != listed:
+            self._latest.urls, self._latest.listed = self._plan(sets), listed
+        yield from self._latest.urls
 
     def _plan(self, sets: Mapping[str, list[RemoteUrl]]) -> list[RemoteUrl]:
         for name, urls in sets.items():
@@ -100,9 +100,16 @@ class JoinShards(DataPipe[RemoteUrl]):
             raise JoinError(f"No sample of the set {name!r} has a member {', '.join(map(repr, absent))}.")
         return table
 
-    def __getstate__(self) -> Any:
-        state = super().__getstate__()  # type: ignore[no-untyped-call]  # torch's
-        return {**state, "_planned": None} if isinstance(state, dict) else state
+
+class _LatestPlan:
+    """The plan of the latest listing: later passes that list the same objects use it. Not sent to other processes."""
+
+    def __init__(self) -> None:
+        self.listed: Any = None
+        self.urls: list[RemoteUrl] = []
+
+    def __reduce__(self) -> tuple[type[_LatestPlan], tuple[()]]:
+        return _LatestPlan, ()
 
 
 class ShardsOfJoin(DataPipe[str]):

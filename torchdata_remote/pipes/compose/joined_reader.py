@@ -7,6 +7,7 @@ from contextlib import closing
 from itertools import islice
 from typing import Any
 
+from ...core.shard_view import is_view, split_view_url
 from ...core.urls import redact, split_sample_range
 from ...errors import JoinError
 from ...fetch.session import FetchSession
@@ -70,8 +71,7 @@ class JoinedTarReader(ShardTarReader):
         """Group the streams of each shard."""
         with closing(streams):
             for first in streams:
-                is_view = split_sample_range(str(first[0]))[0].startswith("view+")
-                self._num_streams = 1 if is_view else len(self._members)
+                self._num_streams = 1 if is_view(_whole(first[0])) else len(self._members)
                 group = [first]
                 try:
                     group += islice(streams, self._num_streams - 1)
@@ -83,10 +83,9 @@ class JoinedTarReader(ShardTarReader):
                 yield first[0], JoinedStream(group)
 
     def _opened(self, url: str, stream: JoinedStream, position: Any) -> OpenShard:
-        first, _ = split_sample_range(str(url))
         starts = [Position(one.first_byte) for one in stream.streams] if position is None else position
         tracked: Any = JoinedPosition([ReadPosition(start) for start in starts])
-        return OpenShard(stream, tracked, self._shard(redact(first), stream, tracked))
+        return OpenShard(stream, tracked, self._shard(stream.shown[0], stream, tracked))
 
     def _saved_position(self, saved: Any) -> Any:
         if None in saved:
@@ -94,10 +93,9 @@ class JoinedTarReader(ShardTarReader):
         return [Position.from_json(fields) for fields in saved]
 
     def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: Any) -> Iterator[SampleRun]:
-        if len(stream.urls) == 1:
+        if len(stream.streams) == 1:
             return super().runs_in(url, stream.streams[0], guard, position.of[0])
-        shown = [redact(split_sample_range(str(one))[0]) for one in stream.urls]
-        parts = zip(self._members.items(), shown, stream.streams, position.of, strict=True)
+        parts = zip(self._members.items(), stream.shown, stream.streams, position.of, strict=True)
         return merged_runs(
             [
                 MergedSet(name, one, ShardTarReader.runs_in(self, one, opened, guard, at), members)
@@ -126,7 +124,7 @@ class JoinedStream:
     """
 
     def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
-        self.urls = [url for url, _ in pairs]
+        self.shown = [redact(split_view_url(_whole(url))[0]) for url, _ in pairs]  # shards, as samples and errors name them
         self.streams = [stream for _, stream in pairs]
         number = number_of(self.streams[0])
         self.number = None if number is None else number // len(pairs)
@@ -155,3 +153,7 @@ class JoinedPosition:
         """Encode for a saved state."""
         found = [one.current() for one in self.of]
         return [None if at is None else at.to_json() for at in found]
+
+
+def _whole(url: str) -> str:
+    return split_sample_range(str(url))[0]
