@@ -7,6 +7,7 @@ import tarfile
 from collections.abc import Sequence
 
 import fsspec
+import fsspec.core
 
 from tests.support.archive_bytes import pack_tar
 from torchdata_remote.formats.key_index import dump_keys, key_index, keys_url
@@ -33,7 +34,9 @@ def write_set(folder: str, shards: Sequence[Samples], *, keys: bool = True) -> s
             objects[keys_url(url)] = keys_of(data)
     manifest = f"{folder}/index.json"
     objects[manifest] = dump_manifest(infos)
-    fsspec.filesystem("memory").pipe({url.removeprefix("memory:/"): data for url, data in objects.items()})
+    files, _ = fsspec.core.url_to_fs(folder)
+    files.makedirs(folder, exist_ok=True)
+    files.pipe(objects)
     return manifest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, ClassVar
 
 from ...core.arguments import check
 from ...core.arguments.amounts import whole
@@ -47,7 +47,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
     """
 
     _functional_name = "shard_reader"
-    state_fields = ("open", "next")
+    state_fields: ClassVar[tuple[str, ...]] = ("open", "next")
     reads_parts = False
     """Whether the format can be read from any sample to any other one."""
 

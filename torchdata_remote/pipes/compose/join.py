@@ -9,7 +9,7 @@ from ...core.arguments import check
 from ...core.arguments.amounts import whole
 from ...core.arguments.calls import explained
 from ...core.iter_datapipe import IterDataPipe as AnyPipe
-from ...core.options import MIB, RetryPolicy, StorageOptions
+from ...core.options import MIB, RetryPolicy
 from ...core.world import World
 from ...fetch.join_plan import How
 from ...fetch.listing.source_argument import urls_of

@@ -8,7 +8,6 @@ from typing import Any
 from ...core.arguments import check
 from ...core.arguments.suggestions import did_you_mean
 from ...core.options import StorageOptions
-from ...core.options.routed import Bucket, RoutedOptions
 from ...core.urls import split_url
 from ...fetch.listing.patterns import expand_braces
 from ...storage import check_options
@@ -49,7 +48,9 @@ def members_of(members: Any, sets: Mapping[str, Any]) -> Members:
         if not all(isinstance(one, str) for one in found):
             raise check.marked(TypeError(f"{expected}, got {check.shown(extensions)} for {name!r}."))
         if not found:
-            raise check.marked(ValueError(f"members selects nothing of {name!r}. Leave the set out, or name extensions."))
+            raise check.marked(
+                ValueError(f"members selects nothing of {name!r}. Leave the set out, or name extensions.")
+            )
         selected[name] = frozenset(one.lower().removeprefix(".") for one in found)
     return selected
 
@@ -74,8 +75,10 @@ def options_of(given: Any, sources: Mapping[str, list[str] | None]) -> tuple[dic
         ValueError: for different options of the same bucket, or of a set whose URLs are not known yet.
         UrlError: for options that the store of a URL does not have.
     """
-    each = isinstance(given, Mapping) and given and all(
-        name in sources and isinstance(value, Mapping) for name, value in given.items()
+    each = (
+        isinstance(given, Mapping)
+        and given
+        and all(name in sources and isinstance(value, Mapping) for name, value in given.items())
     )
     by_set = {name: StorageOptions(given.get(name) if each else given) for name in sources}
     for name, urls in sources.items():
@@ -83,7 +86,7 @@ def options_of(given: Any, sources: Mapping[str, list[str] | None]) -> tuple[dic
             check_options(url, by_set[name])
     if not each:
         return by_set, StorageOptions(given)
-    by_bucket: dict[Bucket, StorageOptions] = {}
+    by_bucket: dict[tuple[str, str], StorageOptions] = {}
     for name, urls in sources.items():
         if urls is None:
             raise check.marked(
@@ -95,4 +98,4 @@ def options_of(given: Any, sources: Mapping[str, list[str] | None]) -> tuple[dic
                 raise check.marked(
                     ValueError(f"storage_options differ for two sets in the same bucket, {'://'.join(bucket)}.")
                 )
-    return by_set, RoutedOptions(by_bucket)
+    return by_set, StorageOptions.by_bucket(by_bucket)

@@ -93,7 +93,7 @@ class JoinShards(DataPipe[RemoteUrl]):
     def _table(self, name: str, urls: list[RemoteUrl]) -> KeyTable:
         members = self._members[name]
         table = KeyTable(members)
-        for url, index in zip(urls, key_indexes(urls, self._options, self._retry), strict=True):
+        for url, index in key_indexes(urls, self._options, self._retry):
             table.add(url, index)
         table.finish()
         if members is not None and (absent := sorted(members - table.extensions)):

@@ -10,7 +10,6 @@ from typing import Any
 from ...core.shard_view import is_view, split_view_url
 from ...core.urls import redact, split_sample_range
 from ...errors import JoinError
-from ...fetch.session import FetchSession
 from ...formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler
 from ...formats.grouping import SampleRun
 from ...formats.merged_runs import MergedSet, merged_runs
@@ -48,9 +47,7 @@ class JoinedTarReader(ShardTarReader):
         on_bad_member: OnBadMember,
         interleave: int,
     ) -> None:
-        super().__init__(
-            source_datapipe, on_bad_shard=on_bad_shard, on_bad_member=on_bad_member, interleave=interleave
-        )
+        super().__init__(source_datapipe, on_bad_shard=on_bad_shard, on_bad_member=on_bad_member, interleave=interleave)
         self._members = dict(members)
         self._num_streams = 1  # of each shard in the current pass
 
@@ -124,7 +121,9 @@ class JoinedStream:
     """
 
     def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
-        self.shown = [redact(split_view_url(_whole(url))[0]) for url, _ in pairs]  # shards, as samples and errors name them
+        self.shown = [
+            redact(split_view_url(_whole(url))[0]) for url, _ in pairs
+        ]  # shards, as samples and errors name them
         self.streams = [stream for _, stream in pairs]
         number = number_of(self.streams[0])
         self.number = None if number is None else number // len(pairs)
