@@ -19,11 +19,13 @@ from tests.servers.s3 import S3Server
 from tests.support.s3_stores import put
 from tests.support.shard_sets import Samples, write_set
 from torchdata_remote import (
+    AsyncPrefetch,
     IterableWrapper,
     Resumable,
     ShardWriter,
     World,
     join,
+    raise_error,
     skip_with_warning,
     stateful_loader,
     stream_shards,

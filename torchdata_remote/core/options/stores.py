@@ -129,7 +129,8 @@ class StorageOptions(Mapping[str, Any]):
         # Computed on demand, because ids differ between processes
         if self._identity is None:
             routes = [[*bucket, options.identity()] for bucket, options in self._by_bucket.items()]
-            self._identity = json.dumps([_identity_of(self._options), routes] if routes else _identity_of(self._options))
+            own = _identity_of(self._options)
+            self._identity = json.dumps([own, routes] if routes else own)
         return self._identity
 
     def server(self) -> str:
