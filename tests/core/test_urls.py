@@ -214,10 +214,11 @@ CHECKSUMS = Checksums(BLOCK_BYTES, (1, 2))
 @given(num_samples=st.none() | st.integers(0, 99), checksums=st.sampled_from([None, CHECKSUMS]))
 def test_a_remote_url_keeps_the_metadata_of_the_manifest(num_samples: int | None, checksums: Checksums | None) -> None:
     """By pickle and by copy, as worker processes and streams get it."""
-    url = RemoteUrl("s3://b/a.tar", 7, None, checksums, num_samples)
+    url = RemoteUrl("s3://b/a.tar", 7, None, checksums, num_samples, "ab", 1, 2)
     for again in (pickle.loads(pickle.dumps(url)), copy.copy(url), copy.deepcopy(url)):
         assert type(again) is RemoteUrl
         assert (again.num_samples, again.checksums) == (num_samples, checksums)
+        assert (again.md5, again.index_crc32, again.keys_crc32) == ("ab", 1, 2)
 
 
 @given(ends=st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted), num_samples=st.none() | st.integers(1, 9))

@@ -25,6 +25,7 @@ SHARDS = st.lists(
         st.integers(0, 1 << 40),
         st.just("d41d8cd98f00b204"),
         st.none() | st.integers(0, (1 << 32) - 1),
+        st.none() | st.integers(0, (1 << 32) - 1),
     ),
     max_size=6,
 )
@@ -32,10 +33,10 @@ SHARDS = st.lists(
 
 @given(SHARDS)
 def test_a_table_holds_what_reading_samples_needs(shards: list[RemoteUrl]) -> None:
-    """URL, size, etag, number of samples and the checksum of the index, also from a pickle."""
+    """URL, size, etag, number of samples and the checksums of the files beside it, also from a pickle."""
 
     def known(url: RemoteUrl) -> tuple[object, ...]:
-        return str(url), url.size, url.etag, url.num_samples, url.index_crc32
+        return str(url), url.size, url.etag, url.num_samples, url.index_crc32, url.keys_crc32
 
     table = ShardTable(shards)
     for one in (table, pickle.loads(pickle.dumps(table))):

@@ -187,7 +187,7 @@ TABLE = {
             EmptyListingError,
             (
                 "memory://mistakes/shards/: no objects found that match pattern='*.tgz'. There are 5 others, "
-                "such as '000000.tar', '000000.tar.idx', '000001.tar'."
+                "such as '000000.tar', '000000.tar.idx', '000000.tar.keys'."
             ),
         ),
         Mistake(

@@ -189,7 +189,7 @@ TABLE = {
             (
                 "memory://mistakes/shards/: there is no file whose name ends in one of .jpg, .jpeg, .png, "
                 ".webp, .bmp, .tif, .tiff, .ppm, .pgm. There are 5 others, such as '000000.tar', "
-                "'000000.tar.idx', '000001.tar'. They are shards: read them by stream_shards(url), or by "
+                "'000000.tar.idx', '000000.tar.keys'. They are shards: read them by stream_shards(url), or by "
                 "ShardedDataset(url)."
             ),
         ),

@@ -6,8 +6,8 @@ import argparse
 import json
 
 from ..fetch.listing.shard_set import base_name
+from ..formats.companions import companion_urls
 from ..formats.manifest import MANIFEST_NAME
-from ..formats.sample_index import index_url
 from ..inspection import Fault, verify_shards
 from ._shared import Commands, add_command, add_quiet, add_storage_options, print_line, printable
 
@@ -18,8 +18,8 @@ def add(commands: Commands) -> None:
         commands,
         "verify",
         _run,
-        description="compare every shard of a folder with the manifest and its index. All bytes are read: sizes, MD5, "
-        "CRC-32, numbers of samples and every header are compared, and the listing too. Each fault is a "
+        description="compare every shard of a folder with the manifest, its index and its keys. All bytes are read: "
+        "sizes, MD5, CRC-32, numbers of samples and every header are compared, and the listing too. Each fault is a "
         "line; the exit status is 1 if there are any.",
         example="verify s3://bucket/train/",
     )
@@ -39,7 +39,7 @@ def _run(args: argparse.Namespace) -> int:
 
     def report(url: str, faults: list[Fault]) -> None:
         nonlocal width
-        own = 0 if base_name(url) == MANIFEST_NAME else len(printable(index_url(url)))
+        own = 0 if base_name(url) == MANIFEST_NAME else max(map(len, map(printable, companion_urls(url))))
         width = max([width, own, *(len(printable(fault.url)) for fault in faults)])
         for fault in faults:
             print_line(f"{printable(fault.url):<{width}}  {printable(fault.what)}")

@@ -15,10 +15,11 @@ from ..errors import UrlError
 from .bucket_names import is_name_before_at, split_access_point, without_user_info
 from .chained_urls import without_chain
 from .checksums import Checksums
+from .local_path import local_path
 from .object_version import split_version
 from .sample_range import part_url, split_part_url
 from .signatures import hide_signatures, sas_mistake
-from .url_mistakes import mistake_in, without_host
+from .url_mistakes import without_host
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _USER_INFO = re.compile(r"://([^/]*)@")
@@ -47,9 +48,10 @@ class RemoteUrl(str):
         num_samples: in the shard, from a manifest, or ``None``.
         md5: hexadecimal, of the object, from a manifest, or ``None``.
         index_crc32: of the index beside a shard, from a manifest, or ``None``.
+        keys_crc32: of the file of keys beside a shard, from a manifest, or ``None``.
     """
 
-    __slots__ = ("checksums", "etag", "index_crc32", "md5", "num_samples", "size")
+    __slots__ = ("checksums", "etag", "index_crc32", "keys_crc32", "md5", "num_samples", "size")
 
     size: int | None
     etag: str | None
@@ -57,6 +59,7 @@ class RemoteUrl(str):
     num_samples: int | None
     md5: str | None
     index_crc32: int | None
+    keys_crc32: int | None
 
     def __new__(
         cls,
@@ -67,6 +70,7 @@ class RemoteUrl(str):
         num_samples: int | None = None,
         md5: str | None = None,
         index_crc32: int | None = None,
+        keys_crc32: int | None = None,
     ) -> RemoteUrl:
         if not isinstance(url, str | os.PathLike):
             raise UrlError(f"RemoteUrl: expected a URL as str, got {type(url).__name__}: {url!r:.200}.")
@@ -77,13 +81,14 @@ class RemoteUrl(str):
         self.num_samples = num_samples
         self.md5 = md5
         self.index_crc32 = index_crc32
+        self.keys_crc32 = keys_crc32
         return self
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         return (str(self), *self._known())
 
     def _known(self) -> tuple[Any, ...]:
-        return self.size, self.etag, self.checksums, self.num_samples, self.md5, self.index_crc32
+        return self.size, self.etag, self.checksums, self.num_samples, self.md5, self.index_crc32, self.keys_crc32
 
     def _with(self, url: str) -> RemoteUrl:
         return RemoteUrl(url, *self._known())
@@ -108,7 +113,7 @@ def remote_urls(
     for path, size, etag in zip(paths, sizes, etags, strict=True):
         url = make(RemoteUrl, start + path)
         url.size, url.etag = size, etag
-        url.checksums = url.num_samples = url.md5 = url.index_crc32 = None
+        url.checksums = url.num_samples = url.md5 = url.index_crc32 = url.keys_crc32 = None
         urls.append(url)
     return urls
 
@@ -149,7 +154,7 @@ def split_url(url: str) -> tuple[str, str, str]:
         return "file", "", url[7:]
     match = _SCHEME.match(url)
     if match is None:
-        return "file", "", _local_path(url)
+        return "file", "", local_path(url, redact)
     scheme, rest = match[1].lower(), match[2]
     if "\0" in rest:
         raise UrlError(f"{redact(url)!r}: a URL cannot hold a NUL character.", url=redact(url))
@@ -189,16 +194,6 @@ def _bucket_and_path(scheme: str, rest: str, url: str) -> tuple[str, str]:
     if scheme in AZURE and (mistake := sas_mistake(rest, redact(url))):
         raise UrlError(mistake, url=redact(url))
     return bucket, path
-
-
-def _local_path(path: str) -> str:
-    """Make a local path absolute; refuse one that was meant as something else."""
-    if not path or "\0" in path:
-        raise UrlError(f"{redact(path)!r} is neither a URL (scheme://bucket/path) nor a local path.")
-    if mistake := without_chain(path, redact) or mistake_in(path, redact):
-        raise UrlError(mistake)
-    trailing = "/" if path.endswith(("/", os.sep)) else ""
-    return os.path.abspath(os.path.expanduser(path)).rstrip("/") + trailing
 
 
 def join_url(scheme: str, bucket: str, path: str) -> str:

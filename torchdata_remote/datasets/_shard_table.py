@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,17 @@ class ShardTable(Sequence[RemoteUrl]):
 
     def __init__(self, shards: Sequence[RemoteUrl]) -> None:
         counts = np.array([shard.num_samples or 0 for shard in shards], np.int64)
-        sums = np.array([-1 if shard.index_crc32 is None else shard.index_crc32 for shard in shards], np.int64)
-        self._columns = SharedColumns({**UrlTable(shards).columns(), "counts": counts, "index_crc32s": sums})
+        sums = {
+            "index_crc32s": _column(shard.index_crc32 for shard in shards),
+            "keys_crc32s": _column(shard.keys_crc32 for shard in shards),
+        }
+        self._columns = SharedColumns({**UrlTable(shards).columns(), "counts": counts, **sums})
         self._view()
 
     def _view(self) -> None:
         columns = self._columns.columns
-        self._urls, self.counts, self._sums = UrlTable.view(columns), columns["counts"], columns["index_crc32s"]
+        self._urls, self.counts = UrlTable.view(columns), columns["counts"]
+        self._sums = columns["index_crc32s"], columns["keys_crc32s"]
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -42,10 +46,9 @@ class ShardTable(Sequence[RemoteUrl]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
-        url, crc32 = self._urls[index], int(self._sums[index])
-        return RemoteUrl(
-            url, url.size, url.etag, None, int(self.counts[index]), index_crc32=None if crc32 < 0 else crc32
-        )
+        url = self._urls[index]
+        crc32s = [None if column[index] < 0 else int(column[index]) for column in self._sums]
+        return RemoteUrl(url, url.size, url.etag, None, int(self.counts[index]), None, *crc32s)
 
     def __getstate__(self) -> Mapping[str, Any]:
         if self._columns.share():  # a worker is being started
@@ -55,6 +58,10 @@ class ShardTable(Sequence[RemoteUrl]):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self._columns = state["columns"]
         self._view()
+
+
+def _column(crc32s: Iterable[int | None]) -> Int64s:
+    return np.array([-1 if crc32 is None else crc32 for crc32 in crc32s], np.int64)
 
 
 class ShardOffsets:

@@ -26,6 +26,8 @@ from .tar.header import BLOCK
 
 Ints = npt.NDArray[np.int64]
 
+_LEVEL = 1  # a third of the time of numpy.savez_compressed, for 2 to 7 % more bytes
+_OVERHEAD_BYTES = 4 << 10  # of six arrays and the directory, without numbers and texts
 _NUMBERS = ("counts", "members", "gaps", "sizes")
 
 
@@ -68,7 +70,7 @@ class KeyIndex:
 
 
 def dump_keys(index: KeyIndex) -> bytes:
-    """Encode the keys of a shard. The same keys give the same bytes."""
+    """Encode the keys of a shard. The same keys give the same bytes, from the same version of zlib."""
     columns: dict[str, Any] = {
         "keys": _text(index.keys),
         "extensions": _text(index.extensions),
@@ -78,8 +80,29 @@ def dump_keys(index: KeyIndex) -> bytes:
         "sizes": _small(index.sizes),
     }
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **columns)
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, column in columns.items():
+            array = io.BytesIO()
+            np.lib.format.write_array(array, column, allow_pickle=False)
+            entry = zipfile.ZipInfo(f"{name}.npy")  # of 1980: the time is not part of the file
+            archive.writestr(entry, array.getbuffer(), zipfile.ZIP_DEFLATED, _LEVEL)
     return buffer.getvalue()
+
+
+def max_dump_bytes(index: KeyIndex) -> int:
+    """Return how large a file of these keys is at most, with numbers of 8 bytes that are not compressed."""
+    texts = len(_text(index.keys)) + len(_text(index.extensions))
+    return texts + 8 * (len(index.counts) + 3 * len(index.members)) + _OVERHEAD_BYTES
+
+
+def is_dump_of(data: bytes, index: KeyIndex) -> bool:
+    """Return whether a file holds these keys and members, whatever zlib has compressed it.
+
+    Raises:
+        ValueError: as :func:`parse_keys`.
+    """
+    expected = dump_keys(index)
+    return data == expected or dump_keys(parse_keys(data)) == expected
 
 
 def parse_keys(data: bytes, *, num_samples: int | None = None, shard_bytes: int | None = None) -> KeyIndex:
@@ -109,13 +132,24 @@ def parse_keys(data: bytes, *, num_samples: int | None = None, shard_bytes: int 
         raise ValueError("has a sample without members, or a member without an extension")
     if (gaps < BLOCK).any() or (gaps % BLOCK).any() or (sizes < 0).any():
         raise ValueError(f"has a member whose headers are not a multiple of {BLOCK} bytes")
-    starts = np.cumsum(gaps + sizes + -sizes % BLOCK) - sizes - -sizes % BLOCK
+    starts = member_starts(gaps, sizes)
     if num_samples not in (None, len(keys)):
         raise ValueError(f"has {len(keys):,} samples, of a shard of {num_samples:,} samples")
     index = KeyIndex(keys, counts, extensions, members, starts, sizes)
     if shard_bytes is not None and num_members and int(index.stops()[-1]) > shard_bytes:
         raise ValueError(f"has members up to byte {index.stops()[-1]:,}, of a shard of {shard_bytes:,} bytes")
     return index
+
+
+def member_starts(gaps: Ints, sizes: Ints) -> Ints:
+    """Return the first byte of the data of each member.
+
+    Args:
+        gaps: bytes between the padding of the member before it and its data.
+        sizes: bytes of its data.
+    """
+    padded = sizes + -sizes % BLOCK
+    return np.asarray(np.cumsum(gaps + padded) - padded, np.int64)
 
 
 def key_index(samples: Iterable[tuple[str, Sequence[tuple[str, int, int]]]]) -> KeyIndex:

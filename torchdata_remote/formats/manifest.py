@@ -32,6 +32,7 @@ class ShardInfo:
         md5: hexadecimal MD5 of the object. It detects damage, not forgery.
         checksums: of its blocks, verified when it is read; ``None`` in manifests of other packages.
         index_crc32: CRC-32 of the index beside it; ``None`` in manifests of other packages, and if there is no index.
+        keys_crc32: CRC-32 of the file of keys beside it; ``None`` also in manifests of earlier releases.
     """
 
     url: str
@@ -40,6 +41,7 @@ class ShardInfo:
     md5: str
     checksums: Checksums | None = None
     index_crc32: int | None = None
+    keys_crc32: int | None = None
 
 
 def dump_manifest(shards: Sequence[ShardInfo], jobs: Sequence[Any] = ()) -> bytes:
@@ -71,8 +73,9 @@ def dump_entry(shard: ShardInfo) -> dict[str, Any]:
     if shard.checksums is not None:
         entry["crc32_block_bytes"] = shard.checksums.block_bytes
         entry["crc32"] = " ".join(f"{crc32:08x}" for crc32 in shard.checksums.crc32s)
-    if shard.index_crc32 is not None:
-        entry["index_crc32"] = f"{shard.index_crc32:08x}"
+    for name, crc32 in (("index_crc32", shard.index_crc32), ("keys_crc32", shard.keys_crc32)):
+        if crc32 is not None:
+            entry[name] = f"{crc32:08x}"
     return entry
 
 
@@ -149,10 +152,15 @@ def load_entry(entry: dict[str, Any], url: str) -> ShardInfo:
     if num_samples < 0 or num_bytes < 0:
         raise ValueError(f"shard {name!r} has {num_samples} samples and {num_bytes} bytes")
     folder, md5 = url[: url.rindex("/") + 1], str(entry["md5sum"])
-    index_crc32 = int(entry["index_crc32"], 16) if "index_crc32" in entry else None
-    if index_crc32 is not None and not 0 <= index_crc32 < 1 << 32:
-        raise ValueError(f"index_crc32 of shard {name!r} is {entry['index_crc32']!r}")
-    return ShardInfo(folder + name, num_samples, num_bytes, md5, _checksums(entry, num_bytes), index_crc32)
+    beside = [_crc32(entry, field) for field in ("index_crc32", "keys_crc32")]
+    return ShardInfo(folder + name, num_samples, num_bytes, md5, _checksums(entry, num_bytes), *beside)
+
+
+def _crc32(entry: dict[str, Any], field: str) -> int | None:
+    crc32 = int(entry[field], 16) if field in entry else None
+    if crc32 is not None and not 0 <= crc32 < 1 << 32:
+        raise ValueError(f"{field} of shard {entry['url']!r} is {entry[field]!r}")
+    return crc32
 
 
 def _is_base_name(name: str, url: str) -> bool:

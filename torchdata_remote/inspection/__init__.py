@@ -3,6 +3,7 @@
 from .contact_sheet import Cell, contact_sheet, thumbnail
 from .contents import ShardContents, inspect_shard
 from .contents_plot import draw_contents, ordered_classes
+from .faults import Fault
 from .picture_sheet import draw_sheet
 from .pictures import class_names, pictures
 from .plots import require_plot, save_plot, shortened
@@ -11,7 +12,7 @@ from .summary import Summary, summarize
 from .timeline import draw_timeline
 from .trace import Trace, verdict
 from .training_stats import ProcessStats, TrainingStats
-from .verification import Fault, verify_shards
+from .verification import verify_shards
 
 __all__ = [
     "Cell",

@@ -1,13 +1,12 @@
-"""Verify shards against their manifest and their indexes."""
+"""Verify shards against their manifest and the objects beside them."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..core.checksums import BLOCK_BYTES
 from ..core.notices.progress_bar import Progress
@@ -22,18 +21,12 @@ from ..fetch.streams import parts_of, stream_objects
 from ..formats.error_policy import MemberErrorHandler, Skipped
 from ..formats.manifest import MANIFEST_NAME, ShardInfo
 from ..formats.nested import is_archive_name
-from ..formats.sample_index import dump_index, index_url
-from ..formats.shard_digest import ShardDigest, sample_offsets
-from ..storage import read_whole
+from ..formats.shard_digest import ShardDigest
+from ..formats.shard_members import ShardMembers, read_shard_members
+from .companion_check import faults_beside
+from .faults import Fault
 
 _MAX_BLOCKS_NAMED = 5
-
-
-class Fault(NamedTuple):
-    """A difference between an object and its manifest: the object's URL, without credentials, and a description."""
-
-    url: str
-    what: str
 
 
 @dataclass(frozen=True)
@@ -65,11 +58,12 @@ def verify_shards(
     progress: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Verification:
-    """Read all shards of a folder and compare them with their manifest and their indexes.
+    """Read all shards of a folder and compare them with their manifest, their indexes and their keys.
 
-    Compared are sizes, MD5, the CRC-32 of each block and of the index, the number of samples, and their offsets. Every
-    header is read as strictly as when training. Shards that only the folder or only the manifest has are faults too.
-    All shards are read, whatever faults are found.
+    Compared are sizes, MD5, the CRC-32 of each block, of the index and of the file of keys, the number of samples,
+    their offsets, keys and members. Every header is read as strictly as when training. Shards that only the folder or
+    only the manifest has are faults too. All shards are read, whatever faults are found. Missing keys are a fault if
+    the manifest has their CRC-32; earlier releases wrote none.
 
     Args:
         url: the folder, or its manifest. A store without a listing (http) needs the manifest; unnamed shards and
@@ -155,18 +149,18 @@ class _ShardCheck:
         self.faults: list[Fault] = []
         self.num_samples = self.num_bytes = 0
 
-    def _fault(self, what: str, url: str | None = None) -> None:
-        self.faults.append(Fault(redact(url or self._expected.url), what))
+    def _fault(self, what: str) -> None:
+        self.faults.append(Fault(redact(self._expected.url), what))
 
     def read(self, url: str, stream: ObjectStream, bar: Progress) -> None:
         """Read the shard and collect its faults."""
         checksums = self._expected.checksums
         block_bytes = BLOCK_BYTES if checksums is None else checksums.block_bytes
         digest = ShardDigest(bar.passed(parts_of(url, stream)), block_bytes)
-        found: tuple[str | None, list[int]] | None = None
+        found: ShardMembers | None = None
         try:
             try:
-                found = sample_offsets(self._expected.url, digest, self._on_bad_member)
+                found = read_shard_members(self._expected.url, digest, self._on_bad_member)
             except ShardReadError as error:
                 self._fault(str(error).removeprefix(f"{redact(self._expected.url)}: "))
                 for _ in digest:  # to the end, so that size and checksums are compared too
@@ -178,11 +172,10 @@ class _ShardCheck:
         self.num_bytes = info.num_bytes
         self._compare_bytes(info)
         if found is not None:
-            compression, offsets = found
-            self.num_samples = len(offsets) - 1
+            self.num_samples = found.num_samples
             if self.num_samples != self._expected.num_samples:
                 self._fault(f"has {self.num_samples:,} samples, the manifest has {self._expected.num_samples:,}")
-            self._compare_index(compression, offsets)
+            self.faults += faults_beside(self._expected, found, self._listed, self._options, self._retry)
 
     def _compare_bytes(self, info: ShardInfo) -> None:
         expected = self._expected
@@ -203,29 +196,3 @@ class _ShardCheck:
                     f"{len(wrong):,} of {len(expected.checksums.crc32s):,} blocks of "
                     f"{expected.checksums.block_bytes:,} bytes do not match their CRC-32: those at byte {named}{more}"
                 )
-
-    def _compare_index(self, compression: str | None, offsets: list[int]) -> None:
-        url, right = index_url(self._expected.url), dump_index(offsets)
-        if compression is not None:
-            if url in self._listed:
-                self._fault(f"is the index of a shard compressed by {compression}, which cannot have one", url)
-            return
-        if self._listed and url not in self._listed:
-            self._fault("the shard has no index. Write it: torchdata-remote manifest --overwrite FOLDER", url)
-            return
-        listed_bytes = self._listed[url].size if self._listed else None
-        try:
-            index = None if listed_bytes not in (None, len(right)) else read_whole(url, self._options, self._retry)
-        except RemoteDataError as error:
-            self._fault(f"cannot be read: {error}", url)
-            return
-        if index is None:
-            self._fault(
-                f"has {listed_bytes:,} bytes, where an index of {len(offsets) - 1:,} samples has {len(right):,}", url
-            )
-        elif index != right:
-            self._fault("does not hold the offsets of the samples: it is the index of another shard, or damaged", url)
-        elif self._expected.index_crc32 not in (None, zlib.crc32(right)):
-            self._fault(
-                f"has the CRC-32 {zlib.crc32(right):08x}, the manifest has {self._expected.index_crc32:08x}", url
-            )

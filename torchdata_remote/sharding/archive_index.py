@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from ..core.urls import RemoteUrl, redact
@@ -121,6 +123,7 @@ class _Indexer:
         """Index the samples of one archive at ``offset`` of ``container``; ``None`` if it has to be unpacked."""
         options = TarOptions(copy=False, num_bytes=num_bytes if container is not None else None)
         if container is not None:
+            options = replace(options, max_member_bytes=sys.maxsize)  # they are not held in memory
             self._table.add_object(container)
             runs: Iterator[Any] = (
                 (found.names, zip(found.names, found.starts, found.sizes, strict=True))

@@ -11,6 +11,7 @@ from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl
 from ..errors import StorageError
+from ..formats.key_index import keys_url
 from ..formats.manifest import ShardInfo
 from ..formats.sample_index import index_url
 from ..storage import Entry, open_store
@@ -41,10 +42,12 @@ def sources_url(prefix: str, task: int) -> str:
 
 
 def objects_of(shards: Iterable[ShardInfo], sources: str | None) -> list[str]:
-    """Return the URLs of all objects of a task: its shards, their indexes, and its provenance."""
+    """Return the URLs of all objects of a task: its shards, their indexes and keys, and its provenance."""
     urls = [] if sources is None else [sources]
     for shard in shards:
-        urls += [shard.url] if shard.index_crc32 is None else [shard.url, index_url(shard.url)]
+        urls.append(shard.url)
+        urls += [] if shard.index_crc32 is None else [index_url(shard.url)]
+        urls += [] if shard.keys_crc32 is None else [keys_url(shard.url)]
     return urls
 
 

@@ -1,4 +1,4 @@
-"""Write the manifest and the indexes of shards that another tool has written."""
+"""Write the manifest, the indexes and the keys of shards that another tool has written."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from ..fetch.listing.source_argument import require_folder, url_of
 from ..fetch.listing.sources import list_source
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
+from ..formats.companions import companion_urls
 from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.manifest import MANIFEST_NAME, ShardInfo, dump_manifest
-from ..formats.sample_index import dump_index, index_url
-from ..formats.shard_digest import ShardDigest, sample_offsets
+from ..formats.shard_digest import ShardDigest
+from ..formats.shard_members import read_shard_members
 from ..storage import list_folder, publish
 
 
@@ -36,16 +37,16 @@ def index_shards(
     progress: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[ShardInfo]:
-    """Read the tar shards of a folder, and write an index beside each, then their manifest.
+    """Read the tar shards of a folder, write an index and a file of keys beside each, then their manifest.
 
-    The manifest holds sizes, sample counts and checksums, the indexes hold the first byte of each sample. They are
-    needed to equalize ranks, to split shards, and to detect damage. Every byte is read once. A compressed shard gets no
-    index.
+    The manifest holds sizes, sample counts and checksums, the indexes hold the first byte of each sample, the files of
+    keys hold key and members of each. They are needed to equalize ranks, to split shards, to select samples by key, and
+    to detect damage. Every byte is read once. A compressed shard gets neither index nor keys.
 
     Args:
         url: the folder.
         pattern: glob that the shards' base names match.
-        overwrite: replace existing manifests and indexes. Otherwise one is an error.
+        overwrite: replace an existing manifest, indexes and files of keys. Otherwise one is an error.
         on_shard: called with each shard after it was read.
         on_bad_member: called with the ``BadMemberError`` of a member that cannot be part of a sample (``README``). If
             it returns, as ``skip_with_warning`` does, the member is not counted: readers need the same policy.
@@ -57,7 +58,7 @@ def index_shards(
 
     Raises:
         EmptyListingError: if there are no shards.
-        ObjectExistsError: if there is a manifest or an index, before anything is read.
+        ObjectExistsError: if there is a manifest, an index or a file of keys, before anything is read.
         ShardReadError: for a shard that is damaged, or does not consist of samples.
 
     Example:
@@ -65,7 +66,7 @@ def index_shards(
         >>> from torchdata_remote import ShardWriter
         >>> with ShardWriter("memory://theirs/{shard}.tar", overwrite=True) as writer:
         ...     _ = [writer.write({"__key__": str(i), "cls": i}) for i in range(3)]
-        >>> fsspec.filesystem("memory").rm(["/theirs/index.json", "/theirs/0.tar.idx"])
+        >>> fsspec.filesystem("memory").rm(["/theirs/index.json", "/theirs/0.tar.idx", "/theirs/0.tar.keys"])
         >>> [(shard.url, shard.num_samples) for shard in index_shards("memory://theirs/")]
         [('memory://theirs/0.tar', 3)]
     """
@@ -81,7 +82,7 @@ def index_shards(
     with hidden_unless(progress):
         urls = list(list_source(RemoteUrl(folder), pattern=pattern, recursive=False, options=options, retry=retry))
     existing = set(list_folder(folder, recursive=False, options=options, retry=retry))
-    for written in [manifest_url, *map(index_url, urls)]:
+    for written in [manifest_url, *(beside for one in urls for beside in companion_urls(one))]:
         if written in existing and not overwrite:
             raise ObjectExistsError(
                 f"{redact(written)} exists already. Pass overwrite=True (--overwrite) to replace it.", url=written
@@ -91,11 +92,12 @@ def index_shards(
         for shard_url, stream in stream_objects(urls, FetchSession(FetchOptions(), options)):
             with closing(stream):
                 digest = ShardDigest(shown.passed(parts_of(shard_url, stream)))
-                compression, offsets = sample_offsets(str(shard_url), digest, policy)
-            index = dump_index(offsets) if compression is None else None
-            info = digest.info(str(shard_url), len(offsets) - 1, index)
-            if index is not None:
-                publish(index_url(info.url), index, options, overwrite=overwrite)
+                found = read_shard_members(str(shard_url), digest, policy)
+            beside = found.beside()
+            info = digest.info(str(shard_url), found.num_samples, *beside)
+            for beside_url, data in zip(companion_urls(info.url), beside, strict=True):
+                if data is not None:
+                    publish(beside_url, data, options, overwrite=overwrite)
             shards.append(info)
             on_shard(info)
     publish(manifest_url, dump_manifest(shards), options, overwrite=overwrite)

@@ -13,8 +13,8 @@ from ..core.notices.progress_bar import Progress
 from ..core.urls import redact
 from ..errors import ShardWriteError, StorageError, TransientStorageError
 from ..fetch.sample_table import Int64s
+from ..formats.companions import without_companion_ending
 from ..formats.manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, dump_manifest
-from ..formats.sample_index import index_url
 from ..labels import dump_table, load_table
 from ..writing import UNFINISHED, ShardFolder, pack_sample
 from .finished_shards import sources_url, unchanged_tasks
@@ -109,7 +109,7 @@ class Job:
         if append:
             self._old_shards, self._old_jobs = shards, jobs
             listed = {shard.url.rpartition("/")[2] for shard in shards}
-            unlisted = [name for name in self._destination.shards() if name.removesuffix(index_url("")) not in listed]
+            unlisted = [name for name in self._destination.shards() if without_companion_ending(name) not in listed]
             if unlisted and previous is None:
                 raise self._destination.exists_error(unlisted[0])
             numbers = [self._destination.template.index(shard.url) or 0 for shard in shards]

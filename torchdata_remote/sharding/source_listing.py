@@ -14,15 +14,15 @@ from ..fetch.listing.patterns import literal_url, path_below
 from ..fetch.listing.shard_set import read_shard_set
 from ..fetch.listing.sources import list_source
 from ..fetch.sample_table import SampleTable
+from ..formats.companions import COMPANION_ENDINGS, companion_urls
 from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME
 from ..formats.nested import is_archive_name
 from ..formats.sample import naming_fault, split_key
-from ..formats.sample_index import index_url
 from ..storage import open_store
 
 _BESIDE = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
-_BESIDE_ENDINGS = (".json", index_url(""))
+_BESIDE_ENDINGS = (".json", *COMPANION_ENDINGS)
 
 
 class Listing(NamedTuple):
@@ -74,8 +74,8 @@ def list_samples(
     if not archives:
         files.finish()
         return Listing([], table, digest.hexdigest())
-    indexes = set(map(index_url, archives))
-    file = file or next((url for url in companions if url.endswith(index_url("")) and url not in indexes), None)
+    beside = {url for archive in archives for url in companion_urls(archive)}
+    file = file or next((url for url in companions if url.endswith(COMPANION_ENDINGS) and url not in beside), None)
     if file is not None:
         shown = redact(source)
         raise ShardReadError(
@@ -131,7 +131,7 @@ def _may_be_companion(url: str) -> bool:
     if not url.endswith(_BESIDE_ENDINGS):  # most files
         return False
     name = url.rpartition("/")[2]
-    return name in _BESIDE or LATER_PROVENANCE.fullmatch(name) is not None or name.endswith(index_url(""))
+    return name in _BESIDE or LATER_PROVENANCE.fullmatch(name) is not None or name.endswith(COMPANION_ENDINGS)
 
 
 class _Files:

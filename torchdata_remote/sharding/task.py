@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.options import MIB, FetchOptions, RetryPolicy, StorageOptions
@@ -13,11 +14,13 @@ from ..core.urls import RemoteUrl
 from ..errors import RemoteDataError, ShardReadError, ShardWriteError, StorageError
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
+from ..formats.key_index import keys_url
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample
 from ..formats.sample_index import dump_index, index_url
-from ..formats.shard_digest import ShardDigest, sample_offsets
+from ..formats.shard_digest import ShardDigest
+from ..formats.shard_members import ShardMembers, read_shard_members
 from ..storage import publish, read_whole
 from ..writing import RollingShardWriter, ShardTemplate
 from .finished_shards import Written, entry_of, etags_of, objects_of, sources_url
@@ -181,11 +184,19 @@ def _is_same(shard: ShardInfo, options: StorageOptions) -> bool:
     for url, stream in stream_objects([RemoteUrl(shard.url, shard.num_bytes)], FetchSession(FetchOptions(), options)):
         with closing(stream):
             digest = ShardDigest(parts_of(url, stream))
-            compression, offsets = sample_offsets(shard.url, digest)
-        index = dump_index(offsets) if compression is None else None
-        known = index if shard.index_crc32 is not None else None  # missing in journals of earlier releases
-        if digest.info(shard.url, len(offsets) - 1, known) != shard:
+            found = read_shard_members(shard.url, digest)
+        if digest.info(shard.url, found.num_samples) != replace(shard, index_crc32=None, keys_crc32=None):
             return False
-        if index is not None:
-            return read_whole(index_url(shard.url), options, RetryPolicy()) == index
+        return found.compression is not None or _are_beside(shard, found, options)
     return True
+
+
+def _are_beside(shard: ShardInfo, found: ShardMembers, options: StorageOptions) -> bool:
+    """Whether the objects beside a shard are as they were written; journals of earlier releases lack checksums."""
+    index = read_whole(index_url(shard.url), options, RetryPolicy())
+    if index != dump_index(found.offsets) or shard.index_crc32 not in (None, zlib.crc32(index)):
+        return False
+    if shard.keys_crc32 is None:
+        return True
+    # By their sum: another zlib may compress them in another way
+    return zlib.crc32(read_whole(keys_url(shard.url), options, RetryPolicy())) == shard.keys_crc32

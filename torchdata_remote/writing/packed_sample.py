@@ -30,6 +30,7 @@ class PackedSample(NamedTuple):
         values: data of the members, or all pieces if it is not plain.
         suffixes: of the members' names, which begin with the key.
         is_plain: whether all headers have room for name and size, so that they can be made later.
+        extents: if it is not plain, bytes of the headers of each member, and of its data.
     """
 
     key: str
@@ -37,6 +38,7 @@ class PackedSample(NamedTuple):
     values: Sequence[Data]
     suffixes: tuple[str, ...]
     is_plain: bool
+    extents: Sequence[tuple[int, int]] = ()
 
     def pieces(self) -> Iterator[Data]:
         """Yield header, data and padding of each member; of a small one together."""
@@ -100,7 +102,7 @@ def pack_sample(sample: Sample, max_member_bytes: int = MAX_MEMBER_BYTES) -> Pac
         num_bytes += size + 2 * BLOCK - 1 & -BLOCK
     if len(key) > max_key_length or num_bytes > MAX_SIZE or not key.isascii():
         return _pack_with_care(key, layout, values, max_member_bytes)
-    return _new(PackedSample, (key, num_bytes, values, suffixes, True))
+    return _new(PackedSample, (key, num_bytes, values, suffixes, True, ()))
 
 
 # As PackedSample(...) does, in a third of the time
@@ -110,6 +112,7 @@ _new = tuple.__new__
 def _pack_with_care(key: str, layout: _Layout, values: Sequence[Any], max_member_bytes: int) -> PackedSample:
     encoded: list[Data] = []
     pieces: list[Data] = []
+    extents: list[tuple[int, int]] = []
     plain = True
     for extension, value in zip(layout.extensions, values, strict=True):
         data = value if type(value) is bytes else _encoded(key, extension, value)
@@ -120,9 +123,14 @@ def _pack_with_care(key: str, layout: _Layout, values: Sequence[Any], max_member
                 f"(max_member_bytes={max_member_bytes:,}). Split it, or raise that limit here and in the readers."
             )
         encoded.append(data)
-        pieces += _pieces_of(name, data)
+        made = _pieces_of(name, data)
+        pieces += made
+        extents.append((sum(map(len, made)) - size - padding(size), size))
         plain &= is_plain(name, size)
-    return PackedSample(key, sum(map(len, pieces)), encoded if plain else pieces, layout.suffixes, plain)
+    num_bytes = sum(map(len, pieces))
+    if plain:
+        return PackedSample(key, num_bytes, encoded, layout.suffixes, True)
+    return PackedSample(key, num_bytes, pieces, layout.suffixes, False, extents)
 
 
 def _pieces_of(name: str, data: Data) -> tuple[Data, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 
@@ -15,7 +15,6 @@ from ..formats.compression.compress import is_compressed
 from ..formats.limits import MAX_DECOMPRESSED_BYTES, MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample
-from ..formats.sample_index import index_url
 from ..formats.tar import END_OF_ARCHIVE
 from ..storage import open_store, publish
 from .packed_sample import pack_sample
@@ -31,7 +30,7 @@ class SeriesState(Enum):
 
 
 class RollingShardWriter:
-    """Splits samples into shards within exact limits, each with its index.
+    """Splits samples into shards within exact limits, each with its index and its keys.
 
     Args:
         url_of: the URL of each shard, by its number from 0.
@@ -115,8 +114,8 @@ class RollingShardWriter:
         return self._open
 
     def _end(self, shard: ShardBuilder) -> None:
-        """Finish the open shard and its index in the background."""
-        shard.end(partial(_publish_index, shard, self._options, self._overwrite))
+        """Finish the open shard, its index and its keys in the background."""
+        shard.end(partial(_publish_beside, self._options, self._overwrite))
         self._finishing, self._open = shard, None
 
     def _settle(self, shard: ShardBuilder) -> ShardInfo:
@@ -172,7 +171,6 @@ class RollingShardWriter:
             self._finishing = None
 
 
-def _publish_index(shard: ShardBuilder, options: StorageOptions, overwrite: bool, info: ShardInfo) -> None:
-    index = shard.index()
-    if index is not None:
-        publish(index_url(info.url), index, options, overwrite=overwrite)
+def _publish_beside(options: StorageOptions, overwrite: bool, info: ShardInfo, beside: Mapping[str, bytes]) -> None:
+    for url, data in beside.items():
+        publish(url, data, options, overwrite=overwrite)

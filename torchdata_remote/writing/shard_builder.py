@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from ..core.urls import redact
 from ..errors import ShardWriteError
 from ..formats.compression.compress import is_compressed, open_compressor
+from ..formats.key_index import dump_keys, keys_url
 from ..formats.manifest import ShardInfo
-from ..formats.sample_index import dump_index
+from ..formats.sample_index import dump_index, index_url
 from ..formats.tar import END_OF_ARCHIVE
 from ..storage import ObjectWriter
 from .background_upload import BackgroundUpload, Written
+from .packed_members import PackedMembers
 from .packed_sample import PackedSample, join_samples
 
 CHUNK_BYTES = 512 << 10  # small enough for the processor's cache, and for malloc to reuse the memory
@@ -36,6 +38,8 @@ class ShardBuilder:
         self.num_bytes = 0  # of the tar so far, compressed or not
         self.offsets: list[int] = []  # of the samples in the tar
         self._keys: set[str] = set()
+        self._members = None if is_compressed(url) else PackedMembers()  # filled by the thread that stores the bytes
+        self._info: ShardInfo | None = None
         self._buffer: list[PackedSample] = []
         self._buffered = 0
 
@@ -69,6 +73,8 @@ class ShardBuilder:
         self.num_bytes += num_bytes
         if num_bytes >= CHUNK_BYTES:
             self._flush()
+            if self._members is not None:
+                self.upload.write_joined([packed], self._members.record, 0)
             for piece in packed.pieces():
                 self.upload.write([piece])
             return
@@ -80,17 +86,28 @@ class ShardBuilder:
     def _flush(self, end: bytes = b"") -> None:
         samples, num_bytes = self._buffer, self._buffered + len(end)
         self._buffer, self._buffered = [], 0
-        self.upload.write_joined(samples, partial(join_samples, end=end), num_bytes)
+        # Not a method of this object, which must be collected if it is dropped
+        join = join_samples if self._members is None else self._members.join
+        self.upload.write_joined(samples, partial(join, end=end), num_bytes)
 
-    def end(self, then: Callable[[ShardInfo], object] = lambda info: None) -> None:
+    def end(self, then: Callable[[ShardInfo, Mapping[str, bytes]], object] = lambda info, beside: None) -> None:
         """End the archive without waiting: it is published in the background.
 
         Args:
-            then: called in another thread when the shard is published; ``result`` raises its exceptions.
+            then: called in another thread when the shard is published, with the URLs and contents of the objects that
+                belong beside it; ``result`` raises its exceptions.
         """
         self._flush(END_OF_ARCHIVE)
         self._keys = set()
-        self.upload.end(lambda written: then(self._info(written)))
+        self.upload.end(partial(self._finish, then))
+
+    def _finish(self, then: Callable[[ShardInfo, Mapping[str, bytes]], object], written: Written) -> None:
+        beside = self._beside()
+        crc32s = map(zlib.crc32, beside.values())
+        info = ShardInfo(self.url, self.num_samples, written.num_bytes, written.md5, written.checksums, *crc32s)
+        self._members = None
+        then(info, beside)
+        self._info = info
 
     def result(self) -> ShardInfo:
         """After :meth:`end`: wait until the shard is published.
@@ -98,13 +115,13 @@ class ShardBuilder:
         Raises:
             RemoteDataError: if it could not be written.
         """
-        return self._info(self.upload.result())
+        self.upload.result()
+        assert self._info is not None
+        return self._info
 
-    def _info(self, written: Written) -> ShardInfo:
-        index = self.index()
-        index_crc32 = None if index is None else zlib.crc32(index)
-        return ShardInfo(self.url, self.num_samples, written.num_bytes, written.md5, written.checksums, index_crc32)
-
-    def index(self) -> bytes | None:
-        """Return the ``.idx`` file of the shard; ``None`` for a compressed one."""
-        return None if is_compressed(self.url) else dump_index([*self.offsets, self.num_bytes])
+    def _beside(self) -> dict[str, bytes]:
+        """Return the index and the keys of the shard; a compressed one has none."""
+        if self._members is None:
+            return {}
+        index, keys = dump_index([*self.offsets, self.num_bytes]), dump_keys(self._members.index())
+        return {index_url(self.url): index, keys_url(self.url): keys}

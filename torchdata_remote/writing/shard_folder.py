@@ -11,6 +11,7 @@ from ..core.processes.process_identity import describe, is_this_process
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl, redact
 from ..errors import ManifestError, ObjectExistsError, ObjectNotFoundError
+from ..formats.companions import without_companion_ending
 from ..formats.compression.compress import is_compressed
 from ..formats.manifest import (
     CLASSES_NAME,
@@ -21,7 +22,6 @@ from ..formats.manifest import (
     jobs_of,
     load_manifest,
 )
-from ..formats.sample_index import index_url
 from ..storage import list_folder, open_store, publish, read_whole
 from .template import ShardTemplate
 
@@ -108,10 +108,10 @@ class ShardFolder:
         return shards, jobs_of(data)
 
     def shards(self) -> dict[str, int]:
-        """List the existing shards and their indexes: name -> shard number."""
+        """List the existing shards and the objects beside them: name -> shard number."""
         found = {}
         for url in self.list(self.template.before[len(self.template.folder) :]):
-            number = self.template.index(url.removesuffix(index_url("")))
+            number = self.template.index(without_companion_ending(url))
             if number is not None:
                 found[url.rpartition("/")[2]] = number
         return found
@@ -168,14 +168,14 @@ class ShardFolder:
         def is_ours(name: str) -> bool:
             if name.startswith(UNFINISHED) or name in beside or LATER_PROVENANCE.fullmatch(name):
                 return True
-            return self.template.index(folder + name) is not None
+            return self.template.index(folder + without_companion_ending(name)) is not None
 
         call_with_retries(lambda: store.remove_leftovers(path, is_ours), self._retry, url=folder)
 
     def keep_only(self, shards: Sequence[ShardInfo]) -> None:
-        """Remove all other shards of this template, and their indexes."""
+        """Remove all other shards of this template, and what is beside them."""
         kept = {shard.url.rpartition("/")[2] for shard in shards}
         for name in self.shards():
-            shard = name.removesuffix(index_url(""))
+            shard = without_companion_ending(name)
             if shard not in kept or (name != shard and is_compressed(shard)):
                 self.delete(name)

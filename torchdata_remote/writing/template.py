@@ -9,9 +9,10 @@ import string
 from ..core.arguments import check
 from ..core.urls import LOCAL, join_url, redact, split_url
 from ..errors import ShardWriteError
+from ..formats.companions import COMPANION_ENDINGS
 
 _ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst")
-_INDEX = ".idx"  # as in sample_index
+_BESIDE_BYTES = max(map(len, COMPANION_ENDINGS))
 _MAX_NAME_BYTES = 255
 _NUMBER_FORMAT = re.compile(r"(0[1-9]\d?)?d?")
 
@@ -65,11 +66,11 @@ class ShardTemplate:
                 url=redact(url_template),
             ) from error
         scheme, bucket, path = split_url(folder + slash if slash else "./")
-        longest = _MAX_NAME_BYTES - (len(_INDEX) if base.endswith(".tar") else 0)
+        longest = _MAX_NAME_BYTES - (_BESIDE_BYTES if base.endswith(".tar") else 0)
         if scheme in LOCAL and len(os.fsencode(base.format(shard=0))) > longest:
             raise ShardWriteError(
                 f"{redact(url_template)}: the base name has more than {longest} bytes. File systems allow "
-                f"{_MAX_NAME_BYTES}, of which the index beside a shard needs {len(_INDEX)}: choose a shorter one.",
+                f"{_MAX_NAME_BYTES}, of which the files beside a shard need {_BESIDE_BYTES}: choose a shorter one.",
                 url=redact(url_template),
             )
         self.folder = join_url(scheme, bucket, path if path.endswith("/") or not path else path + "/")

@@ -99,7 +99,8 @@ def read_shard_set(manifest_url: str, options: StorageOptions, retry: RetryPolic
     for shard in manifest:
         listed_url = listed.get(shard.url)
         size, etag = (shard.num_bytes, None) if listed_url is None else (listed_url.size, listed_url.etag)
-        shards.append(RemoteUrl(shard.url, size, etag, None, shard.num_samples, shard.md5, shard.index_crc32))
+        sums = shard.md5, shard.index_crc32, shard.keys_crc32
+        shards.append(RemoteUrl(shard.url, size, etag, None, shard.num_samples, *sums))
     return ShardSet(shards, url, manifest, folder)
 
 

@@ -85,6 +85,7 @@ def list_source(
                         num_samples=shard.num_samples,
                         md5=shard.md5,
                         index_crc32=shard.index_crc32,
+                        keys_crc32=shard.keys_crc32,
                     )
             continue
         chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(split_url(single)[2]) else in_folder

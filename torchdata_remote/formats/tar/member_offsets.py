@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
+from ..position import ReadPosition
 from .fast_path import FastPath
+from .header import BLOCK
 from .parser import TarOptions, TarParser
 
 # They are kept in memory
@@ -16,42 +17,54 @@ _MAX_SKIPPED_BYTES = 1 << 20
 
 
 class MemberOffsets(NamedTuple):
-    """A batch of members, in order: names, the first byte of the data of each in the archive, and their sizes."""
+    """A batch of members, in order.
+
+    Args:
+        names: of the members.
+        starts: the first byte of the data of each in the archive.
+        sizes: bytes of the data of each.
+        header_bytes: of each member, extended headers included.
+    """
 
     names: Sequence[str]
     starts: Sequence[int]
     sizes: Sequence[int]
+    header_bytes: int
 
 
 def read_member_offsets(
-    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions
+    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions, position: ReadPosition | None = None
 ) -> Iterator[MemberOffsets]:
-    """Like :func:`read_member_batches`, with offsets instead of data; the size of members is not limited.
+    """Like :func:`read_member_batches`, with offsets instead of data, of which nothing is held in memory.
 
     Args:
         parts: the archive's bytes, in consecutive parts of any length.
         url: for error messages.
         options: limits.
+        position: its ``archive_end`` is set after the last member.
 
     Raises:
         ShardReadError: as :func:`read_members`.
     """
-    parser, fast_path = TarParser(parts, url, replace(options, max_member_bytes=sys.maxsize)), FastPath(sys.maxsize)
+    parser, fast_path = TarParser(parts, url, options), FastPath(options.max_member_bytes)
     cursor = parser.cursor
     while True:
         found = fast_path.members_from(cursor.view, cursor.position)
         if found is not None:
             offset, cursor.position = cursor.part_offset, found.after
             sizes = [end - start for start, end in zip(found.starts, found.ends, strict=True)]
-            yield MemberOffsets(found.names, [offset + start for start in found.starts], sizes)
+            starts = [offset + start for start in found.starts] if offset else found.starts
+            yield MemberOffsets(found.names, starts, sizes, BLOCK)
             continue
         member = parser.next_member()
         if member is None:
+            if position is not None:
+                position.archive_end = parser.member_start
             return
         name, size = member
-        start = cursor.offset
+        start, header_bytes = cursor.offset, cursor.offset - parser.member_start
         parser.pass_over(size, f"member {name!r:.200}")
-        yield MemberOffsets([name], [start], [size])
+        yield MemberOffsets([name], [start], [size], header_bytes)
 
 
 def first_name(
