@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .core.world import World
     from .datasets import PrefetchingLoader, RemoteFiles, RemoteImageFolder, ShardedDataset
     from .fetch.listing.patterns import escape_url
+    from .fetch.selection import IndexedSample
+    from .fetch.snapshots import Snapshot, write_snapshot
     from .formats import decoders, encoders
     from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
     from .formats.manifest import ShardInfo
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
         ListRemote,
         Mixed,
         ParallelMap,
+        Select,
         ShardingFilterRank,
         ShardTarReader,
         ShardZipReader,
@@ -74,6 +77,7 @@ __all__ = [
     "EqualizeMode",
     "EqualizeRanks",
     "FileReader",
+    "IndexedSample",
     "IterDataPipe",
     "IterableWrapper",
     "LabelFromPath",
@@ -87,6 +91,7 @@ __all__ = [
     "RemoteUrl",
     "Resumable",
     "RetryPolicy",
+    "Select",
     "ShardInfo",
     "ShardTarReader",
     "ShardWriter",
@@ -96,6 +101,7 @@ __all__ = [
     "ShuffleSamples",
     "ShuffleShards",
     "Skipped",
+    "Snapshot",
     "StatefulLoader",
     "Stats",
     "Stop",
@@ -130,6 +136,7 @@ __all__ = [
     "testing",
     "thread_loader",
     "to_node",
+    "write_snapshot",
 ]
 
 __version__ = "0.1.0"
@@ -144,6 +151,8 @@ _HOMES = {
     ".core.world": "World",
     ".datasets": "PrefetchingLoader RemoteFiles RemoteImageFolder ShardedDataset",
     ".fetch.listing.patterns": "escape_url",
+    ".fetch.selection": "IndexedSample",
+    ".fetch.snapshots": "Snapshot write_snapshot",
     ".formats.error_policy": "Skipped accept_missing_end raise_error skip_with_warning",
     ".formats.manifest": "ShardInfo",
     ".inspection.recorded_stats": "RecordedStats",
@@ -152,8 +161,8 @@ _HOMES = {
     ),
     ".pipes": (
         "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
-        "ListRemote Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards "
-        "Stop ToTuple WriteShards join mix stream_files stream_shards"
+        "ListRemote Mixed ParallelMap Select ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples "
+        "ShuffleShards Stop ToTuple WriteShards join mix stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",
@@ -172,8 +181,8 @@ _MODULES = {
 # Functional names, which are registered before their pipes are imported
 _PIPES = (
     "async_prefetch", "decode_image", "decode_sample", "equalize_ranks", "file_reader", "label_from_path",
-    "list_remote", "parallel_map", "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank", "shuffle_samples",
-    "shuffle_shards", "to_tuple", "write_shards",
+    "list_remote", "parallel_map", "select", "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank",
+    "shuffle_samples", "shuffle_shards", "to_tuple", "write_shards",
 )  # fmt: skip
 
 FunctionalNames(_PIPES, lambda: import_first(".pipes", __name__, after_torch=True)).register_when_imported()

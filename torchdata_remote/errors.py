@@ -34,6 +34,7 @@
         ├── EncodeError
         ├── CollateError (TypeError)
         ├── LabelError (LookupError)
+        ├── MissingKeyError (KeyError)
         └── MissingMemberError (KeyError)
 
 Each can be built from its message alone: torch rebuilds an exception that leaves a DataLoader worker
@@ -243,6 +244,10 @@ class CollateError(SampleError, TypeError):
 
 class LabelError(SampleError, LookupError):
     """A file or sample has no label, or one that is not among the classes."""
+
+
+class MissingKeyError(SampleError, KeyError):
+    """Keys that were selected are in none of the shards."""
 
 
 class MissingMemberError(SampleError, KeyError):

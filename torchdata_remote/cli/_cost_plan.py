@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.options import FetchOptions
+from ..core.shard_view import is_view
 from ..core.urls import RemoteUrl, split_sample_range
 from ..core.world import World
 from ..fetch.request_plan import RequestPlan
@@ -133,13 +134,13 @@ def _add_reading(
     caches = [_Cache(job.cache_bytes or 0) for _ in range(job.hosts)]
     for epoch in range(job.epochs):
         for slot, url in _read_in(urls, job, epoch, shuffled):
-            if job.cache_bytes is None:
+            name, samples = split_sample_range(url)
+            if job.cache_bytes is None or is_view(name):
                 _add_object(planned, plan, url, 1)
                 continue
             listed = url if isinstance(url, RemoteUrl) else RemoteUrl(url)
             if listed.etag is None or listed.size is None:
                 planned.requests[HEAD] += 1  # the version in the cache is compared
-            name, samples = split_sample_range(url)
             cache = caches[job.host(slot)]
             if not cache.has(str(name), epoch):
                 num_bytes = _add_object(planned, plan, url, 1)

@@ -28,14 +28,23 @@ def map_file(descriptor: int, start: int, end: int) -> memoryview:
         except ValueError as error:  # longer than the file
             raise EOFError(f"the file ends before byte {end:,}") from error
         return memoryview(mapping)[start - aligned :]
-    data = bytearray(length)
-    view, done = memoryview(data), 0
-    while done < length:
-        count = _read_into(descriptor, view[done:], start + done)
-        if not count:
-            raise EOFError(f"the file ends before byte {end:,}")
-        done += count
+    view = memoryview(bytearray(length))
+    fill(view, descriptor, start)
     return view.toreadonly()
+
+
+def fill(view: memoryview, descriptor: int, start: int) -> None:
+    """Copy bytes from ``start`` on of a file into memory.
+
+    Raises:
+        EOFError: if the file ends before the memory is full.
+    """
+    done, length = 0, len(view)
+    while done < length:
+        count = _read_into(descriptor, view[done:] if done else view, start + done)
+        if not count:
+            raise EOFError(f"the file ends before byte {start + length:,}")
+        done += count
 
 
 def _read_into(descriptor: int, view: memoryview, position: int) -> int:

@@ -32,7 +32,7 @@ class ShardView(NamedTuple):
     """Samples that are put together from byte ranges of tar shards.
 
     Args:
-        urls: of the shards, with sizes and etags; the first one is the one that errors and samples name.
+        urls: of the shards, with sizes, and etags and MD5s if they are known; errors and samples name the first one.
         counts: number of ranges of each sample; shape ``(num_samples,)``.
         objects: index in ``urls`` of each range; shape ``(num_ranges,)``.
         starts: first byte of each range, a multiple of 512; shape ``(num_ranges,)``.
@@ -103,7 +103,7 @@ def _encoded(view: ShardView) -> str:
     gaps = _gaps(view.objects[order], view.starts[order] // BLOCK, lengths[order])
     columns = [_small(column) for column in (view.counts, np.diff(view.objects, prepend=0), gaps, lengths[order])]
     head = {
-        "urls": [[str(url) if at else "", url.size, url.etag] for at, url in enumerate(view.urls)],
+        "urls": [[str(url) if at else "", url.size, url.etag, url.md5] for at, url in enumerate(view.urls)],
         "columns": [[column.dtype.str, len(column)] for column in columns],
     }
     body = b"".join(
@@ -129,8 +129,8 @@ def _decoded(code: str, first_url: str) -> ShardView:
     stops[order] = _stops(objects[order], gaps, lengths) * BLOCK
     starts[order] = stops[order] - lengths * BLOCK
     urls = tuple(
-        RemoteUrl(url if number else first_url, size, etag)
-        for number, (url, size, etag) in enumerate(described["urls"])
+        RemoteUrl(url if number else first_url, size, etag, md5=md5)
+        for number, (url, size, etag, md5) in enumerate(described["urls"])
     )
     return ShardView(urls, counts, objects, starts, stops)
 

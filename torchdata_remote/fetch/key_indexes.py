@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 
@@ -28,7 +28,7 @@ _WRITE = "Write it: torchdata-remote manifest --overwrite FOLDER."
 
 def key_indexes(
     urls: Iterable[RemoteUrl], options: StorageOptions, retry: RetryPolicy, *, max_requests: int = MAX_REQUESTS
-) -> Iterator[tuple[RemoteUrl, KeyIndex]]:
+) -> Generator[tuple[RemoteUrl, KeyIndex], None, None]:
     """Yield each shard with the index of its keys, in order.
 
     Args:
@@ -81,10 +81,11 @@ def _read(
     url: RemoteUrl, options: StorageOptions, retry: RetryPolicy, wait: Callable[[float], object] = time.sleep
 ) -> tuple[KeyIndex, bool]:
     """Return the index, and whether it is that of the shard's headers."""
-    data = read_if_there(keys_url(url), options, retry)
+    # Without obstore, so that a process that only lists can be forked
+    data = read_if_there(keys_url(url), options, retry, by_obstore=False)
     if data is None:
         return _scan(url, ReadAhead(url, options, retry=retry, sleep=wait)), True
-    expected = getattr(url, "keys_crc32", None)
+    expected = url.keys_crc32
     if expected is not None and zlib.crc32(data) != expected:
         raise _unusable(url, f"has the CRC-32 {zlib.crc32(data):08x}, and the shard's manifest has {expected:08x}")
     try:

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..core.options import FetchOptions, StorageOptions
+from ..core.shard_view import is_view, split_view_url
 from ..core.urls import RemoteUrl, split_sample_range
-from ..storage import GET, counted_requests, open_store
+from ..storage import GET, LocalStore, counted_requests, open_store
 from .part_plan import PartPlan, planned_ranges
 from .sample_ranges import wanted_bytes
 from .session import connection_of
+from .view_plan import ViewWindows
+from .view_stream import samples_in
 
 
 class ReadRequests(NamedTuple):
@@ -59,6 +62,8 @@ class RequestPlan:
         An object whose size is unknown counts as one request of no bytes.
         """
         whole, samples = split_sample_range(url)
+        if is_view(whole):
+            return self._requests_for_view(whole, samples)
         index, stop = ReadRequests(0, 0), None
         start = 0
         if samples is not None:
@@ -80,6 +85,17 @@ class RequestPlan:
             ranges = list(planned_ranges(plan, part_bytes, size))
             planned = self._planned[key] = ReadRequests(len(ranges), sum(end - start for start, end in ranges))
         return ReadRequests(planned.gets + index.gets, planned.num_bytes + index.num_bytes)
+
+    def _requests_for_view(self, url: str, samples: tuple[int, int] | None) -> ReadRequests:
+        """Plan the requests for selected samples, or for some of them."""
+        _, view = split_view_url(url)
+        assert view is not None
+        starts = samples_in(url, samples)
+        if starts[0] == starts[-1]:
+            return ReadRequests(0, 0)
+        stores = [open_store(shard, self._options, connection_of(self._fetch))[0] for shard in view.urls]
+        local = [index for index, store in enumerate(stores) if isinstance(store, LocalStore)]
+        return ReadRequests(*ViewWindows(view, int(starts[0]), int(starts[-1]), self.part_bytes, local).costs())
 
     def _range_of(self, whole: str, samples: tuple[int, int]) -> tuple[int, int | None, ReadRequests]:
         """Find the bytes of samples, by the requests that a reader sends."""

@@ -232,12 +232,9 @@ class PartScheduler:
             self.options.retry,
             in_flight=self._session.in_flight,
             on_found=on_version,
-            sleep=partial(self._sleep, download),
+            sleep=partial(self._pool.sleep, is_closed=lambda: download.closed),
             on_damage=download.distrust_cache,
         )
-
-    def _sleep(self, download: ObjectDownload, seconds: float) -> None:
-        self._pool.sleep(seconds, is_closed=lambda: download.closed)
 
     def _update_plan(self, download: ObjectDownload, part: Part, version: ObjectVersion) -> None:
         if (version.size, version.etag, version.end) == (download.size, download.etag, part.end):

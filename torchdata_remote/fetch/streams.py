@@ -10,9 +10,9 @@ from ..core.shard_view import is_view
 from ..core.stats.counters import FETCH
 from ..core.urls import redact, split_sample_range
 from ..errors import RemoteDataError, StateError
+from .download import Download
 from .listing.source_argument import url_of
 from .local_files import LocalFiles, Numbered, stream_files
-from .download import Download
 from .object_stream import ObjectStream
 from .sample_ranges import wanted_bytes
 from .scheduler import PartScheduler

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 
 import numpy as np
 
 from ..core.options import StorageOptions
-from ..core.shard_view import ShardView, split_view_url
+from ..core.retry import call_with_retries
+from ..core.shard_view import split_view_url
+from ..core.stats.counters import FETCH
 from ..core.threads.pool import Pool, PoolClosedError
 from ..core.urls import RemoteUrl, redact
 from ..errors import ObjectChangedError
-from ..storage import open_store
+from ..storage import LocalStore, open_store
 from .download import Download, Part
 from .range_download import ObjectVersion, RangeRequest
 from .range_reader import read_range
@@ -29,7 +33,7 @@ class ViewPart(Part):
         super().__init__(start, end, end - start)
         self.requests = requests
         # Not a bytearray, which would be filled with zeros first
-        self.buffer = memoryview(np.empty(end - start, np.uint8))
+        self.buffer = np.empty(end - start, np.uint8).data
         self.left = list(range(len(requests)))  # one is popped when a request has ended; the last one is 0
 
 
@@ -60,10 +64,14 @@ class ViewDownload(Download):
 
     def _planned_windows(self, part_bytes: int) -> ViewWindows:
         if self._windows is None:
-            self._windows = ViewWindows(self.view, self.planned_bytes, self._end(self.view.num_bytes), part_bytes)
+            local = [index for index, (store, _) in enumerate(self._stores) if isinstance(store, LocalStore)]
+            stop = self._end(self.view.num_bytes)
+            self._windows = ViewWindows(self.view, self.planned_bytes, stop, part_bytes, local)
         return self._windows
 
     def next_part_bytes(self, part_bytes: int) -> int:
+        if self.unplanned_bytes(0) == 0:
+            return 0
         borders = self._planned_windows(part_bytes).borders
         following = int(np.searchsorted(borders, self.planned_bytes, side="right"))
         return int(borders[following]) - self.planned_bytes if following < len(borders) else 0
@@ -113,35 +121,32 @@ class ViewDownload(Download):
 
     def _read(self, part: ViewPart, request: ViewRequest) -> None:
         shard, (store, path) = self.view.urls[request.object], self._stores[request.object]
+        wanted = list(zip(*(column.tolist() for column in request.pieces), strict=True))
+        policy = self._session.options.retry
+        sleep = partial(self._session.pool.sleep, is_closed=lambda: self._is_unwanted(part))
+        if isinstance(store, LocalStore):
+            began_s = time.perf_counter()
+            ranges = [(start, part.buffer[offset : offset + stop - start]) for start, stop, offset in wanted]
+            entry = call_with_retries(lambda: store.read_into(path, ranges), policy, url=str(shard), sleep=sleep)
+            FETCH.worked(began_s, sum(len(memory) for _, memory in ranges), requests=1)
+            assert entry.size is not None
+            self._learn_version(request, ObjectVersion(entry.size, entry.etag, min(request.stop, entry.size)))
+            return
         found = self._versions.get(request.object)
         size, etag = (shard.size, shard.etag) if found is None else (found.size, found.etag)
         pieces = read_range(
             store,
             RangeRequest(str(shard), path, request.start, request.stop, size, etag),
-            self._session.options.retry,
+            policy,
             in_flight=self._session.in_flight,
             on_found=partial(self._learn_version, request),
-            sleep=lambda seconds: self._session.pool.sleep(seconds, is_closed=lambda: self._is_unwanted(part)),
+            sleep=sleep,
         )
-        wanted = list(zip(*(column.tolist() for column in request.pieces), strict=True))
-        position, at = request.start, 0
-        for piece in pieces:
-            end = position + len(piece)
-            for start, stop, offset in wanted[at:]:
-                if start >= end:
-                    break
-                first, last = max(start, position), min(stop, end)
-                if first < last:  # ranges may overlap
-                    part.buffer[offset + first - start : offset + last - start] = piece[
-                        first - position : last - position
-                    ]
-            while at < len(wanted) and wanted[at][1] <= end:
-                at += 1
-            position = end
-            self._session.pool.check()
-            if self._is_unwanted(part):
-                pieces.close()
-                return
+        with closing(pieces):
+            for _ in _copied(pieces, request.start, wanted, part.buffer):
+                self._session.pool.check()
+                if self._is_unwanted(part):
+                    return
 
     def _learn_version(self, request: ViewRequest, found: ObjectVersion) -> None:
         """Require that all requests for an object are answered by one version of it, which is long enough.
@@ -156,14 +161,18 @@ class ViewDownload(Download):
                 "replaced, or its index is that of another shard: list it again, and select again.",
                 url=shown,
             )
+        shard = self.view.urls[request.object]
         known = self._versions.setdefault(request.object, found)
-        etags = {known.etag, found.etag} - {None}
-        if known.size != found.size or len(etags) > 1:
-            raise ObjectChangedError(
-                f"{shown} has {found.size:,} bytes and the etag {found.etag}, and another part of it had "
-                f"{known.size:,} and {known.etag}. It was replaced while it was read; list it again.",
-                url=shown,
-            )
+        for size, etag, where in (
+            (shard.size, shard.etag, "its samples were selected from a version of"),
+            (known.size, known.etag, "another part of it had"),
+        ):
+            if size not in (None, found.size) or (None not in (etag, found.etag) and etag != found.etag):
+                raise ObjectChangedError(
+                    f"{shown} has {found.size:,} bytes and the etag {found.etag}, and {where} {size} bytes and the "
+                    f"etag {etag}. It was replaced: list it again, and select again.",
+                    url=shown,
+                )
 
     def place_of(self, byte: int) -> tuple[RemoteUrl, int]:
         ends = np.cumsum(self.view.stops - self.view.starts)
@@ -173,3 +182,31 @@ class ViewDownload(Download):
 
     def close(self) -> None:
         self.closed = True
+
+
+def _copied(
+    pieces: Iterable[memoryview], position: int, wanted: Sequence[tuple[int, int, int]], buffer: memoryview
+) -> Iterator[None]:
+    """Copy what is wanted of the bytes from ``position`` on to its place, and yield after each piece.
+
+    Args:
+        pieces: consecutive bytes.
+        position: of the first one in the object.
+        wanted: first byte, the one after the last, and offset in the buffer of each range, in the order of the first;
+            ranges may overlap.
+        buffer: to write to.
+    """
+    at = 0
+    for piece in pieces:
+        end = position + len(piece)
+        for number in range(at, len(wanted)):
+            start, stop, offset = wanted[number]
+            if start >= end:
+                break
+            first, last = max(start, position), min(stop, end)
+            if first < last:
+                buffer[offset + first - start : offset + last - start] = piece[first - position : last - position]
+        while at < len(wanted) and wanted[at][1] <= end:
+            at += 1
+        position = end
+        yield

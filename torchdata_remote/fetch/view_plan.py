@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -46,16 +47,18 @@ class ViewWindows:
     Args:
         view: to read.
         start: the first byte, of those of the whole view.
-        stop: the byte after the last one.
+        stop: the byte after the last one, which is behind ``start``.
         part_bytes: largest length of a window.
+        local: indices of the objects that are local files. What is wanted of one for a window is one request, because
+            ranges are copied without what is between them.
     """
 
-    def __init__(self, view: ShardView, start: int, stop: int, part_bytes: int) -> None:
+    def __init__(self, view: ShardView, start: int, stop: int, part_bytes: int, local: Collection[int] = ()) -> None:
         lengths = view.stops - view.starts
         ends = np.cumsum(lengths)
         self.borders = _borders(sample_starts(view), start, stop, part_bytes)
         firsts = ends - lengths
-        # Each piece is what of one range is in one window
+        # A piece is the bytes of one range in one window
         cuts = np.unique(np.concatenate([firsts[(firsts > start) & (firsts < stop)], self.borders[:-1]]))
         ranges = np.searchsorted(ends, cuts, side="right")
         starts = view.starts[ranges] + cuts - firsts[ranges]
@@ -70,6 +73,7 @@ class ViewWindows:
         order = np.lexsort((starts, objects, windows))
         self._pieces = Pieces(starts[order], stops[order], offsets[order])
         self._objects, self._windows = objects[order], windows[order]
+        self._is_local = np.isin(self._objects, list(local))
         self._set_requests(_most_unwanted(view, stop - start))
 
     def _set_requests(self, most_unwanted: int) -> None:
@@ -77,14 +81,15 @@ class ViewWindows:
         starts, stops, _ = self._pieces
         apart = (np.diff(self._objects) != 0) | (np.diff(self._windows) != 0)
         # The largest end so far in each window and object: pieces may overlap
-        groups = np.append(0, np.cumsum(apart)) * int(stops.max(initial=0) + 1)
-        furthest = np.maximum.accumulate(stops + groups) - groups if len(stops) else stops
+        groups = np.append(0, np.cumsum(apart)) * int(stops.max() + 1)
+        furthest = np.maximum.accumulate(stops + groups) - groups
         gaps = starts[1:] - furthest[:-1]
         merged = ~apart & (gaps <= 0)
-        candidates = np.flatnonzero(~apart & (gaps > 0) & (gaps <= MAX_GAP_BYTES))
+        merged |= ~apart & self._is_local[1:]
+        candidates = np.flatnonzero(~apart & ~merged & (gaps <= MAX_GAP_BYTES))
         candidates = candidates[np.argsort(gaps[candidates], kind="stable")]
         merged[candidates[np.cumsum(gaps[candidates]) <= most_unwanted]] = True
-        self._firsts = np.append(0, np.flatnonzero(~merged) + 1)[: len(starts)]  # index of each request's first piece
+        self._firsts = np.append(0, np.flatnonzero(~merged) + 1)  # index of each request's first piece
         self._lasts = np.append(self._firsts[1:], len(starts))
         self._request_stops = furthest[self._lasts - 1]
         self._requests = np.searchsorted(self._windows[self._firsts], np.arange(len(self.borders)))  # first of each
@@ -101,7 +106,10 @@ class ViewWindows:
 
     def costs(self) -> tuple[int, int]:
         """Return the number of requests for all windows, and the number of bytes that they read."""
-        return len(self._firsts), int((self._request_stops - self._pieces.starts[self._firsts]).sum())
+        starts, stops, _ = self._pieces
+        remote = ~self._is_local[self._firsts]
+        num_bytes = (self._request_stops - starts[self._firsts])[remote].sum() + (stops - starts)[self._is_local].sum()
+        return len(self._firsts), int(num_bytes)
 
 
 def sample_starts(view: ShardView) -> Ints:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NoReturn
 
-from ..errors import BadMemberError, MissingEndError, RemoteDataError, ShardReadError
+from ..errors import BadMemberError, MissingEndError, MissingKeyError, RemoteDataError, ShardReadError
 
 OnBadShard = Callable[[ShardReadError], object]
 OnBadMember = Callable[[BadMemberError], object]
@@ -28,12 +28,16 @@ def raise_error(error: RemoteDataError) -> NoReturn:
         del error
 
 
-def skip_with_warning(error: ShardReadError) -> None:
+def skip_with_warning(error: ShardReadError | MissingKeyError) -> None:
     """Skip a bad member, or the rest of a bad shard, with a ``RuntimeWarning`` that gives the reason.
 
     As ``on_bad_shard``: the sample that was being read is skipped, too, because it may lack members. As
-    ``on_bad_member``: only the first one in each shard causes a warning; ``skipped.bad_members`` counts all.
+    ``on_bad_member``: only the first one in each shard causes a warning; ``skipped.bad_members`` counts all. As
+    ``on_missing_key`` of ``select``: the keys that are there are selected.
     """
+    if isinstance(error, MissingKeyError):
+        warnings.warn(f"{error} They are left out.", RuntimeWarning, stacklevel=2)
+        return
     if isinstance(error, BadMemberError) and error.num_before is not None:
         if error.num_before == 0:
             what = "It is left out; others of this shard are counted without a warning."

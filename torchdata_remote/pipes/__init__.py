@@ -12,6 +12,7 @@ from .file_reader import FileReader
 from .label_from_path import LabelFromPath
 from .list_remote import ListRemote
 from .parallel_map import ParallelMap
+from .select import Select
 from .shard_tar_reader import ShardTarReader
 from .shard_zip_reader import ShardZipReader
 from .sharding_filter_rank import ShardingFilterRank
@@ -32,6 +33,7 @@ __all__ = [
     "ListRemote",
     "Mixed",
     "ParallelMap",
+    "Select",
     "ShardTarReader",
     "ShardZipReader",
     "ShardingFilterRank",

@@ -21,6 +21,7 @@ from ..formats.nested import NestedPrefixes
 from ..formats.position import ReadPosition
 from ..formats.sample import is_meta
 from ..formats.tar import NestedArchive, TarOptions, read_archives, read_member_batches
+from .base.selected_samples import selected_runs
 from .base.shard_reader import ShardReader
 
 Data = bytes | memoryview
@@ -121,7 +122,10 @@ class ShardTarReader(ShardReader):
             on_missing_end=guard.accepts,
         )
         read = partial(self._nested_runs if self._nested else _plain_runs, url, guard.on_bad_member)
-        return self._bare_runs(read, parts_of(url, stream), url, options, position)
+        runs = self._bare_runs(read, parts_of(url, stream), url, options, position)
+        # Of a nested archive the samples that were selected are inner archives
+        is_checked = not self._nested and hasattr(stream, "sample_starts")
+        return selected_runs(runs, url, stream, position) if is_checked else runs
 
     def _bare_runs(
         self, read: _Read, parts: Iterable[Data], url: str, options: TarOptions, position: ReadPosition

@@ -18,6 +18,7 @@ from ...core.stats.counters import LIST
 from ...core.threads.pool import Pool, PoolClosedError, next_item
 from ...core.urls import HTTP, LOCAL, RemoteUrl, split_url
 from ...formats.manifest import MANIFEST_NAME
+from ...formats.snapshot import is_snapshot_name
 from ...storage import Connection, Entry, FolderStore, KeyStore, LocalStore, Store, open_store
 from .globs import glob_start
 from .patterns import has_braces, literal_url
@@ -131,14 +132,20 @@ def names_one_object(url: str) -> bool:
     except ValueError:
         return False  # raised where the URL is listed
     name = split_version(path)[0].rpartition("/")[2]
-    return not is_listed and scheme not in LOCAL and bool(name) and name != MANIFEST_NAME
+    return not is_listed and scheme not in LOCAL and bool(name) and not lists_shards(name)
 
 
 def is_listed_object(url: str) -> TypeGuard[RemoteUrl]:
     """Whether a URL with its size comes from a listing; an empty object may be a marker of a folder."""
     if not isinstance(url, RemoteUrl) or not url.size:
         return False
-    return split_version(url)[0].rpartition("/")[2] not in ("", MANIFEST_NAME)
+    name = split_version(url)[0].rpartition("/")[2]
+    return bool(name) and not lists_shards(name)
+
+
+def lists_shards(name: str) -> bool:
+    """Whether an object of this name is a manifest or a snapshot, whose shards are listed instead of itself."""
+    return name == MANIFEST_NAME or is_snapshot_name(name)
 
 
 def _begin(pool: Pool, url: str, options: StorageOptions, retry: RetryPolicy) -> Lookup | None:

@@ -104,10 +104,10 @@ def read_shard_set(manifest_url: str, options: StorageOptions, retry: RetryPolic
     return ShardSet(shards, url, manifest, folder)
 
 
-def read_if_there(url: str, options: StorageOptions, retry: RetryPolicy) -> bytes | None:
+def read_if_there(url: str, options: StorageOptions, retry: RetryPolicy, *, by_obstore: bool = True) -> bytes | None:
     """Read a small object; ``None`` if it does not exist or access is denied."""
     try:
-        return read_whole(url, options, retry)
+        return read_whole(url, options, retry, by_obstore=by_obstore)
     except (ObjectNotFoundError, AccessDeniedError):  # S3 returns 403 for missing objects if listing is denied
         return None
 

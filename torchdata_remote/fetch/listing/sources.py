@@ -10,12 +10,14 @@ from itertools import chain
 from ...core.notices.progress_bar import counts_listing
 from ...core.object_version import split_version
 from ...core.options import RetryPolicy, StorageOptions
+from ...core.shard_view import split_view_url
 from ...core.urls import HTTP, LOCAL, RemoteUrl, join_url, object_path, redact, remote_urls, split_url
 from ...errors import EmptyListingError
-from ...formats.manifest import MANIFEST_NAME, ShardInfo, load_manifest
+from ...formats.manifest import load_manifest
+from ...formats.snapshot import SNAPSHOT_SUFFIX, load_snapshot
 from ...storage import Connection, EntryTable, broken_link_error, list_tables, open_store, read_whole
 from .globs import glob_regex, glob_start, unescape
-from .lookups import Lookup, find_named, is_listed_object
+from .lookups import Lookup, find_named, is_listed_object, lists_shards
 from .patterns import choice_start, escape_url, expand_braces, has_braces, literal_url
 from .whereabouts import Others, about_empty, about_glob
 
@@ -73,20 +75,12 @@ def list_source(
             elif not is_choice:
                 others.extend([object_path(literal)])
             continue
-        if split_version(path)[0].rpartition("/")[2] == MANIFEST_NAME:
+        if lists_shards(split_version(path)[0].rpartition("/")[2]):
             for shard in _shards(literal, options, retry):
-                left_out = object_path(shard.url).rpartition("/")[2]
+                left_out = object_path(split_view_url(shard)[0]).rpartition("/")[2]
                 if matches is None or matches(left_out):
                     num_found += 1
-                    yield RemoteUrl(
-                        shard.url,
-                        shard.num_bytes,
-                        checksums=shard.checksums,
-                        num_samples=shard.num_samples,
-                        md5=shard.md5,
-                        index_crc32=shard.index_crc32,
-                        keys_crc32=shard.keys_crc32,
-                    )
+                    yield shard
             continue
         chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(split_url(single)[2]) else in_folder
         for table, fixed in _tables(single, literal, is_glob, recursive, options, retry, lookup):
@@ -153,9 +147,23 @@ def _advice(url: str) -> str:
     return f" If *, ?, [ or {{ are part of a name, escape it by tdr.escape_url(...), such as {escaped!r}."
 
 
-def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[ShardInfo]:
-    """Read the shards of a manifest, without obstore, so that a process that only lists can be forked."""
-    return load_manifest(read_whole(url, options, retry, by_obstore=False), url)
+def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[RemoteUrl]:
+    """Read the shards of a manifest or a snapshot, without obstore, so that a process that only lists can be forked."""
+    data = read_whole(url, options, retry, by_obstore=False)
+    if split_version(url)[0].endswith(SNAPSHOT_SUFFIX):
+        return load_snapshot(data, url)
+    return [
+        RemoteUrl(
+            shard.url,
+            shard.num_bytes,
+            checksums=shard.checksums,
+            num_samples=shard.num_samples,
+            md5=shard.md5,
+            index_crc32=shard.index_crc32,
+            keys_crc32=shard.keys_crc32,
+        )
+        for shard in load_manifest(data, url)
+    ]
 
 
 def _tables(

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 from zlib import crc32
 
+from ...core.shard_view import is_view, split_view_url, view_url
 from ...core.urls import LOCAL, RemoteUrl, redact
 from ...errors import StateError
 from .content_sums import content_sums
@@ -72,7 +73,7 @@ def sorted_names(urls: Sequence[Any]) -> list[str]:
 def _name(url: Any) -> str:
     """Redact a URL. Local paths become URLs: the shards of a manifest are paths if the manifest is."""
     shown = str(url)
-    if not _REDACTED.isdisjoint(shown):
+    if is_view(shown) or not _REDACTED.isdisjoint(shown):
         shown = redact(shown)
     return f"file://{shown}" if shown.startswith("/") else shown
 
@@ -175,10 +176,14 @@ def _columns(urls: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _etag(url: RemoteUrl) -> str | None:
-    """The store's version tag without quotes, which LIST and GET may differ in.
+    """The store's version tag without quotes, which LIST and GET may differ in; that of a view is of its selection.
 
     ``None`` for a local file: its tag is made of inode and time, and differs in a copy of the folder.
     """
+    _, view = split_view_url(url) if "+file://" in url else (url, None)
+    if view is not None:
+        shards = (RemoteUrl(shard, shard.size, _etag(shard)) for shard in view.urls)
+        return view_url(view._replace(urls=tuple(shards))).etag
     if url.etag is None or url.partition("://")[0].lower() in LOCAL:
         return None
     return url.etag.removeprefix("W/").strip('"') or None

@@ -20,6 +20,7 @@ from ..async_prefetch import AsyncPrefetch
 from ..base.typed import IterableWrapper, IterDataPipe
 from ..file_reader import FileReader
 from ..list_remote import ListRemote
+from ..select import Select
 from ..shard_tar_reader import ShardTarReader
 from ..sharding_filter_rank import ShardingFilterRank
 from ..shuffle_samples import ShuffleSamples
@@ -45,6 +46,7 @@ def stream_shards(
     interleave: int | None = None,
     on_bad_shard: OnBadShard = raise_error,
     on_bad_member: OnBadMember = raise_error,
+    select: Mapping[str, Any] | None = None,
     cache_dir: str | None = None,
     cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -76,6 +78,7 @@ def stream_shards(
             samples are shuffled, and otherwise 1.
         on_bad_shard: policy for a shard that cannot be read: ``raise_error``, ``skip_with_warning``, or a function.
         on_bad_member: policy for a member that cannot be part of a sample, such as ``README``.
+        select: arguments of ``select``, such as ``{"keys": "s3://b/train.parquet"}``: only these samples are read.
         cache_dir: local folder in which complete objects are cached for later epochs; requires ``cache_bytes``.
         cache_bytes: bound on the size of the cache, which all processes of the host share.
         storage_options: for the store, in fsspec's vocabulary.
@@ -97,10 +100,14 @@ def stream_shards(
     shuffle_buffer_bytes = whole("shuffle_buffer_bytes", shuffle_buffer_bytes)
     mixes_samples = mode is True and seed is not None
     interleave = interleave_of(interleave, mixes_samples=mixes_samples)
+    options: Any = select
+    if options is not None and not isinstance(options, Mapping):
+        advice = 'expected arguments of select, such as {"keys": "s3://b/train.parquet"}'
+        raise check.marked(TypeError(f"select: {advice}, got {check.shown(select)}."))
     urls = urls_of(url, of="stream_shards")
     shuffled = seed if mode else None
     streams = _streams(
-        urls, pattern, shuffled, world, max_in_flight, cache_dir, cache_bytes, storage_options, interleave
+        urls, pattern, shuffled, world, max_in_flight, cache_dir, cache_bytes, storage_options, interleave, select
     )
     samples = ShardTarReader(streams, interleave=interleave, on_bad_shard=on_bad_shard, on_bad_member=on_bad_member)
     if seed is None or not mixes_samples:
@@ -187,6 +194,7 @@ def _streams(
     cache_bytes: int | None,
     storage_options: Mapping[str, Any] | None,
     interleave: int = 1,
+    select: Mapping[str, Any] | None = None,
 ) -> AsyncPrefetch:
     """Open and prefetch the URLs of this reader's share."""
     for source in sources:
@@ -194,6 +202,8 @@ def _streams(
     urls: IterDataPipe[str] = ListRemote(
         IterableWrapper(sources), pattern=pattern, match_named=pattern != TARS, storage_options=storage_options
     )
+    if select is not None:
+        urls = Select(urls, **{"storage_options": storage_options, **select})
     if seed is not None:
         urls = ShuffleShards(urls, seed)
     return AsyncPrefetch(

@@ -9,9 +9,9 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from ...core.local_view import map_file
+from ...core.local_view import fill, map_file
 from ...errors import UrlError
 from ..errors import from_status
 from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, single_chunk
@@ -102,6 +102,21 @@ class LocalStore:
                 raise RangeNotSatisfiableError(f"file://{path} ends at byte {size:,}.", url=f"file://{path}")
             stop = size if end is None else min(end, size)
             return Answer(start, stop, size, version_of(status), single_chunk(map_file(file.fileno(), start, stop)))
+
+    def read_into(self, path: str, ranges: Iterable[tuple[int, memoryview]]) -> Entry:
+        """Copy many ranges of a file: the first byte of each, and the memory to fill. Return the version that was read.
+
+        A range that exceeds the end of the file is not copied: compare the size of the version.
+        """
+        with errors_of(path):
+            _check_is_file(path, os.stat(path).st_mode)
+        with errors_of(path), open(path, "rb", buffering=0) as file:
+            descriptor = file.fileno()
+            status = os.fstat(descriptor)
+            for start, view in ranges:
+                if start + len(view) <= status.st_size:
+                    fill(view, descriptor, start)
+            return _entry(path, status)
 
     def create(self, path: str, *, overwrite: bool, durable: bool = True, sync_folder: bool = True) -> LocalWriter:
         """Start to write a file. Without ``durable`` it may be missing or incomplete after a crash of the machine.

@@ -1,0 +1,187 @@
+"""Plan a selection: each shard becomes a view of the samples, and of the members, that are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..core.arguments import check
+from ..core.arguments.scalars import bool_of
+from ..core.shard_view import ShardView, is_view, view_url
+from ..core.urls import RemoteUrl, object_path, redact
+from ..errors import EmptyListingError, MissingKeyError, MissingMemberError, UrlError
+from ..formats.error_policy import raise_error
+from ..formats.key_index import KeyIndex
+from .key_set import KeySearch
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+_MAX_SHOWN = 5
+
+
+class IndexedSample(NamedTuple):
+    """A sample as the index of its shard has it, for a function that selects samples.
+
+    Args:
+        key: as readers give it by ``"__key__"``.
+        url: of its shard.
+        members: extension -> bytes of the member, in the order of the shard.
+
+    Example:
+        >>> sample = IndexedSample("train/000017", "s3://b/0.tar", {"jpg": 94_211, "cls": 1})
+        >>> sample.key, sample.members["jpg"] < 1 << 20, "txt" in sample.members
+        ('train/000017', True, False)
+    """
+
+    key: str
+    url: str
+    members: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is selected.
+
+    Args:
+        where: returns whether a sample is selected; ``None`` for all.
+        members: alternatives for each member that is read; ``None`` for all members.
+        on_missing_key: policy for keys that no shard has.
+    """
+
+    where: Callable[[IndexedSample], Any] | None = None
+    members: tuple[tuple[str, ...], ...] | None = None
+    on_missing_key: Callable[[MissingKeyError], object] = raise_error
+
+
+def planned_views(
+    indexes: Iterable[tuple[RemoteUrl, KeyIndex]], selection: Selection, search: KeySearch | None
+) -> list[RemoteUrl]:
+    """Return what is selected of each shard, in order; shards without a selected sample are left out.
+
+    A shard whose samples and members are all selected stays as it is, with its checksums, if its manifest has what
+    readers need to split it by samples.
+
+    Args:
+        indexes: of the shards.
+        selection: what is selected.
+        search: of the selected keys; ``None`` for all keys.
+
+    Raises:
+        MissingKeyError: for keys that no shard has, unless the policy returns.
+        MissingMemberError: if a selected sample has none of the alternatives of a member.
+        EmptyListingError: if nothing is selected.
+        TypeError: if ``where`` returns no bool.
+    """
+    views: list[RemoteUrl] = []
+    num_shards = num_samples = 0
+    for url, index in indexes:
+        num_shards += 1
+        num_samples += len(index.keys)
+        chosen = np.ones(len(index.keys), np.bool_) if search is None else search.find(index.keys)
+        if selection.where is not None:
+            _filter(chosen, url, index, selection.where)
+        if chosen.any():
+            views.append(_view(url, index, chosen, selection.members))
+    if search is not None and search.num_missing:
+        _report_missing(search, num_shards, selection.on_missing_key)
+    if not views:
+        raise EmptyListingError(
+            f"select: none of {num_samples:,} samples in {num_shards:,} shards is selected. Check keys= and where=."
+        )
+    return views
+
+
+def require_whole_shards(urls: Iterable[str]) -> Iterator[RemoteUrl]:
+    """Yield URLs, and refuse those that are no whole tars.
+
+    Raises:
+        UrlError: for a range of samples, selected samples, or a zip.
+    """
+    for url in urls:
+        advice = None
+        if url.startswith("samples+"):
+            advice = "is a range of samples: put select() before sharding_filter_rank()."
+        elif is_view(url):
+            advice = "has been selected already: pass keys=, where= and members= to one select(), before join()."
+        elif object_path(url).lower().endswith(".zip"):
+            advice = "is a zip, and samples are selected from tars: filter() them after the reader."
+        if advice is not None:
+            shown = redact(url)
+            raise UrlError(f"select: {shown} {advice}", url=shown)
+        yield url if isinstance(url, RemoteUrl) else RemoteUrl(url)
+
+
+def _filter(chosen: Bools, url: str, index: KeyIndex, where: Callable[[IndexedSample], Any]) -> None:
+    """Deselect the samples that a function does not want."""
+    firsts, names = index.firsts().tolist(), [index.extensions[member] for member in index.members]
+    sizes, shard = index.sizes.tolist(), str(url)
+    for number in np.flatnonzero(chosen).tolist():
+        members = slice(firsts[number], firsts[number + 1])
+        sizes_by_name = dict(zip(names[members], sizes[members], strict=True))
+        answer = where(IndexedSample(index.keys[number], shard, sizes_by_name))
+        is_chosen = bool_of(answer)
+        if is_chosen is None:
+            raise check.marked(
+                TypeError(f"where must return True or False for a sample, got {check.shown(answer)}. Did it return?")
+            )
+        chosen[number] = is_chosen
+
+
+def _view(url: RemoteUrl, index: KeyIndex, chosen: Bools, members: tuple[tuple[str, ...], ...] | None) -> RemoteUrl:
+    are_read = np.repeat(chosen, index.counts)
+    if members is not None:
+        are_read &= _wanted_members(url, index, chosen, members)
+    if are_read.all() and url.num_samples is not None and url.index_crc32 is not None:
+        return url
+    numbers = np.flatnonzero(are_read)
+    samples = np.repeat(np.arange(len(index.keys)), index.counts)[numbers]
+    # A range ends where a member is left out, and with its sample
+    begins_range = np.append(True, (np.diff(numbers) != 1) | (np.diff(samples) != 0))
+    first, last = np.flatnonzero(begins_range), np.append(np.flatnonzero(begins_range)[1:], len(numbers)) - 1
+    counts = np.bincount(samples[first], minlength=len(index.keys))[chosen].astype(np.int64)
+    starts, stops = index.begins()[numbers[first]], index.stops()[numbers[last]]
+    return view_url(ShardView((url,), counts, np.zeros(len(starts), np.int64), starts, stops))
+
+
+def _wanted_members(url: str, index: KeyIndex, chosen: Bools, wanted: tuple[tuple[str, ...], ...]) -> Bools:
+    """Return which members are read: of each list of alternatives the first one that the sample has."""
+    firsts, are_read = index.firsts()[:-1], np.zeros(len(index.members), np.bool_)
+    for alternatives in wanted:
+        ranks = np.full(len(index.extensions), len(alternatives))
+        for rank, extension in reversed(list(enumerate(alternatives))):
+            ranks[[number for number, name in enumerate(index.extensions) if name == extension]] = rank
+        of_member = ranks[index.members]
+        best = np.minimum.reduceat(of_member, firsts)
+        if (lacking := np.flatnonzero((best == len(alternatives)) & chosen)).size:
+            raise _lacks_member(url, index, int(lacking[0]), alternatives)
+        are_read |= (of_member == np.repeat(best, index.counts)) & (of_member < len(alternatives))
+    return are_read
+
+
+def _lacks_member(url: str, index: KeyIndex, number: int, alternatives: tuple[str, ...]) -> MissingMemberError:
+    first, last = index.firsts()[number : number + 2]
+    has = sorted(index.extensions[member] for member in index.members[first:last])
+    return MissingMemberError(
+        f"select: sample {index.keys[number]!r:.200} of {redact(url)} has no {' or '.join(map(repr, alternatives))}. "
+        f"It has {has}. Deselect it by where=lambda sample: {alternatives[0]!r} in sample.members, or separate "
+        "alternatives by ';': members=('jpg;png', 'cls').",
+        url=redact(url),
+    )
+
+
+def _report_missing(search: KeySearch, num_shards: int, policy: Callable[[MissingKeyError], object]) -> None:
+    names = ", ".join(f"{key!r:.100}" for key in islice(search.missing(), _MAX_SHOWN))
+    more = ", ..." if search.num_missing > _MAX_SHOWN else ""
+    policy(
+        MissingKeyError(
+            f"select: {search.num_missing:,} of {search.num_wanted:,} keys are in none of {num_shards:,} shards: "
+            f"{names}{more}. A key is the path of a member without its extension, such as 'train/000017'. Pass "
+            "on_missing_key=skip_with_warning to select those that are there."
+        )
+    )

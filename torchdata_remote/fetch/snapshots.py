@@ -1,0 +1,233 @@
+"""Write and read snapshots of shards, with the versions that the store has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ..core.arguments import check
+from ..core.arguments.calls import explained
+from ..core.options import RetryPolicy, StorageOptions, policy_of
+from ..core.retry import call_with_retries
+from ..core.shard_view import is_view, split_view_url, view_url
+from ..core.threads.ordered_map import ordered_map
+from ..core.urls import HTTP, RemoteUrl, join_url, redact, split_url
+from ..errors import EmptyListingError, ObjectChangedError, ObjectExistsError, ObjectNotFoundError, UrlError
+from ..formats.snapshot import (
+    SNAPSHOT_SUFFIX,
+    digest_of,
+    dump_snapshot,
+    is_snapshot_name,
+    load_snapshot,
+    num_samples_of,
+)
+from ..storage import Connection, list_folder, open_store, publish, read_whole
+from .key_tables import options_beside
+from .listing.lookups import find_named
+from .listing.patterns import literal_url
+from .listing.source_argument import url_of
+
+_MAX_REQUESTS = 16
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A named, immutable list of shards and of the samples that are selected of them.
+
+    Args:
+        url: of the file.
+        digest: 32 hexadecimal digits, of the order and contents of the samples: equal digests are equal samples in the
+            same order. It does not depend on the time, the host or the place of the snapshot, nor on that of shards
+            whose MD5 a manifest has.
+        num_samples: in one epoch; ``None`` if it is unknown.
+        num_bytes: of the shards, as far as they are selected; ``None`` if it is unknown.
+        urls: of the shards, with size, etag, checksums and number of samples; as ``list_remote`` yields them.
+    """
+
+    url: str
+    digest: str
+    num_samples: int | None
+    num_bytes: int | None
+    urls: tuple[RemoteUrl, ...] = field(repr=False)
+
+    @classmethod
+    def read(
+        cls,
+        url: str,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Snapshot:
+        """Read a snapshot, and verify its digest.
+
+        Args:
+            url: or path of the file.
+            storage_options: for the store, in fsspec's vocabulary.
+            retry: policy for transient errors.
+
+        Raises:
+            ObjectNotFoundError: if there is none.
+            ManifestError: if it is damaged or was changed.
+        """
+        where = _location(url, of="Snapshot.read")
+        data = read_whole(where, StorageOptions(storage_options), policy_of(retry), by_obstore=False)
+        return _snapshot(where, load_snapshot(data, where))
+
+
+@explained
+def write_snapshot(
+    url: str,
+    urls: Iterable[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    retry: RetryPolicy | None = None,
+) -> Snapshot:
+    """Write which samples a training reads, as a file that is read like a manifest, by ``list_remote`` for example.
+
+    It has the URL, size, etag, checksums and number of samples of each shard, and what ``select`` has selected of it,
+    but no bytes of samples. If a shard is replaced later, reading it is an :class:`ObjectChangedError`; in a store
+    without etags only if its size or its checksums differ. Etags that a manifest does not have are listed, one folder
+    at a time.
+
+    Args:
+        url: or path of the file, which ends in ``.snapshot.json``. An existing one is never replaced.
+        urls: of shards: a pipe of ``list_remote``, ``select`` or ``join``, or a list.
+        storage_options: for the shards' store, in fsspec's vocabulary; also for the snapshot in the same kind of store.
+        retry: policy for transient errors, for each request.
+
+    Returns:
+        Snapshot: with its digest and numbers.
+
+    Raises:
+        ObjectExistsError: if there is an object of this name.
+        UrlError: for a URL with credentials, such as a signed one, or a range of samples; and for a name that does not
+            end in ``.snapshot.json``.
+        ValueError: for a pipe whose order differs in each epoch.
+        EmptyListingError: if there are no URLs.
+        ObjectNotFoundError, ObjectChangedError: if a shard is missing, or has another size than its manifest says.
+
+    Example:
+        >>> from torchdata_remote.testing import write_small_shards
+        >>> _ = write_small_shards("memory://whole", num_shards=2, samples_per_shard=3)
+        >>> urls = IterableWrapper(["memory://whole/index.json"]).list_remote()
+        >>> snapshot = write_snapshot("memory://whole/all.snapshot.json", urls)
+        >>> snapshot.num_samples, snapshot.digest == Snapshot.read(snapshot.url).digest
+        (6, True)
+        >>> [read.num_samples for read in IterableWrapper([snapshot.url]).list_remote()]
+        [3, 3]
+    """
+    where, options, policy = _location(url, of="write_snapshot"), StorageOptions(storage_options), policy_of(retry)
+    if not is_snapshot_name(where):
+        raise UrlError(
+            f"{redact(where)}: the name of a snapshot ends in {SNAPSHOT_SUFFIX}, by which it is recognised.",
+            url=redact(where),
+        )
+    if hasattr(type(urls), "set_epoch"):
+        raise check.marked(
+            ValueError(
+                f"{type(urls).__name__} yields another order in each epoch: pass the pipe before it, and shuffle what "
+                "list_remote() reads of the snapshot."
+            )
+        )
+    found = [_without_secrets(one) for one in urls]
+    if not found:
+        raise EmptyListingError("write_snapshot: there are no shards for a snapshot.")
+    own = options_beside(where, _shards_of(found[0])[0], options)
+    store, path = open_store(where, own, Connection(read_timeout_s=policy.progress_timeout_s))
+    if call_with_retries(lambda: store.find(path), policy, url=where) is not None:
+        raise _exists(where)
+    versions = _versions({shard for one in found for shard in _shards_of(one)}, options, policy)
+    found = [_as_stored(one, versions) for one in found]
+    try:
+        publish(where, dump_snapshot(found), own, overwrite=False)
+    except ObjectExistsError as error:
+        raise _exists(where) from error
+    return _snapshot(where, found)
+
+
+def _exists(where: str) -> ObjectExistsError:
+    shown = redact(where)
+    return ObjectExistsError(
+        f"{shown} exists already, and a snapshot is never replaced. Choose another name.", url=shown
+    )
+
+
+def _snapshot(where: str, urls: Sequence[RemoteUrl]) -> Snapshot:
+    sizes = [url.size for url in urls if url.size is not None]
+    num_bytes = sum(sizes) if len(sizes) == len(urls) else None
+    return Snapshot(where, digest_of(urls), num_samples_of(urls), num_bytes, tuple(urls))
+
+
+def _location(url: Any, *, of: str) -> str:
+    return join_url(*split_url(literal_url(url_of(url, of=of))))
+
+
+def _without_secrets(url: Any) -> RemoteUrl:
+    """Return a URL that a snapshot may hold.
+
+    Raises:
+        UrlError: for one with credentials, or a range of samples.
+    """
+    url = url_of(url, of="write_snapshot")
+    if url.startswith("samples+"):
+        shown = redact(url)
+        raise UrlError(f"{shown} is a range of samples: pass the pipe before sharding_filter_rank().", url=shown)
+    found = url if isinstance(url, RemoteUrl) else RemoteUrl(join_url(*split_url(url)))
+    for shard in _shards_of(found):
+        if redact(shard) != str(shard):
+            shown = redact(shard)
+            raise UrlError(
+                f"{shown}: the URL has a query or user-info, which may be a signature or a password, and a snapshot is "
+                "kept: pass credentials by storage_options, and URLs without them.",
+                url=shown,
+            )
+    return found
+
+
+def _shards_of(url: RemoteUrl) -> tuple[RemoteUrl, ...]:
+    _, view = split_view_url(url)
+    return (url,) if view is None else view.urls
+
+
+def _versions(
+    shards: Iterable[RemoteUrl], options: StorageOptions, retry: RetryPolicy
+) -> dict[str, tuple[int | None, str | None]]:
+    """Look up size and etag of the shards that lack one of them."""
+    lacking = sorted({str(shard) for shard in shards if shard.etag is None or shard.size is None})
+    found: dict[str, tuple[int | None, str | None]] = {}
+    single = [url for url in lacking if split_url(url)[0] in HTTP]
+    tasks = [partial(find_named, url, options, retry) for url in single]
+    for url, (entry, _) in zip(single, ordered_map(tasks, max_threads=_MAX_REQUESTS), strict=True):
+        if entry is not None:
+            found[url] = entry.size, entry.etag
+    for folder in sorted({url[: url.rindex("/") + 1] for url in lacking if split_url(url)[0] not in HTTP}):
+        listed: Iterator[RemoteUrl] = iter(list_folder(folder, recursive=False, options=options, retry=retry))
+        found |= {str(one): (one.size, one.etag) for one in listed}
+    for url in lacking:
+        if url not in found:
+            raise ObjectNotFoundError(f"{redact(url)} is not there, and a snapshot cannot hold it.", url=redact(url))
+    return found
+
+
+def _as_stored(url: RemoteUrl, versions: Mapping[str, tuple[int | None, str | None]]) -> RemoteUrl:
+    """Return a URL with the size and etag of its shards."""
+    if not is_view(url):
+        return _with_version(url, versions)
+    _, view = split_view_url(url)
+    assert view is not None
+    return view_url(view._replace(urls=tuple(_with_version(shard, versions) for shard in view.urls)))
+
+
+def _with_version(url: RemoteUrl, versions: Mapping[str, tuple[int | None, str | None]]) -> RemoteUrl:
+    size, etag = versions.get(str(url), (url.size, url.etag))
+    if url.size not in (None, size):
+        shown = redact(url)
+        raise ObjectChangedError(
+            f"{shown} has {size} bytes, where it had {url.size}. It was replaced: write its manifest again "
+            "(torchdata-remote manifest --overwrite FOLDER), or list it again.",
+            url=shown,
+        )
+    _, _, *others = url.__getnewargs__()[1:]
+    return RemoteUrl(str(url), size, url.etag or etag, *others)

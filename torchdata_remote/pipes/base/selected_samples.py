@@ -1,0 +1,81 @@
+"""Check that the samples of a view of shards are those that were selected, and say in errors where they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import length_hint
+from typing import Any
+
+import numpy as np
+
+from ...core.urls import redact
+from ...errors import BadMemberError, ShardReadError
+from ...formats.grouping import SampleRun
+from ...formats.position import ReadPosition
+
+_ADVICE = (
+    "The index beside a shard (.tar.idx) belongs to another version of it: write it again (torchdata-remote manifest "
+    "--overwrite FOLDER), and select again."
+)
+
+
+def selected_runs(runs: Iterator[SampleRun], url: str, stream: Any, position: ReadPosition) -> Iterator[SampleRun]:
+    """Yield the same runs of samples, and compare after each of them where the next sample begins with the view.
+
+    Args:
+        runs: of ``formats.grouping.sample_runs``, each of which is consumed before the next one is asked for.
+        url: of the first shard, redacted, for errors.
+        stream: with ``sample_starts`` and ``place_of``, as a ``ViewStream`` has.
+        position: updated by ``runs``.
+
+    Raises:
+        ShardReadError: if a selected sample has members of several keys, or has the key of the one before it; and those
+            of ``runs``, with the shard and byte of the selected sample where reading stopped.
+    """
+    starts = stream.sample_starts
+    num_samples = len(starts) - 1
+    number = int(np.searchsorted(starts, position.start.byte, side="right")) - 1
+    if number == num_samples:
+        return
+    try:
+        for run in runs:
+            number += length_hint(run)
+            yield run
+            byte = starts[-1] if position.ended else position.next_byte()
+            # Not always where it was selected from: members that are part of no sample may be in front of it
+            if int(np.searchsorted(starts, byte, side="right")) - 1 != number:
+                raise _other_samples(url, stream, number, byte)
+    except BadMemberError:
+        raise
+    except ShardReadError as error:
+        if _ADVICE not in str(error):
+            shown, place = _place(stream, starts[min(number, num_samples - 1)])
+            error.args = (
+                f"{error} (Bytes of selected samples; this is at or behind byte {place:,} of {shown}. {_ADVICE})",
+            )
+        raise
+
+
+def _other_samples(url: str, stream: Any, number: int, byte: int) -> ShardReadError:
+    """Error of samples that do not begin where the view has their first bytes.
+
+    Args:
+        url: of the first shard.
+        stream: of the view.
+        number: of samples of the view that were read.
+        byte: where the next one begins.
+    """
+    starts = stream.sample_starts
+    found = int(np.searchsorted(starts, byte, side="right")) - 1
+    several = found < number
+    at = min(found, len(starts) - 2) if several else number
+    shown, place = _place(stream, starts[at])
+    what = "has members of several samples" if several else "continues the sample before it"
+    return ShardReadError(
+        f"{url}: the selected sample {at:,}, from byte {place:,} of {shown} on, {what}. {_ADVICE}", url=url
+    )
+
+
+def _place(stream: Any, byte: Any) -> tuple[str, int]:
+    shard, place = stream.place_of(int(byte))
+    return redact(shard), place
