@@ -12,6 +12,8 @@ import torch
 from ...core.options import Backend, RetryPolicy
 from ...core.partition import EqualizeMode
 from ...core.world import World
+from ...errors import MissingKeyError
+from ...fetch.selection import IndexedSample
 from ...formats.decoders import Decoder
 from ...formats.error_policy import OnBadMember, OnBadShard, Skipped, raise_error
 from ...formats.sample import Sample
@@ -24,6 +26,7 @@ from ..file_reader import FileReader
 from ..label_from_path import LabelFromPath
 from ..list_remote import ListRemote
 from ..parallel_map import ParallelMap
+from ..select import Select
 from ..shard_tar_reader import ShardTarReader
 from ..shard_zip_reader import ShardZipReader
 from ..sharding_filter_rank import ShardingFilterRank
@@ -413,6 +416,62 @@ class IterDataPipe(TorchNames[T_co]):
         Example:
             >>> list(ParallelMap(IterableWrapper(["a", "b", "c"]), str.upper, num_threads=2))
             ['A', 'B', 'C']
+        """
+
+    def select(
+        self: IterDataPipe[str],
+        *,
+        keys: Any = None,
+        where: Callable[[IndexedSample], object] | Any = None,
+        members: str | Sequence[str] | None = None,
+        key_column: str = "__key__",
+        on_missing_key: Callable[[MissingKeyError], object] = raise_error,
+        retry: RetryPolicy | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Select:
+        """Select samples and members of tar shards (functional name: ``select``).
+
+        Readers then request the bytes of what was selected only, and nothing is written. It is planned by the files of keys
+        beside the shards (``shard.tar.keys``, of ``ShardWriter`` and ``torchdata-remote manifest``), 16 requests at a time;
+        without them the headers of the shards are read, with a warning. A plan of unchanged shards is made once in a
+        process. Put it between ``list_remote`` and ``shuffle_shards``.
+
+        Args:
+            keys: of the samples, as ``"__key__"`` has them. A list, a set or another iterable; the URL or path of a file: a
+                ``.txt`` with a key in each line, a ``.csv``, ``.parquet``, ``.arrow`` or ``.feather``; a table of pyarrow,
+                polars, pandas or DuckDB. Tables need pyarrow (``pip install 'torchdata_remote[tables]'``). A key that
+                several shards have selects all its samples. ``None`` selects all keys.
+            where: with a table, an expression of pyarrow or polars that its rows must fulfil. Otherwise a function that is
+                called with the :class:`IndexedSample` of each sample (that ``keys`` selects), and returns whether it is
+                selected; one that workers receive must be importable.
+            members: of each selected sample that are read: extensions; of ``"jpg;jpeg;png"`` the first that the sample has.
+                ``None`` reads all.
+            key_column: of a table, the column with the keys.
+            on_missing_key: policy for keys that no shard has: ``raise_error``, ``skip_with_warning``, or a function that is
+                called with the error.
+            retry: policy for transient errors, for each request.
+            storage_options: for the store, in fsspec's vocabulary; also for the file of ``keys`` in the same kind of store.
+
+        Yields:
+            RemoteUrl: of each shard that has a selected sample, in the order of the source, with its number of selected
+            samples. It is the URL of the shard itself if all of it is selected and its manifest has checksums.
+
+        Raises:
+            MissingKeyError: if no shard has some of the keys: their number, and some of them.
+            MissingMemberError: if a selected sample has none of the alternatives in ``members``.
+            EmptyListingError: if nothing is selected.
+            ManifestError: if the file of keys belongs to another version of the shard, or the shard is compressed.
+            UrlError: for a zip, for samples that are selected already, or after ``sharding_filter_rank``.
+            RemoteDataError: if the file of ``keys`` is of an unknown kind, or pyarrow is missing.
+
+        Example:
+            >>> from torchdata_remote import ShardWriter
+            >>> with ShardWriter("memory://chosen/{shard}.tar", overwrite=True) as writer:
+            ...     _ = [writer.write({"__key__": str(i), "txt": "x" * i, "cls": i}) for i in range(7)]
+            >>> urls = IterableWrapper(["memory://chosen/index.json"]).list_remote()
+            >>> chosen = Select(urls, keys={"2", "5", "6"}, where=lambda sample: sample.members["txt"] < 6, members=["txt"])
+            >>> [url.num_samples for url in chosen], list(chosen.shard_tar_reader().to_tuple("__key__", "txt"))
+            ([2], [('2', b'xx'), ('5', b'xxxxx')])
         """
 
     def shard_tar_reader(

@@ -16,6 +16,7 @@ from ...fetch.join_plan import How, planned_views
 from ...fetch.key_indexes import key_indexes
 from ...fetch.key_table import KeyTable
 from ...fetch.listing.shard_set import base_name
+from ...fetch.listing.source_argument import url_of
 from ..base.datapipe import DataPipe
 from ..base.typed import IterDataPipe
 from .joined_reader import Members
@@ -128,7 +129,8 @@ class ShardsOfJoin(DataPipe[str]):
         return chain.from_iterable(map(split_joined_url, self.source_datapipe))
 
 
-def _remote(url: str) -> RemoteUrl:
+def _remote(item: Any) -> RemoteUrl:
+    url = url_of(item, of="join")
     if url.startswith(("view+", "samples+", "joined+")):
         raise JoinError(f"{redact(url)} stands for a part of a shard: join() takes whole shards.", url=redact(url))
     return url if isinstance(url, RemoteUrl) else RemoteUrl(url)
