@@ -425,7 +425,7 @@ CASES: dict[str, list[Case]] = {
             code=_PHOTOS
             + """
             with tdr.ShardWriter("memory://few-captions/{shard}.tar", overwrite=True) as writer:
-                writer.write({"__key__": "new", "caption": "a cat on a chair"})
+                writer.write({"__key__": "dog/0", "caption": "a cat on a chair"})
             sets = {"image": "memory://photos/index.json", "caption": "memory://few-captions/index.json"}
             list(tdr.join(sets))
             """,

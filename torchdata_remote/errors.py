@@ -45,9 +45,7 @@ from __future__ import annotations
 
 import re
 
-NOTE_OF_PIPE = (
-    "\nThis exception is thrown by __iter__ of "  # what torch appends to the message of one that leaves a pipe
-)
+NOTE_OF_PIPE = "\nThis exception is thrown by __iter__ of "  # appended by torch to one that leaves a pipe
 # The message of an exception that torch has rebuilt: the traceback ends with the type and message of the last error
 WORKER_REPORT = re.compile(
     r"Caught \w+ [^\n]*\.\nOriginal (?P<traceback>(?:.*\n)?Traceback \(most recent call last\):\n(?: [^\n]*\n|\n)+"

@@ -160,4 +160,4 @@ def _require_complete(lead_name: str, lead: KeyTable, missing: Mapping[str, Ints
 
 def _named(table: KeyTable, samples: Sequence[int] | Ints | range) -> str:
     named = ", ".join(repr(table.key(int(sample)))[:200] for sample in samples[:_MOST_NAMED])
-    return named + (", ..." if len(samples) > _MOST_NAMED else "")
+    return named if len(samples) <= _MOST_NAMED else f"{named} and others"
