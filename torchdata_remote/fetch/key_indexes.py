@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 import zlib
@@ -110,7 +111,7 @@ def _scan(url: RemoteUrl, parts: ReadAhead) -> KeyIndex:
             "uncompressed, and their images or arrays in formats that are compressed by themselves.",
             url=shown,
         )
-    index = key_index(_samples(parts, shown, TarOptions(url.size)))
+    index = key_index(_samples(parts, shown, TarOptions(url.size, max_member_bytes=sys.maxsize)))
     if url.num_samples not in (None, len(index.keys)):
         raise ManifestError(
             f"{shown} has {len(index.keys):,} samples, and its manifest has {url.num_samples:,}: it was replaced. "
@@ -122,7 +123,7 @@ def _scan(url: RemoteUrl, parts: ReadAhead) -> KeyIndex:
 
 def _samples(parts: ReadAhead, shown: str, options: TarOptions) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
     members = read_member_offsets(parts, url=shown, options=options)
-    batches = ((names, list(zip(starts, sizes, strict=True))) for names, starts, sizes in members)
+    batches = ((batch.names, list(zip(batch.starts, batch.sizes, strict=True))) for batch in members)
     for sample in samples_of(batches, url=shown):  # type: ignore[arg-type]  # offsets, where readers pass data
         yield sample[KEY], [(name, *place) for name, place in sample.items() if name not in (KEY, URL)]
 
@@ -141,7 +142,7 @@ def _check_last(url: RemoteUrl, index: KeyIndex, parts: ReadAhead) -> None:
             index.members[-count:].tolist(), index.starts[-count:].tolist(), index.sizes[-count:].tolist(), strict=True
         )
     ]
-    options = TarOptions(url.size, begin)
+    options = TarOptions(url.size, begin, max_member_bytes=sys.maxsize)
     try:
         found = list(_samples(parts, shown, options))
     except ShardReadError as error:

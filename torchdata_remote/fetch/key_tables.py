@@ -73,7 +73,7 @@ def keys_of_table(table: Any, column: str, where: Any = None) -> StringColumn:
     arrow = _pyarrow(shown)
     reader = arrow.RecordBatchReader.from_stream(table)
     _require_column(column, reader.schema.names, shown)
-    dataset = arrow.dataset.dataset(reader.read_all())
+    dataset = arrow.dataset.dataset(_without_views(reader.read_all(), arrow))
     return _keys_of_dataset(dataset, column, where, shown)
 
 
@@ -150,6 +150,12 @@ def _keys_of_dataset(dataset: Any, column: str, where: Any, shown: str) -> Strin
             yield from batch.column(0).to_pylist()
 
     return key_column(keys())
+
+
+def _without_views(table: Any, arrow: Any) -> Any:
+    """Cast the texts of polars: pyarrow's filters have no kernel for them."""
+    types = [arrow.large_string() if str(kind) == "string_view" else kind for kind in table.schema.types]
+    return table.cast(arrow.schema(list(zip(table.schema.names, types, strict=True))))
 
 
 def _filtered(run: Callable[[], Any], shown: str) -> Any:

@@ -1,0 +1,175 @@
+"""Keys come from lines and tables, in any store and of any package, filtered by their columns."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+from collections.abc import Callable
+from typing import Any
+
+import fsspec
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+import torchdata_remote as tdr
+from torchdata_remote import IterableWrapper
+from torchdata_remote.core.options import RetryPolicy, StorageOptions
+from torchdata_remote.errors import ManifestError, ObjectNotFoundError, RemoteDataError
+from torchdata_remote.fetch import ranged_file
+from torchdata_remote.fetch.key_tables import is_table, keys_of_file, keys_of_table, options_beside
+
+COLUMNS: dict[str, list[Any]] = {"__key__": ["0007", "a/b", "é"], "width": [10, 20, 30], "id": [1, 2, 3]}
+WIDE = ["a/b", "é"]
+
+
+def _bytes(write: Callable[[pa.Table, io.BytesIO], object]) -> bytes:
+    buffer = io.BytesIO()
+    write(pa.table(COLUMNS), buffer)
+    return buffer.getvalue()
+
+
+FILES = {
+    "keys.parquet": _bytes(pyarrow.parquet.write_table),
+    "keys.csv": _bytes(pyarrow.csv.write_csv),
+    "keys.csv.gz": gzip.compress(_bytes(pyarrow.csv.write_csv)),
+    "keys.feather": _bytes(pyarrow.feather.write_feather),
+    "keys.arrow": _bytes(lambda table, to: pyarrow.feather.write_feather(table, to, compression="uncompressed")),
+}
+
+
+def _keys(name: str, data: bytes, column: str = "__key__", where: Any = None) -> list[str]:
+    fsspec.filesystem("memory").pipe(f"/key-tables/{name}", data)
+    return list(keys_of_file(f"memory://key-tables/{name}", column, where, StorageOptions(), RetryPolicy()))
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "where", [None, pc.field("width") > 15, pl.col("width") > 15], ids=["all", "pyarrow", "polars"]
+)
+def test_tables_in_a_store(name: str, where: Any) -> None:
+    """Each kind of file gives its keys as texts, filtered by expressions of both packages."""
+    assert _keys(name, FILES[name], where=where) == (COLUMNS["__key__"] if where is None else WIDE)
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_lines(ending: bytes, pack: Any) -> None:
+    """A text has one key in each line; empty lines and a byte order mark are none."""
+    data = b"\xef\xbb\xbf" + ending.join([b"a b", b"", "é/1".encode(), b""])
+    assert _keys("keys.txt", pack(data)) == ["a b", "é/1"]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table(COLUMNS),
+        pa.RecordBatch.from_pydict(COLUMNS),
+        pl.DataFrame(COLUMNS),
+        pl.LazyFrame(COLUMNS),
+        pd.DataFrame(COLUMNS),
+        pd.DataFrame(COLUMNS).set_index("__key__"),
+    ],
+    ids=lambda table: f"{type(table).__module__}.{type(table).__name__}",
+)
+def test_tables_in_memory(table: Any) -> None:
+    """Tables of pyarrow, polars and pandas are taken as they are."""
+    assert is_table(table)
+    assert list(keys_of_table(table, "__key__")) == COLUMNS["__key__"]
+    if not isinstance(table, pl.LazyFrame):
+        assert list(keys_of_table(table, "__key__", pc.field("width") > 15)) == WIDE
+    assert list(keys_of_table(table, "__key__", pl.col("width") > 15)) == WIDE
+
+
+@pytest.mark.parametrize("column", [pa.array(["a", "b"]), pa.chunked_array([["a"], ["b"]]), pl.Series(["a", "b"])])
+def test_columns_are_iterables_of_keys(column: Any) -> None:
+    """A column is no table."""
+    assert not is_table(column)
+    with tdr.ShardWriter("memory://key-columns/{shard}.tar", overwrite=True) as writer:
+        for key in "abc":
+            writer.write({"__key__": key, "cls": 1})
+    urls = IterableWrapper(["memory://key-columns/index.json"]).list_remote()
+    assert [url.num_samples for url in urls.select(keys=column)] == [2]
+
+
+def test_only_the_needed_part_of_a_parquet_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other columns, and row groups that statistics exclude, are not requested."""
+    rows, numbers = 4_000, random.Random(0)
+    table = pa.table(
+        {
+            "__key__": [f"{at:06d}" for at in range(rows)],
+            "at": range(rows),
+            "caption": [numbers.randbytes(300) for _ in range(rows)],
+        }
+    )
+    buffer, read = io.BytesIO(), 0
+    pyarrow.parquet.write_table(table, buffer, row_group_size=500)
+
+    class Counting(ranged_file.RangedFile):
+        def read(self, size: int | None = -1) -> bytes:
+            nonlocal read
+            data = super().read(size)
+            read += len(data)
+            return data
+
+    monkeypatch.setattr("torchdata_remote.fetch.key_tables.RangedFile", Counting)
+    assert _keys("big.parquet", buffer.getvalue(), where=pc.field("at") >= 3_900) == [
+        f"{at:06d}" for at in range(3_900, rows)
+    ]
+    assert read < len(buffer.getvalue()) / 5
+
+
+def test_a_column_that_is_missing_is_named() -> None:
+    """With those that are there."""
+    with pytest.raises(ValueError, match=r"key_column='keys'.*no such column; did you mean '__key__'"):
+        _keys("keys.parquet", FILES["keys.parquet"], column="keys")
+    with pytest.raises(ValueError, match=r"has no such column"):
+        keys_of_table(pl.DataFrame(COLUMNS), "file_name")
+
+
+def test_a_column_of_numbers_is_refused() -> None:
+    """000017 is not 17."""
+    with pytest.raises(TypeError, match=r"Keys are texts"):
+        _keys("keys.parquet", FILES["keys.parquet"], column="id")
+
+
+@pytest.mark.parametrize("where", [pc.field("height") > 1, pl.col("height") > 1])
+def test_an_expression_that_does_not_fit_is_an_error_of_where(where: Any) -> None:
+    """It names the file and the field."""
+    with pytest.raises(ValueError, match=r"where: memory://key-tables/keys.parquet cannot be filtered.*height"):
+        _keys("keys.parquet", FILES["keys.parquet"], where=where)
+
+
+def test_damaged_files_are_errors() -> None:
+    """A file that is no table of its kind, or no gzip, is named."""
+    for name in ("bad.parquet", "bad.arrow"):
+        with pytest.raises(ManifestError, match=rf"memory://key-tables/{name} is damaged"):
+            _keys(name, b"no table at all")
+    with pytest.raises(ManifestError, match="cannot be decompressed"):
+        _keys("bad.txt.gz", gzip.compress(b"a\n" * 9_000)[:-9])
+    with pytest.raises(RemoteDataError, match=r"\*\.txt, \*\.csv"):
+        _keys("keys.xlsx", b"")
+    with pytest.raises(ObjectNotFoundError):
+        keys_of_file("memory://key-tables/none.parquet", "__key__", None, StorageOptions(), RetryPolicy())
+
+
+def test_without_pyarrow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables need an optional package."""
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(RemoteDataError, match=r"pip install 'torchdata_remote\[tables\]'"):
+        _keys("keys.parquet", FILES["keys.parquet"])
+
+
+def test_secrets_go_to_their_own_kind_of_store_only() -> None:
+    """The options of the shards' store are used for a file of keys in the same kind of store."""
+    options = StorageOptions({"key": "k", "secret": "s"})
+    assert options_beside("s3://a/keys.txt", "s3a://b/0.tar", options) is options
+    for other in ("https://a/keys.txt", "gs://a/keys.txt", "/local/keys.txt"):
+        assert options_beside(other, "s3://b/0.tar", options) is not options
+    assert options_beside("https://a/keys.txt", "https://b/0.tar", options) is not options
