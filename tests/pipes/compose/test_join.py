@@ -31,6 +31,7 @@ from torchdata_remote import (
     stream_shards,
 )
 from torchdata_remote.errors import EmptyShareError, JoinError, ManifestError, ObjectChangedError
+from torchdata_remote.fetch.join_plan import planned_views
 from torchdata_remote.formats.key_index import keys_url
 from torchdata_remote.pipes.base.chain import all_pipes
 from torchdata_remote.pipes.compose import join_shards
@@ -289,7 +290,7 @@ def test_members_of_one_name_in_two_sets_are_an_error_unless_one_is_selected() -
     ):
         list(join(sets, align="order"))
     for align in ("order", "keys"):
-        samples = join(sets, align=align, members={"caption": "txt"}, shuffle=False)  # type: ignore[arg-type]
+        samples = join(sets, align=align, members={"caption": "txt"}, shuffle=False)
         assert list(map(content, samples)) == [expected(key) for key in range(3)]
     with pytest.raises(JoinError, match="No sample of the set 'caption' has a member 'text'"):
         list(join(sets, members={"caption": "text"}))
@@ -357,8 +358,12 @@ def test_keys_of_another_version_of_a_shard_are_an_error() -> None:
 
 def test_a_plan_is_made_once_for_the_same_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     sets, plans = two_sets(), []
-    planned = join_shards.planned_views
-    monkeypatch.setattr(join_shards, "planned_views", lambda *args: plans.append(1) or planned(*args))
+
+    def counted(*arguments: Any) -> Any:
+        plans.append(arguments)
+        return planned_views(*arguments)
+
+    monkeypatch.setattr(join_shards, "planned_views", counted)
     data = Resumable(join(sets, align="keys"), num_streams=2)
     pipe = join(sets, align="keys")
     assert len(list(data)) == len(list(data)) == len(list(pipe)) == len(list(pipe)) == 12

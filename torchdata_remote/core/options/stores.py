@@ -48,7 +48,9 @@ class StorageOptions(Mapping[str, Any]):
             raise check.marked(TypeError(f"storage_options must have names that are str, got {names}."))
         self._bucket_name = options.bucket_name if isinstance(options, StorageOptions) else None
         self._downloads = options.downloads if isinstance(options, StorageOptions) else {}
-        self._by_bucket = options._by_bucket if isinstance(options, StorageOptions) else {}
+        self._by_bucket: dict[tuple[str, str], StorageOptions] = {}
+        if isinstance(options, StorageOptions):
+            self._by_bucket = options._by_bucket
         self._identity: str | None = None
 
     @classmethod
