@@ -418,6 +418,19 @@ CASES: dict[str, list[Case]] = {
             """,
         ),
     ],
+    "JoinError": [
+        Case(
+            "Decide what happens to samples that a set does not have: `how='inner'` leaves them out, `how='left'` reads them "
+            "without the members of that set.",
+            code=_PHOTOS
+            + """
+            with tdr.ShardWriter("memory://few-captions/{shard}.tar", overwrite=True) as writer:
+                writer.write({"__key__": "dog/0", "caption": "a cat on a chair"})
+            sets = {"image": "memory://photos/index.json", "caption": "memory://few-captions/index.json"}
+            list(tdr.join(sets))
+            """,
+        ),
+    ],
     "ShardWriteError": [
         Case(
             "Make keys unique within a dataset: put the folder or a number into the key.",

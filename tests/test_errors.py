@@ -34,6 +34,7 @@ BUILTIN_PARENTS: dict[type[errors.RemoteDataError], type[Exception]] = {
     errors.ShardWriteError: ValueError,
     errors.ManifestError: ValueError,
     errors.JobError: ValueError,
+    errors.JoinError: ValueError,
     errors.ServiceError: RuntimeError,
     errors.StateError: ValueError,
     errors.SampleError: ValueError,

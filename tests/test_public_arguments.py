@@ -21,6 +21,7 @@ from torchdata_remote import testing
 from torchdata_remote.testing import Faults, write_small_shards
 
 SHARDS = "memory://public-arguments/"
+JOINED = {"a": SHARDS, "b": SHARDS}
 _numbers = itertools.count()
 
 
@@ -156,6 +157,7 @@ FLAGS: dict[str, Callable[[Any, Path], Any]] = {
     ),
     "stateful_loader.state_of_all_ranks": lambda v, _: loaded(state_of_all_ranks=v),
     "stream_files.shuffle": lambda v, _: keys(tdr.stream_files(SHARDS, shuffle=v)),
+    "join.shuffle": lambda v, _: keys(tdr.join(JOINED, shuffle=v, align="order", members={"b": "txt", "a": "cls"})),
     "stream_shards.shuffle": lambda v, _: keys(tdr.stream_shards(SHARDS, shuffle=v)),
     "thread_loader.drop_last": lambda v, _: loaded_by_threads(drop_last=v),
     "thread_loader.list_in_rank_0": lambda v, _: loaded_by_threads(list_in_rank_0=v),

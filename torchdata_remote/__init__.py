@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         Stop,
         ToTuple,
         WriteShards,
+        join,
         mix,
         stream_files,
         stream_shards,
@@ -117,6 +118,7 @@ __all__ = [
     "errors",
     "escape_url",
     "index_shards",
+    "join",
     "labels",
     "merge_node_states",
     "merge_states",
@@ -160,7 +162,7 @@ _HOMES = {
     ".pipes": (
         "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
         "ListRemote Mixed ParallelMap Select ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples "
-        "ShuffleShards Stop ToTuple WriteShards mix stream_files stream_shards"
+        "ShuffleShards Stop ToTuple WriteShards join mix stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",

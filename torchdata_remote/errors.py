@@ -25,6 +25,7 @@
     ├── WorkerLostError (RuntimeError)          a worker process that was lost repeatedly
     ├── WorkerStartError (RuntimeError)         worker processes that could not start
     ├── ManifestError (ValueError)              an index.json that cannot be used
+    ├── JoinError (ValueError)                  shard sets that do not fit together
     ├── JobError (ValueError)                   a training job that cannot be rendered
     ├── ServiceError (RuntimeError)             the dataset service cannot be started
     ├── StateError (ValueError)                 a chain without state, or a state of another chain
@@ -36,22 +37,19 @@
         ├── MissingKeyError (KeyError)
         └── MissingMemberError (KeyError)
 
-Each can be built from its message alone: torch rebuilds an exception that leaves a DataLoader worker
-from one string, which holds the worker's traceback, and turns those it cannot rebuild into
-``RuntimeError``. The rebuilt error has its own message again, and the traceback as its ``__cause__``.
+Each can be built from its message alone, as torch does with one that leaves a DataLoader worker: the one string holds
+the worker's traceback. The rebuilt error has its own message again, and the traceback as its ``__cause__``.
 """
 
 from __future__ import annotations
 
 import re
 
-# What torch appends to the message of an exception that leaves a pipe
-NOTE_OF_PIPE = "\nThis exception is thrown by __iter__ of "
+NOTE_OF_PIPE = "\nThis exception is thrown by __iter__ of "  # appended by torch to one that leaves a pipe
 # The message of an exception that torch has rebuilt: the traceback ends with the type and message of the last error
 WORKER_REPORT = re.compile(
-    r"Caught \w+ [^\n]*\.\nOriginal "
-    r"(?P<traceback>(?:.*\n)?Traceback \(most recent call last\):\n(?: [^\n]*\n|\n)+(?P<line>\S.*?))"
-    rf"(?:{NOTE_OF_PIPE}.*)?\s*\Z",
+    r"Caught \w+ [^\n]*\.\nOriginal (?P<traceback>(?:.*\n)?Traceback \(most recent call last\):\n(?: [^\n]*\n|\n)+"
+    rf"(?P<line>\S.*?))(?:{NOTE_OF_PIPE}.*)?\s*\Z",
     re.DOTALL,
 )
 
@@ -72,8 +70,7 @@ class RemoteDataError(Exception):
         self.url = url
 
     def __str__(self) -> str:
-        # KeyError would print the repr of its message, and torch adds a note about each pipe
-        return str(self.args[0]).partition(NOTE_OF_PIPE)[0]
+        return str(self.args[0]).partition(NOTE_OF_PIPE)[0]  # KeyError would print a repr, and torch adds notes
 
 
 class UrlError(RemoteDataError, ValueError):
@@ -125,8 +122,8 @@ class StorageError(RemoteDataError, OSError):
         elapsed_s: float | None = None,
     ) -> None:
         super().__init__(message, url=url)
-        self.start_byte, self.end_byte, self.etag = start_byte, end_byte, etag
-        self.attempts, self.elapsed_s = attempts, elapsed_s
+        self.start_byte, self.end_byte, self.etag, self.attempts = start_byte, end_byte, etag, attempts
+        self.elapsed_s = elapsed_s
 
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
@@ -207,6 +204,10 @@ class WorkerStartError(RemoteDataError, RuntimeError):
 
 class ManifestError(RemoteDataError, ValueError):
     """An ``index.json`` is missing information or does not describe shards."""
+
+
+class JoinError(RemoteDataError, ValueError):
+    """Shard sets cannot be joined: a key is missing or twice, two sets have an extension, or their samples differ."""
 
 
 class JobError(RemoteDataError, ValueError):

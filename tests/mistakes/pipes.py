@@ -7,6 +7,7 @@ from torchdata_remote.errors import (
     EmptyListingError,
     EmptyShareError,
     EncodeError,
+    JoinError,
     LabelError,
     ManifestError,
     MissingKeyError,
@@ -2420,6 +2421,84 @@ TABLE = {
             "<class 'bytes'>",
         ),
         Mistake("a number of NumPy for shuffle", "len(list(tdr.stream_files(files, shuffle=np.int64(1))))", None, "3"),
+    ],
+    "join": [
+        Mistake(
+            "a list of sets",
+            'tdr.join(["s3://b/images/", "s3://b/captions/"])',
+            TypeError,
+            (
+                'join: sets must be a dict {name: url}, such as {"image": "s3://b/images/", "caption": '
+                '"s3://b/captions/"}, got a list.'
+            ),
+        ),
+        Mistake("no arguments", "tdr.join()", TypeError, "join() is missing 'sets' (name -> source URL...)..."),
+        Mistake(
+            "one set",
+            'tdr.join({"image": shards})',
+            ValueError,
+            "join: sets must be a dict {name: url}, ..., got 1 sets. Write tdr.stream_shards(url) for one set.",
+        ),
+        Mistake(
+            "a set of loaded samples",
+            'tdr.join({"image": shards, "caption": {"0/000000": "a cat"}})',
+            UrlError,
+            "join: expected one URL or several, got a dict. Pass its values: list(urls.values()).",
+        ),
+        Mistake(
+            "another word for how",
+            'tdr.join({"a": shards, "b": shards}, how="outer")',
+            ValueError,
+            "join: how must be one of 'inner', 'left', got 'outer' (str)...",
+        ),
+        Mistake(
+            "how of sets in order",
+            'tdr.join({"a": shards, "b": shards}, how="left", align="order")',
+            ValueError,
+            "join: how='left' needs align='keys': sets that are read in order miss no sample.",
+        ),
+        Mistake(
+            "another word for align",
+            'tdr.join({"a": shards, "b": shards}, align="key")',
+            ValueError,
+            "join: align must be one of 'auto', 'order', 'keys', got 'key' (str); did you mean 'keys'?",
+        ),
+        Mistake(
+            "members without a set",
+            'tdr.join({"image": shards, "caption": shards}, members=["txt"])',
+            TypeError,
+            'join: members must be a dict {name: extensions}, such as {"caption": ("txt",)}, got [\'txt\'] (list).',
+        ),
+        Mistake(
+            "members of an unknown set",
+            'tdr.join({"image": shards, "caption": shards}, members={"captions": "txt"})',
+            ValueError,
+            "join: members names the set 'captions', and there are 'image', 'caption'; did you mean 'caption'?",
+        ),
+        Mistake(
+            "no members of a set",
+            'tdr.join({"image": shards, "caption": shards}, members={"caption": ()})',
+            ValueError,
+            "join: members selects nothing of 'caption'. Leave the set out, or name extensions.",
+        ),
+        Mistake(
+            "the same set twice",
+            'list(tdr.join({"a": shards, "b": shards}, align="order"))',
+            JoinError,
+            "...the set 'b' has one of the members 'cls', 'txt', which 'a' has too. Select the members of ...",
+        ),
+        Mistake(
+            "a pipe of samples",
+            'list(tdr.join({"a": tdr.stream_shards(shards), "b": shards}))',
+            ValueError,
+            "This chain is split already, and a share of a share would drop data: ...",
+        ),
+        Mistake(
+            "seed as str",
+            'tdr.join({"a": shards, "b": shards}, seed="0")',
+            TypeError,
+            "join: seed must be an int, got '0' (str). Write 0.",
+        ),
     ],
     "mix": [
         Mistake(

@@ -25,8 +25,8 @@ _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _USER_INFO = re.compile(r"://([^/]*)@")
 _USER_INFO_IN_TEXT = re.compile(r"://([^/\s\"'<>()]*)@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
-_MEMORY = re.compile(r"(?:samples\+\d+-\d+\+)?(?:view\+\.\.\.\+)?memory://")
-_VIEW = re.compile(r"view\+[A-Za-z0-9.-]*\+")
+_MEMORY = re.compile(r"(?:samples\+\d+-\d+\+)?(?:(?:view|joined)\+\.\.\.\+)?memory://")
+_VIEW = re.compile(r"(view|joined)\+[A-Za-z0-9.-]*\+")
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
 AZURE = frozenset({"az", "abfs", "abfss"})
@@ -208,8 +208,8 @@ def redact(url: str) -> str:
     'https://host/a.tar'
     """
     shown = str(url)
-    if shown.startswith(("view+", "samples+")):  # the code of a view is long, and may hold further URLs
-        shown = _VIEW.sub("view+...+", shown, count=1)
+    if shown.startswith(("view+", "joined+", "samples+")):  # the code of a view is long, and may hold further URLs
+        shown = _VIEW.sub(r"\1+...+", shown, count=1)
     if "@" not in shown and "?" not in shown and "#" not in shown:
         return shown
     http = _HTTP_URL.search(shown)

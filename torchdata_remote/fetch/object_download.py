@@ -48,7 +48,9 @@ class ObjectDownload(Download):
         self._cached = None
         if cache is not None:
             whole = (start, stop) == (0, None)
-            self._cached = CachedObject(store, cache, self.url, *listed, keep=whole, server=options.server())
+            self._cached = CachedObject(
+                store, cache, self.url, *listed, keep=whole, server=options.for_url(self.url).server()
+            )
         self.source: RangeSource = self._cached or store
         self.mapped = store.maps_files and cache is None
         self.parts: list[Part] = []  # the first one is being consumed

@@ -2,6 +2,7 @@
 
 from .async_prefetch import AsyncPrefetch
 from .base.typed import IterableWrapper, IterDataPipe
+from .compose.join import join
 from .compose.mix import Mixed, Stop, mix
 from .compose.recipes import stream_files, stream_shards
 from .decode_image import DecodeImage
@@ -41,6 +42,7 @@ __all__ = [
     "Stop",
     "ToTuple",
     "WriteShards",
+    "join",
     "mix",
     "stream_files",
     "stream_shards",

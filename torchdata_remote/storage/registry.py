@@ -49,6 +49,7 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
         AccessDeniedError: if the credentials are incomplete, or their profile does not exist.
     """
     scheme, bucket, path = split_url(url)
+    options = options.for_url(url)
     if scheme not in S3:
         options = without_fallback(options)
     key = scheme, bucket, options.identity(), connection

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..arguments import check
 from ..arguments.calls import explained
+from ..urls import split_url
 from .credential_file import FALLBACK_NAMES, read_credential_file
 
 _SERVER = re.compile("endpoint|host|port|url|account|connection|profile", re.IGNORECASE)
@@ -47,7 +48,26 @@ class StorageOptions(Mapping[str, Any]):
             raise check.marked(TypeError(f"storage_options must have names that are str, got {names}."))
         self._bucket_name = options.bucket_name if isinstance(options, StorageOptions) else None
         self._downloads = options.downloads if isinstance(options, StorageOptions) else {}
+        self._by_bucket: dict[tuple[str, str], StorageOptions] = {}
+        if isinstance(options, StorageOptions):
+            self._by_bucket = options._by_bucket
         self._identity: str | None = None
+
+    @classmethod
+    def by_bucket(cls, by_bucket: Mapping[tuple[str, str], StorageOptions]) -> StorageOptions:
+        """Return the options of several stores, for one reader.
+
+        Args:
+            by_bucket: scheme and bucket -> options.
+
+        Example:
+            >>> options = StorageOptions.by_bucket({("s3", "photos"): StorageOptions({"anon": True})})
+            >>> options.for_url("s3://photos/0.tar"), options.for_url("s3://others/0.tar")
+            (StorageOptions(anon), StorageOptions())
+        """
+        options = cls()
+        options._by_bucket = dict(by_bucket)
+        return options
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> StorageOptions:
@@ -102,11 +122,17 @@ class StorageOptions(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._options)
 
+    def for_url(self, url: str) -> StorageOptions:
+        """Return the options for the store of a URL: these, unless :meth:`by_bucket` has made them."""
+        return self._by_bucket.get(split_url(url)[:2], StorageOptions()) if self._by_bucket else self
+
     def identity(self) -> str:
         """Return a string that is equal for equal options, as a key of caches in this process. It contains secrets."""
         # Computed on demand, because ids differ between processes
         if self._identity is None:
-            self._identity = json.dumps(_identity_of(self._options))
+            routes = [[*bucket, options.identity()] for bucket, options in self._by_bucket.items()]
+            own = _identity_of(self._options)
+            self._identity = json.dumps([own, routes] if routes else own)
         return self._identity
 
     def server(self) -> str:
@@ -115,6 +141,8 @@ class StorageOptions(Mapping[str, Any]):
         Two servers may each have a bucket of the same name. Credentials are not included, so a cache stays valid when
         they change. The string may contain secrets.
         """
+        if self._by_bucket:
+            return json.dumps([[*bucket, options.server()] for bucket, options in self._by_bucket.items()])
         nested = self._options.get("client_kwargs")
         options = {**(nested if isinstance(nested, Mapping) else {}), **self._options}
         named = {

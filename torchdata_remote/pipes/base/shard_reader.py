@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, ClassVar
 
 from ...core.arguments import check
 from ...core.arguments.amounts import whole
@@ -48,7 +48,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
     """
 
     _functional_name = "shard_reader"
-    state_fields = ("open", "next")
+    state_fields: ClassVar[tuple[str, ...]] = ("open", "next")
     reads_parts = False
     """Whether the format can be read from any sample to any other one."""
 
@@ -99,7 +99,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         with closing(warmed_up or self._streams(state)) as streams:
             try:
                 for number, saved in [] if state is None else state["open"]:
-                    position = None if saved is None else Position.from_json(saved)
+                    position = None if saved is None else self._saved_position(saved)
                     progress.open.append(self._opened_again(streams, number, position))
             except BaseException:
                 for shard in progress.open:
@@ -159,6 +159,10 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
                 f"The state has shard number {number}, which the chain no longer yields: restore the objects."
             )
         return self._opened(url, stream, position)
+
+    def _saved_position(self, saved: Any) -> Any:
+        """Decode the position of an open shard."""
+        return Position.from_json(saved)
 
     def _shard(self, url: str, stream: Any, position: ReadPosition) -> Generator[Sample, None, None]:
         try:

@@ -28,7 +28,7 @@ from ..shuffle_shards import ShuffleShards
 
 Url = str | os.PathLike[str]
 
-_TARS = "*.tar"
+TARS = "*.tar"
 _INTERLEAVE = 16  # shards of one class each then give 0.7 of a full shuffle's entropy, with samples of any size
 
 
@@ -36,7 +36,7 @@ _INTERLEAVE = 16  # shards of one class each then give 0.7 of a full shuffle's e
 def stream_shards(
     url: Url | Sequence[Url],
     *,
-    pattern: str | None = _TARS,
+    pattern: str | None = TARS,
     shuffle: bool | Literal["shards"] = True,
     seed: int | None = 0,
     shuffle_buffer_size: int = 10_000,
@@ -97,28 +97,18 @@ def stream_shards(
         >>> list(stream_shards("memory://shards/").to_tuple("__key__", "cls"))
         [('a', b'1')]
     """
-    seed = _seed_or_none(seed)
-    mode = shuffle if isinstance(shuffle, str) and shuffle == "shards" else bool_of(shuffle)
-    if mode is None:
-        raise check.marked(
-            ValueError(
-                f"shuffle={shuffle!r:.200}: expected True, False (the order of the listing) or 'shards' (shards only). "
-                "The size of the buffer is shuffle_buffer_size= (samples) and shuffle_buffer_bytes=."
-            )
-        )
+    seed = seed_or_none(seed)
+    mode = shuffle_of(shuffle)
     shuffle_buffer_size = whole("shuffle_buffer_size", shuffle_buffer_size)
     shuffle_buffer_bytes = whole("shuffle_buffer_bytes", shuffle_buffer_bytes)
-    if interleave is not None:
-        interleave = whole("interleave", interleave, or_none=True)
+    mixes_samples = mode is True and seed is not None
+    interleave = interleave_of(interleave, mixes_samples=mixes_samples)
     options: Any = select
     if options is not None and not isinstance(options, Mapping):
         advice = 'expected arguments of select, such as {"keys": "s3://b/train.parquet"}'
         raise check.marked(TypeError(f"select: {advice}, got {check.shown(select)}."))
     urls = urls_of(url, of="stream_shards")
     shuffled = seed if mode else None
-    mixes_samples = mode is True and seed is not None
-    if interleave is None:
-        interleave = _INTERLEAVE if mixes_samples else 1
     streams = _streams(
         urls, pattern, shuffled, world, max_in_flight, cache_dir, cache_bytes, storage_options, interleave, select
     )
@@ -166,13 +156,35 @@ def stream_files(
         >>> list(stream_files("memory://loose/").label_from_path().to_tuple("txt", "cls"))
         [(b'hi', 3)]
     """
-    shuffle, seed = check.flag("shuffle", shuffle), _seed_or_none(seed)
+    shuffle, seed = check.flag("shuffle", shuffle), seed_or_none(seed)
     urls = urls_of(url, of="stream_files")
     shuffled = seed if shuffle else None
     return FileReader(_streams(urls, pattern, shuffled, world, max_in_flight, cache_dir, cache_bytes, storage_options))
 
 
-def _seed_or_none(seed: Any) -> int | None:
+def shuffle_of(shuffle: Any) -> bool | Literal["shards"]:
+    """Check what is shuffled."""
+    if isinstance(shuffle, str) and shuffle == "shards":
+        return "shards"
+    mode = bool_of(shuffle)
+    if mode is None:
+        raise check.marked(
+            ValueError(
+                f"shuffle={shuffle!r:.200}: expected True, False (the order of the listing) or 'shards' (shards only). "
+                "The size of the buffer is shuffle_buffer_size= (samples) and shuffle_buffer_bytes=."
+            )
+        )
+    return mode
+
+
+def interleave_of(interleave: int | None, *, mixes_samples: bool) -> int:
+    """Check the number of shards that are read concurrently, and choose it if it is ``None``."""
+    if interleave is None:
+        return _INTERLEAVE if mixes_samples else 1
+    return whole("interleave", interleave, or_none=True)
+
+
+def seed_or_none(seed: Any) -> int | None:
     """Check the seed, also where the order does not depend on it."""
     return None if seed is None else seed_of(seed)
 
@@ -193,7 +205,7 @@ def _streams(
     for source in sources:
         check_options(source, StorageOptions(storage_options))
     urls: IterDataPipe[str] = ListRemote(
-        IterableWrapper(sources), pattern=pattern, match_named=pattern != _TARS, storage_options=storage_options
+        IterableWrapper(sources), pattern=pattern, match_named=pattern != TARS, storage_options=storage_options
     )
     if select is not None:
         urls = Select(urls, **{"storage_options": storage_options, **select})

@@ -1,0 +1,116 @@
+"""Merge the samples of shards that have the same keys in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from operator import length_hint
+from typing import NamedTuple
+
+from ..errors import JoinError
+from .grouping import SampleRun
+from .sample import KEY, URL, Sample
+
+_ADVICE = "Pass align='keys', which finds samples by their keys in any order and counts those that a set does not have."
+
+
+class MergedSet(NamedTuple):
+    """One of the sets of a merge.
+
+    Args:
+        name: of the set.
+        url: of its shard, redacted.
+        runs: its samples, as ``sample_runs`` yields them.
+        members: extensions to select; ``None`` for all.
+    """
+
+    name: str
+    url: str
+    runs: Iterator[SampleRun]
+    members: Collection[str] | None = None
+
+
+def merged_runs(sets: Sequence[MergedSet]) -> Iterator[SampleRun]:
+    """Merge the samples of one shard of each set. Length hints of the runs are exact.
+
+    Args:
+        sets: errors and samples name the shard of the first one.
+
+    Raises:
+        JoinError: if the keys of two samples differ, a set has more samples, or two sets have an extension.
+    """
+    current = [_next_run(one) for one in sets]
+    while any(current):
+        runs = [run for run in current if run is not None]
+        if len(runs) < len(sets):
+            raise _other_count(sets, current)
+        yield _MergedRun(sets, runs)
+        current = [run if length_hint(run) else _next_run(one) for run, one in zip(runs, sets, strict=True)]
+
+
+def _next_run(one: MergedSet) -> SampleRun | None:
+    return next((run for run in one.runs if length_hint(run)), None)
+
+
+class _MergedRun(Iterator[Sample]):
+    """Samples that all sets have read, merged when they are asked for, so that the positions of the sets stay exact."""
+
+    __slots__ = ("_first", "_num_left", "_others", "_sets")
+
+    def __init__(self, sets: Sequence[MergedSet], runs: Sequence[SampleRun]) -> None:
+        self._sets, self._num_left = sets, min(map(length_hint, runs))
+        self._first, *self._others = [_taking(run, one.members) for run, one in zip(runs, sets, strict=True)]
+
+    def __next__(self) -> Sample:
+        if not self._num_left:
+            raise StopIteration
+        self._num_left -= 1
+        sample = self._first()
+        key = sample[KEY]
+        for take in self._others:
+            more = take()
+            if more.pop(KEY) != key:
+                raise self._other_key(key)
+            del more[URL]
+            num_members = len(sample) + len(more)
+            sample.update(more)
+            if len(sample) != num_members:
+                raise self._extension_twice(take, more)
+        return sample
+
+    def __length_hint__(self) -> int:
+        return self._num_left
+
+    def _other_key(self, key: str) -> JoinError:
+        names, urls = [repr(one.name) for one in self._sets], [one.url for one in self._sets]
+        return JoinError(
+            f"The sets {', '.join(names)} have other samples, or another order: the sample {key!r:.200} of {urls[0]} "
+            f"has a different key at the same place of {', '.join(urls[1:])}. {_ADVICE}",
+            url=urls[0],
+        )
+
+    def _extension_twice(self, take: Callable[[], Sample], more: Sample) -> JoinError:
+        number = self._others.index(take) + 1
+        before = [one.name for one in self._sets[:number]]
+        return JoinError(
+            f"{self._sets[number].url}: the set {self._sets[number].name!r} has one of the members "
+            f"{', '.join(map(repr, more))}, which {', '.join(map(repr, before))} has too. Select the members of each "
+            "set: members={'image': ('jpg',), 'caption': ('txt',)}, with the names of your sets.",
+            url=self._sets[number].url,
+        )
+
+
+def _taking(run: SampleRun, members: Collection[str] | None) -> Callable[[], Sample]:
+    if members is None:
+        return run.__next__
+    names = {KEY, URL, *members}
+    return lambda: {name: value for name, value in next(run).items() if name in names}
+
+
+def _other_count(sets: Sequence[MergedSet], current: Sequence[SampleRun | None]) -> JoinError:
+    longer = [one for one, run in zip(sets, current, strict=True) if run is not None]
+    shorter = [one for one, run in zip(sets, current, strict=True) if run is None]
+    return JoinError(
+        f"{longer[0].url} of the set {longer[0].name!r} has more samples than {shorter[0].url} of {shorter[0].name!r}. "
+        f"{_ADVICE}",
+        url=longer[0].url,
+    )
