@@ -39,22 +39,28 @@ if TYPE_CHECKING:
     )
     from .pipes import (
         AsyncPrefetch,
+        Bucket,
         DecodeImage,
         DecodeSample,
         EqualizeRanks,
         FileReader,
+        FlatMap,
         IterableWrapper,
         IterDataPipe,
         LabelFromPath,
         ListRemote,
         Mixed,
+        Pack,
         ParallelMap,
+        Repeat,
         ShardingFilterRank,
         ShardTarReader,
         ShardZipReader,
         ShuffleSamples,
         ShuffleShards,
+        Skip,
         Stop,
+        Take,
         ToTuple,
         WriteShards,
         mix,
@@ -68,22 +74,26 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncPrefetch",
     "Backend",
+    "Bucket",
     "DecodeImage",
     "DecodeSample",
     "EqualizeMode",
     "EqualizeRanks",
     "FileReader",
+    "FlatMap",
     "IterDataPipe",
     "IterableWrapper",
     "LabelFromPath",
     "ListRemote",
     "Mixed",
+    "Pack",
     "ParallelMap",
     "PrefetchingLoader",
     "RecordedStats",
     "RemoteFiles",
     "RemoteImageFolder",
     "RemoteUrl",
+    "Repeat",
     "Resumable",
     "RetryPolicy",
     "ShardInfo",
@@ -94,11 +104,13 @@ __all__ = [
     "ShardingFilterRank",
     "ShuffleSamples",
     "ShuffleShards",
+    "Skip",
     "Skipped",
     "StatefulLoader",
     "Stats",
     "Stop",
     "StorageOptions",
+    "Take",
     "ThreadLoader",
     "ToTuple",
     "TransferProgress",
@@ -149,9 +161,10 @@ _HOMES = {
         "Resumable StatefulLoader ThreadLoader merge_node_states merge_states stateful_loader thread_loader to_node"
     ),
     ".pipes": (
-        "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
-        "ListRemote Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards "
-        "Stop ToTuple WriteShards mix stream_files stream_shards"
+        "AsyncPrefetch Bucket DecodeImage DecodeSample EqualizeRanks FileReader FlatMap IterableWrapper "
+        "IterDataPipe LabelFromPath ListRemote Mixed Pack ParallelMap Repeat ShardingFilterRank "
+        "ShardTarReader ShardZipReader ShuffleSamples ShuffleShards Skip Stop Take ToTuple WriteShards mix "
+        "stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",
@@ -169,9 +182,9 @@ _MODULES = {
 
 # Functional names, which are registered before their pipes are imported
 _PIPES = (
-    "async_prefetch", "decode_image", "decode_sample", "equalize_ranks", "file_reader", "label_from_path",
-    "list_remote", "parallel_map", "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank", "shuffle_samples",
-    "shuffle_shards", "to_tuple", "write_shards",
+    "async_prefetch", "bucket", "decode_image", "decode_sample", "equalize_ranks", "file_reader", "flat_map",
+    "label_from_path", "list_remote", "pack", "parallel_map", "repeat", "shard_tar_reader", "shard_zip_reader",
+    "sharding_filter_rank", "shuffle_samples", "shuffle_shards", "skip", "take", "to_tuple", "write_shards",
 )  # fmt: skip
 
 FunctionalNames(_PIPES, lambda: import_first(".pipes", __name__, after_torch=True)).register_when_imported()

@@ -7,6 +7,7 @@ one item for each that it takes, or for some of them, has no state of its own: i
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from typing import Any
@@ -124,6 +125,11 @@ def require_state(pipe: IterDataPipe[Any]) -> Any:
 def name_of(pipe: IterDataPipe[Any]) -> str:
     """Name of a pipe's class, without torch's suffix."""
     return type(pipe).__name__.removesuffix("IterDataPipe").lstrip("_")
+
+
+def functional_name(pipe: IterDataPipe[Any]) -> str:
+    """Functional name of a pipe of this package."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", name_of(pipe)).lower()
 
 
 def sources_of(pipe: IterDataPipe[Any]) -> Iterator[tuple[str, str | None, IterDataPipe[Any]]]:
