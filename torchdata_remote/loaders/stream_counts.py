@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Protocol
 
 from ..core.iter_datapipe import IterDataPipe
 from ..core.world import World, counted, described
@@ -51,8 +51,21 @@ def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: 
         )
 
 
-def end_together(pipe: IterDataPipe[Any], num_streams: int) -> bool:
+class StreamedChain(Protocol):
+    """What is read in streams: ``Resumable``."""
+
+    pipe: IterDataPipe[Any]
+
+    def world(self) -> World:
+        """The slot of this process."""
+
+    def share(self, world: World) -> tuple[int, range]:
+        """The number of streams, and those that a slot reads."""
+
+
+def end_together(chain: StreamedChain) -> bool:
     """Whether all ranks have the same number of items, so that they start and end each epoch together."""
+    pipe, (num_streams, _) = chain.pipe, chain.share(chain.world())
     while not (equal := _equal_counts(pipe, num_streams)):
         sources = [source for _, _, source in sources_of(pipe)]
         # Pipes that drop items have no length

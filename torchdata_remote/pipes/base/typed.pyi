@@ -136,7 +136,7 @@ class IterDataPipe(TorchNames[T_co]):
         length: str | Callable[[T_co], Any] | None = None,
         boundaries: Sequence[float] | None = None,
         max_wait: int = 1_000,
-    ) -> Bucket[list[T]]:
+    ) -> Bucket[T_co]:
         """Group items of like length into batches (functional name: ``bucket``).
 
         Little is lost to padding then. An item waits in the bucket of its length until a batch of that bucket is full, at
@@ -820,7 +820,7 @@ class IterDataPipe(TorchNames[T_co]):
         """Yield the first ``number`` items of a pass, of all ranks together (functional name: ``take``).
 
         After ``sharding_filter_rank``, each reader hands out its share of the number: the first items of its own part of
-        the data. The shares differ by one at most, and by nothing if the number is divisible by that of readers. Readers are
+        the data. Shares differ by one at most, and by nothing if the number is divisible by that of readers. Readers are
         ranks x workers, or the streams of a loader: with ``num_streams`` the samples are the same in any number of ranks
         and workers. Before ``sharding_filter_rank``, or without it, the items are the first ``number`` of the chain, for
         every process: ``list_remote().take(8)`` are eight shards. Nothing is read after the last item.
