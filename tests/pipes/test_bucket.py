@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,8 +43,8 @@ def as_list(batch: Any) -> Any:
     return batch
 
 
-def shards(world: World | None = None, interleave: int = 1) -> Any:
-    urls = IterableWrapper(["memory://bucketed/"]).list_remote(pattern="*.tar").shuffle_shards(seed=2)
+def shards(world: World | None = None, interleave: int = 1, folder: str = "memory://bucketed/") -> Any:
+    urls = IterableWrapper([folder]).list_remote(pattern="*.tar").shuffle_shards(seed=2)
     return urls.sharding_filter_rank(world=world).shard_tar_reader(interleave=interleave).map(key_and_length)
 
 
@@ -177,13 +178,10 @@ def test_nothing_gives_no_batch() -> None:
     assert list(Bucket(IterableWrapper([]), 3)) == []
 
 
-def test_batches_by_workers() -> None:
-    loader = DataLoader(
-        Resumable(shards().bucket(3, length=length_of, boundaries=[40]), num_streams=2),
-        batch_size=None,
-        num_workers=2,
-        multiprocessing_context="forkserver",
-    )
+def test_batches_by_workers(tmp_path: Path) -> None:
+    write_small_shards(str(tmp_path), num_shards=4, samples_per_shard=5)
+    data = Resumable(shards(folder=str(tmp_path)).bucket(3, length=length_of, boundaries=[40]), num_streams=2)
+    loader = DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context="forkserver")
     assert sorted(tuple(item) for batch in loader for item in batch) == sorted(shards(World()))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,8 +40,8 @@ def numbers_below(item: tuple[int, int]) -> list[tuple[int, int]]:
     return [(item[0], number) for number in range(item[1])]
 
 
-def shards(world: World | None = None, interleave: int = 1) -> Any:
-    urls = IterableWrapper(["memory://clips/"]).list_remote(pattern="*.tar").shuffle_shards(seed=2)
+def shards(world: World | None = None, interleave: int = 1, folder: str = "memory://clips/") -> Any:
+    urls = IterableWrapper([folder]).list_remote(pattern="*.tar").shuffle_shards(seed=2)
     return urls.sharding_filter_rank(world=world).shard_tar_reader(interleave=interleave)
 
 
@@ -131,9 +132,7 @@ def test_a_function_that_returns_less_than_before_is_noticed() -> None:
 @pytest.mark.parametrize("wrong", [3, None, "abc", b"abc", {"a": 1}])
 def test_what_is_no_list_is_named(wrong: Any) -> None:
     samples = IterableWrapper([{"__key__": "k", "__url__": "s3://b/0.tar"}])
-    with pytest.raises(
-        SampleError, match=r"flat_map: the function must return .* for sample 'k' of s3://b/0\.tar\. Ret"
-    ):
+    with pytest.raises(SampleError, match=r"flat_map: the function must .* for sample 'k' of s3://b/0\.tar\. Ret"):
         list(samples.flat_map(lambda sample: wrong))
 
 
@@ -155,9 +154,11 @@ def test_nothing_gives_nothing() -> None:
     assert list(FlatMap(IterableWrapper([[], []]), list)) == []
 
 
-def test_items_by_workers() -> None:
-    data = Resumable(shards().flat_map(crops_of, seed=1), num_streams=2)
-    expected = sorted(Resumable(shards().flat_map(crops_of, seed=1), num_streams=2))
+def test_items_by_workers(tmp_path: Path) -> None:
+    write_small_shards(str(tmp_path), num_shards=4, samples_per_shard=3)
+    data = Resumable(shards(folder=str(tmp_path)).flat_map(crops_of, seed=1), num_streams=2)
+    expected = sorted(data)
+    data.set_epoch(0)
     loader = DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context="forkserver")
     assert sorted(map(tuple, loader)) == expected
 

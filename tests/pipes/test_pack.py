@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ def tokens_of(sample: dict[str, Any]) -> dict[str, Any]:
     return {"ids": list(sample["txt"]), "__key__": sample["__key__"]}
 
 
-def shards(interleave: int = 1, world: World | None = None) -> Any:
-    urls = IterableWrapper(["memory://packed/"]).list_remote(pattern="*.tar").shuffle_shards(seed=2)
+def shards(interleave: int = 1, world: World | None = None, folder: str = "memory://packed/") -> Any:
+    urls = IterableWrapper([folder]).list_remote(pattern="*.tar").shuffle_shards(seed=2)
     return urls.sharding_filter_rank(world=world).shard_tar_reader(interleave=interleave).map(tokens_of)
 
 
@@ -220,15 +221,12 @@ def test_members_are_named() -> None:
         list(IterableWrapper([[1, 2]]).pack(4, member="ids"))
 
 
-def test_rows_are_batched_by_loaders() -> None:
-    """Two workers; and a thread, whose state continues."""
-    expected = sorted(row["input_ids"].tolist() for row in Resumable(shards().pack(16, member="ids"), num_streams=2))
-    loader = DataLoader(
-        Resumable(shards().pack(16, member="ids"), num_streams=2),
-        batch_size=3,
-        num_workers=2,
-        multiprocessing_context="forkserver",
-    )
+def test_rows_are_batched_by_workers(tmp_path: Path) -> None:
+    write_small_shards(str(tmp_path), num_shards=4, samples_per_shard=5)
+    data = Resumable(shards(folder=str(tmp_path)).pack(16, member="ids"), num_streams=2)
+    expected = sorted(row["input_ids"].tolist() for row in data)
+    data.set_epoch(0)
+    loader = DataLoader(data, batch_size=3, num_workers=2, multiprocessing_context="forkserver")
     batches = list(loader)
     assert sorted(row.tolist() for batch in batches for row in batch["input_ids"]) == expected
     assert {name: tuple(tensor.shape) for name, tensor in batches[0].items()} == dict.fromkeys(batches[0], (3, 16))

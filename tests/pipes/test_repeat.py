@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,8 +26,8 @@ def key_of(sample: dict[str, Any]) -> str:
     return str(sample["__key__"])
 
 
-def shards(world: World | None = None, interleave: int = 1) -> Any:
-    urls = IterableWrapper(["memory://repeated/"]).list_remote(pattern="*.tar").shuffle_shards(seed=2)
+def shards(world: World | None = None, interleave: int = 1, folder: str = "memory://repeated/") -> Any:
+    urls = IterableWrapper([folder]).list_remote(pattern="*.tar").shuffle_shards(seed=2)
     return urls.sharding_filter_rank(world=world).shard_tar_reader(interleave=interleave).map(key_of)
 
 
@@ -79,8 +80,8 @@ def test_resumes_in_chains() -> None:
         lambda: shards(interleave=2).repeat(2),
         lambda: shards().repeat(2).shuffle_samples(buffer_size=4, seed=1),
         lambda: shards().shuffle_samples(buffer_size=4, seed=1).repeat(2).batch(3),
-        lambda: mix({"one": (shards(World()).repeat(), 1), "other": (shards(World()), 2)}, stop=20),
-        lambda: shards().repeat(2).repeat(2).take(40),
+        lambda: mix({"one": (shards(World()).repeat(), 1), "other": (shards(World()), 2)}, stop=14),
+        lambda: shards().repeat(2).repeat(2).take(16),
     ):
         assert_resumes_everywhere(make, num_streams=2)
 
@@ -100,13 +101,10 @@ def test_a_pipe_in_use_is_pickled() -> None:
     assert sorted(pickle.loads(pickle.dumps(pipe))) == sorted([*range(5)] * 2)
 
 
-def test_passes_by_workers() -> None:
-    loader = DataLoader(
-        Resumable(shards().repeat(3), num_streams=2),
-        batch_size=None,
-        num_workers=2,
-        multiprocessing_context="forkserver",
-    )
+def test_passes_by_workers(tmp_path: Path) -> None:
+    write_small_shards(str(tmp_path), num_shards=4, samples_per_shard=3)
+    data = Resumable(shards(folder=str(tmp_path)).repeat(3), num_streams=2)
+    loader = DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context="forkserver")
     assert sorted(loader) == sorted([*shards(World())] * 3)
 
 

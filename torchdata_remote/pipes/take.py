@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..core.arguments.amounts import whole
-from ..core.frameworks.loader_length import length_for_caller
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..fetch.listing.source_argument import pipe_of
+from .base.chain import load_state, warm_up
 from .base.counted import CountedPipe
+from .base.datapipe import StatefulPipe
 from .base.slots import is_endless, place_among_readers, require_shares, share_of
 
 T = TypeVar("T")
@@ -49,12 +50,30 @@ class Take(CountedPipe[T]):
         super().__init__(pipe_of(source_datapipe, of="take", holds="items"))
         self.number = whole("number", number, of="items")
         self.is_endless = False
+        self._share, self._is_warm = 0, False
 
-    def __iter__(self) -> Iterator[T]:
+    def load_state_dict(self, state: Any) -> None:
+        # The source is loaded when it is read: a state that it does not use would be that of its next pass
+        StatefulPipe.load_state_dict(self, state)
+
+    def warm_up(self) -> Iterator[None]:
+        state = self._loaded
+        self._begin()
         world = place_among_readers(self.source_datapipe)
         require_shares(self.number, world, of="take")
-        share = share_of(self.number, world)
-        if self._begin() >= share:
+        self._share, self._is_warm = share_of(self.number, world), True
+        if self._num_passed >= self._share:
+            return iter(())
+        if state is not None:
+            load_state(self.source_datapipe, state["at"])
+        return warm_up(self.source_datapipe)
+
+    def __iter__(self) -> Iterator[T]:
+        if not self._is_warm:
+            for _ in self.warm_up():
+                pass
+        self._is_warm, share = False, self._share
+        if self._num_passed >= share:
             return
         for item in self.source_datapipe:
             self._num_passed += 1
@@ -72,6 +91,5 @@ class Take(CountedPipe[T]):
 
     def __len__(self) -> int:
         world = place_among_readers(self.source_datapipe)
-        if is_endless(self.source_datapipe):
-            return length_for_caller(lambda workers: [share_of(self.number, part) for part in world.workers(workers)])
-        return min(share_of(self.number, world), len(self.source_datapipe))
+        share = share_of(self.number, world)
+        return share if is_endless(self.source_datapipe) else min(share, len(self.source_datapipe))
