@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from tests.support.paths import ROOT
 from torchdata_remote import IterableWrapper, Repeat, Resumable, World, mix, stateful_loader, thread_loader
 from torchdata_remote.errors import SampleError
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
@@ -136,3 +139,29 @@ def test_equalize_ranks_comes_before_an_endless_repeat() -> None:
         urls.repeat().sharding_filter_rank().shard_tar_reader().equalize_ranks()
     with pytest.raises(ValueError, match="equalize_ranks counts samples, and Repeat changes their number"):
         urls.sharding_filter_rank().shard_tar_reader().repeat(2).equalize_ranks()
+
+
+@pytest.mark.parametrize("first", ["torchdata.datapipes.iter", "torchdata_remote.pipes"])
+def test_torchdatas_repeat_is_another_pipe(first: str) -> None:
+    """Whichever is imported first: there is a warning, and the name builds ours on pipes of this package."""
+    pytest.importorskip("torchdata.datapipes.iter", reason="DataPipes left torchdata in 0.10")
+    program = f"""
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import {first}
+    import torchdata_remote as tdr, torchdata_remote.pipes, torchdata.datapipes.iter
+told = [str(warning.message) for warning in caught if "belongs to two pipes" in str(warning.message)]
+print(len(told), "'repeat'" in told[0])
+items = tdr.IterableWrapper("ab")
+print(list(items.repeat(2)), list(tdr.Repeat(items, 2)), list(items.take(2).repeat(2)))
+print([list(getattr(items, name)(*args)) for name, args in (("flat_map", [str.split]), ("take", [1]), ("skip", [1]))])
+"""
+    lines = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.splitlines()
+    assert lines[-3:] == [
+        "1 True",
+        "['a', 'a', 'b', 'b'] ['a', 'b', 'a', 'b'] ['a', 'b', 'a', 'b']",
+        "[['a', 'b'], ['a'], ['b']]",
+    ]

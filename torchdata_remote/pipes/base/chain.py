@@ -166,7 +166,7 @@ def upstream(pipe: IterDataPipe[Any]) -> list[IterDataPipe[Any]]:
         if id(current) not in visited:
             for _, _, source in sources_of(current):
                 visit(source)
-            for value in vars(current).values():
+            for value in getattr(current, "__dict__", {}).values():  # a source may be a list
                 # The first item decides, because the list may be one of a million URLs
                 if type(value) in (list, tuple) and value and isinstance(value[0], IterDataPipe):
                     for source in value:

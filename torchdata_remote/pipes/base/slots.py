@@ -19,8 +19,8 @@ def place_among_readers(pipe: IterDataPipe[Any]) -> World:
         if hasattr(type(found), "current_world") and getattr(found, "split", True):
             world: World = found.current_world()
             return world
-        if isinstance(num_shares := vars(found).get("num_of_instances"), int):  # torch's sharding_filter
-            return World(vars(found)["instance_id"], num_shares)
+        if isinstance(num_shares := _own(found, "num_of_instances"), int):  # torch's sharding_filter
+            return World(_own(found, "instance_id"), num_shares)
     return World()
 
 
@@ -48,8 +48,13 @@ def require_shares(number: int, world: World, *, of: str) -> None:
 
 def is_endless(pipe: IterDataPipe[Any]) -> bool:
     """Whether a pass over the chain has no end: below ``repeat()``."""
-    own: bool | None = vars(pipe).get("is_endless")
+    own: bool | None = _own(pipe, "is_endless")
     if own is not None:
         return own
     sources = [source for _, _, source in sources_of(pipe)]
     return bool(sources) and all(map(is_endless, sources))
+
+
+def _own(pipe: Any, name: str) -> Any:
+    """Return an attribute of a pipe, not a functional name; ``None`` if it has none. A source may be a list."""
+    return getattr(pipe, "__dict__", {}).get(name)
