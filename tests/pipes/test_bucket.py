@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.counted_items import Counted
-from torchdata_remote import Bucket, IterableWrapper, Resumable, World, stateful_loader, thread_loader
+from torchdata_remote import Bucket, Resumable, World, stateful_loader, thread_loader
 from torchdata_remote.errors import MissingMemberError, SampleError
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 

@@ -12,9 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.counted_items import Counted
-from torchdata_remote import FlatMap, IterableWrapper, Resumable, World, stateful_loader, thread_loader
+from torchdata_remote import FlatMap, Resumable, World, stateful_loader, thread_loader
 from torchdata_remote.errors import SampleError, StateError
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 

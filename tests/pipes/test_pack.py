@@ -14,10 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.counted_items import Counted
 from tests.support.packed_rows import documents_of, same_rows
-from torchdata_remote import IterableWrapper, Pack, Resumable, World, stateful_loader, thread_loader
+from torchdata_remote import Pack, Resumable, World, stateful_loader, thread_loader
 from torchdata_remote.errors import MissingMemberError, SampleError, StateError
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
@@ -176,7 +177,8 @@ def test_the_last_rows(split: bool) -> None:
 
 @pytest.mark.parametrize("split", [True, False])
 def test_nothing_gives_no_row(split: bool) -> None:
-    for documents in ([], [[]], [[], []]):
+    empty: list[list[list[int]]] = [[], [[]], [[], []]]
+    for documents in empty:
         assert list(Pack(IterableWrapper(documents), 5, split=split)) == []
 
 

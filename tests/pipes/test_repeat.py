@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.paths import ROOT
-from torchdata_remote import IterableWrapper, Repeat, Resumable, World, mix, stateful_loader, thread_loader
+from torchdata_remote import Repeat, Resumable, World, mix, stateful_loader, thread_loader
 from torchdata_remote.errors import SampleError
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.counted_items import Counted
-from torchdata_remote import IterableWrapper, Resumable, Take, World, stateful_loader, thread_loader
+from torchdata_remote import Resumable, Take, World, stateful_loader, thread_loader
 from torchdata_remote.errors import EmptyShareError, StateError
 from torchdata_remote.loaders.stream_counts import end_together
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
