@@ -162,7 +162,9 @@ def method_of(path: Path, imports: Imports) -> str:
     returned = node.name
     if generic:
         items = _items_of(node)
-        returned += f"[{'T_co' if items == source else items}]"
+        # Of a pipe of lists, for example, the class has the items of the lists as its variable
+        is_of_source = re.search(rf"\b{re.escape(source)}\b", items)
+        returned += f"[{'T_co' if is_of_source else items}]"
     overloads = [_overload(name, first, number, returned) for number in _LENGTHS if parameters[-1] == _NAMES]
     if overloads:
         imports.add("typing", "overload")

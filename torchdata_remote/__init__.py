@@ -41,23 +41,29 @@ if TYPE_CHECKING:
     )
     from .pipes import (
         AsyncPrefetch,
+        Bucket,
         DecodeImage,
         DecodeSample,
         EqualizeRanks,
         FileReader,
+        FlatMap,
         IterableWrapper,
         IterDataPipe,
         LabelFromPath,
         ListRemote,
         Mixed,
+        Pack,
         ParallelMap,
+        Repeat,
         Select,
         ShardingFilterRank,
         ShardTarReader,
         ShardZipReader,
         ShuffleSamples,
         ShuffleShards,
+        Skip,
         Stop,
+        Take,
         ToTuple,
         WriteShards,
         join,
@@ -72,23 +78,27 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncPrefetch",
     "Backend",
+    "Bucket",
     "DecodeImage",
     "DecodeSample",
     "EqualizeMode",
     "EqualizeRanks",
     "FileReader",
+    "FlatMap",
     "IndexedSample",
     "IterDataPipe",
     "IterableWrapper",
     "LabelFromPath",
     "ListRemote",
     "Mixed",
+    "Pack",
     "ParallelMap",
     "PrefetchingLoader",
     "RecordedStats",
     "RemoteFiles",
     "RemoteImageFolder",
     "RemoteUrl",
+    "Repeat",
     "Resumable",
     "RetryPolicy",
     "Select",
@@ -100,12 +110,14 @@ __all__ = [
     "ShardingFilterRank",
     "ShuffleSamples",
     "ShuffleShards",
+    "Skip",
     "Skipped",
     "Snapshot",
     "StatefulLoader",
     "Stats",
     "Stop",
     "StorageOptions",
+    "Take",
     "ThreadLoader",
     "ToTuple",
     "TransferProgress",
@@ -160,9 +172,10 @@ _HOMES = {
         "Resumable StatefulLoader ThreadLoader merge_node_states merge_states stateful_loader thread_loader to_node"
     ),
     ".pipes": (
-        "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
-        "ListRemote Mixed ParallelMap Select ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples "
-        "ShuffleShards Stop ToTuple WriteShards join mix stream_files stream_shards"
+        "AsyncPrefetch Bucket DecodeImage DecodeSample EqualizeRanks FileReader FlatMap IterDataPipe IterableWrapper "
+        "LabelFromPath ListRemote Mixed Pack ParallelMap Repeat Select ShardTarReader ShardZipReader "
+        "ShardingFilterRank ShuffleSamples ShuffleShards Skip Stop Take ToTuple WriteShards join mix stream_files "
+        "stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",
@@ -180,9 +193,10 @@ _MODULES = {
 
 # Functional names, which are registered before their pipes are imported
 _PIPES = (
-    "async_prefetch", "decode_image", "decode_sample", "equalize_ranks", "file_reader", "label_from_path",
-    "list_remote", "parallel_map", "select", "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank",
-    "shuffle_samples", "shuffle_shards", "to_tuple", "write_shards",
+    "async_prefetch", "bucket", "decode_image", "decode_sample", "equalize_ranks", "file_reader", "flat_map",
+    "label_from_path", "list_remote", "pack", "parallel_map", "repeat", "select", "shard_tar_reader",
+    "shard_zip_reader", "sharding_filter_rank", "shuffle_samples", "shuffle_shards", "skip", "take", "to_tuple",
+    "write_shards",
 )  # fmt: skip
 
 FunctionalNames(_PIPES, lambda: import_first(".pipes", __name__, after_torch=True)).register_when_imported()

@@ -34,7 +34,7 @@ def is_even(url: str) -> bool:
 REFUSED: dict[str, tuple[Callable[[], Pipe], str]] = {
     "Shuffler": (lambda: urls().shuffle(), r"shuffle_samples\(\), or shuffle_shards\(\)"),
     "ShardingFilter": (lambda: urls().sharding_filter(), r"sharding_filter_rank\(\)"),
-    "UnBatcher": (lambda: urls().batch(2).unbatch(), r"map\(\) on whole batches"),
+    "UnBatcher": (lambda: urls().batch(2).unbatch(), r"flat_map"),
     "Concater": (lambda: urls().concat(urls()), r"list_remote\(\) with several sources, or mix\(\)"),
     "Multiplexer": (lambda: urls().mux(urls()), r"mix\(\)"),
     "Zipper": (lambda: urls().zip(urls()), "one chain whose samples have all members"),
@@ -62,7 +62,12 @@ def test_pipes_of_older_torch_releases_are_refused_by_name() -> None:
     """By the name of their class."""
     for name, instead in (
         ("PrefetcherIterDataPipe", "async_prefetch"),
-        ("FlatMapperIterDataPipe", "one item for each"),
+        ("FlatMapperIterDataPipe", "flat_map"),
+        ("CyclerIterDataPipe", "repeat"),
+        ("RepeaterIterDataPipe", "flat_map"),
+        ("HeaderIterDataPipe", "take"),
+        ("BucketBatcherIterDataPipe", "bucket"),
+        ("MaxTokenBucketizerIterDataPipe", "max_tokens"),
     ):
         pipe = type(name, (Own,), {})(urls())
         with pytest.raises(StateError, match=rf"^{name[:-12]} cannot be resumed .*{instead}"):

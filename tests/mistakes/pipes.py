@@ -1698,6 +1698,471 @@ TABLE = {
             "1",
         ),
     ],
+    "flat_map": [
+        Mistake(
+            "no function",
+            "samples.flat_map()",
+            TypeError,
+            (
+                "flat_map() is missing 'function' (called with an item, and with seed also with a "
+                "random.Random). Write flat_map(function)."
+            ),
+        ),
+        Mistake(
+            "the result of a call",
+            "samples.flat_map(len([]))",
+            TypeError,
+            "flat_map: function must be a function such as sentences_of, got 0 (int).",
+        ),
+        Mistake(
+            "a name",
+            'samples.flat_map("lines")',
+            TypeError,
+            "flat_map: function must be a function such as sentences_of, got 'lines' (str).",
+        ),
+        Mistake(
+            "a function of one item",
+            "list(samples.flat_map(len))",
+            SampleError,
+            (
+                "flat_map: the function must return a list or another iterable, got an int for sample 'cat/1' of"
+                " s3://photos/0.tar. Return [value] for one item, and [] for none."
+            ),
+        ),
+        Mistake(
+            "a function that returns a text",
+            'list(samples.flat_map(lambda sample: sample["__key__"]))',
+            SampleError,
+            (
+                "flat_map: the function must return a list or another iterable, got a str for sample 'cat/1' of "
+                "s3://photos/0.tar. Return [value] for one item, and [] for none."
+            ),
+        ),
+        Mistake(
+            "a function that returns a sample",
+            "list(samples.flat_map(dict))",
+            SampleError,
+            (
+                "flat_map: the function must return a list or another iterable, got a dict for sample 'cat/1' of"
+                " s3://photos/0.tar. Return [value] for one item, and [] for none."
+            ),
+        ),
+        Mistake(
+            "a function that returns nothing",
+            "list(samples.flat_map(lambda sample: None))",
+            SampleError,
+            (
+                "flat_map: the function must return a list or another iterable, got None for sample 'cat/1' of "
+                "s3://photos/0.tar. Return [value] for one item, and [] for none."
+            ),
+        ),
+        Mistake(
+            "a function without the random numbers",
+            "list(samples.flat_map(lambda sample: [], seed=0))",
+            TypeError,
+            "<lambda>() takes 1 positional argument but 2 were given",
+        ),
+        Mistake(
+            "a seed by position",
+            "samples.flat_map(list, 0)",
+            TypeError,
+            (
+                "flat_map() takes 1 argument by position (function), got 2; not expected: an int. Pass the rest "
+                "by name: seed=."
+            ),
+        ),
+        Mistake(
+            "a seed as text",
+            'samples.flat_map(list, seed="0")',
+            TypeError,
+            "flat_map: seed must be an int, or None for a function of one argument, got '0' (str). Write 0.",
+        ),
+        Mistake(
+            "option of another library",
+            'samples.flat_map(list, input_col="txt")',
+            TypeError,
+            "flat_map() got an unexpected keyword argument 'input_col'. It takes function, seed.",
+        ),
+        Mistake(
+            "a function that returns an array",
+            "len(list(samples.flat_map(lambda sample: np.arange(2))))",
+            None,
+            "2",
+        ),
+    ],
+    "pack": [
+        Mistake(
+            "no length",
+            "samples.pack()",
+            TypeError,
+            "pack() is missing 'length' (of rows, in tokens). Write pack(length).",
+        ),
+        Mistake(
+            "a length as text",
+            'tdr.IterableWrapper([[1, 2, 3], [4, 5]]).pack("4k")',
+            TypeError,
+            "pack: length must be a number of tokens, an int of at least 1, got '4k' (str). Write 4_000.",
+        ),
+        Mistake(
+            "a length of 0",
+            "tdr.IterableWrapper([[1, 2, 3], [4, 5]]).pack(0)",
+            ValueError,
+            "pack: length must be a number of tokens, an int of at least 1, got 0.",
+        ),
+        Mistake(
+            "a misspelt option",
+            "tdr.IterableWrapper([[1, 2, 3], [4, 5]]).pack(4, seperator=0)",
+            TypeError,
+            "pack() got an unexpected keyword argument 'seperator'; did you mean 'separator'?",
+        ),
+        Mistake(
+            "option of another library",
+            "tdr.IterableWrapper([[1, 2, 3], [4, 5]]).pack(4, max_length=4)",
+            TypeError,
+            "pack() got an unexpected keyword argument 'max_length'; did you mean 'length'?",
+        ),
+        Mistake(
+            "padding for the last row by name",
+            'tdr.IterableWrapper([[1, 2, 3], [4, 5]]).pack(4, last="padding")',
+            ValueError,
+            "pack: last must be one of 'pad', 'short', 'drop', got 'padding' (str); did you mean 'pad'?",
+        ),
+        Mistake(
+            "a separator as text",
+            'tdr.IterableWrapper([[1, 2, 3], [4, 5]]).pack(4, separator="</s>")',
+            TypeError,
+            "pack: separator must be an int or None, got '</s>' (str).",
+        ),
+        Mistake(
+            "samples without a member",
+            "list(samples.pack(4))",
+            SampleError,
+            (
+                "pack: expected token ids, got sample 'cat/1' of s3://photos/0.tar. Name the member: member= one"
+                " of ['txt']."
+            ),
+        ),
+        Mistake(
+            "a member that is not there",
+            'list(samples.pack(4, member="input_ids"))',
+            MissingMemberError,
+            "sample 'cat/1' of s3://photos/0.tar has no 'input_ids'. It has ['txt'].",
+        ),
+        Mistake(
+            "a member that is no tokens",
+            'list(samples.pack(4, member="__key__"))',
+            SampleError,
+            (
+                "pack: expected token ids, a tensor, array or list of integers in one dimension, got a str in "
+                "sample 'cat/1' of s3://photos/0.tar. Put the tokenizer before it: map() or parallel_map()."
+            ),
+        ),
+        Mistake(
+            "texts",
+            'list(tdr.IterableWrapper(["a text"]).pack(4))',
+            SampleError,
+            (
+                "pack: expected token ids, a tensor, array or list of integers in one dimension, got a str in a "
+                "sample. Put the tokenizer before it: map() or parallel_map()."
+            ),
+        ),
+        Mistake(
+            "token probabilities",
+            "list(tdr.IterableWrapper([[0.5, 0.5]]).pack(4))",
+            SampleError,
+            (
+                "pack: expected token ids, a tensor, array or list of integers in one dimension, got a list of "
+                "float64 and shape (2,) in a sample. Put the tokenizer before it: map() or parallel_map()."
+            ),
+        ),
+        Mistake(
+            "NumPy's length",
+            "len(list(tdr.IterableWrapper([[1, 2, 3], [4, 5]]).pack(np.int64(5))))",
+            None,
+            "1",
+        ),
+    ],
+    "bucket": [
+        Mistake(
+            "no bound",
+            "samples.bucket()",
+            TypeError,
+            "bucket: a batch has no bound: pass batch_size= or max_tokens=.",
+        ),
+        Mistake(
+            "a batch size of 0",
+            "samples.bucket(0)",
+            ValueError,
+            "bucket: batch_size must be an int of at least 1 or None, got 0.",
+        ),
+        Mistake(
+            "a batch size as text",
+            'samples.bucket("8")',
+            TypeError,
+            "bucket: batch_size must be an int of at least 1 or None, got '8' (str). Write 8.",
+        ),
+        Mistake(
+            "boundaries by position",
+            "samples.bucket(8, [128])",
+            TypeError,
+            (
+                "bucket() takes 1 argument by position (batch_size), got 2; not expected: a list. Pass the rest "
+                "by name: max_tokens=, length=, boundaries=, max_wait=."
+            ),
+        ),
+        Mistake(
+            "boundaries that decrease",
+            "samples.bucket(8, length=len, boundaries=[512, 128])",
+            ValueError,
+            "bucket: boundaries must be increasing, got [512, 128].",
+        ),
+        Mistake(
+            "one boundary",
+            "samples.bucket(8, length=len, boundaries=128)",
+            TypeError,
+            "bucket: boundaries must be a list of lengths such as [128, 512], got 128 (int).",
+        ),
+        Mistake(
+            "boundaries as text",
+            'samples.bucket(8, length=len, boundaries="128,512")',
+            TypeError,
+            "bucket: boundaries must be a list of lengths such as [128, 512], got '128,512' (str).",
+        ),
+        Mistake(
+            "option of another library",
+            "samples.bucket(8, len_fn=len)",
+            TypeError,
+            (
+                "bucket() got an unexpected keyword argument 'len_fn'. It takes batch_size, max_tokens, length, "
+                "boundaries, max_wait."
+            ),
+        ),
+        Mistake(
+            "samples without a length",
+            "list(samples.bucket(2))",
+            SampleError,
+            (
+                "bucket: expected items that have a length, got sample 'cat/1' of s3://photos/0.tar. Name the "
+                "member: length= one of ['txt']."
+            ),
+        ),
+        Mistake(
+            "a member that is not there",
+            'list(samples.bucket(2, length="input_ids"))',
+            MissingMemberError,
+            "sample 'cat/1' of s3://photos/0.tar has no 'input_ids'. It has ['txt'].",
+        ),
+        Mistake(
+            "a length that is no number",
+            "list(samples.bucket(2, length=str, boundaries=[3]))",
+            SampleError,
+            (
+                "bucket: the length of sample 'cat/1' of s3://photos/0.tar must be a number for boundaries= and "
+                "max_tokens=, got a str."
+            ),
+        ),
+        Mistake(
+            "max_wait of 0",
+            "samples.bucket(2, length=len, max_wait=0)",
+            ValueError,
+            "bucket: max_wait must be a number of items, an int of at least 1, got 0.",
+        ),
+    ],
+    "repeat": [
+        Mistake(
+            "0 times",
+            "urls.list_remote().repeat(0)",
+            ValueError,
+            "repeat: times must be an int of at least 1 or None, got 0.",
+        ),
+        Mistake(
+            "a text",
+            'urls.list_remote().repeat("3")',
+            TypeError,
+            "repeat: times must be an int of at least 1 or None, got '3' (str). Write 3.",
+        ),
+        Mistake(
+            "a fraction",
+            "samples.repeat(1.5)",
+            TypeError,
+            "repeat: times must be an int of at least 1 or None, got 1.5 (float).",
+        ),
+        Mistake(
+            "infinity",
+            'samples.repeat(float("inf"))',
+            TypeError,
+            "repeat: times must be an int of at least 1 or None, got inf (float).",
+        ),
+        Mistake(
+            "-1 for no end, as in TensorFlow",
+            "samples.repeat(-1)",
+            ValueError,
+            "repeat: times must be an int of at least 1 or None, got -1.",
+        ),
+        Mistake(
+            "option of another library",
+            "samples.repeat(nepochs=2)",
+            TypeError,
+            "repeat() got an unexpected keyword argument 'nepochs'. It takes times.",
+        ),
+        Mistake(
+            "the length of no end",
+            "len(samples.repeat())",
+            TypeError,
+            "repeat() has no end: give it a number of times, or chain take(n)",
+        ),
+        Mistake(
+            "nothing without end",
+            "list(tdr.Repeat(IterableWrapper([])))",
+            SampleError,
+            "repeat: a pass over the source has no items, and so would all the next ones.",
+        ),
+        Mistake(
+            "equalize_ranks after it",
+            "urls.list_remote().sharding_filter_rank().shard_tar_reader().repeat().equalize_ranks()",
+            ValueError,
+            "equalize_ranks counts samples, and Repeat changes their number: put it after equalize_ranks.",
+        ),
+        Mistake(
+            "a list as the source",
+            "list(tdr.Repeat([1, 2], 2))",
+            None,
+            "[1, 2, 1, 2]",
+        ),
+        Mistake(
+            "NumPy's number",
+            "len(list(tdr.Repeat(IterableWrapper([1]), np.int64(2))))",
+            None,
+            "2",
+        ),
+    ],
+    "take": [
+        Mistake(
+            "no number",
+            "samples.take()",
+            TypeError,
+            "take() is missing 'number' (of items, of all ranks together). Write take(number).",
+        ),
+        Mistake(
+            "0 items",
+            "samples.take(0)",
+            ValueError,
+            "take: number must be a number of items, an int of at least 1, got 0.",
+        ),
+        Mistake(
+            "a text",
+            'samples.take("10")',
+            TypeError,
+            "take: number must be a number of items, an int of at least 1, got '10' (str). Write 10.",
+        ),
+        Mistake(
+            "a fraction",
+            "samples.take(0.1)",
+            TypeError,
+            "take: number must be a number of items, an int of at least 1, got 0.1 (float).",
+        ),
+        Mistake(
+            "a slice",
+            "samples.take(2, 10)",
+            TypeError,
+            "take() takes 1 argument by position (number), got 2; not expected: an int.",
+        ),
+        Mistake(
+            "a slice by name",
+            "samples.take(stop=10)",
+            TypeError,
+            "take() got an unexpected keyword argument 'stop'. It takes number.",
+        ),
+        Mistake(
+            "None for all",
+            "samples.take(None)",
+            TypeError,
+            "take: number must be a number of items, an int of at least 1, got None.",
+        ),
+        Mistake(
+            "more readers than items",
+            "list(urls.list_remote().sharding_filter_rank(world=tdr.World(0, 2)).take(1))",
+            EmptyShareError,
+            (
+                "take(1) is divided among all readers, so some of 2 readers (2 ranks x 1 worker) would have "
+                "none. Take 2 or more, or call take before sharding_filter_rank()."
+            ),
+        ),
+        Mistake(
+            "a URL as the source",
+            'tdr.Take("memory://shards/", 3)',
+            UrlError,
+            "take: expected a pipe of items, got the str 'memory://shards/'.",
+        ),
+        Mistake(
+            "NumPy's number",
+            "len(list(samples.take(np.int64(1))))",
+            None,
+            "1",
+        ),
+    ],
+    "skip": [
+        Mistake(
+            "no number",
+            "samples.skip()",
+            TypeError,
+            "skip() is missing 'number' (of items, of all ranks together). Write skip(number).",
+        ),
+        Mistake(
+            "a negative number",
+            "samples.skip(-1)",
+            ValueError,
+            "skip: number must be a number of items, an int of at least 0, got -1.",
+        ),
+        Mistake(
+            "a text",
+            'samples.skip("10")',
+            TypeError,
+            "skip: number must be a number of items, an int of at least 0, got '10' (str). Write 10.",
+        ),
+        Mistake(
+            "a fraction",
+            "samples.skip(0.1)",
+            TypeError,
+            "skip: number must be a number of items, an int of at least 0, got 0.1 (float).",
+        ),
+        Mistake(
+            "a function, as filter has",
+            "samples.skip(len)",
+            TypeError,
+            "skip: number must be a number of items, an int of at least 0, got a builtin_function_or_method.",
+        ),
+        Mistake(
+            "option of another library",
+            "samples.skip(count=3)",
+            TypeError,
+            "skip() got an unexpected keyword argument 'count'. It takes number.",
+        ),
+        Mistake(
+            "None for nothing",
+            "samples.skip(None)",
+            TypeError,
+            "skip: number must be a number of items, an int of at least 0, got None.",
+        ),
+        Mistake(
+            "a list as the source",
+            "list(tdr.Skip([1, 2], 1))",
+            None,
+            "[2]",
+        ),
+        Mistake(
+            "more than there are",
+            "len(list(samples.skip(1_000)))",
+            None,
+            "0",
+        ),
+        Mistake(
+            "NumPy's number",
+            "len(list(IterableWrapper(range(3)).skip(np.int64(2))))",
+            None,
+            "1",
+        ),
+    ],
     "decode_sample": [
         Mistake(
             "decoders as a function",

@@ -132,7 +132,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
             self.read_by_workers.require_unset()
         if self._pass is not None and self._loaded is None:
             return self._pass.saved(self.chain)
-        num_streams, own = self._share(self.world())
+        num_streams, own = self.share(self.world())
         positions = self._loaded_positions()
         streams = {number: start_of(number, positions) for number in own}
         listing = None if self._loaded is None else self._loaded["listing"]
@@ -164,7 +164,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         self._refuse_second_split()
         warn_if_state_is_missing()
         state, epoch = self._loaded, self.next_epoch
-        num_streams, own = self._share(self.world())
+        num_streams, own = self.share(self.world())
         require_split(self.pipe, num_streams)
         require_equal_shares(self.pipe, num_streams, self.world().world_size)
         positions = self._loaded_positions()
@@ -189,7 +189,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         """Drop the loaded state: it applies to one pass, here or in the workers to which it was sent."""
         self._next_epoch, self._loaded, self.first_worker = self.next_epoch + 1, None, 0
 
-    def _share(self, world: World) -> tuple[int, range]:
+    def share(self, world: World) -> tuple[int, range]:
         """The number of streams, and those that a slot reads."""
         world = replace(world, worker=(world.worker + self.first_worker) % world.num_workers)
         requested = self._loaded_streams if self.num_streams is None else self.num_streams
@@ -221,7 +221,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
 
     def _lengths(self, worlds: Sequence[World], positions: Mapping[int, Any]) -> list[int]:
         template = ChainTemplate(self.pipe, 0, 1, self.listings.kept)
-        return [num_left(template, *self._share(world), positions) for world in worlds]
+        return [num_left(template, *self.share(world), positions) for world in worlds]
 
     def list_now(self) -> None:
         """List in this process now: every pass, here and in workers that are started later, reads these objects.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Protocol
 
 from ..core.iter_datapipe import IterDataPipe
 from ..core.world import World, counted, described
 from ..errors import StateError
-from ..pipes.base.chain import all_pipes, sources_of
+from ..pipes.base.chain import all_pipes, functional_name, sources_of
+from ..pipes.base.datapipe import DataPipe
 
 _MANY_SAMPLES = 50_000
 _MANY_BYTES = 4 << 30
@@ -41,26 +42,43 @@ def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: 
     Raises:
         StateError: if some ranks read more streams than others.
     """
-    if num_streams % world_size and any(map(_gives_equal_counts, all_pipes(pipe))):
+    equal = [found for found in all_pipes(pipe) if _equal_counts(found, num_streams)]
+    if num_streams % world_size and equal:
         raise StateError(
             f"{num_streams} streams over {world_size} ranks: some would have more than others, for all that "
-            "equalize_ranks does. Use a number of ranks that divides the number of streams, or begin anew with "
-            f"num_streams={-(-num_streams // world_size) * world_size}."
+            f"{functional_name(equal[-1])} does. Use a number of ranks that divides the number of streams, or begin "
+            f"anew with num_streams={-(-num_streams // world_size) * world_size}."
         )
 
 
-def end_together(pipe: IterDataPipe[Any]) -> bool:
+class StreamedChain(Protocol):
+    """What is read in streams: ``Resumable``."""
+
+    pipe: IterDataPipe[Any]
+
+    def world(self) -> World:
+        """The slot of this process."""
+
+    def share(self, world: World) -> tuple[int, range]:
+        """The number of streams, and those that a slot reads."""
+
+
+def end_together(chain: StreamedChain) -> bool:
     """Whether all ranks have the same number of items, so that they start and end each epoch together."""
-    while not _gives_equal_counts(pipe):
+    pipe, (num_streams, _) = chain.pipe, chain.share(chain.world())
+    while not (equal := _equal_counts(pipe, num_streams)):
         sources = [source for _, _, source in sources_of(pipe)]
-        if len(sources) != 1 or not hasattr(type(pipe), "__len__"):  # pipes that drop items have no length
+        # Pipes that drop items have no length
+        if equal is False or len(sources) != 1 or not hasattr(type(pipe), "__len__"):
             return False
         pipe = sources[0]
     return True
 
 
-def _gives_equal_counts(pipe: IterDataPipe[Any]) -> bool:
-    return bool(getattr(type(pipe), "gives_equal_counts", False))
+def _equal_counts(pipe: IterDataPipe[Any], num_streams: int) -> bool | None:
+    if isinstance(pipe, DataPipe):
+        return pipe.equal_counts(num_streams)
+    return True if getattr(type(pipe), "gives_equal_counts", False) else None  # of a user
 
 
 def warn_of_memory(pipe: IterDataPipe[Any], num_here: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from ..core.arguments import check
@@ -13,14 +13,15 @@ from ..core.partition import EqualizeMode
 from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import describe_item
-from .base.chain import Snapshot, all_pipes, load_state, snapshots_of, state_of, warm_up
-from .base.datapipe import StatefulPipe
+from .base.chain import all_pipes
+from .base.counted import CountedPipe
+from .base.slots import is_endless
 
 T = TypeVar("T")
 
 
 @functional_datapipe("equalize_ranks")
-class EqualizeRanks(StatefulPipe[T]):
+class EqualizeRanks(CountedPipe[T]):
     """Give every slot the same number of samples (functional name: ``equalize_ranks``).
 
     All ranks then have the same number of batches, so none of them waits for gradients at the end of an epoch. It makes
@@ -51,24 +52,25 @@ class EqualizeRanks(StatefulPipe[T]):
         (3, ['4', '5', '6'])
     """
 
-    needs_source_state = True
     gives_equal_counts = True
-    state_fields = ("passed", "at")
 
     def __init__(
         self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | Literal["drop", "repeat"] = EqualizeMode.DROP
     ) -> None:
-        self.source_datapipe = pipe_of(source_datapipe, of="equalize_ranks", holds="samples")
+        super().__init__(pipe_of(source_datapipe, of="equalize_ranks", holds="samples"))
         self.mode = check.choice("mode", mode, EqualizeMode)
-        self._num_passed = 0
         sharding = self._sharding()
         between = [pipe for pipe in all_pipes(source_datapipe) if pipe not in all_pipes(sharding)]
         for pipe in between:
-            if isinstance(pipe, (Batcher, Filter)):
+            if isinstance(pipe, (Batcher, Filter)) or getattr(type(pipe), "changes_count", False):
                 raise ValueError(
                     f"equalize_ranks counts samples, and {type(pipe).__name__} changes their number: put it after "
                     "equalize_ranks."
                 )
+        if is_endless(sharding):
+            raise ValueError(
+                "equalize_ranks counts the samples of a pass, and repeat() above it has no end: put it after."
+            )
         sharding.share_equally(self.mode)
 
     def _sharding(self) -> Any:
@@ -81,8 +83,7 @@ class EqualizeRanks(StatefulPipe[T]):
         return found[0]
 
     def __iter__(self) -> Iterator[T]:
-        state = self._take_loaded()
-        self._num_passed = 0 if state is None else state["passed"]
+        self._begin()
         is_first = True
         for sample in self.source_datapipe:
             self._num_passed += 1
@@ -96,25 +97,6 @@ class EqualizeRanks(StatefulPipe[T]):
                 f"{self._num_passed:,} samples were read, and the manifest has {expected:,} for this slot. A shard "
                 "was skipped, or a pipe above equalize_ranks drops samples: other ranks would wait for them."
             )
-
-    def load_state_dict(self, state: Any) -> None:
-        super().load_state_dict(state)
-        load_state(self.source_datapipe, state["at"])
-
-    def warm_up(self) -> Iterator[None]:
-        return warm_up(self.source_datapipe)
-
-    def _state(self) -> Any:
-        return {"passed": self._num_passed, "at": state_of(self.source_datapipe)}
-
-    def snapshots(self) -> Callable[[], Snapshot]:
-        of_source = snapshots_of(self.source_datapipe)
-
-        def take() -> Snapshot:
-            num_passed, at = self._num_passed, of_source()
-            return lambda: {"passed": num_passed, "at": at()}
-
-        return take
 
     def order_options(self) -> Mapping[str, Any]:
         return {"mode": self.mode.value}

@@ -7,6 +7,7 @@ one item for each that it takes, or for some of them, has no state of its own: i
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from typing import Any
@@ -126,6 +127,11 @@ def name_of(pipe: IterDataPipe[Any]) -> str:
     return type(pipe).__name__.removesuffix("IterDataPipe").lstrip("_")
 
 
+def functional_name(pipe: IterDataPipe[Any]) -> str:
+    """Functional name of a pipe of this package."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", name_of(pipe)).lower()
+
+
 def sources_of(pipe: IterDataPipe[Any]) -> Iterator[tuple[str, str | None, IterDataPipe[Any]]]:
     """Yield the direct sources of a pipe as (attribute, key if the attribute is a dict, pipe)."""
     for name, value in getattr(pipe, "__dict__", {}).items():  # a source may be a list
@@ -160,7 +166,7 @@ def upstream(pipe: IterDataPipe[Any]) -> list[IterDataPipe[Any]]:
         if id(current) not in visited:
             for _, _, source in sources_of(current):
                 visit(source)
-            for value in vars(current).values():
+            for value in getattr(current, "__dict__", {}).values():  # a source may be a list
                 # The first item decides, because the list may be one of a million URLs
                 if type(value) in (list, tuple) and value and isinstance(value[0], IterDataPipe):
                     for source in value:

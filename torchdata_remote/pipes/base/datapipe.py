@@ -44,6 +44,8 @@ class DataPipe(SentToWorkers, IterDataPipe[T_co]):
     """Whether the state contains that of each source, so that each of them must have one."""
     gives_equal_counts = False
     """Whether all ranks get the same number of items."""
+    changes_count = False
+    """Whether it yields more or fewer items than it takes."""
 
     _number_of_samples_yielded = property(num_yielded, set_num_yielded)
 
@@ -89,6 +91,10 @@ class DataPipe(SentToWorkers, IterDataPipe[T_co]):
         Raises:
             StateError: if they do not. Names the option.
         """
+
+    def equal_counts(self, num_streams: int) -> bool | None:
+        """Hook: whether so many streams all get the same number of items; ``None`` if they do where the source's do."""
+        return True if self.gives_equal_counts else None
 
     def warm_up(self) -> Iterator[None]:
         """Hook: prepare the first item. Yields after each step, so that several streams can be warmed up concurrently.

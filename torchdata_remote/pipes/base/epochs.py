@@ -19,6 +19,9 @@ from .datapipe import DataPipe
 
 T_co = TypeVar("T_co", covariant=True)
 
+PASS_STRIDE = 1 << 32
+"""Larger than any epoch: repeated passes over a source within an epoch have epochs of their own."""
+
 _forks = 0  # of this process so far
 
 

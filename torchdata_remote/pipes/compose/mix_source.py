@@ -7,10 +7,7 @@ from typing import Any
 
 from ...core.iter_datapipe import IterDataPipe
 from ..base.chain import Snapshot, load_state, state_of
-from ..base.epochs import set_epoch
-
-# Larger than any epoch: repeated passes over a source get epochs of their own.
-_REPEAT_STRIDE = 1 << 32
+from ..base.epochs import PASS_STRIDE, set_epoch
 
 
 class MixSource:
@@ -30,7 +27,7 @@ class MixSource:
 
     def open(self, epoch: int) -> MixSource:
         """Start a pass. Each pass has its own order, also within an epoch."""
-        set_epoch(self._pipe, epoch + self.num_passes * _REPEAT_STRIDE)
+        set_epoch(self._pipe, epoch + self.num_passes * PASS_STRIDE)
         if self._resume_from is not None:
             load_state(self._pipe, self._resume_from)
         self.items = iter(self._pipe)
