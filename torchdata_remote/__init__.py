@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         IterDataPipe,
         LabelFromPath,
         ListRemote,
+        ListRowGroups,
         Mixed,
         ParallelMap,
         ShardingFilterRank,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         ShuffleSamples,
         ShuffleShards,
         Stop,
+        TableReader,
         ToTuple,
         WriteShards,
         mix,
@@ -77,6 +79,7 @@ __all__ = [
     "IterableWrapper",
     "LabelFromPath",
     "ListRemote",
+    "ListRowGroups",
     "Mixed",
     "ParallelMap",
     "PrefetchingLoader",
@@ -99,6 +102,7 @@ __all__ = [
     "Stats",
     "Stop",
     "StorageOptions",
+    "TableReader",
     "ThreadLoader",
     "ToTuple",
     "TransferProgress",
@@ -150,8 +154,8 @@ _HOMES = {
     ),
     ".pipes": (
         "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
-        "ListRemote Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples ShuffleShards "
-        "Stop ToTuple WriteShards mix stream_files stream_shards"
+        "ListRemote ListRowGroups Mixed ParallelMap ShardingFilterRank ShardTarReader ShardZipReader ShuffleSamples "
+        "ShuffleShards Stop TableReader ToTuple WriteShards mix stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",
@@ -170,8 +174,8 @@ _MODULES = {
 # Functional names, which are registered before their pipes are imported
 _PIPES = (
     "async_prefetch", "decode_image", "decode_sample", "equalize_ranks", "file_reader", "label_from_path",
-    "list_remote", "parallel_map", "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank", "shuffle_samples",
-    "shuffle_shards", "to_tuple", "write_shards",
+    "list_remote", "list_row_groups", "parallel_map", "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank",
+    "shuffle_samples", "shuffle_shards", "table_reader", "to_tuple", "write_shards",
 )  # fmt: skip
 
 FunctionalNames(_PIPES, lambda: import_first(".pipes", __name__, after_torch=True)).register_when_imported()

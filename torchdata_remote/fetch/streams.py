@@ -37,7 +37,7 @@ def stream_objects(
     Raises:
         StateError: if there are fewer URLs than the state expects.
     """
-    source, files = _numbered(urls, state), LocalFiles(session)
+    source, files = numbered(urls, state), LocalFiles(session)
     while True:
         fetched, source = yield from stream_files(files, source, in_order=session.options.in_order)
         for first in fetched:
@@ -89,7 +89,7 @@ def _open(scheduler: PartScheduler, session: FetchSession, url: str, number: int
     return ObjectStream(scheduler, whole, number, max(first, start), stop)
 
 
-def _numbered(urls: Iterable[str], state: StreamsState | None) -> Iterator[Numbered]:
+def numbered(urls: Iterable[str], state: StreamsState | None) -> Iterator[Numbered]:
     """Yield number, URL and first byte of each object to open."""
     first, again = (state["next"], state.get("again", [])) if state is not None else (0, [])
     source = (url_of(url, of="async_prefetch") for url in urls)

@@ -10,12 +10,14 @@ from .equalize_ranks import EqualizeRanks
 from .file_reader import FileReader
 from .label_from_path import LabelFromPath
 from .list_remote import ListRemote
+from .list_row_groups import ListRowGroups
 from .parallel_map import ParallelMap
 from .shard_tar_reader import ShardTarReader
 from .shard_zip_reader import ShardZipReader
 from .sharding_filter_rank import ShardingFilterRank
 from .shuffle_samples import ShuffleSamples
 from .shuffle_shards import ShuffleShards
+from .table_reader import TableReader
 from .to_tuple import ToTuple
 from .write_shards import WriteShards
 
@@ -29,6 +31,7 @@ __all__ = [
     "IterableWrapper",
     "LabelFromPath",
     "ListRemote",
+    "ListRowGroups",
     "Mixed",
     "ParallelMap",
     "ShardTarReader",
@@ -37,6 +40,7 @@ __all__ = [
     "ShuffleSamples",
     "ShuffleShards",
     "Stop",
+    "TableReader",
     "ToTuple",
     "WriteShards",
     "mix",

@@ -69,6 +69,11 @@ class EqualizeRanks(StatefulPipe[T]):
                     f"equalize_ranks counts samples, and {type(pipe).__name__} changes their number: put it after "
                     "equalize_ranks."
                 )
+            if getattr(pipe, "drops_samples", False):
+                raise ValueError(
+                    f"equalize_ranks counts the rows of row groups, and {type(pipe).__name__}(filter=) drops some. "
+                    "Write what the filter accepts into shards (write_shards), or stop after a number of batches."
+                )
         sharding.share_equally(self.mode)
 
     def _sharding(self) -> Any:

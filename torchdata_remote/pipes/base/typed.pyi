@@ -23,12 +23,14 @@ from ..equalize_ranks import EqualizeRanks
 from ..file_reader import FileReader
 from ..label_from_path import LabelFromPath
 from ..list_remote import ListRemote
+from ..list_row_groups import ListRowGroups
 from ..parallel_map import ParallelMap
 from ..shard_tar_reader import ShardTarReader
 from ..shard_zip_reader import ShardZipReader
 from ..sharding_filter_rank import ShardingFilterRank
 from ..shuffle_samples import ShuffleSamples
 from ..shuffle_shards import ShuffleShards
+from ..table_reader import TableReader
 from ..to_tuple import ToTuple
 from ..write_shards import WriteShards
 from .image_options import RATIO, SCALE
@@ -372,6 +374,50 @@ class IterDataPipe(TorchNames[T_co]):
             [('memory://zoo/ape/1.jpg', 2)]
         """
 
+    def list_row_groups(
+        self: IterDataPipe[str | os.PathLike[str]],
+        *,
+        filter: Any = None,
+        retry: RetryPolicy | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> ListRowGroups:
+        """List the row groups of Parquet and Arrow files (functional name: ``list_row_groups``).
+
+        Row groups are then the unit that ``shuffle_shards`` shuffles, ``sharding_filter_rank`` splits and ``table_reader``
+        reads, in place of whole files; and their numbers of rows are known, so that they can be split further and
+        ``equalize_ranks`` can count. The record batches of an Arrow file count as its row groups.
+
+        Only footers are read, of 16 files at once: one request for a Parquet file, two if the footer is longer than
+        64 KiB. Arrow footers have no numbers of rows, so an Arrow file takes two requests and one for each record batch of
+        more than 128 KiB; and an Arrow stream, which has no footer, one for each batch, one after the other. The footers
+        stay in memory, up to 64 MiB, for ``table_reader``. Needs pyarrow: ``pip install 'torchdata_remote[tables]'``.
+
+        Args:
+            filter: row groups without a row that this condition accepts, by the statistics in the Parquet footer, are left
+                out: a ``pyarrow.compute.Expression``, or a list of tuples as ``[("label", "in", [3, 4])]``. Pass
+                ``table_reader`` the same one, which applies it to rows.
+            retry: policy for transient errors.
+            storage_options: for the store, in fsspec's vocabulary.
+
+        Yields:
+            RemoteUrl: ``samples+0-1000+s3://b/x.parquet+samples+0-1000`` for rows 0 to 999, with ``num_samples``, and
+            ``size`` and ``etag`` of the file. A file with a single row group has its own URL.
+
+        Raises:
+            ImportError: if pyarrow is not installed.
+            ShardReadError: for a file that is damaged, or no table.
+            SampleError: if the filter cannot be applied to the columns.
+
+        Example:
+            >>> import fsspec, pyarrow as pa, pyarrow.parquet as pq
+            >>> with fsspec.open("memory://doc/x.parquet", "wb") as file:
+            ...     pq.write_table(pa.table({"n": range(5)}), file, row_group_size=3)
+            >>> [(url, url.num_samples) for url in ListRowGroups(IterableWrapper(["memory://doc/x.parquet"]))]
+            ... # doctest: +NORMALIZE_WHITESPACE
+            [('samples+0-3+memory://doc/x.parquet+samples+0-3', 3),
+             ('samples+3-5+memory://doc/x.parquet+samples+3-5', 2)]
+        """
+
     def parallel_map(
         self,
         function: Callable[[T_co], U],
@@ -624,6 +670,73 @@ class IterDataPipe(TorchNames[T_co]):
             >>> pipe.set_epoch(0)
             >>> first == list(pipe), first == second, sorted(second)
             (True, False, ['a', 'b', 'c', 'd'])
+        """
+
+    def table_reader(
+        self: IterDataPipe[str],
+        *,
+        columns: Sequence[str] | Mapping[str, str] | None = None,
+        key: str | None = None,
+        filter: Any = None,
+        interleave: int = 1,
+        max_in_flight: int = 16,
+        max_buffer_bytes: int = 134_217_728,
+        on_bad_shard: OnBadShard = raise_error,
+        retry: RetryPolicy | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> TableReader:
+        """Read the rows of Parquet and Arrow files as samples (functional name: ``table_reader``).
+
+        Arrow files are IPC files (Feather) and IPC streams; the format is detected by content. Of Parquet, only the column
+        chunks of the chosen columns are fetched, of several row groups ahead, and close ones by one request. Of Arrow,
+        whole record batches are fetched. Rows are decoded in batches of 16 MiB or 8,192 rows.
+
+        Whole files are read by default. Put ``list_row_groups()`` before ``shuffle_shards`` and ``sharding_filter_rank`` to
+        shuffle and split row groups. Needs pyarrow: ``pip install 'torchdata_remote[tables]'``.
+
+        Values are ``int``, ``float``, ``bool``, ``str``, ``bytes``, and ``None`` for null. A list of numbers is a NumPy
+        array, or a ``list`` if there is a null in it; fixed-size lists in lists are arrays of several dimensions. A struct
+        is a ``dict``, another list a ``list``. Timestamps and dates are ``numpy.datetime64`` in the unit of the file, in
+        UTC; durations ``numpy.timedelta64``; times of a day ``datetime.time``; decimals ``decimal.Decimal``. Dictionary
+        columns are decoded.
+
+        Args:
+            columns: names of the columns to read, or a mapping from them to the names in the sample; ``None`` for all.
+                ``"image.bytes"`` is the field ``bytes`` of the struct ``image``: ``{"image.bytes": "jpg", "label": "cls"}``
+                makes samples of a Hugging Face data set that ``decode_image`` and ``write_shards`` take.
+            key: column of strings or integers that are the keys. ``None`` for the column ``__key__`` if there is one, else
+                path of the file without extension, and number of the row: ``data/train-0/000000017``.
+            filter: rows to yield: a ``pyarrow.compute.Expression``, or a list of tuples that are all required, as
+                ``[("label", "in", [3, 4])]``. Row groups that the statistics of Parquet exclude are not fetched.
+            interleave: number of files, or row groups, that are read concurrently, one sample of each in turn. A decoded
+                batch of each of them is in memory.
+            max_in_flight: concurrent requests.
+            max_buffer_bytes: bound on the bytes that are fetched ahead. One row group per open file is always allowed.
+            on_bad_shard: called with the ``ShardReadError`` of a file or row group that is damaged. It raises, as
+                ``raise_error`` does; or it returns, as ``skip_with_warning`` does, and the rest of this file, or of
+                this row group if they were listed, is skipped.
+            retry: limits for retrying transient faults.
+            storage_options: for the store, in fsspec's vocabulary.
+
+        Yields:
+            dict: ``"__key__"`` (str), ``"__url__"`` (str), and one value for each column. Columns of the table with these
+            two names are replaced.
+
+        Raises:
+            ImportError: if pyarrow is not installed.
+            ShardReadError: for a file that is damaged, or no table.
+            MissingMemberError: if a file has no such column.
+            SampleError: if the filter cannot be applied to the columns.
+            ObjectChangedError: if a file was replaced after it was listed.
+
+        Example:
+            >>> import fsspec, pyarrow as pa, pyarrow.parquet as pq
+            >>> with fsspec.open("memory://doc/pets.parquet", "wb") as file:
+            ...     pq.write_table(pa.table({"name": ["cat", "dog"], "box": [[1, 2], [3, 4]], "n": [1, 2]}), file)
+            >>> files = IterableWrapper(["memory://doc/pets.parquet"])
+            >>> for sample in TableReader(files, columns=["name", "box"], filter=[("n", ">", 1)]):
+            ...     print(sample["__key__"], sample["name"], sample["box"])
+            doc/pets/000000001 dog [3 4]
         """
 
     @overload
