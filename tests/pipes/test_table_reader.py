@@ -17,8 +17,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
+from tests.servers.files_over_http import files_over_http
+from tests.servers.hub import TOKEN, running_hub
 from tests.support.tables import FORMATS, file_bytes, numbered, put_table
-from torchdata_remote import TableReader, World, skip_with_warning
+from torchdata_remote import RetryPolicy, TableReader, World, skip_with_warning
 from torchdata_remote.errors import (
     EmptyShareError,
     ManifestError,
@@ -28,7 +30,7 @@ from torchdata_remote.errors import (
     SampleError,
     ShardReadError,
 )
-from torchdata_remote.testing import FaultyStore, assert_resumes_everywhere
+from torchdata_remote.testing import Faults, FaultyStore, assert_resumes_everywhere
 
 
 def wrapped(*urls: str) -> Any:
@@ -109,7 +111,7 @@ def test_each_row_reaches_exactly_one_reader(
 def test_resumes_after_every_row(memory_folder: str, form: str, interleave: int) -> None:
     """Whole files, with rows that the filter drops: also after whole row groups of them."""
     urls = [put_table(f"{memory_folder}/{at}", numbered(9, 9 * at), form, rows=4) for at in range(3)]
-    condition = (pc.field("n") % 5 < 2) if hasattr(pc.Expression, "__mod__") else ~pc.field("n").isin([3, 4, 5, 6, 7, 12])
+    condition = ~pc.field("n").isin([0, 4, 5, 6, 7, 12, 17])
     assert_resumes_everywhere(
         lambda: wrapped(*urls).table_reader(columns=["n", "vector"], filter=condition, interleave=interleave),
         same=same,
@@ -132,8 +134,10 @@ def test_snapshots_are_the_states(memory_folder: str) -> None:
     """``parallel_map`` takes samples ahead, and its state is that of the sample handed out."""
     url = put_table(f"{memory_folder}/t", numbered(9), rows=4)
     assert_resumes_everywhere(
-        lambda: wrapped(url).table_reader(columns=["n"], filter=[("n", "!=", 4)], interleave=2).parallel_map(
-            dict, num_threads=2
+        lambda: (
+            wrapped(url)
+            .table_reader(columns=["n"], filter=[("n", "!=", 4)], interleave=2)
+            .parallel_map(dict, num_threads=2)
         )
     )
 
@@ -177,25 +181,25 @@ def test_only_the_chosen_columns_are_fetched(memory_folder: str) -> None:
     table = pa.table({f"c{i}": rng.integers(0, 2**60, 20_000) for i in range(20)})
     url = put_table(f"{memory_folder}/t.parquet", table, rows=5_000, use_dictionary=False, compression="none")
     column_bytes = 20_000 * 8
-    before = tdr.stats()["fetch"]
+    before = tdr.stats().fetch
     samples = list(wrapped(url).table_reader(columns=["c7"]))
-    after = tdr.stats()["fetch"]
+    after = tdr.stats().fetch
     assert [sample["c7"] for sample in samples] == table["c7"].to_pylist()
     assert column_bytes < after.num_bytes - before.num_bytes < column_bytes * 1.1 + (64 << 10)
 
 
 def test_statistics_spare_row_groups(memory_folder: str) -> None:
     """Those that cannot match are not fetched, and not listed."""
-    table = pa.table({"n": range(50_000), "noise": np.random.default_rng(0).bytes(50_000 * 8).hex().encode() and
-                      np.random.default_rng(1).integers(0, 2**60, 50_000)})
+    noise = np.random.default_rng(1).integers(0, 2**60, 50_000)
+    table = pa.table({"n": range(50_000), "noise": noise})
     url = put_table(f"{memory_folder}/t.parquet", table, rows=10_000)
     condition = pc.field("n") == 31_234
     (unit,) = wrapped(url).list_row_groups(filter=condition)
     assert (str(unit), unit.num_samples) == (f"samples+30000-40000+{url}+samples+30000-40000", 10_000)
-    before = tdr.stats()["fetch"].num_bytes
+    before = tdr.stats().fetch.num_bytes
     (sample,) = wrapped(url).table_reader(filter=condition)
     assert sample["noise"] == table["noise"][31_234].as_py()
-    assert tdr.stats()["fetch"].num_bytes - before < 200_000 < len(fsspec.filesystem("memory").cat(url)) / 2
+    assert tdr.stats().fetch.num_bytes - before < len(fsspec.filesystem("memory").cat(url)) / 2
 
 
 def test_columns_are_renamed_and_taken_from_structs(memory_folder: str) -> None:
@@ -238,7 +242,7 @@ def test_mistakes_about_columns_name_them(memory_folder: str) -> None:
         list(wrapped(url).table_reader(columns=["image.data"]))
     with pytest.raises(SampleError, match="key='image' must be a column of strings or integers"):
         list(wrapped(url).table_reader(key="image"))
-    with pytest.raises(SampleError, match="cannot be applied.*image, label"):
+    with pytest.raises(SampleError, match="cannot be applied: No match for.*image, label"):
         list(wrapped(url).table_reader(filter=pc.field("lable") == 1))
     with pytest.raises(SampleError, match="cannot be applied"):
         list(wrapped(url).list_row_groups(filter=pc.field("label") == "one"))
@@ -328,15 +332,47 @@ def test_memory_is_bounded_by_the_budget(memory_folder: str) -> None:
     assert [s["n"] for s in wrapped(url).table_reader(max_buffer_bytes=1, max_in_flight=1)] == list(range(50))
 
 
-def test_requests_are_repeated_and_few(tmp_path: Path) -> None:
-    """Through a store that breaks: rows are complete. One request for the footer, and one for close row groups each."""
-    with FaultyStore() as store:
-        store.put("b/t.parquet", file_bytes(numbered(40), rows=10)) if hasattr(store, "put") else pytest.skip("no put")
+def test_rows_survive_a_store_that_breaks(tmp_path: Path) -> None:
+    """Requests are repeated, also those of footers."""
+    for form in ("parquet", "arrow", "stream"):
+        (tmp_path / form).write_bytes(file_bytes(numbered(400), form, rows=50))
+    retry = RetryPolicy(first_wait_s=0.001, max_wait_s=0.01)
+    with files_over_http(tmp_path) as server, FaultyStore(server, Faults.storm(0.2), seed=1) as store:
+        urls = [f"{store.endpoint_url}/{form}" for form in FORMATS]
+        pipe = wrapped(*urls).list_row_groups(retry=retry).table_reader(retry=retry)
+        assert [sample["n"] for sample in pipe] == 3 * list(range(400))
+        assert sum(store.counts.values()) > store.counts["well"]
+
+
+def test_a_file_in_a_bucket_costs_a_request_for_its_footer_and_one_for_close_row_groups(tmp_path: Path) -> None:
+    """Row groups that were listed do not need the footer again."""
+    table = pa.table({"n": np.random.default_rng(0).integers(0, 2**60, 100_000)})
+    (tmp_path / "t.parquet").write_bytes(file_bytes(table, rows=50_000, use_dictionary=False, compression="none"))
+    with files_over_http(tmp_path) as server, FaultyStore(server) as store:
+        groups = list(wrapped(f"{store.endpoint_url}/t.parquet").list_row_groups())
+        assert len(list(IterableWrapper(groups).table_reader())) == 100_000
+        assert [request.method for request in store.requests] == ["HEAD", "GET", "GET", "GET"]
+
+
+def test_a_data_set_of_the_hub_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``hf://`` URLs chain like others: listed, split by row groups, read by ranges."""
+    monkeypatch.setenv("HF_TOKEN_PATH", "/nonexistent/token")
+    with running_hub() as hub:
+        files = {f"data/train-{at}.parquet": file_bytes(numbered(20, 20 * at), rows=5) for at in range(2)}
+        hub.repository("tests/photos").commit(files)
+        options = {"endpoint": hub.url, "token": TOKEN}
+        listed = wrapped("hf://datasets/tests/photos/data").list_remote(pattern="*.parquet", storage_options=options)
+        groups = listed.list_row_groups(storage_options=options)
+        found = [
+            [s["n"] for s in groups.sharding_filter_rank(world=World(rank, 2)).table_reader(storage_options=options)]
+            for rank in range(2)
+        ]
+    assert [len(share) for share in found] == [20, 20]
+    assert sorted(chain(*found)) == list(range(40))
 
 
 def test_local_files_are_mapped(tmp_path: Path) -> None:
-    (tmp_path / "t.arrow").write_bytes(file_bytes(numbered(30), "arrow", compression="zstd")
-                                       if False else file_bytes(numbered(30), "arrow"))
+    (tmp_path / "t.arrow").write_bytes(file_bytes(numbered(30), "arrow"))
     assert [s["n"] for s in wrapped(str(tmp_path / "t.arrow")).list_row_groups().table_reader()] == list(range(30))
 
 

@@ -79,10 +79,10 @@ class ObjectRanges:
         groups: list[list[int]] = []
         for index in order:
             start, stop = ranges[index]
-            if groups and start - ranges[groups[-1][-1]][1] <= GAP_BYTES:
-                if stop - ranges[groups[-1][0]][0] <= _MAX_MERGED_BYTES:
-                    groups[-1].append(index)
-                    continue
+            is_close = groups and start - ranges[groups[-1][-1]][1] <= GAP_BYTES
+            if is_close and stop - ranges[groups[-1][0]][0] <= _MAX_MERGED_BYTES:
+                groups[-1].append(index)
+                continue
             groups.append([index])
         found = [b""] * len(ranges)
         borders = [(ranges[group[0]][0], max(ranges[index][1] for index in group)) for group in groups]

@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 
     url: RemoteUrl
     source: ObjectRanges
-    index: TableIndex
+    table: TableIndex
     columns: Resolved
     groups: deque[PlannedGroup]
 

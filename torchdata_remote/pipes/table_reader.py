@@ -149,7 +149,7 @@ def _runs(fetched: FetchedGroup, url: str, stem: str, position: ReadPosition) ->
     """Yield the samples of a row group, in runs, and keep the position: the row of the next sample."""
     plan, group = fetched.plan, fetched.group
     first = group.first
-    for batch in plan.index.batches(group.number, plan.columns, fetched.pieces, plan.source.read):
+    for batch in plan.table.batches(group.number, plan.columns, fetched.pieces, plan.source.read):
         begin, end = max(first, group.start), min(first + batch.num_rows, group.stop)
         if begin < end:
             within = batch.slice(begin - first, end - begin)

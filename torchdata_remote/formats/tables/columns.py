@@ -64,12 +64,12 @@ class Columns:
             ShardReadError: for a name that two columns have.
         """
         if self._names is None:
-            entries = [(name, (name,)) for name in schema.names if name not in (KEY, URL)]
+            entries: list[tuple[str, Path]] = [(name, (name,)) for name in schema.names if name not in (KEY, URL)]
         else:
             entries = [(to, _path_of(schema, name, url)) for name, to in self._names.items()]
         key = self._key_in(schema, url)
-        needed = [] if self._filter is None else [(name,) for name in self._filter.names_in(schema, url)]
-        paths = list(dict.fromkeys([path for _, path in entries] + ([key] if key else []) + needed))
+        needed: list[Path] = [] if self._filter is None else [(name,) for name in self._filter.names_in(schema, url)]
+        paths = list(dict.fromkeys([*(path for _, path in entries), *([key] if key else []), *needed]))
         for name in {path[0] for path in paths}:
             if schema.names.count(name) > 1:
                 raise ShardReadError(f"{url}: {schema.names.count(name)} columns are named {name!r}.", url=url)

@@ -56,7 +56,7 @@ class RowFilter:
                 self._mask(bare.empty_table())
             except (ValueError, NotImplementedError, TypeError, KeyError) as error:  # pyarrow's derive from these
                 raise SampleError(
-                    f"{url}: filter {self._expression} cannot be applied: {error}. The columns are: "
+                    f"{url}: filter {self._expression} cannot be applied: {str(error).partition(chr(10))[0]}. The columns are: "
                     f"{', '.join(bare.names):.1000}.",
                     url=url,
                 ) from error
