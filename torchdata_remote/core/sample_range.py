@@ -12,11 +12,16 @@ _PART = re.compile(r"samples\+(\d+)-(\d+)\+(.*)", re.DOTALL)
 
 
 def part_url(url: str, first: int, last: int) -> str:
-    """Return the URL of samples ``first`` to ``last`` (exclusive) of a shard.
+    """Return the URL of samples ``first`` to ``last`` (exclusive) of a shard, or of a part of one.
 
     >>> part_url("s3://photos/0.tar", 3, 9)
     'samples+3-9+s3://photos/0.tar+samples+3-9'
+    >>> part_url(part_url("s3://photos/0.tar", 3, 9), 1, 2)
+    'samples+4-5+s3://photos/0.tar+samples+4-5'
     """
+    url, within = split_part_url(url)
+    if within is not None:
+        first, last = within[0] + first, within[0] + last
     return f"samples+{first}-{last}+{url}+samples+{first}-{last}"
 
 

@@ -92,16 +92,8 @@ class RemoteUrl(str):
         """Return the URL of samples ``first`` to ``last`` (exclusive) of this shard.
 
         The range is part of the URL, so it survives a ``map`` that changes the middle of the URL: see ``part_url``.
-        The samples of a URL that is a part are counted from its first one.
-
-        >>> RemoteUrl("s3://photos/0.tar").part(3, 9).part(1, 2)
-        'samples+4-5+s3://photos/0.tar+samples+4-5'
         """
-        if (first, last) == (0, self.num_samples):
-            return self
-        whole, within = split_part_url(self)
-        start = 0 if within is None else within[0]
-        return self._with(part_url(whole, start + first, start + last))
+        return self if (first, last) == (0, self.num_samples) else self._with(part_url(self, first, last))
 
 
 def remote_urls(

@@ -21,26 +21,9 @@ from .local_files import Numbered
 from .sample_table import Members
 from .session import FetchSession
 from .table_footers import ObjectRanges
-from .table_plan import Plan, PlannedGroup, plan_of
+from .table_plan import FailedRead, Plan, PlannedGroup, plan_of
 
 _GROUPS_PER_REQUEST = 4  # that are requested at once, times max_in_flight
-
-
-class _FailedRead:
-    """A read that could not begin.
-
-    Args:
-        error: that is raised where its bytes are needed.
-    """
-
-    cancelled = False
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def wait(self) -> list[memoryview]:
-        """Raise the error."""
-        raise self._error
 
 
 class FetchedGroup(NamedTuple):
@@ -215,7 +198,7 @@ class TableFetcher:
         try:
             group.read = self._coalescer.start_read(members)
         except Exception as error:  # noqa: BLE001  # raised where the row group is read
-            group.read = _FailedRead(error)
+            group.read = FailedRead(error)
 
     def take(self, stream: TableStream, plan: Plan, group: PlannedGroup) -> list[memoryview]:
         """Wait for a row group."""

@@ -20,6 +20,23 @@ class PendingRead(Protocol):
         """Wait for the bytes of each range, or raise."""
 
 
+class FailedRead:
+    """A read that could not begin.
+
+    Args:
+        error: that is raised where its bytes are needed.
+    """
+
+    cancelled = False
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def wait(self) -> list[memoryview]:
+        """Raise the error."""
+        raise self._error
+
+
 class PlannedGroup:
     """A row group to read, whose bytes may be on their way.
 

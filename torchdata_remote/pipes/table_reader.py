@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from ..core.arguments import check
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import MIB, FetchOptions, RetryPolicy, StorageOptions, policy_of
 from ..core.urls import object_path
@@ -138,10 +136,11 @@ def _opened(
 
 def _only_urls(items: Iterable[Any]) -> Iterator[str]:
     for item in items:
-        if not isinstance(item, (str, os.PathLike)):
-            what = check.a_kind(item) if not isinstance(item, tuple) else "a (url, file_like) pair"
-            advice = " Remove async_prefetch(): table_reader fetches by itself." if isinstance(item, tuple) else ""
-            raise RemoteDataError(f"table_reader: expected URLs of tables, got {what}.{advice}")
+        if isinstance(item, tuple):
+            raise RemoteDataError(
+                "table_reader: expected URLs of tables, got a (url, file_like) pair. Remove async_prefetch(): "
+                "table_reader fetches by itself."
+            )
         yield url_of(item, of="table_reader")
 
 

@@ -35,7 +35,9 @@ class RowFilter:
             try:
                 condition = pq.filters_to_expression(condition)
             except (ValueError, TypeError) as error:
-                raise check.marked(ValueError(f"filter cannot be used: {error}. Write {example}.")) from error
+                raise check.marked(
+                    ValueError(f"filter cannot be used: {str(error).rstrip('.')}. Write {example}.")
+                ) from error
         if not isinstance(condition, pc.Expression):
             raise check.marked(TypeError(f"filter must be such as {example}, got {check.shown(condition)}."))
         self._expression = condition
