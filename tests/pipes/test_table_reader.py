@@ -236,13 +236,13 @@ def test_own_keys_are_used(memory_folder: str) -> None:
 
 def test_mistakes_about_columns_name_them(memory_folder: str) -> None:
     url = put_table(f"{memory_folder}/t.parquet", pa.table({"image": [{"bytes": b"1"}], "label": [1], "key": [None]}))
-    with pytest.raises(MissingMemberError, match="no column 'lable'; did you mean 'label'.*image, label"):
+    with pytest.raises(MissingMemberError, match=r"no column 'lable'; did you mean 'label'.*image, label"):
         list(wrapped(url).table_reader(columns=["lable"]))
     with pytest.raises(MissingMemberError, match=r"no column 'image\.data'"):
         list(wrapped(url).table_reader(columns=["image.data"]))
     with pytest.raises(SampleError, match="key='image' must be a column of strings or integers"):
         list(wrapped(url).table_reader(key="image"))
-    with pytest.raises(SampleError, match="cannot be applied: No match for.*image, label"):
+    with pytest.raises(SampleError, match=r"cannot be applied: No match for.*image, label"):
         list(wrapped(url).table_reader(filter=pc.field("lable") == 1))
     with pytest.raises(SampleError, match="cannot be applied"):
         list(wrapped(url).list_row_groups(filter=pc.field("label") == "one"))

@@ -16,7 +16,7 @@ from .bucket_names import is_name_before_at, split_access_point, without_user_in
 from .chained_urls import without_chain
 from .checksums import Checksums
 from .object_version import split_version
-from .sample_range import part_url, split_part_url
+from .sample_range import part_within, split_part_url
 from .signatures import hide_signatures, sas_mistake
 from .url_mistakes import mistake_in, without_host
 
@@ -93,7 +93,7 @@ class RemoteUrl(str):
 
         The range is part of the URL, so it survives a ``map`` that changes the middle of the URL: see ``part_url``.
         """
-        return self if (first, last) == (0, self.num_samples) else self._with(part_url(self, first, last))
+        return self if (first, last) == (0, self.num_samples) else self._with(part_within(self, first, last))
 
 
 def remote_urls(

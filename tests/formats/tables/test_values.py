@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
 from typing import Any
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torchdata_remote.formats.tables.values import values_of
 
-D = datetime.datetime(2020, 1, 2, 3, 4, 5, 6)
+D = dt.datetime(2020, 1, 2, 3, 4, 5, 6)
 CASES: list[tuple[pa.Array, list[Any]]] = [
     (pa.array([1, None, 3]), [1, None, 3]),
     (pa.array([2**64 - 1], pa.uint64()), [2**64 - 1]),
@@ -28,7 +28,7 @@ CASES: list[tuple[pa.Array, list[Any]]] = [
     (pa.array([1], pa.timestamp("ns", "Europe/Paris")), [np.datetime64(1, "ns")]),
     (pa.array([D.date(), None]), [np.datetime64("2020-01-02"), None]),
     (pa.array([90], pa.duration("s")), [np.timedelta64(90, "s")]),
-    (pa.array([1_500, None], pa.time64("ns")), [datetime.time(0, 0, 0, 1), None]),
+    (pa.array([1_500, None], pa.time64("ns")), [dt.time(0, 0, 0, 1), None]),
     (pa.array([D.time()], pa.time64("us")), [D.time()]),
     (pa.array([decimal.Decimal("1.50")]), [decimal.Decimal("1.50")]),
     (pa.array(["a", "b", "a", None]).dictionary_encode(), ["a", "b", "a", None]),

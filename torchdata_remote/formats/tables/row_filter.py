@@ -57,20 +57,20 @@ class RowFilter:
             try:
                 self._mask(bare.empty_table())
             except (ValueError, NotImplementedError, TypeError, KeyError) as error:  # pyarrow's derive from these
+                why, names = str(error).partition("\n")[0], ", ".join(bare.names)
                 raise SampleError(
-                    f"{url}: filter {self._expression} cannot be applied: {str(error).partition(chr(10))[0]}. The columns are: "
-                    f"{', '.join(bare.names):.1000}.",
+                    f"{url}: filter {self._expression} cannot be applied: {why}. The columns are: {names:.1000}.",
                     url=url,
                 ) from error
             self._names[key] = known = self._needed(bare)
         return known
 
     def _needed(self, schema: pa.Schema) -> list[str]:
+        import pyarrow as pa
+
         text, names = str(self._expression), list(schema.names)
         mentioned = [name for name in names if name in text]
         needed = [name for name in mentioned if not self._binds(schema, without=name)]
-        import pyarrow as pa
-
         is_complete = self._binds(pa.schema([schema.field(name) for name in needed]), without=None)
         return needed if is_complete else [name for name in names if not self._binds(schema, without=name)]
 
