@@ -30,6 +30,7 @@ from torchdata_remote.errors import (
     SampleError,
     ShardReadError,
 )
+from torchdata_remote.fetch.table_groups import TableFetcher
 from torchdata_remote.testing import Faults, FaultyStore, assert_resumes_everywhere
 
 
@@ -326,10 +327,29 @@ def test_replaced_file_is_noticed(tmp_path: Path) -> None:
         list(wrapped(f"samples+30-50+{path}+samples+30-50").table_reader())
 
 
-def test_memory_is_bounded_by_the_budget(memory_folder: str) -> None:
-    """With a budget below a row group, each is fetched when its turn comes."""
-    url = put_table(f"{memory_folder}/t.parquet", numbered(50), rows=5)
-    assert [s["n"] for s in wrapped(url).table_reader(max_buffer_bytes=1, max_in_flight=1)] == list(range(50))
+@pytest.mark.parametrize("interleave", [1, 2])
+@pytest.mark.parametrize("groups_held", [0, 1, 3])
+def test_row_groups_ahead_are_bounded_by_the_budget(
+    memory_folder: str, monkeypatch: pytest.MonkeyPatch, groups_held: int, interleave: int
+) -> None:
+    """Those being read are always allowed, and no more than the budget else."""
+    urls = [put_table(f"{memory_folder}/{at}", numbered(50), rows=5) for at in range(3)]
+    held, start = [], TableFetcher._start
+
+    def recorded(fetcher: TableFetcher, stream: Any, group: Any) -> None:
+        start(fetcher, stream, group)
+        held.append((fetcher._held_bytes, group.num_bytes))
+
+    monkeypatch.setattr(TableFetcher, "_start", recorded)
+    list(wrapped(*urls).table_reader())
+    most = max(num_bytes for _, num_bytes in held)
+    held.clear()
+    budget = max(1, groups_held * most)
+    rows = [sample["n"] for sample in wrapped(*urls).table_reader(max_buffer_bytes=budget, interleave=interleave)]
+    assert sorted(rows) == sorted(3 * list(range(50)))
+    assert max(num_bytes for num_bytes, _ in held) <= max(budget, most) + (interleave - 1) * most
+    if groups_held == 3:
+        assert max(num_bytes for num_bytes, _ in held) > most
 
 
 def test_rows_survive_a_store_that_breaks(tmp_path: Path) -> None:

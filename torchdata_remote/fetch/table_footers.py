@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -137,6 +138,9 @@ class FooterCache:
 
 
 footers = FooterCache(_CACHE_BYTES)
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=footers.clear)
 
 
 def footer_of(source: ObjectRanges) -> Footer:

@@ -6,7 +6,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain, takewhile, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +53,7 @@ class TableStream:
         self._plan: Plan | None = None
         self._error: BaseException | None = None
         self._arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.is_planned = False  # or the plan has failed
         self.closed = False
 
     def prepare(self, make: Callable[[], Plan]) -> None:
@@ -61,11 +62,13 @@ class TableStream:
             self._plan = None if self.closed else make()
         except BaseException as error:  # noqa: BLE001  # raised by groups()
             self._error = error
+        self.is_planned = True
         self._arrived.put(None)
 
     def fail(self, error: BaseException) -> None:
         """Record that the plan was not made."""
         self._error = error
+        self.is_planned = True
         self._arrived.put(None)
 
     @property
@@ -169,12 +172,17 @@ class TableFetcher:
         return plan_of(source, self._columns, stream.first_byte, stream.rows)
 
     def _in_turn(self) -> Iterator[tuple[TableStream, PlannedGroup]]:
-        """Yield the planned row groups in the order in which they will be used."""
+        """Yield the planned row groups in the order in which they will be used.
+
+        None of those that are used after a file without a plan: its own would find no room.
+        """
         turns = zip_longest(*([(stream, group) for group in stream.planned] for stream in self._open))
         for one in chain.from_iterable(turns):
             if one is not None:
                 yield one
-        for stream in self._ahead:
+        if not all(stream.is_planned for stream in self._open):
+            return
+        for stream in takewhile(lambda stream: stream.is_planned, self._ahead):
             for group in list(stream.planned):
                 yield stream, group
 
