@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         IterDataPipe,
         LabelFromPath,
         ListRemote,
+        ListRowGroups,
         Mixed,
         Pack,
         ParallelMap,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         ShuffleShards,
         Skip,
         Stop,
+        TableReader,
         Take,
         ToTuple,
         WriteShards,
@@ -90,6 +92,7 @@ __all__ = [
     "IterableWrapper",
     "LabelFromPath",
     "ListRemote",
+    "ListRowGroups",
     "Mixed",
     "Pack",
     "ParallelMap",
@@ -117,6 +120,7 @@ __all__ = [
     "Stats",
     "Stop",
     "StorageOptions",
+    "TableReader",
     "Take",
     "ThreadLoader",
     "ToTuple",
@@ -173,9 +177,9 @@ _HOMES = {
     ),
     ".pipes": (
         "AsyncPrefetch Bucket DecodeImage DecodeSample EqualizeRanks FileReader FlatMap IterDataPipe IterableWrapper "
-        "LabelFromPath ListRemote Mixed Pack ParallelMap Repeat Select ShardTarReader ShardZipReader "
-        "ShardingFilterRank ShuffleSamples ShuffleShards Skip Stop Take ToTuple WriteShards join mix stream_files "
-        "stream_shards"
+        "LabelFromPath ListRemote ListRowGroups Mixed Pack ParallelMap Repeat Select ShardTarReader ShardZipReader "
+        "ShardingFilterRank ShuffleSamples ShuffleShards Skip Stop TableReader Take ToTuple WriteShards join mix "
+        "stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",
@@ -194,9 +198,9 @@ _MODULES = {
 # Functional names, which are registered before their pipes are imported
 _PIPES = (
     "async_prefetch", "bucket", "decode_image", "decode_sample", "equalize_ranks", "file_reader", "flat_map",
-    "label_from_path", "list_remote", "pack", "parallel_map", "repeat", "select", "shard_tar_reader",
-    "shard_zip_reader", "sharding_filter_rank", "shuffle_samples", "shuffle_shards", "skip", "take", "to_tuple",
-    "write_shards",
+    "label_from_path", "list_remote", "list_row_groups", "pack", "parallel_map", "repeat", "select",
+    "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank", "shuffle_samples", "shuffle_shards", "skip",
+    "table_reader", "take", "to_tuple", "write_shards",
 )  # fmt: skip
 
 FunctionalNames(_PIPES, lambda: import_first(".pipes", __name__, after_torch=True)).register_when_imported()

@@ -835,6 +835,186 @@ TABLE = {
             "Expected a URL or a (url, file_like) pair, got tuple: ('0.tar', b'data').",
         ),
     ],
+    "list_row_groups": [
+        Mistake(
+            "option of the reader",
+            'urls.list_row_groups(columns=["label"])',
+            TypeError,
+            "list_row_groups() got an unexpected keyword argument 'columns'. It takes filter, retry, storage_options.",
+        ),
+        Mistake(
+            "a misspelt filter",
+            'urls.list_row_groups(filters=[("label", "==", 3)])',
+            TypeError,
+            "list_row_groups() got an unexpected keyword argument 'filters'; did you mean 'filter'?",
+        ),
+        Mistake(
+            "a filter as a text",
+            'urls.list_row_groups(filter="label == 3")',
+            TypeError,
+            (
+                "list_row_groups: filter must be such as pyarrow.compute.field('label') == 3, or "
+                "[('label', '==', 3)], got 'label == 3' (str)."
+            ),
+        ),
+        Mistake(
+            "a filter as a function",
+            'urls.list_row_groups(filter=lambda row: row["label"] == 3)',
+            TypeError,
+            (
+                "list_row_groups: filter must be such as pyarrow.compute.field('label') == 3, or "
+                "[('label', '==', 3)], got the function <lambda>."
+            ),
+        ),
+        Mistake(
+            "a single condition without its list",
+            'urls.list_row_groups(filter=("label", "==", 3))',
+            TypeError,
+            (
+                "list_row_groups: filter must be such as pyarrow.compute.field('label') == 3, or "
+                "[('label', '==', 3)], got ('label', '==', 3) (tuple)."
+            ),
+        ),
+        Mistake(
+            "an unknown operator",
+            'urls.list_row_groups(filter=[("label", "=>", 3)])',
+            ValueError,
+            (
+                'list_row_groups: filter cannot be used: "=>" is not a valid operator in predicates. '
+                "Write pyarrow.compute.field('label') == 3, or [('label', '==', 3)]."
+            ),
+        ),
+        Mistake(
+            "shards",
+            "list(urls.list_row_groups())",
+            ShardReadError,
+            (
+                "memory://mistakes/shards/000000.tar is neither a Parquet nor an Arrow file: it "
+                "begins with b'0/000000' and ends with b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00'. Select "
+                "the tables by a pattern, as list_remote(pattern='*.parquet')."
+            ),
+        ),
+        Mistake(
+            "a str instead of a pipe",
+            'tdr.ListRowGroups("s3://photos/x.parquet")',
+            UrlError,
+            (
+                "list_row_groups: expected a pipe of URLs, got the str 's3://photos/x.parquet'. Write "
+                "IterableWrapper(['s3://photos/x.parquet']).list_row_groups(...)"
+            ),
+        ),
+        Mistake(
+            "samples where URLs are expected",
+            "list(samples.list_row_groups())",
+            UrlError,
+            (
+                "list_row_groups: expected one URL or path, got a sample: 'cat/1'. Put this pipe "
+                "before those that open URLs (async_prefetch) and read samples (shard_tar_reader, "
+                "file_reader)."
+            ),
+        ),
+        Mistake(
+            "a number of retries",
+            "urls.list_row_groups(retry=3)",
+            TypeError,
+            (
+                "list_row_groups: retry must be a RetryPolicy or None, got 3 (int). Write "
+                "retry=RetryPolicy(max_attempts=3)."
+            ),
+        ),
+    ],
+    "table_reader": [
+        Mistake(
+            "option of the tar reader",
+            "urls.table_reader(nested=True)",
+            TypeError,
+            (
+                "table_reader() got an unexpected keyword argument 'nested'. It takes columns, key, "
+                "filter, interleave, max_in_flight, max_buffer_bytes, on_bad_shard, retry, "
+                "storage_options."
+            ),
+        ),
+        Mistake(
+            "one column without a list",
+            'urls.table_reader(columns="label")',
+            TypeError,
+            (
+                "table_reader: columns must be such as ['image', 'label'], or {'image.bytes': 'jpg', "
+                "'label': 'cls'}, got 'label' (str)."
+            ),
+        ),
+        Mistake(
+            "two columns of one name",
+            'urls.table_reader(columns={"a": "cls", "b": "cls"})',
+            ValueError,
+            "table_reader: columns has 'cls' for two columns: a sample has one entry of a name.",
+        ),
+        Mistake(
+            "the key as a column",
+            'urls.table_reader(columns={"id": "__key__"})',
+            ValueError,
+            "table_reader: columns: '__key__' is set by the reader. Choose the column of the keys by key=.",
+        ),
+        Mistake(
+            "no columns",
+            "urls.table_reader(columns=[])",
+            ValueError,
+            (
+                "table_reader: columns must have a name at least, such as ['image', 'label'], or "
+                "{'image.bytes': 'jpg', 'label': 'cls'}."
+            ),
+        ),
+        Mistake(
+            "a column by its number",
+            "urls.table_reader(columns=[0])",
+            TypeError,
+            "table_reader: a name in columns must be a str such as 'label', got 0 (int).",
+        ),
+        Mistake(
+            "a filter as a text",
+            'urls.table_reader(filter="label > 3")',
+            TypeError,
+            (
+                "table_reader: filter must be such as pyarrow.compute.field('label') == 3, or "
+                "[('label', '==', 3)], got 'label > 3' (str)."
+            ),
+        ),
+        Mistake(
+            "shards",
+            "list(urls.table_reader())",
+            ShardReadError,
+            (
+                "memory://mistakes/shards/000000.tar is neither a Parquet nor an Arrow file: it "
+                "begins with b'0/000000' and ends with b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00'. Select "
+                "the tables by a pattern, as list_remote(pattern='*.parquet')."
+            ),
+        ),
+        Mistake(
+            "after async_prefetch",
+            "list(urls.async_prefetch().table_reader())",
+            RemoteDataError,
+            (
+                "table_reader: expected URLs of tables, got a (url, file_like) pair. Remove "
+                "async_prefetch(): table_reader fetches by itself."
+            ),
+        ),
+        Mistake(
+            "a size with a unit",
+            'urls.table_reader(max_buffer_bytes="64 MB")',
+            TypeError,
+            "table_reader: max_buffer_bytes must be an int of at least 1, got '64 MB' (str). Write 64_000_000.",
+        ),
+        Mistake(
+            "samples where URLs are expected",
+            "list(samples.table_reader())",
+            UrlError,
+            (
+                "table_reader: expected one URL or path, got a sample: 'cat/1'. Put this pipe before "
+                "those that open URLs (async_prefetch) and read samples (shard_tar_reader, "
+                "file_reader)."
+            ),
+        ),
+    ],
     "shard_zip_reader": [
         Mistake(
             "misspelt option",

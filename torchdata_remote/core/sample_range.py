@@ -20,6 +20,20 @@ def part_url(url: str, first: int, last: int) -> str:
     return f"samples+{first}-{last}+{url}+samples+{first}-{last}"
 
 
+def part_within(url: str, first: int, last: int) -> str:
+    """Return the URL of samples ``first`` to ``last`` (exclusive) of a shard, or counted from the first one of a part.
+
+    >>> part_within("samples+3-9+s3://photos/0.tar+samples+3-9", 1, 2)
+    'samples+4-5+s3://photos/0.tar+samples+4-5'
+
+    Raises:
+        ValueError: as :func:`split_part_url`.
+    """
+    whole, within = split_part_url(url)
+    begin = 0 if within is None else within[0]
+    return part_url(whole, begin + first, begin + last)
+
+
 def split_part_url(url: str) -> tuple[str, tuple[int, int] | None]:
     """Split a URL into the shard's URL and the range of samples, which is ``None`` for a whole object.
 

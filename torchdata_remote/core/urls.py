@@ -17,7 +17,7 @@ from .chained_urls import without_chain
 from .checksums import Checksums
 from .local_path import local_path
 from .object_version import split_version
-from .sample_range import part_url, split_part_url
+from .sample_range import part_within, split_part_url
 from .signatures import hide_signatures, sas_mistake
 from .url_mistakes import without_host
 
@@ -45,7 +45,7 @@ class RemoteUrl(str):
         size: bytes, or ``None`` if it is unknown.
         etag: the store's version tag as it sent it, or ``None``.
         checksums: of its blocks, from a manifest, or ``None``.
-        num_samples: in the shard, from a manifest, or ``None``.
+        num_samples: in the shard, from a manifest, or ``None``. Of a part that was listed as such, in the part.
         md5: hexadecimal, of the object, from a manifest, or ``None``.
         index_crc32: of the index beside a shard, from a manifest, or ``None``.
         keys_crc32: of the file of keys beside a shard, from a manifest, or ``None``.
@@ -98,7 +98,7 @@ class RemoteUrl(str):
 
         The range is part of the URL, so it survives a ``map`` that changes the middle of the URL: see ``part_url``.
         """
-        return self if (first, last) == (0, self.num_samples) else self._with(part_url(self, first, last))
+        return self if (first, last) == (0, self.num_samples) else self._with(part_within(self, first, last))
 
 
 def remote_urls(

@@ -120,6 +120,15 @@ class RangeCoalescer:
         self._session = session.start()
         self._mapped: dict[str, memoryview] = {}
 
+    @property
+    def session(self) -> ActiveSession:
+        """The running session: threads and limits."""
+        return self._session
+
+    def unmap(self, url: str) -> None:
+        """Keep a local file mapped no longer than its data are used."""
+        self._mapped.pop(url, None)
+
     def __enter__(self) -> RangeCoalescer:
         return self
 

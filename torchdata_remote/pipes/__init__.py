@@ -13,6 +13,7 @@ from .file_reader import FileReader
 from .flat_map import FlatMap
 from .label_from_path import LabelFromPath
 from .list_remote import ListRemote
+from .list_row_groups import ListRowGroups
 from .pack import Pack
 from .parallel_map import ParallelMap
 from .repeat import Repeat
@@ -23,6 +24,7 @@ from .sharding_filter_rank import ShardingFilterRank
 from .shuffle_samples import ShuffleSamples
 from .shuffle_shards import ShuffleShards
 from .skip import Skip
+from .table_reader import TableReader
 from .take import Take
 from .to_tuple import ToTuple
 from .write_shards import WriteShards
@@ -39,6 +41,7 @@ __all__ = [
     "IterableWrapper",
     "LabelFromPath",
     "ListRemote",
+    "ListRowGroups",
     "Mixed",
     "Pack",
     "ParallelMap",
@@ -51,6 +54,7 @@ __all__ = [
     "ShuffleShards",
     "Skip",
     "Stop",
+    "TableReader",
     "Take",
     "ToTuple",
     "WriteShards",

@@ -67,6 +67,11 @@ class EqualizeRanks(CountedPipe[T]):
                     f"equalize_ranks counts samples, and {type(pipe).__name__} changes their number: put it after "
                     "equalize_ranks."
                 )
+            if getattr(pipe, "drops_samples", False):
+                raise ValueError(
+                    f"equalize_ranks counts the rows of row groups, and {type(pipe).__name__}(filter=) drops some. "
+                    "Write what the filter accepts into shards (write_shards), or stop after a number of batches."
+                )
         if is_endless(sharding):
             raise ValueError(
                 "equalize_ranks counts the samples of a pass, and repeat() above it has no end: put it after."

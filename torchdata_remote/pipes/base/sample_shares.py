@@ -37,8 +37,13 @@ def order_of(
         raise EmptyShareError(f"There are no shards for {readers}.")
     if counts is None:
         raise ManifestError(
-            f"{redact(urls[0])}: its number of samples is unknown, and equalize_ranks needs it. List the "
-            "manifest (index.json) of the shards; if there is none, write it: torchdata-remote manifest FOLDER"
+            f"{redact(urls[0])}: its number of samples is unknown, and equalize_ranks needs it. "
+            + (
+                "Chain .list_row_groups() before sharding_filter_rank()."
+                if are_tables(urls)
+                else "List the manifest (index.json) of the shards; if there is none, write it: torchdata-remote "
+                "manifest FOLDER"
+            )
         )
     order = SamplePartition.of(counts)
     if len(order) < num_slots and (equalize is EqualizeMode.DROP or not len(order)):
@@ -63,11 +68,23 @@ def pieces_of(urls: list[str], pieces: Iterator[Piece]) -> Iterator[str]:
 def too_few(urls: list[str], counts: list[int] | None, readers: str) -> EmptyShareError:
     """Error of fewer shards or samples than slots."""
     what = counted(len(urls), "shard") if counts is None else counted(sum(counts), "sample")
+    if counts is None and are_tables(urls):
+        what = counted(len(urls), "table")
+        return EmptyShareError(
+            f"{what} for {readers}: some of them would have nothing to read. Chain .list_row_groups() before "
+            "sharding_filter_rank(), which then splits row groups, and the rows of one where need be; or use fewer "
+            "readers."
+        )
     return EmptyShareError(
         f"{what} for {readers}: some of them would have nothing to read. Use fewer readers, or more and smaller shards "
         "(write_shards, max_shard_samples=); or list the manifest (index.json) of the shards, by which a shard is "
         "split among several readers."
     )
+
+
+def are_tables(urls: list[str]) -> bool:
+    """Whether these are files of Parquet or Arrow, by their names."""
+    return bool(urls) and urls[0].partition("?")[0].lower().endswith((".parquet", ".arrow", ".feather"))
 
 
 def readers_of_streams(num_streams: int, argument: World | None) -> str:

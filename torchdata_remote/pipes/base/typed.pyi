@@ -17,24 +17,20 @@ from ...formats.error_policy import OnBadMember, OnBadShard, Skipped, raise_erro
 from ...formats.sample import Sample
 from ...labels import Classes, Labeller
 from ..async_prefetch import AsyncPrefetch
-from ..bucket import Bucket
 from ..decode_image import DecodeImage
 from ..decode_sample import DecodeSample
 from ..equalize_ranks import EqualizeRanks
 from ..file_reader import FileReader
-from ..flat_map import FlatMap
 from ..label_from_path import LabelFromPath
 from ..list_remote import ListRemote
-from ..pack import Pack
+from ..list_row_groups import ListRowGroups
 from ..parallel_map import ParallelMap
-from ..repeat import Repeat
 from ..shard_tar_reader import ShardTarReader
 from ..shard_zip_reader import ShardZipReader
 from ..sharding_filter_rank import ShardingFilterRank
 from ..shuffle_samples import ShuffleSamples
 from ..shuffle_shards import ShuffleShards
-from ..skip import Skip
-from ..take import Take
+from ..table_reader import TableReader
 from ..to_tuple import ToTuple
 from ..write_shards import WriteShards
 from .image_options import RATIO, SCALE
@@ -126,53 +122,6 @@ class IterDataPipe(TorchNames[T_co]):
             >>> fsspec.filesystem("memory").pipe("/notes/1.txt", b"hello")
             >>> [(url, stream.read()) for url, stream in AsyncPrefetch(IterableWrapper(["memory://notes/1.txt"]))]
             [('memory://notes/1.txt', b'hello')]
-        """
-
-    def bucket(
-        self,
-        batch_size: int | None = None,
-        *,
-        max_tokens: int | None = None,
-        length: str | Callable[[T_co], Any] | None = None,
-        boundaries: Sequence[float] | None = None,
-        max_wait: int = 1_000,
-    ) -> Bucket[T_co]:
-        """Group items of like length into batches (functional name: ``bucket``).
-
-        Little is lost to padding then. An item waits in the bucket of its length until a batch of that bucket is full, at
-        most until ``max_wait`` more items were read: then the batch is handed out as it is, smaller. So ``max_wait`` bounds
-        the items in memory and what a resumed pass reads again, too. Within a batch items have the order of the source. At
-        the end of a pass the batches that are not full are handed out, the one with the oldest item first.
-
-        The state has the position of the source before the oldest item that is held, and one bit for each item since.
-
-        Ranks get different numbers of batches, even after ``equalize_ranks``: as their lengths differ. For equal numbers
-        chain ``repeat().bucket(...).take(n)``. There is no ``len``. The batches are lists, as those of ``batch``: chain
-        ``collate`` or ``map``, and give the loader ``batch_size=None``.
-
-        Args:
-            batch_size: largest number of items of a batch; ``None`` if ``max_tokens`` bounds them.
-            max_tokens: bound on the tokens of a padded batch: number of items times the length of the longest. An item that
-                is longer is a batch of its own. ``None`` for no bound.
-            length: name of the member of samples whose ``len`` counts, or a function that returns the length of an item;
-                without ``boundaries`` and ``max_tokens`` it may return anything that can be a key of a dict, such as the
-                size of an image. ``None`` for the ``len`` of the item.
-            boundaries: increasing; the greatest length of each bucket: ``[128, 512]`` are the lengths to 128, 129 to 512,
-                and more. ``None`` for a bucket for each length.
-            max_wait: number of items.
-
-        Yields:
-            list: items.
-
-        Raises:
-            SampleError: if the length is no number where there has to be one.
-            MissingMemberError: if a sample has no such member.
-            Exception: of the function.
-
-        Example:
-            >>> words = IterableWrapper(["a", "ccc", "b", "dddd", "e"])
-            >>> list(Bucket(words, 2, boundaries=[2]))
-            [['a', 'b'], ['ccc', 'dddd'], ['e']]
         """
 
     def decode_image(
@@ -340,38 +289,6 @@ class IterDataPipe(TorchNames[T_co]):
             [{'__key__': 'pets/cat/1', '__url__': 'memory://pets/cat/1.JPG', 'jpg': b'...'}]
         """
 
-    def flat_map(self, function: Callable[..., Iterable[U]], *, seed: int | None = None) -> FlatMap[U]:
-        """Yield each item of what a function returns for an item (functional name: ``flat_map``).
-
-        Clips of a video, crops of an image, sentences of a document; also none. A generator function hands out its items
-        one by one, so only one is in memory.
-
-        The state has the position of the source before the item that is being expanded, and how many of its items were
-        handed out. A resumed pass reads that one item again, calls the function, and skips these. So the function must
-        return the same for the same item: with ``seed`` it gets random numbers that do.
-
-        Ranks get different numbers of items, even after ``equalize_ranks``: without a bound, as the data has them. For
-        equal numbers chain ``repeat().flat_map(...).take(n)``. There is no ``len``.
-
-        Args:
-            function: called with an item, and with ``seed`` also with a ``random.Random``; returns an iterable. With
-                ``DataLoader`` workers that are spawned, it has to be a function of a module.
-            seed: of the random numbers, any int. They are determined by the seed, the epoch, the stream and the number of
-                the item in it. A ``torch.Generator`` is made by ``torch.Generator().manual_seed(rng.getrandbits(63))``.
-
-        Yields:
-            What the function returns, one by one.
-
-        Raises:
-            SampleError: if the function returns no iterable, or a single str, bytes or dict.
-            StateError: if it returns fewer items than before the state was saved.
-            Exception: of the function.
-
-        Example:
-            >>> list(FlatMap(IterableWrapper(["a b", "", "c"]), str.split))
-            ['a', 'b', 'c']
-        """
-
     def label_from_path(
         self: IterDataPipe[Sample],
         *,
@@ -457,63 +374,48 @@ class IterDataPipe(TorchNames[T_co]):
             [('memory://zoo/ape/1.jpg', 2)]
         """
 
-    def pack(
-        self,
-        length: int,
+    def list_row_groups(
+        self: IterDataPipe[str | os.PathLike[str]],
         *,
-        member: str | None = None,
-        separator: int | None = None,
-        split: bool = True,
-        max_wait: int = 512,
-        too_long: Literal["split", "error"] = "split",
-        last: Literal["pad", "short", "drop"] = "pad",
-        padding: int = 0,
-        cu_seqlens: bool = False,
-    ) -> Pack:
-        """Pack token sequences into rows of one length (functional name: ``pack``).
+        filter: Any = None,
+        retry: RetryPolicy | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> ListRowGroups:
+        """List the row groups of Parquet and Arrow files (functional name: ``list_row_groups``).
 
-        With ``split=True`` documents follow each other, and the end of a row cuts one in two: no room is left but in the
-        last row of a pass. With ``split=False`` documents stay whole: each goes into the open row where it leaves the least
-        room (best fit), and a row is handed out when it is full, or when its first document was read ``max_wait`` documents
-        ago, filled up. Each token of the source is handed out once, but those that ``last="drop"`` leaves out.
+        Row groups are then the unit that ``shuffle_shards`` shuffles, ``sharding_filter_rank`` splits and ``table_reader``
+        reads, in place of whole files; and their numbers of rows are known, so that they can be split further and
+        ``equalize_ranks`` can count. The record batches of an Arrow file count as its row groups.
 
-        The state has the position of the source before the oldest document that is not handed out wholly, and a few
-        numbers. A resumed pass reads one document again, or ``max_wait`` documents with ``split=False``. Chain it after
-        ``shuffle_samples``, and the tokenizer by ``parallel_map`` before it.
-
-        Ranks get different numbers of rows, even after ``equalize_ranks``: as their numbers of tokens differ. For equal
-        numbers chain ``repeat().pack(...).take(n)``. There is no ``len``.
+        Only footers are read, of 16 files at once: one request for a Parquet file, two if the footer is longer than
+        64 KiB. Arrow footers have no numbers of rows, so an Arrow file takes two requests and one for each record batch of
+        more than 128 KiB; and an Arrow stream, which has no footer, one for each batch, one after the other. The footers
+        stay in memory, up to 64 MiB, for ``table_reader``. Needs pyarrow: ``pip install 'torchdata_remote[tables]'``.
 
         Args:
-            length: of rows, in tokens.
-            member: name of the member of samples that has the tokens; ``None`` if items are tokens.
-            separator: token that is appended to each document, such as that of the end of a text; ``None`` for none.
-            split: whether documents are cut at the end of a row.
-            max_wait: with ``split=False``, the number of documents that are read at most before a row is handed out. Rows
-                that are longer, or documents that are shorter, need more of them to be filled well.
-            too_long: with ``split=False``, for a document that is longer than a row: ``"split"`` cuts it into rows and a
-                rest, ``"error"`` raises.
-            last: for the rows that are not full at the end of a pass: ``"pad"`` fills them up, ``"short"`` hands them out
-                as they are, ``"drop"`` leaves them out, with a warning that counts the tokens. With ``split=False``,
-                ``"short"`` fills up no row.
-            padding: token with which rows are filled up.
-            cu_seqlens: whether rows have ``cu_seqlens``. torch's ``default_collate`` cannot stack those of several rows.
+            filter: row groups without a row that this condition accepts, by the statistics in the Parquet footer, are left
+                out: a ``pyarrow.compute.Expression``, or a list of tuples as ``[("label", "in", [3, 4])]``. Pass
+                ``table_reader`` the same one, which applies it to rows.
+            retry: policy for transient errors.
+            storage_options: for the store, in fsspec's vocabulary.
 
         Yields:
-            dict: ``input_ids``, the tokens; ``position_ids``, the position in the document, from 0 again after a cut;
-            ``document_ids``, the number of the document in this row, -1 for padding: tensors, int64, shape ``(length,)``.
-            With ``cu_seqlens=True`` also ``cu_seqlens``, the cumulative lengths of the documents from 0 on, int32, shape
-            ``(documents + 1,)``; padding counts as a document, so the last one is the length.
+            RemoteUrl: ``samples+0-1000+s3://b/x.parquet+samples+0-1000`` for rows 0 to 999, with ``num_samples``, and
+            ``size`` and ``etag`` of the file. A file with a single row group has its own URL.
 
         Raises:
-            SampleError: for items that are no token ids; for a document that is too long.
-            MissingMemberError: if a sample has no such member.
+            ImportError: if pyarrow is not installed.
+            ShardReadError: for a file that is damaged, or no table.
+            SampleError: if the filter cannot be applied to the columns.
 
         Example:
-            >>> for row in Pack(IterableWrapper([[1, 2, 3], [4, 5]]), 4):
-            ...     print(row["input_ids"].tolist(), row["position_ids"].tolist(), row["document_ids"].tolist())
-            [1, 2, 3, 4] [0, 1, 2, 0] [0, 0, 0, 1]
-            [5, 0, 0, 0] [0, 0, 1, 2] [0, -1, -1, -1]
+            >>> import fsspec, pyarrow as pa, pyarrow.parquet as pq
+            >>> with fsspec.open("memory://doc/x.parquet", "wb") as file:
+            ...     pq.write_table(pa.table({"n": range(5)}), file, row_group_size=3)
+            >>> [(url, url.num_samples) for url in ListRowGroups(IterableWrapper(["memory://doc/x.parquet"]))]
+            ... # doctest: +NORMALIZE_WHITESPACE
+            [('samples+0-3+memory://doc/x.parquet+samples+0-3', 3),
+             ('samples+3-5+memory://doc/x.parquet+samples+3-5', 2)]
         """
 
     def parallel_map(
@@ -557,33 +459,6 @@ class IterDataPipe(TorchNames[T_co]):
         Example:
             >>> list(ParallelMap(IterableWrapper(["a", "b", "c"]), str.upper, num_threads=2))
             ['A', 'B', 'C']
-        """
-
-    def repeat(self, times: int | None = None) -> Repeat[T_co]:
-        """Read a chain several times in one pass, each time in another order (functional name: ``repeat``).
-
-        Each pass over the source is an epoch of its own for the pipes above: ``shuffle_shards``, ``shuffle_samples`` and
-        ``mix`` have another order. Pipes after it see one long pass: a ``shuffle_samples`` mixes the end of a pass with the
-        start of the next one, ``pack`` and ``batch`` leave no incomplete row or batch between them.
-
-        Without a number it never ends. Then bound it by ``take``, which gives all ranks the same number of items, or by the
-        steps of the training. With a number, ranks are as many items apart as in that many epochs of the source.
-
-        torchdata has another ``repeat``, which repeats each item. Where it is imported too, call this class, because on
-        torch's own pipes the name builds that one.
-
-        Args:
-            times: number of passes; ``None`` for no end.
-
-        Yields:
-            The same items.
-
-        Raises:
-            SampleError: if a pass over the source has no items, and there is no end.
-
-        Example:
-            >>> list(Repeat(IterableWrapper("ab"), 3))
-            ['a', 'b', 'a', 'b', 'a', 'b']
         """
 
     def shard_tar_reader(
@@ -797,49 +672,71 @@ class IterDataPipe(TorchNames[T_co]):
             (True, False, ['a', 'b', 'c', 'd'])
         """
 
-    def skip(self, number: int) -> Skip[T_co]:
-        """Leave out the first ``number`` items of a pass, of all ranks together (functional name: ``skip``).
+    def table_reader(
+        self: IterDataPipe[str],
+        *,
+        columns: Sequence[str] | Mapping[str, str] | None = None,
+        key: str | None = None,
+        filter: Any = None,
+        interleave: int = 1,
+        max_in_flight: int = 16,
+        max_buffer_bytes: int = 134_217_728,
+        on_bad_shard: OnBadShard = raise_error,
+        retry: RetryPolicy | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> TableReader:
+        """Read the rows of Parquet and Arrow files as samples (functional name: ``table_reader``).
 
-        The number is divided as that of ``take``, so ``take(n)`` and ``skip(n)`` of one chain divide its items into two
-        parts: for validation and training, for example, if nothing above them is shuffled. The items that are left out are
-        read, which takes their time in each epoch; URLs, before the reader, cost nothing. A resumed pass does not skip
-        again. To continue a training use the state of a loader, which reads nothing again.
+        Arrow files are IPC files (Feather) and IPC streams; the format is detected by content. Of Parquet, only the column
+        chunks of the chosen columns are fetched, of several row groups ahead, and close ones by one request. Of Arrow,
+        whole record batches are fetched. Rows are decoded in batches of 16 MiB or 8,192 rows.
 
-        Args:
-            number: of items, of all ranks together.
+        Whole files are read by default. Put ``list_row_groups()`` before ``shuffle_shards`` and ``sharding_filter_rank`` to
+        shuffle and split row groups. Needs pyarrow: ``pip install 'torchdata_remote[tables]'``.
 
-        Yields:
-            The same items.
-
-        Example:
-            >>> list(Skip(IterableWrapper("abcd"), 3))
-            ['d']
-        """
-
-    def take(self, number: int) -> Take[T_co]:
-        """Yield the first ``number`` items of a pass, of all ranks together (functional name: ``take``).
-
-        After ``sharding_filter_rank``, each reader hands out its share of the number: the first items of its own part of
-        the data. Shares differ by one at most, and by nothing if the number is divisible by that of readers. Readers are
-        ranks x workers, or the streams of a loader: with ``num_streams`` the samples are the same in any number of ranks
-        and workers. Before ``sharding_filter_rank``, or without it, the items are the first ``number`` of the chain, for
-        every process: ``list_remote().take(8)`` are eight shards. Nothing is read after the last item.
-
-        ``repeat().take(n)`` gives each rank exactly its share, whatever pipes between the two do, and has a length.
-        After a source that ends, it is shorter where that has fewer.
+        Values are ``int``, ``float``, ``bool``, ``str``, ``bytes``, and ``None`` for null. A list of numbers is a NumPy
+        array, or a ``list`` if there is a null in it; fixed-size lists in lists are arrays of several dimensions. A struct
+        is a ``dict``, another list a ``list``. Timestamps and dates are ``numpy.datetime64`` in the unit of the file, in
+        UTC; durations ``numpy.timedelta64``; times of a day ``datetime.time``; decimals ``decimal.Decimal``. Dictionary
+        columns are decoded.
 
         Args:
-            number: of items, of all ranks together. After ``batch``, ``pack`` or ``bucket`` batches are counted.
+            columns: names of the columns to read, or a mapping from them to the names in the sample; ``None`` for all.
+                ``"image.bytes"`` is the field ``bytes`` of the struct ``image``: ``{"image.bytes": "jpg", "label": "cls"}``
+                makes samples of a Hugging Face data set that ``decode_image`` and ``write_shards`` take.
+            key: column of strings or integers that are the keys. ``None`` for the column ``__key__`` if there is one, else
+                path of the file without extension, and number of the row: ``data/train-0/000000017``.
+            filter: rows to yield: a ``pyarrow.compute.Expression``, or a list of tuples that are all required, as
+                ``[("label", "in", [3, 4])]``. Row groups that the statistics of Parquet exclude are not fetched.
+            interleave: number of files, or row groups, that are read concurrently, one sample of each in turn. A decoded
+                batch of each of them is in memory.
+            max_in_flight: concurrent requests.
+            max_buffer_bytes: bound on the bytes that are fetched ahead. One row group per open file is always allowed.
+            on_bad_shard: called with the ``ShardReadError`` of a file or row group that is damaged. It raises, as
+                ``raise_error`` does; or it returns, as ``skip_with_warning`` does, and the rest of this file, or of
+                this row group if they were listed, is skipped.
+            retry: limits for retrying transient faults.
+            storage_options: for the store, in fsspec's vocabulary.
 
         Yields:
-            The same items.
+            dict: ``"__key__"`` (str), ``"__url__"`` (str), and one value for each column. Columns of the table with these
+            two names are replaced.
 
         Raises:
-            EmptyShareError: in each reader, if there are more readers than items to take.
+            ImportError: if pyarrow is not installed.
+            ShardReadError: for a file that is damaged, or no table.
+            MissingMemberError: if a file has no such column.
+            SampleError: if the filter cannot be applied to the columns.
+            ObjectChangedError: if a file was replaced after it was listed.
 
         Example:
-            >>> list(Take(IterableWrapper("abcd"), 3))
-            ['a', 'b', 'c']
+            >>> import fsspec, pyarrow as pa, pyarrow.parquet as pq
+            >>> with fsspec.open("memory://doc/pets.parquet", "wb") as file:
+            ...     pq.write_table(pa.table({"name": ["cat", "dog"], "box": [[1, 2], [3, 4]], "n": [1, 2]}), file)
+            >>> files = IterableWrapper(["memory://doc/pets.parquet"])
+            >>> for sample in TableReader(files, columns=["name", "box"], filter=[("n", ">", 1)]):
+            ...     print(sample["__key__"], sample["name"], sample["box"])
+            doc/pets/000000001 dog [3 4]
         """
 
     @overload

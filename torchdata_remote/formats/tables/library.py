@@ -1,0 +1,54 @@
+"""pyarrow, which is optional: the error where it is missing, and its errors as those of this package."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from ...errors import RemoteDataError, ShardReadError
+
+
+def require_pyarrow(reader: str) -> None:
+    """Check that pyarrow is installed, without importing it.
+
+    Args:
+        reader: that needs it.
+
+    Raises:
+        ImportError: if it is not.
+    """
+    if find_spec("pyarrow") is None:
+        raise ImportError(f"{reader} needs pyarrow: pip install 'torchdata_remote[tables]'")
+
+
+@contextlib.contextmanager
+def reading(url: str, what: str) -> Iterator[None]:
+    """Turn the errors of pyarrow, and those of damaged numbers, into a ``ShardReadError``.
+
+    Args:
+        url: of the file, as errors may show it.
+        what: is read: ``"the footer"``.
+
+    Raises:
+        ShardReadError: names the file and what was read.
+    """
+    try:
+        yield
+    except RemoteDataError:
+        raise
+    # pyarrow's errors have one of these as their base
+    except (OSError, ValueError, TypeError, KeyError, IndexError, NotImplementedError, RuntimeError) as error:
+        raise damaged(url, what, f"{type(error).__name__}: {error}") from error
+    except (MemoryError, OverflowError, struct.error) as error:
+        raise damaged(url, what, f"{type(error).__name__}: {error}") from error
+
+
+def damaged(url: str, what: str, why: str) -> ShardReadError:
+    """Error of a file that cannot be read."""
+    return ShardReadError(
+        f"{url}: {what} cannot be read: {why.rstrip('.'):.500}. The upload was cut short, or the file is damaged: "
+        "write it again, or pass on_bad_shard=skip_with_warning to read on.",
+        url=url,
+    )

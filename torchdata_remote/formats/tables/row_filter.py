@@ -1,0 +1,112 @@
+"""A condition on rows: which columns it needs, which row groups it excludes, which rows of a batch it accepts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...core.arguments import check
+from ...errors import SampleError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RowFilter:
+    """A condition on rows. Picklable.
+
+    Args:
+        condition: a ``pyarrow.compute.Expression``, or a list of tuples ``("label", "in", [3, 4])`` that are all
+            required, as ``pyarrow.parquet.read_table`` takes them.
+
+    Raises:
+        TypeError: for anything else.
+        ValueError: for tuples that are no conditions.
+    """
+
+    def __init__(self, condition: Any) -> None:
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        example = "pyarrow.compute.field('label') == 3, or [('label', '==', 3)]"
+        if isinstance(condition, list) and condition:
+            try:
+                condition = pq.filters_to_expression(condition)
+            except (ValueError, TypeError) as error:
+                raise check.marked(
+                    ValueError(f"filter cannot be used: {str(error).rstrip('.')}. Write {example}.")
+                ) from error
+        if not isinstance(condition, pc.Expression):
+            raise check.marked(TypeError(f"filter must be such as {example}, got {check.shown(condition)}."))
+        self._expression = condition
+        self._names: dict[str, list[str]] = {}  # of the columns that it needs, by schema
+
+    def names_in(self, schema: pa.Schema, url: str) -> list[str]:
+        """Return the columns that the condition needs.
+
+        pyarrow does not list them, so those are found without which the condition cannot be bound.
+
+        Raises:
+            SampleError: if it cannot be applied to this schema.
+        """
+        bare = schema.remove_metadata()
+        known = self._names.get(key := str(bare))
+        if known is None:
+            try:
+                self._mask(bare.empty_table())
+            except (ValueError, NotImplementedError, TypeError, KeyError) as error:  # pyarrow's derive from these
+                why, names = str(error).partition("\n")[0], ", ".join(bare.names)
+                raise SampleError(
+                    f"{url}: filter {self._expression} cannot be applied: {why}. The columns are: {names:.1000}.",
+                    url=url,
+                ) from error
+            self._names[key] = known = self._needed(bare)
+        return known
+
+    def _needed(self, schema: pa.Schema) -> list[str]:
+        import pyarrow as pa
+
+        text, names = str(self._expression), list(schema.names)
+        mentioned = [name for name in names if name in text]
+        needed = [name for name in mentioned if not self._binds(schema, without=name)]
+        is_complete = self._binds(pa.schema([schema.field(name) for name in needed]), without=None)
+        return needed if is_complete else [name for name in names if not self._binds(schema, without=name)]
+
+    def _binds(self, schema: pa.Schema, *, without: str | None) -> bool:
+        import pyarrow as pa
+
+        try:
+            self._mask(pa.schema([field for field in schema if field.name != without]).empty_table())
+        except (ValueError, NotImplementedError, TypeError, KeyError):
+            return False
+        return True
+
+    def kept(self, footer: bytes) -> set[int]:
+        """Return the row groups of a Parquet file that may have rows, by the statistics of its footer."""
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        fragment = ds.ParquetFileFormat().make_fragment(pa.BufferReader(footer))
+        return {group.id for group in fragment.subset(filter=self._expression).row_groups}
+
+    def accepted(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Return for each row whether it is accepted; one for which the condition is null is not."""
+        import pyarrow as pa
+
+        mask = self._mask(pa.Table.from_batches([batch]))
+        found: npt.NDArray[np.bool_] = mask.fill_null(False).to_numpy()
+        return found.astype(bool)
+
+    def _mask(self, table: pa.Table) -> Any:
+        from pyarrow import acero
+
+        plan = [
+            acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
+            acero.Declaration("project", acero.ProjectNodeOptions([self._expression], ["accepted"])),
+        ]
+        return acero.Declaration.from_sequence(plan).to_table(use_threads=False).column(0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_names": {}}

@@ -1,0 +1,81 @@
+"""``list_row_groups``: list the row groups of Parquet and Arrow files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from ..core.iter_datapipe import IterDataPipe, functional_datapipe
+from ..core.options import RetryPolicy, StorageOptions, policy_of
+from ..core.processes.parent_watch import end_worker_with_trainer
+from ..core.urls import RemoteUrl
+from ..fetch.listing.source_argument import pipe_of, url_of
+from ..fetch.table_listing import list_groups
+from ..formats.tables import RowFilter, require_pyarrow
+from .base.split_guard import SplitReader, require_split
+
+
+@functional_datapipe("list_row_groups")
+class ListRowGroups(SplitReader[RemoteUrl]):
+    """List the row groups of Parquet and Arrow files (functional name: ``list_row_groups``).
+
+    Row groups are then the unit that ``shuffle_shards`` shuffles, ``sharding_filter_rank`` splits and ``table_reader``
+    reads, in place of whole files; and their numbers of rows are known, so that they can be split further and
+    ``equalize_ranks`` can count. The record batches of an Arrow file count as its row groups.
+
+    Only footers are read, of 16 files at once: one request for a Parquet file, two if the footer is longer than
+    64 KiB. Arrow footers have no numbers of rows, so an Arrow file takes two requests and one for each record batch of
+    more than 128 KiB; and an Arrow stream, which has no footer, one for each batch, one after the other. The footers
+    stay in memory, up to 64 MiB, for ``table_reader``. Needs pyarrow: ``pip install 'torchdata_remote[tables]'``.
+
+    Args:
+        source_datapipe: URLs of files, as ``list_remote`` yields them.
+        filter: row groups without a row that this condition accepts, by the statistics in the Parquet footer, are left
+            out: a ``pyarrow.compute.Expression``, or a list of tuples as ``[("label", "in", [3, 4])]``. Pass
+            ``table_reader`` the same one, which applies it to rows.
+        retry: policy for transient errors.
+        storage_options: for the store, in fsspec's vocabulary.
+
+    Yields:
+        RemoteUrl: ``samples+0-1000+s3://b/x.parquet+samples+0-1000`` for rows 0 to 999, with ``num_samples``, and
+        ``size`` and ``etag`` of the file. A file with a single row group has its own URL.
+
+    Raises:
+        ImportError: if pyarrow is not installed.
+        ShardReadError: for a file that is damaged, or no table.
+        SampleError: if the filter cannot be applied to the columns.
+
+    Example:
+        >>> import fsspec, pyarrow as pa, pyarrow.parquet as pq
+        >>> with fsspec.open("memory://doc/x.parquet", "wb") as file:
+        ...     pq.write_table(pa.table({"n": range(5)}), file, row_group_size=3)
+        >>> [(url, url.num_samples) for url in ListRowGroups(IterableWrapper(["memory://doc/x.parquet"]))]
+        ... # doctest: +NORMALIZE_WHITESPACE
+        [('samples+0-3+memory://doc/x.parquet+samples+0-3', 3),
+         ('samples+3-5+memory://doc/x.parquet+samples+3-5', 2)]
+    """
+
+    gives_urls = True
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[str | os.PathLike[str]],
+        *,
+        filter: Any = None,  # noqa: A002  # as pyarrow calls it
+        retry: RetryPolicy | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.source_datapipe = pipe_of(source_datapipe, of="list_row_groups")
+        require_pyarrow("list_row_groups")
+        self._filter = None if filter is None else RowFilter(filter)
+        self._storage_options = StorageOptions(storage_options)
+        self._retry = policy_of(retry)
+
+    def __iter__(self) -> Iterator[RemoteUrl]:
+        end_worker_with_trainer()
+        require_split(self, lists_only=True)
+        urls = (url_of(url, of="list_row_groups") for url in self.source_datapipe)
+        with closing(list_groups(urls, self._filter, self._storage_options, self._retry)) as groups:
+            yield from groups

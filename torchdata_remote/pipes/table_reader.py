@@ -1,0 +1,164 @@
+"""``table_reader``: read the rows of Parquet and Arrow files as samples."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from ..core.iter_datapipe import IterDataPipe, functional_datapipe
+from ..core.options import MIB, FetchOptions, RetryPolicy, StorageOptions, policy_of
+from ..core.urls import object_path
+from ..errors import RemoteDataError
+from ..fetch.listing.source_argument import url_of
+from ..fetch.session import FetchSession
+from ..fetch.streams import numbered_urls
+from ..fetch.table_groups import FetchedGroup, TableFetcher, TableStream
+from ..formats.error_policy import OnBadShard, ShardErrorHandler, raise_error
+from ..formats.grouping import SampleRun
+from ..formats.position import ReadPosition
+from ..formats.sample import split_key
+from ..formats.tables import Columns, RowFilter, require_pyarrow, row_samples
+from .base.shard_reader import ShardReader
+
+
+@functional_datapipe("table_reader")
+class TableReader(ShardReader):
+    """Read the rows of Parquet and Arrow files as samples (functional name: ``table_reader``).
+
+    Arrow files are IPC files (Feather) and IPC streams; the format is detected by content. Of Parquet, only the column
+    chunks of the chosen columns are fetched, of several row groups ahead, and close ones by one request. Of Arrow,
+    whole record batches are fetched. Rows are decoded in batches of 16 MiB or 8,192 rows.
+
+    Whole files are read by default. Put ``list_row_groups()`` before ``shuffle_shards`` and ``sharding_filter_rank`` to
+    shuffle and split row groups. Needs pyarrow: ``pip install 'torchdata_remote[tables]'``.
+
+    Values are ``int``, ``float``, ``bool``, ``str``, ``bytes``, and ``None`` for null. A list of numbers is a NumPy
+    array, or a ``list`` if there is a null in it; fixed-size lists in lists are arrays of several dimensions. A struct
+    is a ``dict``, another list a ``list``. Timestamps and dates are ``numpy.datetime64`` in the unit of the file, in
+    UTC; durations ``numpy.timedelta64``; times of a day ``datetime.time``; decimals ``decimal.Decimal``. Dictionary
+    columns are decoded.
+
+    Args:
+        source_datapipe: URLs of files, or of row groups.
+        columns: names of the columns to read, or a mapping from them to the names in the sample; ``None`` for all.
+            ``"image.bytes"`` is the field ``bytes`` of the struct ``image``: ``{"image.bytes": "jpg", "label": "cls"}``
+            makes samples of a Hugging Face data set that ``decode_image`` and ``write_shards`` take.
+        key: column of strings or integers that are the keys. ``None`` for the column ``__key__`` if there is one, else
+            path of the file without extension, and number of the row: ``data/train-0/000000017``.
+        filter: rows to yield: a ``pyarrow.compute.Expression``, or a list of tuples that are all required, as
+            ``[("label", "in", [3, 4])]``. Row groups that the statistics of Parquet exclude are not fetched.
+        interleave: number of files, or row groups, that are read concurrently, one sample of each in turn. A decoded
+            batch of each of them is in memory.
+        max_in_flight: concurrent requests.
+        max_buffer_bytes: bound on the bytes that are fetched ahead. One row group per open file is always allowed.
+        on_bad_shard: called with the ``ShardReadError`` of a file or row group that is damaged. It raises, as
+            ``raise_error`` does; or it returns, as ``skip_with_warning`` does, and the rest of this file, or of
+            this row group if they were listed, is skipped.
+        retry: limits for retrying transient faults.
+        storage_options: for the store, in fsspec's vocabulary.
+
+    Yields:
+        dict: ``"__key__"`` (str), ``"__url__"`` (str), and one value for each column. Columns of the table with these
+        two names are replaced.
+
+    Raises:
+        ImportError: if pyarrow is not installed.
+        ShardReadError: for a file that is damaged, or no table.
+        MissingMemberError: if a file has no such column.
+        SampleError: if the filter cannot be applied to the columns.
+        ObjectChangedError: if a file was replaced after it was listed.
+
+    Example:
+        >>> import fsspec, pyarrow as pa, pyarrow.parquet as pq
+        >>> with fsspec.open("memory://doc/pets.parquet", "wb") as file:
+        ...     pq.write_table(pa.table({"name": ["cat", "dog"], "box": [[1, 2], [3, 4]], "n": [1, 2]}), file)
+        >>> files = IterableWrapper(["memory://doc/pets.parquet"])
+        >>> for sample in TableReader(files, columns=["name", "box"], filter=[("n", ">", 1)]):
+        ...     print(sample["__key__"], sample["name"], sample["box"])
+        doc/pets/000000001 dog [3 4]
+    """
+
+    _functional_name = "table_reader"
+    reads_parts = True
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[str],
+        *,
+        columns: Sequence[str] | Mapping[str, str] | None = None,
+        key: str | None = None,
+        filter: Any = None,  # noqa: A002  # as pyarrow calls it
+        interleave: int = 1,
+        max_in_flight: int = 16,
+        max_buffer_bytes: int = 128 * MIB,
+        on_bad_shard: OnBadShard = raise_error,
+        retry: RetryPolicy | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            source_datapipe, on_bad_shard=on_bad_shard, interleave=interleave, storage_options=storage_options
+        )
+        require_pyarrow("table_reader")
+        self._columns = Columns(columns, key, None if filter is None else RowFilter(filter))
+        options = FetchOptions(
+            max_in_flight=max_in_flight,
+            max_buffer_bytes=max_buffer_bytes,
+            interleave=self._interleave,
+            retry=policy_of(retry),
+        )
+        self._session = FetchSession(options, StorageOptions(storage_options))
+
+    @property
+    def drops_samples(self) -> bool:
+        """Whether fewer samples may be yielded than the row groups have rows."""
+        return self._columns.row_filter is not None
+
+    def _streams(self, state: Any) -> Generator[tuple[str, Any], None, None]:
+        if state is not None:
+            again = [[number, saved[0]] for number, saved in state["open"] if saved is not None]
+            state = {"next": state["next"], "again": again}
+        return _opened(self.source_datapipe, self._session, self._columns, state)
+
+    def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
+        stem = f"{split_key(object_path(stream.url))[0]}/"
+        with closing(stream.groups()) as groups:
+            for fetched in groups:
+                yield from _runs(fetched, url, stem, position)
+
+
+def _opened(
+    source: Iterable[Any], session: FetchSession, columns: Columns, state: Any
+) -> Generator[tuple[str, TableStream], None, None]:
+    # The fetcher's threads start with the first URL
+    yield from TableFetcher(session, columns).streams(numbered_urls(_only_urls(source), state))
+
+
+def _only_urls(items: Iterable[Any]) -> Iterator[str]:
+    for item in items:
+        if isinstance(item, tuple):
+            raise RemoteDataError(
+                "table_reader: expected URLs of tables, got a (url, file_like) pair. Remove async_prefetch(): "
+                "table_reader fetches by itself."
+            )
+        yield url_of(item, of="table_reader")
+
+
+def _runs(fetched: FetchedGroup, url: str, stem: str, position: ReadPosition) -> Iterator[SampleRun]:
+    """Yield the samples of a row group, in runs, and keep the position: the row of the next sample."""
+    plan, group = fetched.plan, fetched.group
+    first = group.first
+    for batch in plan.table.batches(group.number, plan.columns, fetched.pieces, plan.source.read):
+        begin, end = max(first, group.start), min(first + batch.num_rows, group.stop)
+        if begin < end:
+            within = batch.slice(begin - first, end - begin)
+            samples, rows = row_samples(within, begin, plan.columns, url=url, stem=stem)
+            run = iter(samples)
+            position.batch_offset = 0
+            position.batch_starts = range(begin, end + 1) if isinstance(rows, range) else [*rows, end]
+            position.batch_rest = run
+            if samples:
+                yield run
+        first += batch.num_rows
+        if first >= group.stop:
+            return
