@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     from .formats.manifest import ShardInfo
     from .inspection.recorded_stats import RecordedStats
     from .loaders import (
+        MixPhase,
+        MixReport,
         Resumable,
         StatefulLoader,
         ThreadLoader,
         merge_node_states,
         merge_states,
+        mix_report,
         stateful_loader,
         thread_loader,
         to_node,
@@ -77,6 +80,8 @@ __all__ = [
     "IterableWrapper",
     "LabelFromPath",
     "ListRemote",
+    "MixPhase",
+    "MixReport",
     "Mixed",
     "ParallelMap",
     "PrefetchingLoader",
@@ -115,6 +120,7 @@ __all__ = [
     "merge_node_states",
     "merge_states",
     "mix",
+    "mix_report",
     "pull",
     "push",
     "raise_error",
@@ -146,7 +152,8 @@ _HOMES = {
     ".formats.manifest": "ShardInfo",
     ".inspection.recorded_stats": "RecordedStats",
     ".loaders": (
-        "Resumable StatefulLoader ThreadLoader merge_node_states merge_states stateful_loader thread_loader to_node"
+        "MixPhase MixReport Resumable StatefulLoader ThreadLoader merge_node_states merge_states mix_report "
+        "stateful_loader thread_loader to_node"
     ),
     ".pipes": (
         "AsyncPrefetch DecodeImage DecodeSample EqualizeRanks FileReader IterDataPipe IterableWrapper LabelFromPath "
