@@ -78,9 +78,7 @@ def mix_report(state: Any) -> MixReport:
     """
     found = list(_mixtures(state))
     if not found and "Mixed(" not in json.dumps(state, default=repr):  # streams that have not begun have no counts
-        raise StateError(
-            f"mix_report: expected the state_dict() of a chain with mix(), got {check.shown(state)}."
-        )
+        raise StateError(f"mix_report: expected the state_dict() of a chain with mix(), got {check.shown(state)}.")
     rows = [row for mixture in found for row in mixture.get("phases", ())]
     phases: list[MixPhase] = []
     for start, weights, drawn, _ in sorted(rows, key=itemgetter(0)):

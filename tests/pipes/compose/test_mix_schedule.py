@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_remote import Mixed, Resumable, Stop, World, merge_states, mix, stateful_loader
+from torchdata_remote import Mixed, Resumable, ShardWriter, Stop, World, merge_states, mix, stateful_loader
 from torchdata_remote.pipes.compose.mix_phases import Phase
 from torchdata_remote.pipes.compose.mix_schedule import SlotSamples
 from torchdata_remote.testing import assert_resumes_everywhere
@@ -248,6 +248,24 @@ def test_schedules_that_are_none(schedule: Any, message: str) -> None:
     """Refused when the mixture is built."""
     with pytest.raises(ValueError, match=message):
         scheduled(schedule, 24)
+
+
+def test_a_schedule_that_would_leave_ranks_unequal_is_refused() -> None:
+    """Ranks would read different numbers of samples before the source is not drawn any more."""
+    with ShardWriter("memory://mix-schedule-even/{shard}.tar", max_shard_samples=4, overwrite=True) as writer:
+        for number in range(16):
+            writer.write({"__key__": str(number), "cls": number})
+
+    def make(schedule: Any, stop: Any) -> Any:
+        urls = {name: IterableWrapper(["memory://mix-schedule-even/index.json"]).list_remote() for name in "ab"}
+        shares = {name: listed.sharding_filter_rank(world=World(1, 2)) for name, listed in urls.items()}
+        sources = {name: share.shard_tar_reader().equalize_ranks(mode="drop") for name, share in shares.items()}
+        return mix(sources, schedule=schedule, stop=stop)
+
+    with pytest.raises(ValueError, match=r"the source 'a' has equalize_ranks\(\), and its last weight is 0"):
+        make({0: {"a": 1}, 4: {"b": 1}}, "all_exhausted")
+    assert len(list(make({0: {"a": 1}, 4: {"a": 1, "b": 1}}, "all_exhausted"))) == 16
+    assert len(list(make({0: {"a": 1}, 4: {"b": 1}}, 14))) == 7
 
 
 def test_a_schedule_within_a_mixture_is_refused() -> None:

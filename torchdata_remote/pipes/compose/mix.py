@@ -77,5 +77,5 @@ def mix(
     """
     pipes, points = pipes_and_points(sources, schedule)
     stop = stop_of(stop)
-    check_pipes(pipes)
+    check_pipes(pipes, points, stop)
     return Mixed(pipes, points, seed=seed, stop=stop)

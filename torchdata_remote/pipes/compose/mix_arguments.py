@@ -98,18 +98,27 @@ def stop_of(stop: Any) -> Stop | int:
     return check.choice("stop", stop, Stop) if isinstance(stop, str) else whole("stop", stop)
 
 
-def check_pipes(pipes: Mapping[str, IterDataPipe[Any]]) -> None:
+def check_pipes(pipes: Mapping[str, IterDataPipe[Any]], points: Points, stop: Stop | int) -> None:
     """Check that the sources are chains of their own, split over the same ranks, none with a schedule in it.
 
     Raises:
-        ValueError: if they are not.
+        ValueError: if they are not, or if ranks that are to have equally many samples would not.
     """
     _require_one_group(pipes)
     if len({id(pipe) for pipe in pipes.values()}) < len(pipes):
         raise check.marked(
             ValueError(f"the sources {', '.join(map(repr, pipes))} share a pipe: build a chain for each.")
         )
+    last = points[max(points)]
     for name, pipe in pipes.items():
+        is_equal = any(getattr(type(found), "gives_equal_counts", False) for found in all_pipes(pipe))
+        if is_equal and stop is Stop.ALL_EXHAUSTED and not last[name]:
+            raise check.marked(
+                ValueError(
+                    f"the source {name!r} has equalize_ranks(), and its last weight is 0, so what is left of it "
+                    "differs between ranks. Pass stop= a number of samples."
+                )
+            )
         if any(isinstance(found, Mixed) and len(found.schedule) > 1 for found in all_pipes(pipe)):
             raise check.marked(
                 ValueError(

@@ -53,7 +53,13 @@ class PhaseRecord:
             drawn: in the current phase, from each source that the mixture has.
         """
         ended, (start, weights), before, draws = self._ended, self._phase, self.drawn_before, self._draws
-        return lambda: [*ended, [start, weights, {**before, **drawn}, draws]] if weights else ended
+
+        def rows() -> list[Row]:
+            # A phase of a state has the sources of its time
+            counts = {name: drawn.get(name, count) for name, count in before.items()} if before else drawn
+            return [*ended, [start, weights, counts, draws]] if weights else ended
+
+        return rows
 
 
 class Replay:
