@@ -30,11 +30,14 @@ if TYPE_CHECKING:
     from .formats.manifest import ShardInfo
     from .inspection.recorded_stats import RecordedStats
     from .loaders import (
+        MixPhase,
+        MixReport,
         Resumable,
         StatefulLoader,
         ThreadLoader,
         merge_node_states,
         merge_states,
+        mix_report,
         stateful_loader,
         thread_loader,
         to_node,
@@ -93,6 +96,8 @@ __all__ = [
     "LabelFromPath",
     "ListRemote",
     "ListRowGroups",
+    "MixPhase",
+    "MixReport",
     "Mixed",
     "Pack",
     "ParallelMap",
@@ -139,6 +144,7 @@ __all__ = [
     "merge_node_states",
     "merge_states",
     "mix",
+    "mix_report",
     "pull",
     "push",
     "raise_error",
@@ -173,7 +179,8 @@ _HOMES = {
     ".formats.manifest": "ShardInfo",
     ".inspection.recorded_stats": "RecordedStats",
     ".loaders": (
-        "Resumable StatefulLoader ThreadLoader merge_node_states merge_states stateful_loader thread_loader to_node"
+        "MixPhase MixReport Resumable StatefulLoader ThreadLoader merge_node_states merge_states mix_report "
+        "stateful_loader thread_loader to_node"
     ),
     ".pipes": (
         "AsyncPrefetch Bucket DecodeImage DecodeSample EqualizeRanks FileReader FlatMap IterDataPipe IterableWrapper "

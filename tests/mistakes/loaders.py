@@ -865,6 +865,68 @@ TABLE = {
             ),
         ),
     ],
+    "mix_report": [
+        Mistake(
+            "no argument",
+            "tdr.mix_report()",
+            TypeError,
+            "mix_report() is missing 'state' (of a loader, a Resumable or the mixture). Write mix_report(state).",
+        ),
+        Mistake(
+            "the mixture instead of its state",
+            'tdr.mix_report(tdr.mix({"a": (urls, 1)}))',
+            StateError,
+            "mix_report: expected the state_dict() of a chain with mix(), got a Mixed.",
+        ),
+        Mistake(
+            "the loader instead of its state",
+            'tdr.mix_report(tdr.stateful_loader(tdr.mix({"a": (tdr.stream_shards(shards), 1)})))',
+            StateError,
+            "mix_report: expected the state_dict() of a chain with mix(), got a StatefulLoader.",
+        ),
+        Mistake(
+            "the method instead of its result",
+            'tdr.mix_report(tdr.mix({"a": (urls, 1)}).state_dict)',
+            StateError,
+            "mix_report: expected the state_dict() of a chain with mix(), got a method.",
+        ),
+        Mistake(
+            "a chain without a mixture",
+            "tdr.mix_report(tdr.Resumable(tdr.stream_shards(shards)).state_dict())",
+            StateError,
+            "mix_report: expected the state_dict() of a chain with mix(), got a dict with 'version', 'chain', ...",
+        ),
+        Mistake(
+            "a path",
+            'tdr.mix_report("state.json")',
+            StateError,
+            "mix_report: expected the state_dict() of a chain with mix(), got 'state.json' (str).",
+        ),
+        Mistake(
+            "None",
+            "tdr.mix_report(None)",
+            StateError,
+            "mix_report: expected the state_dict() of a chain with mix(), got None.",
+        ),
+        Mistake(
+            "no states",
+            "tdr.mix_report([])",
+            StateError,
+            "mix_report: expected the state_dict() of a chain with mix(), got [] (list).",
+        ),
+        Mistake(
+            "states as arguments",
+            "tdr.mix_report({}, {})",
+            TypeError,
+            "mix_report() takes 1 argument by position (state), got 2; not expected: a dict.",
+        ),
+        Mistake(
+            "a mixture that has not begun",
+            'tdr.mix_report(tdr.Resumable(tdr.mix({"a": (tdr.stream_shards(shards), 1)})).state_dict()).drawn',
+            None,
+            "{}",
+        ),
+    ],
     "to_node": [
         Mistake(
             "a list",

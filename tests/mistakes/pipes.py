@@ -3158,7 +3158,7 @@ TABLE = {
             TypeError,
             (
                 "mix() takes 1 argument by position (sources), got 2; not expected: a list. Pass the rest by "
-                "name: seed=, stop=."
+                "name: schedule=, seed=, stop=."
             ),
         ),
         Mistake(
@@ -3293,6 +3293,72 @@ TABLE = {
             'list(tdr.mix({"a": (IterableWrapper([]), 1)}, stop=3))',
             ValueError,
             "mix: the source 'a' is empty, so it cannot be restarted.",
+        ),
+        Mistake(
+            "a schedule beside weights",
+            'tdr.mix({"a": (urls, 1)}, schedule={0: {"a": 1}})',
+            TypeError,
+            (
+                "mix: sources must be a dict {name: pipe}, got 2 values under 'a'. The weights are in schedule=: write "
+                "the pipe alone."
+            ),
+        ),
+        Mistake(
+            "a schedule as a list",
+            'tdr.mix({"a": urls}, schedule=[(0, {"a": 1})])',
+            TypeError,
+            "mix: schedule must be a dict {number of samples: {name: weight}}, got a list.",
+        ),
+        Mistake(
+            "a schedule of names",
+            'tdr.mix({"a": urls}, schedule={"a": {0: 1}})',
+            TypeError,
+            "mix: schedule: the number of samples must be an int of at least 0, got 'a' (str).",
+        ),
+        Mistake(
+            "numbers of samples as str",
+            'tdr.mix({"a": urls}, schedule={"0": {"a": 1}})',
+            TypeError,
+            "mix: schedule: the number of samples must be an int of at least 0, got '0' (str). Write 0.",
+        ),
+        Mistake(
+            "a weight without its name",
+            'tdr.mix({"a": urls}, schedule={0: 1})',
+            TypeError,
+            "mix: schedule must be a dict {number of samples: {name: weight}}, got an int under 0.",
+        ),
+        Mistake(
+            "a schedule that does not begin at 0",
+            'tdr.mix({"a": urls}, schedule={1000: {"a": 1}})',
+            ValueError,
+            "mix: schedule must have weights for 0, the start, got [1000].",
+        ),
+        Mistake(
+            "a misspelt source in a schedule",
+            'tdr.mix({"books": urls}, schedule={0: {"book": 1}})',
+            ValueError,
+            "mix: schedule: at 0 there is a weight for 'book'; did you mean 'books'?",
+        ),
+        Mistake(
+            "a schedule that draws nothing",
+            'tdr.mix({"a": urls}, schedule={0: {"a": 1}, 1000: {"a": 0}})',
+            ValueError,
+            "mix: schedule: at 1_000 no source has a weight above 0.",
+        ),
+        Mistake(
+            "a weight of 0 in a schedule",
+            'len(list(tdr.mix({"a": urls, "b": IterableWrapper([1])}, schedule={0: {"a": 1, "b": 0}})))',
+            None,
+            "...",
+        ),
+        Mistake(
+            "a schedule within a mixture",
+            ('tdr.mix({"a": (tdr.mix({"b": urls}, schedule={0: {"b": 1}, 5: {"b": 2}}), 1)})'),
+            ValueError,
+            (
+                "mix: the source 'a' is a mixture with a schedule, which counts the samples of the whole training, and "
+                "not those of one source. Mix all sources in one mixture, with a schedule."
+            ),
         ),
     ],
 }

@@ -1,6 +1,7 @@
 """Loaders whose state can be saved after any batch and loaded in any world."""
 
 from .loader import StatefulLoader
+from .mix_report import MixPhase, MixReport, mix_report
 from .resumable import Resumable
 from .state.state_format import merge_states
 from .stateful_loader import stateful_loader
@@ -8,11 +9,14 @@ from .thread.thread_loader import ThreadLoader, thread_loader
 from .trainers.nodes import merge_node_states, to_node
 
 __all__ = [
+    "MixPhase",
+    "MixReport",
     "Resumable",
     "StatefulLoader",
     "ThreadLoader",
     "merge_node_states",
     "merge_states",
+    "mix_report",
     "stateful_loader",
     "thread_loader",
     "to_node",

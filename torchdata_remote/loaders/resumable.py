@@ -24,6 +24,7 @@ from .batch_options import BatchOptions
 from .listing.listings import Listings
 from .listing.packed_listing import Listed
 from .loader_options import require_chain
+from .state.mixture_states import with_mixture_of
 from .state.state_format import State, check_same, check_same_chain, check_state, make_state, state_of_rank
 from .stream_copies import ChainTemplate, check_resumable, require_split
 from .stream_counts import number_of_streams, require_equal_shares, warn_of_memory
@@ -152,10 +153,11 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
                 when the pass starts.
         """
         check_state(state)
-        check_same_chain(state["chain"], self.chain)
+        loaded = with_mixture_of(self.chain, state)
+        check_same_chain(loaded["chain"], self.chain)
         if self.num_streams is not None:
-            check_same("number of streams", state["num_streams"], self.num_streams, "Pass num_streams as it was.")
-        self._loaded, self._loaded_streams = dict(state), state["num_streams"]
+            check_same("number of streams", loaded["num_streams"], self.num_streams, "Pass num_streams as it was.")
+        self._loaded, self._loaded_streams = loaded, loaded["num_streams"]
 
     def __iter__(self) -> Iterator[Any]:
         end_worker_with_trainer()

@@ -12,7 +12,7 @@ from ..core.iter_datapipe import IterDataPipe
 from ..core.processes.worker_errors import with_own_arguments
 from ..core.world import World
 from ..errors import RemoteDataError, StateError
-from ..pipes.base.chain import load_state, name_of, state_of, take_together, warm_up
+from ..pipes.base.chain import all_pipes, load_state, name_of, state_of, take_together, warm_up
 from ..pipes.base.datapipe import OtherStateError
 from .state.state_format import ENDED, State, check_same_listing, make_state
 from .stream_copies import ChainTemplate
@@ -38,13 +38,17 @@ class Stream:
         self.ended = start == ENDED
         self.num_passed: int = start["passed"] if isinstance(start, Mapping) else 0
         self._chain: IterDataPipe[Any] | None = None
+        self._mixture: Any = None  # whose weights may differ from those of the state
 
     def open(self, template: ChainTemplate, num_streams: int) -> IterDataPipe[Any]:
         """Copy the chain for this stream, and load its position."""
         chain = template.stream(World(rank=self.number, world_size=num_streams))
+        self._mixture = next((pipe for pipe in reversed(all_pipes(chain)) if hasattr(type(pipe), "replay_to")), None)
         if self._start is not None:
             with self._refusing_damage(by_any_pipe=True):
                 load_state(chain, self._start["at"])
+                if self._mixture is not None:
+                    self._mixture.replay_to(self._start.get("replay"))
         return chain
 
     def warm_up(self, chain: IterDataPipe[Any]) -> Iterator[None]:
@@ -100,7 +104,10 @@ class Stream:
         """The position after the last item."""
         if self.ended:
             return ENDED
-        return self._start if self._chain is None else {"passed": self.num_passed, "at": state_of(self._chain)}
+        if self._chain is None:
+            return self._start
+        state = {"passed": self.num_passed, "at": state_of(self._chain)}
+        return state if self._mixture is None else {**state, "replay": self._mixture.replay_point()}
 
 
 class EpochRun:

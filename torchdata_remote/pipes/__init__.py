@@ -4,7 +4,8 @@ from .async_prefetch import AsyncPrefetch
 from .base.typed import IterableWrapper, IterDataPipe
 from .bucket import Bucket
 from .compose.join import join
-from .compose.mix import Mixed, Stop, mix
+from .compose.mix import mix
+from .compose.mixed import Mixed, Stop
 from .compose.recipes import stream_files, stream_shards
 from .decode_image import DecodeImage
 from .decode_sample import DecodeSample

@@ -153,6 +153,6 @@ def test_description_has_the_name_and_the_order_options() -> None:
         "AsyncPrefetch()",
         "ShardTarReader(interleave=2)",
         "ShuffleSamples(buffer_size=8, seed=-1)",
-        "Mixed(weights={'one': 2.0}, seed=5, stop='all_exhausted')",
+        "Mixed(weights={'one': 2.0}, seed=5, stop='all_exhausted', pipes={'one': 7})",
         "Batcher()",
     ]

@@ -28,7 +28,7 @@ def differing_options(first: Sequence[str], second: Sequence[str], verbs: tuple[
         >>> differing_options(["Mixed(seed=1, stop=5)"], ["Mixed(seed=2, stop=5)"], ("was", "is"))
         ['Mixed: seed was 1, is 2']
     """
-    pipes, others = [list(map(_parsed, chain)) for chain in (first, second)]
+    pipes, others = [list(map(parsed, chain)) for chain in (first, second)]
     names = [None if pipe is None else pipe[0] for pipe in pipes]
     if None in names or names != [None if pipe is None else pipe[0] for pipe in others]:
         return None
@@ -52,7 +52,7 @@ def _shown(options: Mapping[str, Any], name: str) -> str:
     return "not set" if value is _UNSET else repr(value)
 
 
-def _parsed(pipe: str) -> tuple[str, dict[str, Any]] | None:
+def parsed(pipe: str) -> tuple[str, dict[str, Any]] | None:
     """Take a pipe's name and its options apart; ``None`` if an option is no literal."""
     try:
         call = ast.parse(pipe, mode="eval").body

@@ -4,7 +4,7 @@ Written by ``.ci/make_typed.py`` from the constructors of the pipes. Do not edit
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -12,25 +12,34 @@ import torch
 from ...core.options import Backend, RetryPolicy
 from ...core.partition import EqualizeMode
 from ...core.world import World
+from ...errors import MissingKeyError
+from ...fetch.selection import IndexedSample
 from ...formats.decoders import Decoder
 from ...formats.error_policy import OnBadMember, OnBadShard, Skipped, raise_error
 from ...formats.sample import Sample
 from ...labels import Classes, Labeller
 from ..async_prefetch import AsyncPrefetch
+from ..bucket import Bucket
 from ..decode_image import DecodeImage
 from ..decode_sample import DecodeSample
 from ..equalize_ranks import EqualizeRanks
 from ..file_reader import FileReader
+from ..flat_map import FlatMap
 from ..label_from_path import LabelFromPath
 from ..list_remote import ListRemote
 from ..list_row_groups import ListRowGroups
+from ..pack import Pack
 from ..parallel_map import ParallelMap
+from ..repeat import Repeat
+from ..select import Select
 from ..shard_tar_reader import ShardTarReader
 from ..shard_zip_reader import ShardZipReader
 from ..sharding_filter_rank import ShardingFilterRank
 from ..shuffle_samples import ShuffleSamples
 from ..shuffle_shards import ShuffleShards
+from ..skip import Skip
 from ..table_reader import TableReader
+from ..take import Take
 from ..to_tuple import ToTuple
 from ..write_shards import WriteShards
 from .image_options import RATIO, SCALE
@@ -124,6 +133,53 @@ class IterDataPipe(TorchNames[T_co]):
             [('memory://notes/1.txt', b'hello')]
         """
 
+    def bucket(
+        self,
+        batch_size: int | None = None,
+        *,
+        max_tokens: int | None = None,
+        length: str | Callable[[T_co], Any] | None = None,
+        boundaries: Sequence[float] | None = None,
+        max_wait: int = 1_000,
+    ) -> Bucket[T_co]:
+        """Group items of like length into batches (functional name: ``bucket``).
+
+        Little is lost to padding then. An item waits in the bucket of its length until a batch of that bucket is full, at
+        most until ``max_wait`` more items were read: then the batch is handed out as it is, smaller. So ``max_wait`` bounds
+        the items in memory and what a resumed pass reads again, too. Within a batch items have the order of the source. At
+        the end of a pass the batches that are not full are handed out, the one with the oldest item first.
+
+        The state has the position of the source before the oldest item that is held, and one bit for each item since.
+
+        Ranks get different numbers of batches, even after ``equalize_ranks``: as their lengths differ. For equal numbers
+        chain ``repeat().bucket(...).take(n)``. There is no ``len``. The batches are lists, as those of ``batch``: chain
+        ``collate`` or ``map``, and give the loader ``batch_size=None``.
+
+        Args:
+            batch_size: largest number of items of a batch; ``None`` if ``max_tokens`` bounds them.
+            max_tokens: bound on the tokens of a padded batch: number of items times the length of the longest. An item that
+                is longer is a batch of its own. ``None`` for no bound.
+            length: name of the member of samples whose ``len`` counts, or a function that returns the length of an item;
+                without ``boundaries`` and ``max_tokens`` it may return anything that can be a key of a dict, such as the
+                size of an image. ``None`` for the ``len`` of the item.
+            boundaries: increasing; the greatest length of each bucket: ``[128, 512]`` are the lengths to 128, 129 to 512,
+                and more. ``None`` for a bucket for each length.
+            max_wait: number of items.
+
+        Yields:
+            list: items.
+
+        Raises:
+            SampleError: if the length is no number where there has to be one.
+            MissingMemberError: if a sample has no such member.
+            Exception: of the function.
+
+        Example:
+            >>> words = IterableWrapper(["a", "ccc", "b", "dddd", "e"])
+            >>> list(Bucket(words, 2, boundaries=[2]))
+            [['a', 'b'], ['ccc', 'dddd'], ['e']]
+        """
+
     def decode_image(
         self: IterDataPipe[Sample],
         size: int | Sequence[int],
@@ -205,16 +261,19 @@ class IterDataPipe(TorchNames[T_co]):
         """Decode members by their extension (functional name: ``decode_sample``).
 
         By default, images (jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, ...) become ``PIL.Image`` in mode RGB,
-        ``cls`` an int, ``json`` its value, ``txt`` a str, ``npy`` an array (one that requires unpickling is refused). For
-        an extension of several parts, such as ``seg.png``, a decoder of the complete extension takes precedence over one of
-        its last part. Other members stay ``bytes``; values that are not ``bytes`` are unchanged.
+        ``cls`` an int, ``json`` its value, ``txt`` a str, ``npy`` an array, ``npz`` a dict of arrays, ``safetensors`` a
+        dict of tensors (extra ``[tensors]``), ``pt`` and ``pth`` what ``torch.load(weights_only=True)`` returns. What would
+        need unpickling is refused. For an extension of several parts, such as ``seg.png``, a decoder of the complete
+        extension takes precedence over one of its last part. Members that are compressed by gzip, bzip2, xz or zstd, such
+        as ``json.gz`` and ``npy.zst``, are decompressed for the decoder of the extension before it, up to 1 GiB. Other
+        members stay ``bytes``; values that are neither ``bytes`` nor the file of a lazy member are unchanged.
 
         For training, ``decode_image`` makes tensors of images, with crop, resize, flip and normalisation, in about half of
         the time; chain it before this pipe, which decodes the other members.
 
         Args:
             decoders: extension -> function from bytes to a value, in addition to the defaults or in place of them;
-                ``bytes`` leaves a member undecoded.
+                ``bytes`` leaves a member undecoded. The function gets the file of a lazy member, in place of its bytes.
             num_threads: that decode, as those of ``parallel_map`` do; order and state do not depend on it. ``None`` for
                 those that the loader gives, as ``thread_loader`` does, or none.
 
@@ -224,6 +283,7 @@ class IterDataPipe(TorchNames[T_co]):
         Raises:
             CollateError: for an image that goes to torch's default ``collate_fn``.
             DecodeError: names member, sample and shard; the decoder's own error is its ``__cause__``.
+            StorageError: if the file of a lazy member cannot be fetched.
 
         Example:
             >>> samples = IterableWrapper([{"__key__": "1", "cls": b"3", "bin": b"12"}])
@@ -287,6 +347,38 @@ class IterDataPipe(TorchNames[T_co]):
             >>> fsspec.filesystem("memory").pipe("/pets/cat/1.JPG", b"...")
             >>> list(FileReader(IterableWrapper(["memory://pets/cat/1.JPG"])))
             [{'__key__': 'pets/cat/1', '__url__': 'memory://pets/cat/1.JPG', 'jpg': b'...'}]
+        """
+
+    def flat_map(self, function: Callable[..., Iterable[U]], *, seed: int | None = None) -> FlatMap[U]:
+        """Yield each item of what a function returns for an item (functional name: ``flat_map``).
+
+        Clips of a video, crops of an image, sentences of a document; also none. A generator function hands out its items
+        one by one, so only one is in memory.
+
+        The state has the position of the source before the item that is being expanded, and how many of its items were
+        handed out. A resumed pass reads that one item again, calls the function, and skips these. So the function must
+        return the same for the same item: with ``seed`` it gets random numbers that do.
+
+        Ranks get different numbers of items, even after ``equalize_ranks``: without a bound, as the data has them. For
+        equal numbers chain ``repeat().flat_map(...).take(n)``. There is no ``len``.
+
+        Args:
+            function: called with an item, and with ``seed`` also with a ``random.Random``; returns an iterable. With
+                ``DataLoader`` workers that are spawned, it has to be a function of a module.
+            seed: of the random numbers, any int. They are determined by the seed, the epoch, the stream and the number of
+                the item in it. A ``torch.Generator`` is made by ``torch.Generator().manual_seed(rng.getrandbits(63))``.
+
+        Yields:
+            What the function returns, one by one.
+
+        Raises:
+            SampleError: if the function returns no iterable, or a single str, bytes or dict.
+            StateError: if it returns fewer items than before the state was saved.
+            Exception: of the function.
+
+        Example:
+            >>> list(FlatMap(IterableWrapper(["a b", "", "c"]), str.split))
+            ['a', 'b', 'c']
         """
 
     def label_from_path(
@@ -418,6 +510,65 @@ class IterDataPipe(TorchNames[T_co]):
              ('samples+3-5+memory://doc/x.parquet+samples+3-5', 2)]
         """
 
+    def pack(
+        self,
+        length: int,
+        *,
+        member: str | None = None,
+        separator: int | None = None,
+        split: bool = True,
+        max_wait: int = 512,
+        too_long: Literal["split", "error"] = "split",
+        last: Literal["pad", "short", "drop"] = "pad",
+        padding: int = 0,
+        cu_seqlens: bool = False,
+    ) -> Pack:
+        """Pack token sequences into rows of one length (functional name: ``pack``).
+
+        With ``split=True`` documents follow each other, and the end of a row cuts one in two: no room is left but in the
+        last row of a pass. With ``split=False`` documents stay whole: each goes into the open row where it leaves the least
+        room (best fit), and a row is handed out when it is full, or when its first document was read ``max_wait`` documents
+        ago, filled up. Each token of the source is handed out once, but those that ``last="drop"`` leaves out.
+
+        The state has the position of the source before the oldest document that is not handed out wholly, and a few
+        numbers. A resumed pass reads one document again, or ``max_wait`` documents with ``split=False``. Chain it after
+        ``shuffle_samples``, and the tokenizer by ``parallel_map`` before it.
+
+        Ranks get different numbers of rows, even after ``equalize_ranks``: as their numbers of tokens differ. For equal
+        numbers chain ``repeat().pack(...).take(n)``. There is no ``len``.
+
+        Args:
+            length: of rows, in tokens.
+            member: name of the member of samples that has the tokens; ``None`` if items are tokens.
+            separator: token that is appended to each document, such as that of the end of a text; ``None`` for none.
+            split: whether documents are cut at the end of a row.
+            max_wait: with ``split=False``, the number of documents that are read at most before a row is handed out. Rows
+                that are longer, or documents that are shorter, need more of them to be filled well.
+            too_long: with ``split=False``, for a document that is longer than a row: ``"split"`` cuts it into rows and a
+                rest, ``"error"`` raises.
+            last: for the rows that are not full at the end of a pass: ``"pad"`` fills them up, ``"short"`` hands them out
+                as they are, ``"drop"`` leaves them out, with a warning that counts the tokens. With ``split=False``,
+                ``"short"`` fills up no row.
+            padding: token with which rows are filled up.
+            cu_seqlens: whether rows have ``cu_seqlens``. torch's ``default_collate`` cannot stack those of several rows.
+
+        Yields:
+            dict: ``input_ids``, the tokens; ``position_ids``, the position in the document, from 0 again after a cut;
+            ``document_ids``, the number of the document in this row, -1 for padding: tensors, int64, shape ``(length,)``.
+            With ``cu_seqlens=True`` also ``cu_seqlens``, the cumulative lengths of the documents from 0 on, int32, shape
+            ``(documents + 1,)``; padding counts as a document, so the last one is the length.
+
+        Raises:
+            SampleError: for items that are no token ids; for a document that is too long.
+            MissingMemberError: if a sample has no such member.
+
+        Example:
+            >>> for row in Pack(IterableWrapper([[1, 2, 3], [4, 5]]), 4):
+            ...     print(row["input_ids"].tolist(), row["position_ids"].tolist(), row["document_ids"].tolist())
+            [1, 2, 3, 4] [0, 1, 2, 0] [0, 0, 0, 1]
+            [5, 0, 0, 0] [0, 0, 1, 2] [0, -1, -1, -1]
+        """
+
     def parallel_map(
         self,
         function: Callable[[T_co], U],
@@ -461,6 +612,89 @@ class IterDataPipe(TorchNames[T_co]):
             ['A', 'B', 'C']
         """
 
+    def repeat(self, times: int | None = None) -> Repeat[T_co]:
+        """Read a chain several times in one pass, each time in another order (functional name: ``repeat``).
+
+        Each pass over the source is an epoch of its own for the pipes above: ``shuffle_shards``, ``shuffle_samples`` and
+        ``mix`` have another order. Pipes after it see one long pass: a ``shuffle_samples`` mixes the end of a pass with the
+        start of the next one, ``pack`` and ``batch`` leave no incomplete row or batch between them.
+
+        Without a number it never ends. Then bound it by ``take``, which gives all ranks the same number of items, or by the
+        steps of the training. With a number, ranks are as many items apart as in that many epochs of the source.
+
+        torchdata has another ``repeat``, which repeats each item. Where it is imported too, call this class, because on
+        torch's own pipes the name builds that one.
+
+        Args:
+            times: number of passes; ``None`` for no end.
+
+        Yields:
+            The same items.
+
+        Raises:
+            SampleError: if a pass over the source has no items, and there is no end.
+
+        Example:
+            >>> list(Repeat(IterableWrapper("ab"), 3))
+            ['a', 'b', 'a', 'b', 'a', 'b']
+        """
+
+    def select(
+        self: IterDataPipe[str],
+        *,
+        keys: Any = None,
+        where: Callable[[IndexedSample], object] | Any = None,
+        members: str | Sequence[str] | None = None,
+        key_column: str = "__key__",
+        on_missing_key: Callable[[MissingKeyError], object] = raise_error,
+        retry: RetryPolicy | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Select:
+        """Select samples and members of tar shards (functional name: ``select``).
+
+        Readers then request the bytes of what was selected only, and nothing is written. It is planned by the files of keys
+        beside the shards (``shard.tar.keys``, of ``ShardWriter`` and ``torchdata-remote manifest``), 16 requests at a time;
+        without them the headers of the shards are read, with a warning. A plan of unchanged shards is made once in a
+        process. Put it between ``list_remote`` and ``shuffle_shards``.
+
+        Args:
+            keys: of the samples, as ``"__key__"`` has them. A list, a set or another iterable; the URL or path of a file: a
+                ``.txt`` with a key in each line, a ``.csv``, ``.parquet``, ``.arrow`` or ``.feather``; a table of pyarrow,
+                polars, pandas or DuckDB. Tables need pyarrow (``pip install 'torchdata_remote[tables]'``). A key that
+                several shards have selects all its samples. ``None`` selects all keys.
+            where: with a table, an expression of pyarrow or polars that its rows must fulfil. Otherwise a function that is
+                called with the :class:`IndexedSample` of each sample (that ``keys`` selects), and returns whether it is
+                selected; one that workers receive must be importable.
+            members: of each selected sample that are read: extensions; of ``"jpg;jpeg;png"`` the first that the sample has.
+                ``None`` reads all.
+            key_column: of a table, the column with the keys.
+            on_missing_key: policy for keys that no shard has: ``raise_error``, ``skip_with_warning``, or a function that is
+                called with the error.
+            retry: policy for transient errors, for each request.
+            storage_options: for the store, in fsspec's vocabulary; also for the file of ``keys`` in the same kind of store.
+
+        Yields:
+            RemoteUrl: of each shard that has a selected sample, in the order of the source, with its number of selected
+            samples. It is the URL of the shard itself if all of it is selected and its manifest has checksums.
+
+        Raises:
+            MissingKeyError: if no shard has some of the keys: their number, and some of them.
+            MissingMemberError: if a selected sample has none of the alternatives in ``members``.
+            EmptyListingError: if nothing is selected.
+            ManifestError: if the file of keys belongs to another version of the shard, or the shard is compressed.
+            UrlError: for a zip, for samples that are selected already, or after ``sharding_filter_rank``.
+            RemoteDataError: if the file of ``keys`` is of an unknown kind, or pyarrow is missing.
+
+        Example:
+            >>> from torchdata_remote import ShardWriter
+            >>> with ShardWriter("memory://chosen/{shard}.tar", overwrite=True) as writer:
+            ...     _ = [writer.write({"__key__": str(i), "txt": "x" * i, "cls": i}) for i in range(7)]
+            >>> urls = IterableWrapper(["memory://chosen/index.json"]).list_remote()
+            >>> chosen = Select(urls, keys={"2", "5", "6"}, where=lambda sample: sample.members["txt"] < 6, members=["txt"])
+            >>> [url.num_samples for url in chosen], list(chosen.shard_tar_reader().to_tuple("__key__", "txt"))
+            ([2], [('2', b'xx'), ('5', b'xxxxx')])
+        """
+
     def shard_tar_reader(
         self: IterDataPipe[str | tuple[str, Any]],
         *,
@@ -469,6 +703,7 @@ class IterDataPipe(TorchNames[T_co]):
         interleave: int = 1,
         nested: bool = False,
         copy: bool = True,
+        lazy: Collection[str] | None = None,
         max_member_bytes: int = 4_294_967_296,
         max_ratio: int = 100,
         max_decompressed_bytes: int = 1_099_511_627_776,
@@ -500,13 +735,21 @@ class IterDataPipe(TorchNames[T_co]):
             copy: whether members are ``bytes``. Otherwise they are ``memoryview`` slices, which avoid a copy but keep the
                 complete part in memory. Decode them first: torch's default collate treats a slice as a list of numbers,
                 and a worker process cannot send one (the loader would wait forever).
+            lazy: extensions of members that are read where they are needed, such as ``{"mp4", "wav"}``: complete ones
+                (``left.mp4``) or last parts. Such a member is a seekable, read-only binary file with ``name`` and ``size``,
+                which ``av.open``, torchcodec and ``decode_sample`` take; ``bytes(file)`` is the whole. Nothing of it is
+                fetched before it is read, unless it has at most 64 KiB. The reader then requests what it needs, and the
+                beginnings of the next shards: name all large members, because others are fetched one after the other.
+                There is no cache, and checksums of manifests are not compared. In compressed and nested archives, and in
+                streams of other openers, the file is in memory.
             max_member_bytes: maximum size of a member; a larger one is an error, before memory is allocated for it.
             max_ratio: maximum ratio of decompressed to compressed bytes of a shard, beyond the first 16 MiB.
             max_decompressed_bytes: maximum size of a decompressed shard.
             storage_options: for bare URLs, in fsspec's vocabulary.
 
         Yields:
-            dict: ``"__key__"`` (str), ``"__url__"`` (str), and one ``bytes`` for each member under its extension.
+            dict: ``"__key__"`` (str), ``"__url__"`` (str), and one ``bytes`` (a file, for ``lazy``) for each member under
+            its extension.
 
         Raises:
             ShardReadError: for a shard that is truncated or damaged, that exceeds a limit, or that repeats a key later.
@@ -672,6 +915,25 @@ class IterDataPipe(TorchNames[T_co]):
             (True, False, ['a', 'b', 'c', 'd'])
         """
 
+    def skip(self, number: int) -> Skip[T_co]:
+        """Leave out the first ``number`` items of a pass, of all ranks together (functional name: ``skip``).
+
+        The number is divided as that of ``take``, so ``take(n)`` and ``skip(n)`` of one chain divide its items into two
+        parts: for validation and training, for example, if nothing above them is shuffled. The items that are left out are
+        read, which takes their time in each epoch; URLs, before the reader, cost nothing. A resumed pass does not skip
+        again. To continue a training use the state of a loader, which reads nothing again.
+
+        Args:
+            number: of items, of all ranks together.
+
+        Yields:
+            The same items.
+
+        Example:
+            >>> list(Skip(IterableWrapper("abcd"), 3))
+            ['d']
+        """
+
     def table_reader(
         self: IterDataPipe[str],
         *,
@@ -737,6 +999,32 @@ class IterDataPipe(TorchNames[T_co]):
             >>> for sample in TableReader(files, columns=["name", "box"], filter=[("n", ">", 1)]):
             ...     print(sample["__key__"], sample["name"], sample["box"])
             doc/pets/000000001 dog [3 4]
+        """
+
+    def take(self, number: int) -> Take[T_co]:
+        """Yield the first ``number`` items of a pass, of all ranks together (functional name: ``take``).
+
+        After ``sharding_filter_rank``, each reader hands out its share of the number: the first items of its own part of
+        the data. Shares differ by one at most, and by nothing if the number is divisible by that of readers. Readers are
+        ranks x workers, or the streams of a loader: with ``num_streams`` the samples are the same in any number of ranks
+        and workers. Before ``sharding_filter_rank``, or without it, the items are the first ``number`` of the chain, for
+        every process: ``list_remote().take(8)`` are eight shards. Nothing is read after the last item.
+
+        ``repeat().take(n)`` gives each rank exactly its share, whatever pipes between the two do, and has a length.
+        After a source that ends, it is shorter where that has fewer.
+
+        Args:
+            number: of items, of all ranks together. After ``batch``, ``pack`` or ``bucket`` batches are counted.
+
+        Yields:
+            The same items.
+
+        Raises:
+            EmptyShareError: in each reader, if there are more readers than items to take.
+
+        Example:
+            >>> list(Take(IterableWrapper("abcd"), 3))
+            ['a', 'b', 'c']
         """
 
     @overload

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...core.iter_datapipe import IterDataPipe
+from ...errors import StateError
 from ..base.chain import Snapshot, load_state, state_of
 from ..base.epochs import PASS_STRIDE, set_epoch
 
@@ -18,12 +19,14 @@ class MixSource:
         pipe: its chain.
         num_passes: how often it was restarted.
         state: from which it resumes; ``None`` for its start.
+        drawn: number of samples that were drawn from it in this phase.
     """
 
-    def __init__(self, name: str, pipe: IterDataPipe[Any], num_passes: int, state: Any) -> None:
+    def __init__(self, name: str, pipe: IterDataPipe[Any], num_passes: int, state: Any, drawn: int) -> None:
         self.name, self._pipe, self.num_passes, self._resume_from = name, pipe, num_passes, state
         self.items: Iterator[Any] = iter(())
-        self.started = False
+        self.started = self.exhausted = False
+        self.drawn = drawn
 
     def open(self, epoch: int) -> MixSource:
         """Start a pass. Each pass has its own order, also within an epoch."""
@@ -37,7 +40,21 @@ class MixSource:
         """Return the next pass over this source."""
         if not self.started and self._resume_from is None:
             raise ValueError(f"mix: the source {self.name!r} is empty, so it cannot be restarted.")
-        return MixSource(self.name, self._pipe, self.num_passes + 1, None)
+        return MixSource(self.name, self._pipe, self.num_passes + 1, None, self.drawn)
+
+    def end(self) -> None:
+        """Give back threads and memory at the end of the pass."""
+        getattr(self.items, "close", tuple)()
+
+    def close(self) -> None:
+        """End the pass of a source that is not drawn any more, and keep its position."""
+        if self.started:
+            try:
+                self._resume_from = state_of(self._pipe)
+            except StateError:  # it has no position to keep
+                return
+            self.started = False
+            self.end()
 
     def state(self) -> list[Any]:
         return [self.name, self.num_passes, state_of(self._pipe) if self.started else self._resume_from]

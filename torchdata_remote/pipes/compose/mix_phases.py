@@ -1,0 +1,80 @@
+"""The phases of a pass over a mixture: from which sample on which weights held, and what was drawn by them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+
+class Phase(NamedTuple):
+    """From ``start`` on, among the samples of all ranks, sources are drawn by these weights, each above 0."""
+
+    start: int
+    weights: dict[str, float]
+
+
+Row = list[Any]
+"""A phase in a state: start, weights, name -> number of samples that this slot drew, number of draws before it."""
+
+
+class PhaseRecord:
+    """What states contain of the phases.
+
+    Args:
+        rows: of a state; the last one is the current phase.
+    """
+
+    def __init__(self, rows: Sequence[Row] = ()) -> None:
+        self._ended = list(rows[:-1])  # never changed in place: snapshots share it
+        start, weights, self.drawn_before, self._draws = rows[-1] if rows else (0, {}, {}, 0)
+        self._phase = Phase(start, weights)
+
+    def holds(self, weights: Mapping[str, float]) -> bool:
+        """Whether these are the weights of the current phase."""
+        return self._phase.weights == weights
+
+    def begin(self, phase: Phase, draws: int, drawn: Mapping[str, int]) -> None:
+        """Begin a phase.
+
+        Args:
+            phase: that begins.
+            draws: number of draws before it.
+            drawn: from each source, in the phase that ends.
+        """
+        self._ended = self.snapshot(drawn)()
+        self._phase, self._draws, self.drawn_before = phase, draws, {}
+
+    def snapshot(self, drawn: Mapping[str, int]) -> Callable[[], list[Row]]:
+        """Return a function that returns the rows as they are now.
+
+        Args:
+            drawn: in the current phase, from each source that the mixture has.
+        """
+        ended, (start, weights), before, draws = self._ended, self._phase, self.drawn_before, self._draws
+
+        def rows() -> list[Row]:
+            # A phase of a state has the sources of its time
+            counts = {name: drawn.get(name, count) for name, count in before.items()} if before else drawn
+            return [*ended, [start, weights, counts, draws]] if weights else ended
+
+        return rows
+
+
+class Replay:
+    """The phases up to the point where a saved pass was: a pass that resumes before it repeats them.
+
+    Args:
+        point: of the saved pass; ``None`` to repeat nothing.
+    """
+
+    def __init__(self, point: Mapping[str, Any] | None = None) -> None:
+        rows = [] if point is None else point["phases"]
+        self.end = 0 if point is None else point["draws"]
+        """Number of draws."""
+        self._phases, self._starts = [Phase(*row[:2]) for row in rows], list(map(itemgetter(3), rows))
+
+    def phase_at(self, draws: int) -> Phase:
+        """The phase after so many draws."""
+        return self._phases[max(0, bisect_right(self._starts, draws) - 1)]
