@@ -228,7 +228,7 @@ TABLE = {
             "keys with their extension",
             'list(urls.list_remote(pattern="*.tar").select(keys=["0/000000.txt"]))',
             MissingKeyError,
-            "select: 1 of 1 keys are in none of 2 shards: '0/000000.txt'. A key is the path of a member without its ...",
+            "select: 1 of 1 keys are in none of 2 shards: '0/000000.txt'. A key is the path of a member without ...",
         ),
         Mistake(
             "an expression without a table",
