@@ -158,6 +158,7 @@ def test_a_window_of_consecutive_samples_is_one_request_and_one_piece(store: Fak
 
 def test_memory_is_bounded_while_the_consumer_waits(store: FakeStore) -> None:
     """No further window is requested than the budget holds, of one view or of many."""
+    before = engine_threads()
     many = [view_url(view_of([(at % 3, 2 * at % 50, 2)])) for at in range(40)]
     large = view_url(view_of([(0, block, 1) for block in range(60)]))
     for urls in ([large], many):
@@ -169,7 +170,7 @@ def test_memory_is_bounded_while_the_consumer_waits(store: FakeStore) -> None:
         assert len(store.reads) <= 5
         stream.close()
         streams.close()
-    wait_for(lambda: not engine_threads())
+    wait_for(lambda: not engine_threads() - before)
 
 
 def test_many_small_views_are_requested_at_once(store: FakeStore) -> None:
@@ -188,13 +189,13 @@ def test_many_small_views_are_requested_at_once(store: FakeStore) -> None:
 
 def test_an_early_end_sends_no_further_requests(store: FakeStore) -> None:
     """Closing the streams drops what is queued."""
-    started, go = threading.Event(), threading.Event()
+    before, started, go = engine_threads(), threading.Event(), threading.Event()
 
-    def before(path: str, start: int) -> None:
+    def wait_to_answer(path: str, start: int) -> None:
         started.set()
         go.wait(20)
 
-    store.before_read = before
+    store.before_read = wait_to_answer
     url = view_url(view_of([(at % 3, at, 1) for at in range(50)]))
     streams = stream_objects([url], session_of(options(max_in_flight=1, part_bytes=BLOCK, max_buffer_bytes=50 * BLOCK)))
     _, stream = next(streams)
@@ -202,7 +203,7 @@ def test_an_early_end_sends_no_further_requests(store: FakeStore) -> None:
     stream.close()
     streams.close()
     go.set()
-    wait_for(lambda: not engine_threads())
+    wait_for(lambda: not engine_threads() - before)
     assert len(store.reads) == 1
 
 
@@ -258,8 +259,9 @@ def test_two_versions_are_never_mixed(store: FakeStore) -> None:
 
 def test_samples_that_the_view_does_not_have_are_refused(store: FakeStore) -> None:
     """A part of another view."""
+    before = engine_threads()
     url = view_url(view_of([(0, 0, 1), (0, 5, 1)]))
     for first, last in ((1, 3), (2, 2), (2, 1)):
         with pytest.raises(UrlError, match=r"view\+\.\.\.\+s3://b/0\.tar\+view: no samples .* in a view of 2 samples"):
             list(stream_objects([url.part(first, last)], session_of(options())))
-    wait_for(lambda: not engine_threads())
+    wait_for(lambda: not engine_threads() - before)
