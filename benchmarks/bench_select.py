@@ -69,8 +69,8 @@ def main() -> None:
     search = KeySearch(column)
     planning, peak = tracemalloc.get_traced_memory()
     print(
-        f"{search.num_wanted:,} wanted keys of 20 characters: {kept / NUM_KEYS:.0f} bytes each, {planning / NUM_KEYS:.0f} "
-        f"while it is planned, {peak / NUM_KEYS:.0f} at most"
+        f"{search.num_wanted:,} wanted keys of 20 characters: {kept / NUM_KEYS:.0f} bytes each, "
+        f"{planning / NUM_KEYS:.0f} while it is planned, {peak / NUM_KEYS:.0f} at most"
     )
 
 
