@@ -25,7 +25,8 @@ ROWS = [
 # What users get, hand on, or name, rather than call
 NOT_CALLED = {
     "Backend", "EqualizeMode", "IndexedSample", "IterDataPipe", "IterableWrapper", "Mixed", "ShardInfo", "Skipped",
-    "Snapshot", "Stats", "Stop", "TransferProgress", "Transferred", "accept_missing_end", "raise_error", "skip_with_warning",
+    "Snapshot", "Stats", "Stop", "TransferProgress", "Transferred", "accept_missing_end", "raise_error",
+    "skip_with_warning",
 }  # fmt: skip
 
 

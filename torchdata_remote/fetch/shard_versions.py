@@ -40,6 +40,7 @@ def absolute_url(url: str) -> str:
 
 
 def shards_of(url: RemoteUrl) -> tuple[RemoteUrl, ...]:
+    """Return the shards that a URL reads: itself, or those of selected samples."""
     _, view = split_view_url(url)
     return (url,) if view is None else view.urls
 
@@ -56,7 +57,7 @@ def _versions(
         if entry is not None:
             found[url] = entry.size, entry.etag
     for folder in sorted({url[: url.rindex("/") + 1] for url in lacking if split_url(url)[0] not in HTTP}):
-        listed: Iterator[RemoteUrl] = iter(list_folder(folder, recursive=False, options=options, retry=retry))
+        listed = list_folder(folder, recursive=False, options=options, retry=retry)
         found |= {str(one): (one.size, one.etag) for one in listed}
     for url in lacking:
         if url not in found:
