@@ -53,7 +53,7 @@ def main() -> None:
         ("a function", {"where": lambda sample: sample.key.endswith("7")}),
         ("members", {"members": ["cls"]}),
     ):
-        pipe = IterableWrapper(urls, deepcopy=False).select(**options)  # type: ignore[arg-type]
+        pipe = IterableWrapper(urls, deepcopy=False).select(**options)
         began_s = time.process_time()
         found = list(pipe)
         planned_s = time.process_time() - began_s

@@ -108,7 +108,7 @@ def energon_join(job: Job) -> Iterator[int]:
     from megatron.energon import DefaultTaskEncoder, Sample, WorkerConfig, get_loader, get_val_dataset
 
     @dataclass
-    class Pair(Sample):
+    class Pair(Sample):  # type: ignore[misc, unused-ignore]  # it carries no types
         image: bytes
         caption: bytes
 

@@ -249,6 +249,6 @@ def test_resharding_at_scale() -> None:
             stream
             for rank in range(2_000)
             for worker in range(12)
-            for stream in pipe._share(World(rank, 2_000, worker, 12))[1]
+            for stream in pipe.share(World(rank, 2_000, worker, 12))[1]
         ]
     assert sorted(dealt) == list(range(SLOTS_AT_SCALE))

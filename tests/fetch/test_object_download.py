@@ -12,7 +12,8 @@ from tests.support.fake_store import FakeStore, options, store_of
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ObjectChangedError
-from torchdata_remote.fetch.object_download import ObjectDownload, Part
+from torchdata_remote.fetch.download import Part
+from torchdata_remote.fetch.object_download import ObjectDownload
 from torchdata_remote.fetch.object_stream import ObjectStream
 from torchdata_remote.fetch.range_download import ObjectVersion
 from torchdata_remote.fetch.scheduler import PartScheduler

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import fsspec
 import numpy as np
+import polars as pl
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
@@ -169,6 +170,7 @@ def _names(folder: Path) -> dict[str, Any]:
         "shards": SHARDS,
         "silent": silent,
         "pictures": PICTURES,
+        "pl": pl,
         "files": FILES,
         "flat": FLAT,
         "tdr": tdr,

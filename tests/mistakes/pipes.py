@@ -228,13 +228,13 @@ TABLE = {
             "keys with their extension",
             'list(urls.list_remote(pattern="*.tar").select(keys=["0/000000.txt"]))',
             MissingKeyError,
-            "select: 1 of 1 keys are in none of 2 shards: '0/000000.txt'. A key is the path of a member without ...",
+            "select: 1 of 1 keys are in none of 2 shards: '0/000000.txt'. A key is the path of a member ...",
         ),
         Mistake(
             "an expression without a table",
             'urls.select(where=pl.col("score") > 1)',
             ValueError,
-            "select: where is an expression, which selects rows of a table, and keys is None: pass a table or ...",
+            "select: where is an expression, which selects rows of a table, and keys is None: pass a table ...",
         ),
         Mistake(
             "the column of keys has another name",
@@ -262,7 +262,7 @@ TABLE = {
         ),
         Mistake(
             "after the split by samples",
-            'list(IterableWrapper([RemoteUrl("s3://photos/0.tar", num_samples=9).part(0, 2)]).select(keys=["a"]))',
+            'list(IterableWrapper([tdr.RemoteUrl("s3://photos/0.tar", num_samples=9).part(0, 2)]).select(keys=["a"]))',
             UrlError,
             "select: samples+0-2+s3://photos/0.tar+samples+0-2 is a range of samples: put select() before ...",
         ),
@@ -2817,7 +2817,8 @@ TABLE = {
             (
                 "stream_shards() takes 1 argument by position (url), got 2; not expected: a str. Pass the rest "
                 "by name: pattern=, shuffle=, seed=, shuffle_buffer_size=, shuffle_buffer_bytes=, world=, "
-                "max_in_flight=, interleave=, on_bad_shard=, on_bad_member=, lazy=, cache_dir=, cache_bytes=, "
+                "max_in_flight=, interleave=, on_bad_shard=, on_bad_member=, lazy=, select=, cache_dir=, "
+                "cache_bytes=, "
                 "storage_options=."
             ),
         ),

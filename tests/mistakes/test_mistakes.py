@@ -24,8 +24,9 @@ ROWS = [
 ]
 # What users get, hand on, or name, rather than call
 NOT_CALLED = {
-    "Backend", "EqualizeMode", "IterDataPipe", "IterableWrapper", "MixPhase", "MixReport", "Mixed", "ShardInfo",
-    "Skipped", "Stats", "Stop", "TransferProgress", "Transferred", "accept_missing_end", "raise_error",
+    "Backend", "EqualizeMode", "IndexedSample", "IterDataPipe", "IterableWrapper", "MixPhase", "MixReport", "Mixed",
+    "ShardInfo", "Skipped", "Snapshot", "Stats", "Stop", "TransferProgress", "Transferred", "accept_missing_end",
+    "raise_error",
     "skip_with_warning",
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ from torchdata_remote.errors import (
     EncodeError,
     LabelError,
     ObjectExistsError,
+    ObjectNotFoundError,
     ShardReadError,
     ShardWriteError,
     UrlError,
@@ -15,6 +16,68 @@ from torchdata_remote.errors import (
 from .mistake import Mistake
 
 TABLE = {
+    "write_snapshot": [
+        Mistake(
+            "no shards",
+            'tdr.write_snapshot("memory://mistakes/a.snapshot.json")',
+            TypeError,
+            "write_snapshot() is missing 'urls' (of shards). Write write_snapshot(url, urls).",
+        ),
+        Mistake(
+            "another name",
+            'tdr.write_snapshot("memory://mistakes/train-v1.json", urls)',
+            UrlError,
+            "memory://mistakes/train-v1.json: the name of a snapshot ends in .snapshot.json, by which it is ...",
+        ),
+        Mistake(
+            "arguments exchanged",
+            'tdr.write_snapshot(urls, "memory://mistakes/a.snapshot.json")',
+            UrlError,
+            "write_snapshot: expected one URL or path, as str or os.PathLike, got IterableWrapper...",
+        ),
+        Mistake(
+            "overwrite=",
+            'tdr.write_snapshot("memory://mistakes/a.snapshot.json", urls, overwrite=True)',
+            TypeError,
+            "write_snapshot() got an unexpected keyword argument 'overwrite'. It takes url, urls, ...",
+        ),
+        Mistake(
+            "an URL instead of URLs",
+            'tdr.write_snapshot("memory://mistakes/a.snapshot.json", "s3://photos/")',
+            UrlError,
+            "write_snapshot: expected URLs of shards, got the str 's3://photos/': list it, by ...",
+        ),
+        Mistake(
+            "shuffled",
+            'tdr.write_snapshot("memory://mistakes/a.snapshot.json", urls.shuffle_shards())',
+            ValueError,
+            "write_snapshot: ShuffleShards yields another order in each epoch: pass the pipe before it, and ...",
+        ),
+        Mistake(
+            "samples",
+            'tdr.write_snapshot("memory://mistakes/a.snapshot.json", samples)',
+            UrlError,
+            "write_snapshot: expected one URL or path, got a sample: 'cat/1'. Put this pipe before those that open ...",
+        ),
+        Mistake(
+            "a shard that is not there",
+            'tdr.write_snapshot("memory://mistakes/a.snapshot.json", [f"{shards}9.tar"])',
+            ObjectNotFoundError,
+            "memory://mistakes/shards/9.tar is not there, and a snapshot cannot hold it.",
+        ),
+        Mistake(
+            "a signed URL",
+            'tdr.write_snapshot("memory://mistakes/a.snapshot.json", ["https://host/0.tar?sig=abc"])',
+            UrlError,
+            "https://host/0.tar: the URL has a query or user-info, which may be a signature or a password, and ...",
+        ),
+        Mistake(
+            "a Path",
+            'tdr.write_snapshot(folder / "a.snapshot.json", urls).num_samples',
+            None,
+            "None",
+        ),
+    ],
     "ShardWriter": [
         Mistake(
             "no template",

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from ..core.arguments import check
 from ..core.arguments.calls import explained
 from ..core.options import RetryPolicy, StorageOptions, policy_of
 from ..core.retry import call_with_retries
-from ..core.shard_view import is_view, split_view_url, view_url
-from ..core.threads.ordered_map import ordered_map
-from ..core.urls import HTTP, RemoteUrl, join_url, redact, split_url
-from ..errors import EmptyListingError, ObjectChangedError, ObjectExistsError, ObjectNotFoundError, UrlError
+from ..core.urls import RemoteUrl, redact
+from ..errors import EmptyListingError, ObjectExistsError, UrlError
 from ..formats.snapshot import (
     SNAPSHOT_SUFFIX,
     digest_of,
@@ -23,11 +21,11 @@ from ..formats.snapshot import (
     load_snapshot,
     num_samples_of,
 )
-from ..storage import Connection, list_folder, open_store, publish, read_whole
+from ..storage import Connection, open_store, publish, read_whole
 from .key_tables import options_beside
-from .listing.lookups import find_named
 from .listing.patterns import literal_url
 from .listing.source_argument import url_of
+from .shard_versions import absolute_url, shards_of, with_versions
 
 _MAX_REQUESTS = 16
 
@@ -131,15 +129,21 @@ def write_snapshot(
                 "list_remote() reads of the snapshot."
             )
         )
+    if isinstance(urls, str | os.PathLike):
+        shown = redact(os.fspath(urls))
+        raise UrlError(
+            f"write_snapshot: expected URLs of shards, got the {type(urls).__name__} {shown!r:.200}: list it, by "
+            f"IterableWrapper([{shown!r:.200}]).list_remote().",
+            url=shown,
+        )
     found = [_without_secrets(one) for one in urls]
     if not found:
         raise EmptyListingError("write_snapshot: there are no shards for a snapshot.")
-    own = options_beside(where, _shards_of(found[0])[0], options)
+    own = options_beside(where, shards_of(found[0])[0], options)
     store, path = open_store(where, own, Connection(read_timeout_s=policy.progress_timeout_s))
     if call_with_retries(lambda: store.find(path), policy, url=where) is not None:
         raise _exists(where)
-    versions = _versions({shard for one in found for shard in _shards_of(one)}, options, policy)
-    found = [_as_stored(one, versions) for one in found]
+    found = with_versions(found, options, policy)
     try:
         publish(where, dump_snapshot(found), own, overwrite=False)
     except ObjectExistsError as error:
@@ -161,12 +165,7 @@ def _snapshot(where: str, urls: Sequence[RemoteUrl]) -> Snapshot:
 
 
 def _location(url: Any, *, of: str) -> str:
-    return _absolute(literal_url(url_of(url, of=of)))
-
-
-def _absolute(url: str) -> str:
-    """Return the URL of a local path, which may be relative; other URLs stay as they are."""
-    return join_url(*split_url(url))
+    return absolute_url(literal_url(url_of(url, of=of)))
 
 
 def _without_secrets(url: Any) -> RemoteUrl:
@@ -179,8 +178,8 @@ def _without_secrets(url: Any) -> RemoteUrl:
     if url.startswith("samples+"):
         shown = redact(url)
         raise UrlError(f"{shown} is a range of samples: pass the pipe before sharding_filter_rank().", url=shown)
-    found = url if isinstance(url, RemoteUrl) else RemoteUrl(_absolute(url))
-    for shard in _shards_of(found):
+    found = url if isinstance(url, RemoteUrl) else RemoteUrl(absolute_url(url))
+    for shard in shards_of(found):
         if redact(shard) != str(shard):
             shown = redact(shard)
             raise UrlError(
@@ -189,51 +188,3 @@ def _without_secrets(url: Any) -> RemoteUrl:
                 url=shown,
             )
     return found
-
-
-def _shards_of(url: RemoteUrl) -> tuple[RemoteUrl, ...]:
-    _, view = split_view_url(url)
-    return (url,) if view is None else view.urls
-
-
-def _versions(
-    shards: Iterable[RemoteUrl], options: StorageOptions, retry: RetryPolicy
-) -> dict[str, tuple[int | None, str | None]]:
-    """Look up size and etag of the shards that lack one of them."""
-    lacking = sorted({_absolute(shard) for shard in shards if shard.etag is None or shard.size is None})
-    found: dict[str, tuple[int | None, str | None]] = {}
-    single = [url for url in lacking if split_url(url)[0] in HTTP]
-    tasks = [partial(find_named, url, options, retry) for url in single]
-    for url, (entry, _) in zip(single, ordered_map(tasks, max_threads=_MAX_REQUESTS), strict=True):
-        if entry is not None:
-            found[url] = entry.size, entry.etag
-    for folder in sorted({url[: url.rindex("/") + 1] for url in lacking if split_url(url)[0] not in HTTP}):
-        listed: Iterator[RemoteUrl] = iter(list_folder(folder, recursive=False, options=options, retry=retry))
-        found |= {str(one): (one.size, one.etag) for one in listed}
-    for url in lacking:
-        if url not in found:
-            raise ObjectNotFoundError(f"{redact(url)} is not there, and a snapshot cannot hold it.", url=redact(url))
-    return found
-
-
-def _as_stored(url: RemoteUrl, versions: Mapping[str, tuple[int | None, str | None]]) -> RemoteUrl:
-    """Return a URL with the size and etag of its shards."""
-    if not is_view(url):
-        return _with_version(url, versions)
-    _, view = split_view_url(url)
-    assert view is not None
-    return view_url(view._replace(urls=tuple(_with_version(shard, versions) for shard in view.urls)))
-
-
-def _with_version(url: RemoteUrl, versions: Mapping[str, tuple[int | None, str | None]]) -> RemoteUrl:
-    where = _absolute(url)
-    size, etag = versions.get(where, (url.size, url.etag))
-    if url.size not in (None, size):
-        shown = redact(url)
-        raise ObjectChangedError(
-            f"{shown} has {size} bytes, where it had {url.size}. It was replaced: write its manifest again "
-            "(torchdata-remote manifest --overwrite FOLDER), or list it again.",
-            url=shown,
-        )
-    _, _, *others = url.__getnewargs__()[1:]
-    return RemoteUrl(where, size, url.etag or etag, *others)

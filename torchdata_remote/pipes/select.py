@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Any
 
 from ..core.arguments import check
+from ..core.arguments.calls import explained_as
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import RetryPolicy, StorageOptions, policy_of
 from ..core.urls import RemoteUrl
@@ -105,6 +106,7 @@ class Select(DataPipe[RemoteUrl]):
             self._planned = versions, self._plan(shards)
         yield from self._planned[1]
 
+    @explained_as("select")
     def _plan(self, shards: list[RemoteUrl]) -> list[RemoteUrl]:
         keys = self._keys
         if isinstance(keys, str):
@@ -123,16 +125,20 @@ def _keys_or_file(keys: Any, where: Any, column: str) -> tuple[StringColumn | st
     if keys is not None and is_table(keys):
         return keys_of_table(keys, column, expression), None
     if expression is not None:
-        raise ValueError(
-            f"where is an expression, which selects rows of a table, and keys is {check.shown(keys)}: pass a table or "
-            "the URL of its file by keys=, or a function by where=."
+        raise check.marked(
+            ValueError(
+                f"where is an expression, which selects rows of a table, and keys is {check.shown(keys)}: pass a table "
+                "or the URL of its file by keys=, or a function by where=."
+            )
         )
     if keys is None:
         return None, None
     if isinstance(keys, bytes) or not isinstance(keys, Iterable):
-        raise TypeError(
-            "keys must be an iterable of keys, a table, or the URL of a file such as 's3://b/train.parquet', got "
-            f"{check.shown(keys)}."
+        raise check.marked(
+            TypeError(
+                "keys must be an iterable of keys, a table, or the URL of a file such as 's3://b/train.parquet', got "
+                f"{check.shown(keys)}."
+            )
         )
     return key_column(keys.to_pylist() if hasattr(keys, "to_pylist") else keys), None
 
@@ -142,12 +148,16 @@ def _alternatives(members: Any) -> tuple[tuple[str, ...], ...] | None:
         return None
     names = [members] if isinstance(members, str) else members
     if not isinstance(names, Iterable):
-        raise TypeError(f"members must be extensions such as ('jpg;png', 'cls'), got {check.shown(members)}.")
+        raise check.marked(
+            TypeError(f"members must be extensions such as ('jpg;png', 'cls'), got {check.shown(members)}.")
+        )
     found = []
     for name in names:
         if not isinstance(name, str) or not name.strip("; "):
-            raise ValueError(f"members must be extensions such as ('jpg;png', 'cls'), got {check.shown(name)} in them.")
+            raise check.marked(
+                ValueError(f"members must be extensions such as ('jpg;png', 'cls'), got {check.shown(name)} in them.")
+            )
         found.append(tuple(choice.strip() for choice in name.split(";") if choice.strip()))
     if not found:
-        raise ValueError("members must be extensions such as ('jpg;png', 'cls'), and there are none.")
+        raise check.marked(ValueError("members must be extensions such as ('jpg;png', 'cls'), and there are none."))
     return tuple(found)

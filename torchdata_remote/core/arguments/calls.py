@@ -52,6 +52,11 @@ def explained(function_or_class: F) -> F:
     return _wrapped(function_or_class, name, num_own=0, doc=lambda: function_or_class.__doc__)
 
 
+def explained_as(name: str) -> Callable[[F], F]:
+    """Decorate a method that checks arguments while a pipe is read: errors begin with the pipe's name."""
+    return lambda method: _wrapped(method, name, num_own=1, doc=lambda: method.__doc__)
+
+
 def explain_init(cls: type, name: str) -> None:
     """Let calls of a class with wrong arguments be explained.
 

@@ -15,10 +15,10 @@ from ...core.world import World, detect_world
 from ...errors import EmptyShareError
 from ..base.chain import Snapshot, all_pipes, snapshots_of, take_together, warm_up
 from ..base.datapipe import OtherStateError, StatefulPipe
-from ..base.epochs import SeededPipe
+from ..base.epochs import PASS_STRIDE, SeededPipe
 from .mix_phases import PhaseRecord, Replay
 from .mix_schedule import Schedule, SlotSamples
-from .mix_source import PASS_STRIDE, MixSource
+from .mix_source import MixSource
 
 T = TypeVar("T")
 
