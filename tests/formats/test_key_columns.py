@@ -15,7 +15,8 @@ EXTENSIONS = st.lists(st.sampled_from(["jpg", "cls", "seg.png", "txt"]), min_siz
 @given(batches=st.lists(st.lists(EXTENSIONS.map(tuple), max_size=5), max_size=5))
 def test_columns_are_those_of_the_samples(batches: list[list[tuple[str, ...]]]) -> None:
     """Any members in any order, in any batches: as they are made sample by sample."""
-    columns, samples = KeyColumns(lambda names: tuple(name[1:] for name in names)), []
+    columns = KeyColumns(lambda names: tuple(name[1:] for name in names))
+    samples: list[tuple[str, list[tuple[str, int, int]]]] = []
     at = 0
     for batch in batches:
         columns.add(

@@ -21,7 +21,8 @@ from torchdata_remote import ShardWriter, index_shards
 from torchdata_remote.errors import AccessDeniedError, EmptyListingError, ManifestError, ObjectNotFoundError
 from torchdata_remote.fetch.streams import parts_of
 from torchdata_remote.formats.manifest import MANIFEST_NAME
-from torchdata_remote.inspection.verification import Fault, Verification, verify_shards
+from torchdata_remote.inspection.faults import Fault
+from torchdata_remote.inspection.verification import Verification, verify_shards
 from torchdata_remote.testing import Faults, write_small_shards
 
 SHARDS, SAMPLES = 3, 4

@@ -19,16 +19,16 @@ from torchdata_remote.writing.shard_builder import CHUNK_BYTES, ShardBuilder
 
 KEYS = st.sampled_from(["", "a/", "p" * 99 + "/", "p" * 160 + "/", "n" * 300, "é/", "鳥"])
 DATA = st.sampled_from([0, 1, 511, 512, 513, 8193, 70_000, CHUNK_BYTES, CHUNK_BYTES + 1]).map(bytes)
-MEMBERS = st.dictionaries(
+MEMBERS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
     st.sampled_from(["bin", "cls", "seg.png", "鳥"]),
-    DATA | DATA.map(memoryview) | st.text(max_size=3).map(str.encode),
+    DATA | DATA.map(lambda data: memoryview(data)) | st.text(max_size=3).map(str.encode),
     min_size=1,
 )
 
 
 def written(samples: list[dict[str, Any]]) -> tuple[bytes, dict[str, bytes]]:
     """The tar of samples, and what is published beside it."""
-    pending, shard, beside = Pending(), None, {}
+    pending, beside = Pending(), dict[str, bytes]()
     shard = ShardBuilder("memory://s/0.tar", pending)
     for sample in samples:
         shard.add(pack_sample(sample))
