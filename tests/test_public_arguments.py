@@ -112,7 +112,7 @@ def written_without_index() -> str:
         writer.write({"__key__": "a", "cls": 1})
     folder = to.rpartition("/")[0]
     path = folder.removeprefix("memory:/")
-    fsspec.filesystem("memory").rm([f"{path}/index.json", f"{path}/0.tar.idx"])
+    fsspec.filesystem("memory").rm([f"{path}/index.json", f"{path}/0.tar.idx", f"{path}/0.tar.keys"])
     return folder + "/"
 
 

@@ -42,7 +42,10 @@ def test_manifest_prints_a_line_per_shard_and_a_total(tmp_path: Path, capsys: py
     *lines, last = captured.out.splitlines()
     assert [line.split() for line in lines] == [["3", "samples", f"file://{folder}/{i}.tar"] for i in range(2)]
     assert last.split(maxsplit=1) == ["6", f"samples in 2 shards of {2 * len(SHARD):,} bytes: manifest written"]
-    assert sorted(os.listdir(folder)) == ["0.tar", "0.tar.idx", "1.tar", "1.tar.idx", MANIFEST_NAME]
+    assert sorted(os.listdir(folder)) == [
+        *(f"{number}.tar{ending}" for number in range(2) for ending in ("", ".idx", ".keys")),
+        MANIFEST_NAME,
+    ]
 
 
 def test_manifest_is_replaced_only_with_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +107,7 @@ def test_storage_options_reach_the_store_and_no_secret_is_printed(
     bucket = moto.new_bucket()
     write_small_shards(f"s3://{bucket}", num_shards=2, samples_per_shard=3, storage_options=moto.storage_options)
     client = moto.client()
-    for name in (MANIFEST_NAME, "000000.tar.idx", "000001.tar.idx"):
+    for name in (MANIFEST_NAME, *(f"00000{number}.tar.{ending}" for number in range(2) for ending in ("idx", "keys"))):
         client.delete_object(Bucket=bucket, Key=name)
     options = json.dumps(moto.storage_options)
     assert cli.main(["manifest", "--storage-options", options, f"s3://{bucket}"]) == 0

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from torchdata_remote.cli import main
@@ -16,15 +17,19 @@ from torchdata_remote.testing import write_small_shards
 def test_ls_prints_size_samples_and_url_of_each_object(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A heading, a line for each object with aligned columns, and a total."""
     write_small_shards(memory_folder, num_shards=2, samples_per_shard=3)
+    files = fsspec.filesystem("memory").find(memory_folder.removeprefix("memory:/"), detail=True)
+    sizes = {path.rpartition("/")[2]: info["size"] for path, info in files.items()}
     assert main(["ls", memory_folder]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "bytes  samples  url",
         f"7,168        3  {memory_folder}/000000.tar",
         f"   32           {memory_folder}/000000.tar.idx",
+        f"{sizes['000000.tar.keys']:>5,}           {memory_folder}/000000.tar.keys",
         f"7,168        3  {memory_folder}/000001.tar",
         f"   32           {memory_folder}/000001.tar.idx",
-        f"  492           {memory_folder}/index.json",
-        "14,892 bytes in 5 objects, 6 samples",
+        f"{sizes['000001.tar.keys']:>5,}           {memory_folder}/000001.tar.keys",
+        f"{sizes['index.json']:>5,}           {memory_folder}/index.json",
+        f"{sum(sizes.values()):,} bytes in 7 objects, 6 samples",
     ]
 
 
@@ -32,7 +37,7 @@ def test_ls_json_is_a_document_per_line(memory_folder: str, capsys: pytest.Captu
     """With the same facts, numbers without separators, and null for what is unknown."""
     write_small_shards(memory_folder, num_shards=1, samples_per_shard=3)
     assert main(["ls", memory_folder, "--json"]) == 0
-    shard, index, manifest = map(json.loads, capsys.readouterr().out.splitlines())
+    shard, index, _, manifest = map(json.loads, capsys.readouterr().out.splitlines())
     assert list(shard) == ["url", "num_bytes", "num_samples", "etag"]
     assert (shard["url"], shard["num_bytes"], shard["num_samples"]) == (f"{memory_folder}/000000.tar", 7168, 3)
     assert (index["url"], index["num_samples"]) == (f"{memory_folder}/000000.tar.idx", None)

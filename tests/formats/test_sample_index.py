@@ -256,7 +256,7 @@ def test_what_is_left_out_before_a_border_is_of_no_sample(memory_folder: str, le
 
 
 def test_the_manifest_tells_the_checksum_of_each_index(memory_folder: str) -> None:
-    """Of writers, and of those who index the shards of others; an index that is another one is refused by readers."""
+    """And of its keys; of writers, and of those who index the shards of others. Readers refuse another index."""
     written = write_small_shards(memory_folder, num_shards=2, samples_per_shard=6)
     manifest = get(f"{memory_folder}/index.json")
     assert [shard.index_crc32 for shard in load_manifest(manifest, f"{memory_folder}/index.json")] == [
@@ -264,6 +264,9 @@ def test_the_manifest_tells_the_checksum_of_each_index(memory_folder: str) -> No
     ]
     index_shards(memory_folder, overwrite=True)
     assert get(f"{memory_folder}/index.json") == manifest
+    assert [shard.keys_crc32 for shard in load_manifest(manifest, f"{memory_folder}/index.json")] == [
+        zlib.crc32(get(f"{memory_folder}/00000{number}.tar.keys")) for number in range(2)
+    ]
     index = bytearray(get(f"{memory_folder}/000001.tar.idx"))
     index[8:16] = struct.pack("<Q", struct.unpack_from("<Q", index, 8)[0] + 1024)  # a member later
     put(f"{memory_folder}/000001.tar.idx", bytes(index))
@@ -278,12 +281,13 @@ def test_the_manifest_tells_the_checksum_of_each_index(memory_folder: str) -> No
     assert "000001.tar.idx" in verify_shards(memory_folder).faults[0].url
 
 
-def test_a_compressed_shard_has_no_checksum_of_an_index(memory_folder: str) -> None:
-    """As it has no index."""
+def test_a_compressed_shard_has_no_checksum_of_index_or_keys(memory_folder: str) -> None:
+    """As it has neither."""
     with ShardWriter(f"{memory_folder}/{{shard}}.tar.gz") as writer:
         writer.write({"__key__": "a", "cls": 1})
     assert writer.shards[0].index_crc32 is None
-    assert "index_crc32" not in get(f"{memory_folder}/index.json").decode()
+    assert writer.shards[0].keys_crc32 is None
+    assert "_crc32" not in get(f"{memory_folder}/index.json").decode()
 
 
 GOOD = [0, 1024, 2560, 4096, 6144, 8192, 10240, 12800]

@@ -453,7 +453,7 @@ def test_compressed_shards_hold_the_same_samples_without_indexes(ending: str) ->
     assert [members_of(name, data) for name, data in sorted(to.files().items()) if name.endswith(ending)] == [
         *plain.shards().values()
     ]
-    assert not [name for name in to.files() if name.endswith(".idx")]
+    assert not [name for name in to.files() if name.endswith((".idx", ".keys"))]
     assert sorted(sample["__key__"] for sample in tdr.stream_shards(to.url, pattern=f"*{ending}")) == sorted(
         name.partition(".")[0] for name in FILES
     )
@@ -728,7 +728,10 @@ def test_overwrite_removes_all_old_shards_and_descriptions() -> None:
     source.put(FILES)
     shard(source.url, to, max_shard_samples=3, labels=labels.parent_directory(), provenance=True)
     shard(source.url, to, max_shard_samples=20, overwrite=True)
-    assert sorted(to.files()) == ["000000.tar", "000000.tar.idx", "000001.tar", "000001.tar.idx", "index.json"]
+    assert sorted(to.files()) == [
+        *(f"{name}{ending}" for name in ("000000.tar", "000001.tar") for ending in ("", ".idx", ".keys")),
+        "index.json",
+    ]
     assert to.members() == FILES
 
 
@@ -738,7 +741,7 @@ def test_overwrite_replaces_what_was_appended() -> None:
     shard(source.put({"1.x": b"1"}), to, provenance=True)
     shard(memory_place().put({"2.x": b"2"}), to, provenance=True, append=True)
     shard(source.url, to, overwrite=True)
-    assert sorted(to.files()) == ["000000.tar", "000000.tar.idx", "index.json"]
+    assert sorted(to.files()) == ["000000.tar", "000000.tar.idx", "000000.tar.keys", "index.json"]
 
 
 def test_the_shards_of_several_jobs_are_a_source() -> None:
@@ -1061,7 +1064,7 @@ def test_a_permanent_upload_error_is_raised_and_the_job_can_be_resumed(
         options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
         with pytest.raises(StorageError, match="SlowDown"):
             shard(source.url, to, max_shard_samples=9, transform=transform, storage_options=options)
-    assert {name for name in to.files() if ".tar" in name} <= {"000000.tar", "000000.tar.idx"}
+    assert {name for name in to.files() if ".tar" in name} <= {"000000.tar", "000000.tar.idx", "000000.tar.keys"}
     assert "index.json" not in to.files()
     shard(source.url, to, max_shard_samples=9, transform=transform)
     assert to.files() == well.files()

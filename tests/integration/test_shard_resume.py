@@ -204,6 +204,8 @@ DAMAGE: dict[str, Any] = {
     "index removed": lambda path: Path(f"{path}.idx").unlink(),
     "index truncated": lambda path: Path(f"{path}.idx").write_bytes(b""),
     "index flipped": lambda path: flip(Path(f"{path}.idx")),
+    "keys removed": lambda path: Path(f"{path}.keys").unlink(),
+    "keys flipped": lambda path: flip(Path(f"{path}.keys")),
 }
 
 

@@ -187,8 +187,8 @@ TABLE = {
             'list(IterableWrapper([shards]).list_remote(pattern="*.tgz"))',
             EmptyListingError,
             (
-                "memory://mistakes/shards/: no objects found that match pattern='*.tgz'. There are 5 others, "
-                "such as '000000.tar', '000000.tar.idx', '000001.tar'."
+                "memory://mistakes/shards/: no objects found that match pattern='*.tgz'. There are 7 others, "
+                "such as '000000.tar', '000000.tar.idx', '000000.tar.keys'."
             ),
         ),
         Mistake(

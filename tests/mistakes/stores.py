@@ -188,8 +188,8 @@ TABLE = {
             EmptyListingError,
             (
                 "memory://mistakes/shards/: there is no file whose name ends in one of .jpg, .jpeg, .png, "
-                ".webp, .bmp, .tif, .tiff, .ppm, .pgm. There are 5 others, such as '000000.tar', "
-                "'000000.tar.idx', '000001.tar'. They are shards: read them by stream_shards(url), or by "
+                ".webp, .bmp, .tif, .tiff, .ppm, .pgm. There are 7 others, such as '000000.tar', "
+                "'000000.tar.idx', '000000.tar.keys'. They are shards: read them by stream_shards(url), or by "
                 "ShardedDataset(url)."
             ),
         ),
@@ -198,7 +198,7 @@ TABLE = {
             "list(IterableWrapper([shards]).shard_tar_reader())",
             ObjectNotFoundError,
             (
-                "memory://mistakes/shards/: no such object. It is a folder with 5 objects, and a reader takes "
+                "memory://mistakes/shards/: no such object. It is a folder with 7 objects, and a reader takes "
                 "objects: list it, as by IterableWrapper(['memory://mistakes/shards/']).list_remote(). (Bytes "
                 "0 to 6,291,456, etag None, attempt 1, after ... s.)"
             ),

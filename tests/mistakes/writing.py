@@ -86,7 +86,7 @@ TABLE = {
             (
                 "ShardWriter() is missing 'url_template' (URL with one {shard} field in its base name, such as "
                 "s3://bucket/train/{shard:06d}.tar, or .tar.gz, .tgz, .tar.zst for compressed shards, which "
-                "have no index). Write ShardWriter(url_template)."
+                "have neither index nor keys). Write ShardWriter(url_template)."
             ),
         ),
         Mistake(

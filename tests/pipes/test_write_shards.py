@@ -39,7 +39,7 @@ def _files(folder: str) -> dict[str, bytes]:
 
 def _with_indexes(*shards: str) -> list[str]:
     """The names of shards and of the indexes beside them, sorted."""
-    return sorted([*shards, *(f"{shard}.idx" for shard in shards)])
+    return sorted(shard + ending for shard in shards for ending in ("", ".idx", ".keys"))
 
 
 class _Source(IterDataPipe[Sample]):
@@ -82,6 +82,7 @@ def test_shards_equal_those_of_shard_writer(count: int, max_shard_samples: int, 
             md5,
             Checksums(BLOCK_BYTES, crc32s),
             zlib.crc32(files[f"{i:02d}.tar.idx"]),
+            zlib.crc32(files[f"{i:02d}.tar.keys"]),
         )
         assert shard.num_bytes <= max_shard_bytes
         assert shard.num_samples <= max_shard_samples
@@ -100,8 +101,8 @@ def test_shard_info_is_yielded_once_the_shard_is_stored(memory_folder: str) -> N
     assert 3 <= source.pulled <= 5, "to the sample that did not fit into the next one, at the latest"
     # Another thread may be storing the next shard, and fsspec's memory cannot be listed meanwhile.
     memory = fsspec.filesystem("memory")
-    names = ("0.tar", "0.tar.idx", MANIFEST_NAME)
-    assert [memory.exists(f"{memory_folder}/{name}") for name in names] == [True, True, False]
+    names = ("0.tar", "0.tar.idx", "0.tar.keys", MANIFEST_NAME)
+    assert [memory.exists(f"{memory_folder}/{name}") for name in names] == [True, True, True, False]
     assert [shard.num_samples for shard in iterator] == [2, 2, 1]
     assert sorted(_files(memory_folder)) == [*_with_indexes(*(f"{i}.tar" for i in range(4))), MANIFEST_NAME]
 

@@ -61,13 +61,16 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["005.tar", "001.tar.idx", f"{SOURCES}000001"])
+@pytest.mark.parametrize("name", ["005.tar", "001.tar.idx", "005.tar.keys", f"{SOURCES}000001"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_task_with_a_changed_object_is_not_recognised(tmp_path: Path, change: str, name: str) -> None:
     """Whatever happened to a shard, its index or its provenance; other tasks are recognised."""
     place = Place(f"{tmp_path}/d/")
     found = written(place)
-    assert set(found[1].etags) == {"001.tar", "001.tar.idx", "005.tar", "005.tar.idx", f"{SOURCES}000001"}
+    assert set(found[1].etags) == {
+        *(f"{number}.tar{ending}" for number in ("001", "005") for ending in ("", ".idx", ".keys")),
+        f"{SOURCES}000001",
+    }
     assert unchanged(place, found) == {0, 1}
     CHANGES[change](Path(place.url, name))
     assert unchanged(place, found) == {0}
@@ -78,6 +81,7 @@ def test_a_task_whose_etags_are_not_recorded_is_not_recognised(tmp_path: Path) -
     place = Place(f"{tmp_path}/d/")
     found = written(place)
     assert unchanged(place, found, forgotten="005.tar.idx") == {0}
+    assert unchanged(place, found, forgotten="005.tar.keys") == {0}
     assert unchanged(place, {task: one._replace(etags={}) for task, one in found.items()}) == set()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import os
 import shutil
 import struct
@@ -11,6 +12,7 @@ import subprocess
 import tarfile
 import uuid
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,11 @@ from tests.support.archive_bytes import make_member, pack_tar
 from torchdata_remote import ShardInfo, ShardTarReader, ShardWriter
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import EmptyListingError, ObjectExistsError, ShardReadError
+from torchdata_remote.formats.key_index import KeyIndex, parse_keys
 from torchdata_remote.formats.manifest import MANIFEST_NAME, load_manifest
 from torchdata_remote.formats.tar import END_OF_ARCHIVE
 from torchdata_remote.sharding.index_shards import index_shards
+from torchdata_remote.sharding.shard_dataset import shard_dataset
 from torchdata_remote.testing import write_small_shards
 
 Sample = dict[str, Any]
@@ -72,7 +76,7 @@ def check_by_parts(folder: str, **options: Any) -> list[int]:
 @settings(max_examples=40)
 @given(samples=SAMPLES, max_shard_samples=st.integers(1, 4))
 def test_index_shards_writes_what_the_shard_writer_writes(samples: list[Sample], max_shard_samples: int) -> None:
-    """Manifest and indexes are the same, byte for byte, and so is what is returned."""
+    """Manifest, indexes and keys are the same, byte for byte, and so is what is returned."""
     root = f"memory://{uuid.uuid4().hex}"
     with ShardWriter(f"{root}/ours/{{shard:03d}}.tar", max_shard_samples=max_shard_samples) as writer:
         for sample in samples:
@@ -86,6 +90,40 @@ def test_index_shards_writes_what_the_shard_writer_writes(samples: list[Sample],
     assert files_in(f"{root}/theirs") == ours
     assert shards == reported == load_manifest(ours[MANIFEST_NAME], f"{root}/theirs/{MANIFEST_NAME}")
     fsspec.filesystem("memory").rm(root, recursive=True)
+
+
+@settings(max_examples=15)
+@given(samples=SAMPLES, seed=st.integers(0, 9), is_archive=st.booleans())
+def test_index_shards_writes_what_shard_dataset_writes(samples: list[Sample], seed: int, is_archive: bool) -> None:
+    """From an archive, whose members are read by ranges, and from files: indexes and keys are the same."""
+    root = f"memory://{uuid.uuid4().hex}"
+    names = [(f"{sample['__key__']}.{name}", data) for sample in samples for name, data in list(sample.items())[1:]]
+    if is_archive:
+        put(f"{root}/source/0.tar", pack_tar(names))
+    else:
+        for name, data in names:
+            put(f"{root}/source/{name}", data)
+    shard_dataset(f"{root}/source", f"{root}/ours/{{shard:03d}}.tar", seed=seed, max_shard_samples=3, progress=False)
+    ours = files_in(f"{root}/ours")
+    for name in ours:
+        if name.endswith(".tar"):
+            put(f"{root}/theirs/{name}", ours[name])
+    index_shards(f"{root}/theirs", progress=False)
+    theirs = files_in(f"{root}/theirs")
+    manifests = [json.loads(files.pop(MANIFEST_NAME))["shardlist"] for files in (ours, theirs)]
+    assert theirs == ours
+    assert manifests[0] == manifests[1]
+    assert len([name for name in ours if name.endswith(".keys")]) == -(-len(samples) // 3)
+    fsspec.filesystem("memory").rm(root, recursive=True)
+
+
+def cut_out(keys: KeyIndex, data: bytes) -> list[list[tuple[str, bytes]]]:
+    """Extension and data of the members of each sample, by the file of keys."""
+    members = [
+        (keys.extensions[extension], data[start : start + size])
+        for extension, start, size in zip(keys.members, keys.starts, keys.sizes, strict=True)
+    ]
+    return [members[first:last] for first, last in pairwise(keys.firsts())]
 
 
 def by_program(*command: str) -> Callable[[Path, Path], None]:
@@ -143,13 +181,17 @@ def test_shards_of_other_writers_are_indexed(tmp_path: Path, write: Callable[[Pa
     assert (shard.num_samples, shard.num_bytes) == (5, len(data))
     offsets = struct.unpack("<6Q", (tmp_path / "train" / "0.tar.idx").read_bytes())
     assert offsets[0] == 0
+    keys = parse_keys((tmp_path / "train" / "0.tar.keys").read_bytes(), num_samples=5, shard_bytes=len(data))
+    samples = list(ShardTarReader(IterableWrapper([f"file://{tmp_path}/train/0.tar"])))
+    assert keys.keys == [sample["__key__"] for sample in samples]
+    assert cut_out(keys, data) == [list(sample.items())[2:] for sample in samples]
     assert not data[offsets[-1] :].strip(b"\0"), "the last entry is where the end-of-archive blocks begin"
     assert data[offsets[-1] - 512 : offsets[-1]].strip(b"\0") or offsets[-1] == len(data) - len(END_OF_ARCHIVE)
     assert check_by_parts(f"file://{tmp_path}/train") == [5]
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress])
-def test_a_compressed_shard_is_counted_and_gets_no_index(
+def test_a_compressed_shard_is_counted_and_gets_neither_index_nor_keys(
     memory_folder: str, compress: Callable[[bytes], bytes]
 ) -> None:
     """It can be read from its beginning only; its size and MD5 are those of the object."""
@@ -159,7 +201,7 @@ def test_a_compressed_shard_is_counted_and_gets_no_index(
     compressed, plain = index_shards(memory_folder, pattern="*.tgz")
     assert (compressed.num_samples, plain.num_samples) == (4, 4)
     assert (compressed.num_bytes, plain.num_bytes) == (len(compress(tar)), len(tar))
-    assert sorted(files_in(memory_folder)) == ["a.tgz", "b.tgz", "b.tgz.idx", MANIFEST_NAME]
+    assert sorted(files_in(memory_folder)) == ["a.tgz", "b.tgz", "b.tgz.idx", "b.tgz.keys", MANIFEST_NAME]
 
 
 def test_names_that_are_no_samples_take_no_part(memory_folder: str) -> None:
@@ -186,16 +228,20 @@ def test_a_manifest_is_refused_before_anything_is_read(memory_folder: str) -> No
     assert (files_in(memory_folder), reported) == (before, [])
 
 
-def test_an_index_is_not_replaced_unless_asked_for(memory_folder: str) -> None:
+@pytest.mark.parametrize("ending", ["idx", "keys"])
+def test_an_index_or_keys_are_not_replaced_unless_asked_for(memory_folder: str, ending: str) -> None:
     """With ``overwrite=True`` all are written again."""
     write_small_shards(memory_folder, num_shards=3, samples_per_shard=2)
     right = files_in(memory_folder)
     fsspec.filesystem("memory").rm(f"{memory_folder}/{MANIFEST_NAME}".removeprefix("memory:/"))
-    put(f"{memory_folder}/000001.tar.idx", b"of somebody else")
-    fsspec.filesystem("memory").rm(f"{memory_folder}/000000.tar.idx".removeprefix("memory:/"))
-    with pytest.raises(ObjectExistsError, match=r"000001\.tar\.idx"):
+    put(f"{memory_folder}/000001.tar.{ending}", b"of somebody else")
+    for number in (0, 1, 2):
+        for other in {"idx", "keys"} - ({ending} if number else set()):
+            fsspec.filesystem("memory").rm(f"{memory_folder}/00000{number}.tar.{other}".removeprefix("memory:/"))
+    fsspec.filesystem("memory").rm(f"{memory_folder}/000002.tar.{ending}".removeprefix("memory:/"))
+    with pytest.raises(ObjectExistsError, match=rf"000001\.tar\.{ending}"):
         index_shards(memory_folder)
-    assert files_in(memory_folder)["000001.tar.idx"] == b"of somebody else"
+    assert files_in(memory_folder)[f"000001.tar.{ending}"] == b"of somebody else"
     assert MANIFEST_NAME not in files_in(memory_folder)
     index_shards(memory_folder, overwrite=True)
     assert files_in(memory_folder) == right
@@ -224,7 +270,7 @@ def test_a_damaged_shard_is_an_error(memory_folder: str, data: bytes) -> None:
     put(f"{memory_folder}/1.tar", data)
     with pytest.raises(ShardReadError, match=r"1\.tar"):
         index_shards(memory_folder)
-    assert not {MANIFEST_NAME, "1.tar.idx"} & set(files_in(memory_folder))
+    assert not {MANIFEST_NAME, "1.tar.idx", "1.tar.keys"} & set(files_in(memory_folder))
 
 
 def test_a_folder_without_shards_is_an_error(memory_folder: str) -> None:

@@ -16,7 +16,7 @@ from torchdata_remote.formats.manifest import ShardInfo, dump_manifest
 from torchdata_remote.formats.sample import split_key
 from torchdata_remote.sharding.source_listing import Listing, list_samples
 
-SHARDS = {"0.tar": b"0", "0.tar.idx": b"i", "1.tar": b"11", "1.tar.idx": b"i"}
+SHARDS = {"0.tar": b"0", "0.tar.idx": b"i", "0.tar.keys": b"k", "1.tar": b"11", "1.tar.idx": b"i"}
 COMPANIONS = {"classes.json": b"{}", "provenance.json": b"{}", "provenance-000012.json": b"{}"}
 PATH = st.lists(st.text("ab-", min_size=1, max_size=2), min_size=1, max_size=3).map("/".join)
 NAME = st.tuples(PATH, st.sampled_from(["jpg", "txt", "a.jpg", "d/x.jpg"])).map(".".join)
@@ -131,7 +131,7 @@ def test_a_shard_of_another_size_than_in_the_manifest_is_an_error() -> None:
         listed(place.url)
 
 
-@pytest.mark.parametrize("name", ["a.jpg", "2.tar.idx", "provenance-x.json", "notes"])
+@pytest.mark.parametrize("name", ["a.jpg", "2.tar.idx", "2.tar.keys", "provenance-x.json", "notes"])
 def test_files_beside_archives_are_an_error_that_names_both(name: str) -> None:
     """One has to choose; the error names both, and a pattern chooses."""
     place = memory_place()

@@ -54,7 +54,7 @@ def test_write_shard_writes_one_shard_with_its_index() -> None:
     place = memory_place()
     (shard,) = write_shard(task_in(place, Numbers(0, 3), number=2, first_number=10)).shards
     assert (shard.url, shard.num_samples) == (f"{place.url}012.tar", 3)
-    assert set(place.files()) == {"012.tar", "012.tar.idx"}
+    assert set(place.files()) == {"012.tar", "012.tar.idx", "012.tar.keys"}
     assert place.shards()["012.tar"] == [("000.txt", b"0"), ("001.txt", b"1"), ("002.txt", b"2")]
     assert shard.num_bytes == len(place.files()["012.tar"])
 
@@ -164,7 +164,7 @@ def test_a_verified_shard_is_not_written_again() -> None:
     assert place.files() == before
 
 
-@pytest.mark.parametrize("name", ["000.tar", "004.tar", "000.tar.idx", "_sources-000000"])
+@pytest.mark.parametrize("name", ["000.tar", "004.tar", "000.tar.idx", "000.tar.keys", "_sources-000000"])
 @pytest.mark.parametrize("damage", ["missing", "longer", "changed"])
 def test_a_damaged_shard_is_written_again(name: str, damage: str) -> None:
     """Any damage of shards and indexes; provenance objects, which have no checksum, must exist."""

@@ -101,7 +101,11 @@ class Place:
     def shards(self) -> dict[str, list[tuple[str, bytes]]]:
         """The members of each shard, in order, as ``tarfile`` reads them."""
         files = self.files()
-        return {name: members_of(name, files[name]) for name in sorted(files) if ".tar" in name and ".idx" not in name}
+        return {
+            name: members_of(name, files[name])
+            for name in sorted(files)
+            if ".tar" in name and not name.endswith((".idx", ".keys"))
+        }
 
     def members(self) -> dict[str, bytes]:
         """The members of all shards, of which no two may have one name."""

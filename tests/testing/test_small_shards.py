@@ -37,7 +37,7 @@ def test_small_shards_replace_earlier_ones(tmp_path: pathlib.Path) -> None:
     """With their manifest."""
     write_small_shards(str(tmp_path), num_shards=4, samples_per_shard=2)
     write_small_shards(f"{tmp_path}/", num_shards=2, samples_per_shard=3)
-    shards = ["000000.tar", "000000.tar.idx", "000001.tar", "000001.tar.idx"]
+    shards = [f"00000{number}.tar{ending}" for number in range(2) for ending in ("", ".idx", ".keys")]
     assert sorted(path.name for path in tmp_path.iterdir()) == [*shards, "index.json"]
     manifest = json.loads((tmp_path / "index.json").read_text())
     assert [shard["nsamples"] for shard in manifest["shardlist"]] == [3, 3]

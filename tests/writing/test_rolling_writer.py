@@ -16,6 +16,7 @@ from tests.support.shard_places import Place, header_places, members_of, memory_
 from tests.support.waiting import new_threads
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ObjectExistsError, ShardWriteError
+from torchdata_remote.formats.key_index import parse_keys
 from torchdata_remote.formats.manifest import ShardInfo
 from torchdata_remote.writing.packed_sample import pack_sample
 from torchdata_remote.writing.rolling_writer import RollingShardWriter, SeriesState
@@ -133,15 +134,15 @@ def test_each_finished_shard_is_returned_once() -> None:
 
 
 def test_an_existing_shard_is_an_error_unless_overwritten() -> None:
-    """An error at the end of that shard, unless it may be replaced; then the index is replaced as well."""
+    """An error at the end of that shard, unless it may be replaced; then index and keys are replaced as well."""
     place = memory_place()
-    place.put({"1.tar": b"old", "1.tar.idx": b"old"})
+    place.put({"1.tar": b"old", "1.tar.idx": b"old", "1.tar.keys": b"old"})
     writer = writer_in(place, max_shard_samples=1)
     with pytest.raises(ObjectExistsError, match=r"1\.tar"):
         add_all(writer, 4)
     assert writer.state is SeriesState.ABORTED
     assert names_of(writer.shards) == ["0.tar"]
-    assert set(place.files()) == {"0.tar", "0.tar.idx", "1.tar", "1.tar.idx"}
+    assert set(place.files()) == {f"{number}.tar{ending}" for number in range(2) for ending in ("", ".idx", ".keys")}
     assert place.files()["1.tar"] == b"old"
     again = writer_in(place, max_shard_samples=1, overwrite=True)
     add_all(again, 2)
@@ -150,21 +151,22 @@ def test_an_existing_shard_is_an_error_unless_overwritten() -> None:
     files = place.files()
     assert members_of("1.tar", files["1.tar"]) == [("1.txt", b"xxx")]
     assert len(files["1.tar.idx"]) == 16
+    assert parse_keys(files["1.tar.keys"]).keys == ["1"]
 
 
 def test_an_abort_leaves_whole_shards_only(tmp_path: Path) -> None:
-    """The open shard is dropped, the previous one stays with its index, and no thread is left."""
+    """The open shard is dropped, the previous one stays with its index and keys, and no thread is left."""
     before = set(threading.enumerate())
     place = Place(f"{tmp_path}/")
     writer = writer_in(place, max_shard_samples=2)
     for number in range(3):
         writer.add(sample(str(number), 3_000_000))
     writer.abort()
-    assert set(place.files()) == {"0.tar", "0.tar.idx"}
+    assert set(place.files()) == {"0.tar", "0.tar.idx", "0.tar.keys"}
     assert names_of(writer.shards) == ["0.tar"]
     assert set(threading.enumerate()) <= before
     writer.abort()
-    assert set(place.files()) == {"0.tar", "0.tar.idx"}
+    assert set(place.files()) == {"0.tar", "0.tar.idx", "0.tar.keys"}
 
 
 @pytest.mark.parametrize("close", [RollingShardWriter.abort, RollingShardWriter.end])

@@ -44,7 +44,7 @@ def test_the_info_holds_samples_bytes_and_md5_of_the_object(payloads: list[bytes
         sample = {"__key__": f"{index}", "bin": payload, "cls": index}
         shard.add(pack_sample({**sample, "__key__": f"{index}"}))
     reported: list[ShardInfo] = []
-    shard.end(reported.append)
+    shard.end(lambda info, beside: reported.append(info))
     info = shard.result()
     assert pending.committed
     assert reported == [info]

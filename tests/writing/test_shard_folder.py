@@ -12,7 +12,15 @@ from torchdata_remote.formats.manifest import ShardInfo, dump_manifest
 from torchdata_remote.writing.shard_folder import ShardFolder
 from torchdata_remote.writing.template import ShardTemplate
 
-SHARDS = {"t-0.tar": b"0", "t-0.tar.idx": b"i", "t-1.tar": b"1", "t-1.tar.idx": b"i", "t-12.tar": b"12"}
+SHARDS = {
+    "t-0.tar": b"0",
+    "t-0.tar.idx": b"i",
+    "t-0.tar.keys": b"k",
+    "t-1.tar": b"1",
+    "t-1.tar.idx": b"i",
+    "t-1.tar.keys": b"k",
+    "t-12.tar": b"12",
+}
 OTHERS = {"t-x.tar": b"", "t-01.tar": b"", "t-1.tar.gz": b"", "t-1.tar.bak": b"", "u-1.tar": b"", "deep/t-1.tar": b""}
 DESCRIPTION = {"classes.json": b"{}", "provenance.json": b"{}"}
 
@@ -41,7 +49,7 @@ def test_small_objects_are_written_read_and_removed(place: Place) -> None:
 
 
 def test_shards_are_those_of_the_template(place: Place) -> None:
-    """With their indexes, by the exact spelling of the number; nothing of other folders."""
+    """With what is beside them, by the exact spelling of the number; nothing of other folders."""
     folder = destination(place)
     assert folder.shards() == {}
     folder.require_empty(has_manifest=False)
@@ -49,7 +57,8 @@ def test_shards_are_those_of_the_template(place: Place) -> None:
     assert folder.shards() == {}
     folder.require_empty(has_manifest=False)
     place.put(SHARDS)
-    assert folder.shards() == {"t-0.tar": 0, "t-0.tar.idx": 0, "t-1.tar": 1, "t-1.tar.idx": 1, "t-12.tar": 12}
+    numbers = {name: int(name.partition(".")[0].removeprefix("t-")) for name in SHARDS}
+    assert folder.shards() == numbers
     with pytest.raises(ObjectExistsError, match=r"t-\d.*overwrite=True"):
         folder.require_empty(has_manifest=False)
 
@@ -65,7 +74,7 @@ def test_a_manifest_without_shards_is_an_existing_data_set(place: Place) -> None
 def test_list_returns_urls_with_the_prefix_in_this_folder(place: Place) -> None:
     """URLs whose names begin so, sorted, of this folder only."""
     place.put({**SHARDS, **OTHERS})
-    names = ["t-1.tar", "t-1.tar.bak", "t-1.tar.gz", "t-1.tar.idx", "t-12.tar"]
+    names = ["t-1.tar", "t-1.tar.bak", "t-1.tar.gz", "t-1.tar.idx", "t-1.tar.keys", "t-12.tar"]
     found = destination(place).list("t-1")
     assert [url.rpartition("/")[2] for url in found] == names
     assert len({url.rpartition("/")[0] for url in found}) == 1
@@ -73,19 +82,19 @@ def test_list_returns_urls_with_the_prefix_in_this_folder(place: Place) -> None:
 
 
 def test_keep_only_removes_other_shards_of_the_template(place: Place) -> None:
-    """With their indexes; other files stay."""
+    """With their indexes and keys; other files stay."""
     place.put({**SHARDS, **OTHERS, **DESCRIPTION})
     folder = destination(place)
     folder.keep_only([shard(place, "t-1.tar"), shard(place, "t-7.tar")])
-    assert set(place.files()) == {"t-1.tar", "t-1.tar.idx", *OTHERS, *DESCRIPTION}
+    assert set(place.files()) == {"t-1.tar", "t-1.tar.idx", "t-1.tar.keys", *OTHERS, *DESCRIPTION}
     folder.keep_only([])
     assert set(place.files()) == {*OTHERS, *DESCRIPTION}
 
 
-def test_keep_only_removes_the_index_of_a_compressed_shard() -> None:
-    """It belongs to a shard that was replaced."""
+def test_keep_only_removes_index_and_keys_of_a_compressed_shard() -> None:
+    """They belong to a shard that was replaced."""
     place = memory_place()
-    place.put({"t-0.tar.gz": b"", "t-0.tar.gz.idx": b"", "t-0.tar": b"", "t-0.tar.idx": b""})
+    place.put({"t-0.tar.gz": b"", "t-0.tar.gz.idx": b"", "t-0.tar.gz.keys": b"", "t-0.tar": b"", "t-0.tar.idx": b""})
     destination(place, "t-{shard}.tar.gz").keep_only([shard(place, "t-0.tar.gz")])
     assert set(place.files()) == {"t-0.tar.gz", "t-0.tar", "t-0.tar.idx"}
 
@@ -130,8 +139,17 @@ def test_leftovers_are_those_of_the_template(moto: S3Server) -> None:
     folder, client = destination(place), moto.client()
     folder.remove_leftovers()
     bucket = place.url.split("/")[2]
-    for key in ("d/t-3.tar", "d/t-x.tar", "d/t-3.tar.gz", "d/deep/t-3.tar", "t-3.tar"):
+    for key in (
+        "d/t-3.tar",
+        "d/t-4.tar.keys",
+        "d/t-4.tar.idx",
+        "d/t-x.tar",
+        "d/t-x.tar.keys",
+        "d/t-3.tar.gz",
+        "d/deep/t-3.tar",
+        "t-3.tar",
+    ):
         client.create_multipart_upload(Bucket=bucket, Key=key)
     folder.remove_leftovers()
     left = [upload["Key"] for upload in client.list_multipart_uploads(Bucket=bucket)["Uploads"]]
-    assert sorted(left) == ["d/deep/t-3.tar", "d/t-3.tar.gz", "d/t-x.tar", "t-3.tar"]
+    assert sorted(left) == ["d/deep/t-3.tar", "d/t-3.tar.gz", "d/t-x.tar", "d/t-x.tar.keys", "t-3.tar"]

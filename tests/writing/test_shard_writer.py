@@ -89,7 +89,7 @@ def _files(folder: str) -> dict[str, bytes]:
 
 def _with_indexes(*shards: str) -> list[str]:
     """Names of shards and their indexes, sorted."""
-    return sorted([*shards, *(f"{shard}.idx" for shard in shards)])
+    return sorted(shard + ending for shard in shards for ending in ("", ".idx", ".keys"))
 
 
 def _put(url: str, data: bytes) -> None:
@@ -529,12 +529,12 @@ def test_the_bytes_of_shards_do_not_change(memory_folder: str) -> None:
 # What is there already
 
 
-@pytest.mark.parametrize("existing", ["t-000.tar", "t-007.tar", "t-003.tar.idx", "manifest"])
+@pytest.mark.parametrize("existing", ["t-000.tar", "t-007.tar", "t-003.tar.idx", "t-003.tar.keys", "manifest"])
 def test_nothing_is_overwritten_unless_asked_for(folder: str, existing: str) -> None:
     """A shard, an index or a manifest refuses the writer on entering; the message names it and the way out."""
     if existing == "manifest":
         _write(folder, _numbered(1))
-        for name in ("t-000.tar", "t-000.tar.idx"):
+        for name in _with_indexes("t-000.tar"):
             fsspec.core.url_to_fs(folder)[0].rm_file(f"{folder}/{name}".removeprefix("file://"))
     else:
         _put(f"{folder}/{existing}", b"of somebody else")
@@ -643,26 +643,29 @@ def test_the_index_tells_where_each_sample_begins(samples: list[Sample], max_sha
         assert files[f"{name}.idx"] == struct.pack(f"<{len(begins) + 1}Q", *begins.values(), shard.num_bytes - 1024)
 
 
-def test_a_shard_and_its_index_are_there_before_the_manifest(moto: S3Server) -> None:
-    """So what a manifest names is complete, index included."""
+def test_a_shard_its_index_and_its_keys_are_there_before_the_manifest(moto: S3Server) -> None:
+    """So what a manifest names is complete, index and keys included."""
     bucket = moto.new_bucket()
     with FaultyStore(moto.endpoint_url) as store:
         options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
         _write(f"s3://{bucket}", _numbered(5), max_shard_samples=2, storage_options=options)
         put = [request.path.rpartition("/")[2] for request in store.requests if request.method == "PUT"]
     assert put.pop(0) == CLAIM_NAME
-    names = [f"t-{i:03d}.tar{ending}" for i in range(3) for ending in ("", ".idx")]
+    names = [f"t-{i:03d}.tar{ending}" for i in range(3) for ending in ("", ".idx", ".keys")]
     assert put == [*names, MANIFEST_NAME]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("number", [0, 1])
-def test_without_its_index_there_is_no_manifest(tmp_path: Path, overwrite: bool, number: int) -> None:
-    """The error names the index; the writer refuses further samples."""
-    (tmp_path / f"{number}.tar.idx").mkdir()
-    (tmp_path / f"{number}.tar.idx" / "in the way").touch()
+@pytest.mark.parametrize("ending", ["idx", "keys"])
+def test_without_its_index_or_keys_there_is_no_manifest(
+    tmp_path: Path, overwrite: bool, number: int, ending: str
+) -> None:
+    """The error names the object; the writer refuses further samples."""
+    (tmp_path / f"{number}.tar.{ending}").mkdir()
+    (tmp_path / f"{number}.tar.{ending}" / "in the way").touch()
     writer = ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=1, overwrite=overwrite)
-    with pytest.raises(StorageError, match=rf"{number}\.tar\.idx"):
+    with pytest.raises(StorageError, match=rf"{number}\.tar\.{ending}"):
         _write_all(writer, _numbered(3))
     with pytest.raises((RemoteDataError, ValueError)):
         writer.close()
@@ -760,11 +763,11 @@ def test_files_have_the_rights_of_other_files(tmp_path: Path) -> None:
         _write(str(tmp_path), _numbered(1))
     finally:
         os.umask(before)
-    for name in ("t-000.tar", "t-000.tar.idx", MANIFEST_NAME):
+    for name in (*_with_indexes("t-000.tar"), MANIFEST_NAME):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o644
 
 
-@pytest.mark.parametrize("base", ["漢" * 80, "n" * 246], ids=["three bytes a character", "one"])
+@pytest.mark.parametrize("base", ["漢" * 80, "n" * 245], ids=["three bytes a character", "one"])
 def test_the_longest_name_of_the_disk_is_accepted(tmp_path: Path, base: str) -> None:
     """Up to 255 bytes, although temporary names are longer."""
     _write(str(tmp_path), _numbered(1), base + "{shard}.tar")

@@ -17,8 +17,8 @@ def add(commands: Commands) -> None:
         commands,
         "manifest",
         _run,
-        description="write the manifest and the indexes of tar shards. Each shard of a folder is read once; an index "
-        "is written beside it, and index.json last.",
+        description="write the manifest, the indexes and the keys of tar shards. Each shard of a folder is read once; "
+        "an index and a file of keys are written beside it, and index.json last.",
         example="manifest s3://bucket/train/",
     )
     parser.add_argument("folder", help="URL or path, such as s3://bucket/train/")
@@ -28,7 +28,9 @@ def add(commands: Commands) -> None:
         help="glob that the shards' names match (default: %(default)s; for compressed shards such as *.tgz)",
     )
     parser.add_argument("--on-bad-member", type=bad_member_choice, default="raise", metavar=CHOICES, help=HELP)
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing manifest and indexes")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace an existing manifest, indexes and files of keys"
+    )
     add_quiet(parser, "no progress bar, and no line for each shard")
     add_storage_options(parser)
 

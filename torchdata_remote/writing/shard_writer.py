@@ -35,13 +35,14 @@ class ShardWriter:
     or ``shard_dataset`` job fail, in any thread, process or machine. The claim of a killed process is taken over, at
     once on the same machine, on another one after 35 s without a change, and its partial objects are removed.
 
-    Memory: at most 32 MiB and eight samples; on S3 also the upload parts of two shards; on stores that take an object
-    in one call only, such as ``memory://``, two shards, twice.
+    Memory: at most 32 MiB and eight samples, and about 250 bytes for the key and the members of each sample of two
+    shards; on S3 also the upload parts of two shards; on stores that take an object in one call only, such as
+    ``memory://``, two shards, twice.
 
     Args:
         url_template: URL with one ``{shard}`` field in its base name, such as
             ``s3://bucket/train/{shard:06d}.tar``, or ``.tar.gz``, ``.tgz``, ``.tar.zst`` for compressed shards, which
-            have no index. The folder holds these shards only, and their manifest ``index.json``.
+            have neither index nor keys. The folder holds these shards only, and their manifest ``index.json``.
         max_shard_bytes: limit of a shard's tar in bytes, headers and padding included, before compression. A larger
             sample gets its own shard.
         max_shard_samples: limit of samples in a shard.

@@ -160,7 +160,7 @@ def test_paths_are_urls(tmp_path: Path) -> None:
         found = list(pipe.shard_tar_reader())
         assert [sample["txt"] for sample in found] == [sample["txt"] for sample in samples]
         assert {type(sample["__url__"]) for sample in found} == {str}
-    assert len(list(list_objects(tmp_path))) == 5
+    assert len(list(list_objects(tmp_path))) == 7
 
 
 def test_other_iterables_are_sources_still() -> None:
