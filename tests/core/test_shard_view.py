@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.core.shard_view import ShardView, split_view_url, view_url
+from torchdata_remote.core.shard_view import ShardView, named_shard, split_view_url, view_url
 from torchdata_remote.core.urls import RemoteUrl, redact, split_sample_range
 from torchdata_remote.errors import UrlError
 
@@ -46,7 +46,7 @@ def test_a_url_holds_the_view(view: ShardView) -> None:
     whole, found = split_view_url(url)
     assert found is not None
     assert same(found, view)
-    assert whole == view.urls[0]
+    assert whole == view.urls[0] == named_shard(url)
     assert (url.size, url.num_samples) == (view.num_bytes, len(view.counts))
 
 
@@ -64,6 +64,7 @@ def test_some_samples_of_a_view(view: ShardView, data: st.DataObject) -> None:
 def test_other_urls_are_no_views() -> None:
     """A URL of a store stays as it is."""
     assert split_view_url("s3://b/view+x+view") == ("s3://b/view+x+view", None)
+    assert named_shard("s3://b/view+x+view") == "s3://b/view+x+view"
 
 
 @pytest.mark.parametrize(

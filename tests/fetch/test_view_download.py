@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,6 +73,7 @@ def session_of(fetch: FetchOptions) -> FetchSession:
     max_in_flight=st.integers(1, 4),
     piece_bytes=st.integers(100, 5000),
     sizes=st.booleans(),
+    ignores_ranges=st.booleans(),
 )
 def test_views_and_shards_are_read_in_the_order_of_their_urls(
     listed: list[list[tuple[int, int, int]] | int],
@@ -79,15 +82,16 @@ def test_views_and_shards_are_read_in_the_order_of_their_urls(
     max_in_flight: int,
     piece_bytes: int,
     sizes: bool,
+    ignores_ranges: bool,
 ) -> None:
-    """Each is complete, whatever the budget and the pieces in which bytes arrive; no thread and no request is left."""
+    """Each is complete, whatever the budget, the pieces in which bytes arrive, and the server does with ranges."""
     shards = list(CONTENTS)
     views = [one if isinstance(one, int) else view_of(one, sizes=sizes) for one in listed]
     urls = [shards[one] if isinstance(one, int) else view_url(one) for one in views]
     expected = [CONTENTS[shards[one]] if isinstance(one, int) else bytes_of(one) for one in views]
     fetch = options(max_in_flight, part_blocks * BLOCK, budget_blocks * BLOCK)
     with shards_in_memory() as store:
-        store.piece_bytes = piece_bytes
+        store.piece_bytes, store.may_ignore_ranges = piece_bytes, ignores_ranges
         got = [(url, stream.read()) for url, stream in stream_objects(urls, session_of(fetch))]
         assert got == list(zip(urls, expected, strict=True))
         assert store.running == 0
@@ -117,7 +121,30 @@ def test_a_part_is_read_from_any_byte(rows: list[tuple[int, int, int]], data: st
         assert CONTENTS[shard][place] == whole[byte]
 
 
-def test_a_window_that_lies_together_is_one_request_and_one_piece(store: FakeStore) -> None:
+def test_every_stream_knows_the_place_of_its_bytes(tmp_path: Path) -> None:
+    """The object itself, if it is no view."""
+    (tmp_path / "a.bin").write_bytes(b"local")
+    local = RemoteUrl(f"file://{tmp_path}/a.bin", 5)
+    for url in (local, str(local)):
+        ((_, stream),) = stream_objects([url], session_of(FetchOptions()))
+        found, byte = stream.place_of(3)
+        assert (found, found.size, byte) == (local, 5 if url is local else None, 3)
+        stream.close()
+    with shards_in_memory():
+        ((_, stream),) = stream_objects(["s3://b/1.tar"], session_of(options()))
+        assert stream.place_of(700) == ("s3://b/1.tar", 700)
+        stream.close()
+
+
+def test_a_view_is_read_in_order_only(store: FakeStore) -> None:
+    """Ranges at other places would need requests of other shards."""
+    ((_, stream),) = stream_objects([view_url(view_of([(0, 0, 1)]))], session_of(options()))
+    with pytest.raises(io.UnsupportedOperation, match="in order only"):
+        stream.read_range(0, 3)
+    stream.close()
+
+
+def test_a_window_of_consecutive_samples_is_one_request_and_one_piece(store: FakeStore) -> None:
     """Consecutive samples cost no requests of their own."""
     view = view_of([(0, block, 1) for block in range(60)])
     (pieces,) = (
@@ -131,6 +158,7 @@ def test_a_window_that_lies_together_is_one_request_and_one_piece(store: FakeSto
 
 def test_memory_is_bounded_while_the_consumer_waits(store: FakeStore) -> None:
     """No further window is requested than the budget holds, of one view or of many."""
+    before = engine_threads()
     many = [view_url(view_of([(at % 3, 2 * at % 50, 2)])) for at in range(40)]
     large = view_url(view_of([(0, block, 1) for block in range(60)]))
     for urls in ([large], many):
@@ -142,13 +170,17 @@ def test_memory_is_bounded_while_the_consumer_waits(store: FakeStore) -> None:
         assert len(store.reads) <= 5
         stream.close()
         streams.close()
-    wait_for(lambda: not engine_threads())
+    wait_for(lambda: not engine_threads() - before)
 
 
 def test_many_small_views_are_requested_at_once(store: FakeStore) -> None:
     """As many as requests are allowed, because one of them does not fill the link."""
     barrier = threading.Barrier(4)
-    store.before_read = lambda path, start: barrier.wait(20) and None  # broken if fewer come
+
+    def before(path: str, start: int) -> None:
+        barrier.wait(20)  # broken if fewer come
+
+    store.before_read = before
     urls = [view_url(view_of([(at % 3, at, 1)])) for at in range(8)]
     assert [len(stream.read()) for _, stream in stream_objects(urls, session_of(options(max_in_flight=4)))] == [
         BLOCK
@@ -157,13 +189,13 @@ def test_many_small_views_are_requested_at_once(store: FakeStore) -> None:
 
 def test_an_early_end_sends_no_further_requests(store: FakeStore) -> None:
     """Closing the streams drops what is queued."""
-    started, go = threading.Event(), threading.Event()
+    before, started, go = engine_threads(), threading.Event(), threading.Event()
 
-    def before(path: str, start: int) -> None:
+    def wait_to_answer(path: str, start: int) -> None:
         started.set()
         go.wait(20)
 
-    store.before_read = before
+    store.before_read = wait_to_answer
     url = view_url(view_of([(at % 3, at, 1) for at in range(50)]))
     streams = stream_objects([url], session_of(options(max_in_flight=1, part_bytes=BLOCK, max_buffer_bytes=50 * BLOCK)))
     _, stream = next(streams)
@@ -171,7 +203,7 @@ def test_an_early_end_sends_no_further_requests(store: FakeStore) -> None:
     stream.close()
     streams.close()
     go.set()
-    wait_for(lambda: not engine_threads())
+    wait_for(lambda: not engine_threads() - before)
     assert len(store.reads) == 1
 
 
@@ -227,8 +259,9 @@ def test_two_versions_are_never_mixed(store: FakeStore) -> None:
 
 def test_samples_that_the_view_does_not_have_are_refused(store: FakeStore) -> None:
     """A part of another view."""
+    before = engine_threads()
     url = view_url(view_of([(0, 0, 1), (0, 5, 1)]))
     for first, last in ((1, 3), (2, 2), (2, 1)):
         with pytest.raises(UrlError, match=r"view\+\.\.\.\+s3://b/0\.tar\+view: no samples .* in a view of 2 samples"):
             list(stream_objects([url.part(first, last)], session_of(options())))
-    wait_for(lambda: not engine_threads())
+    wait_for(lambda: not engine_threads() - before)

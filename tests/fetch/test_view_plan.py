@@ -93,7 +93,7 @@ def test_unwanted_bytes_stay_within_their_bound(fraction: float, clustered: bool
     starts = sample_starts(view)
     for num_parts in (1, 3):
         cuts = starts[np.linspace(0, len(at), num_parts + 1).astype(int)].tolist()
-        costs = [ViewWindows(view, *cuts[part : part + 2], 8 * MIB).costs() for part in range(num_parts)]
+        costs = [ViewWindows(view, start, stop, 8 * MIB).costs() for start, stop in pairwise(cuts)]
         assert view.num_bytes <= sum(num_bytes for _, num_bytes in costs) <= 1.3 * view.num_bytes + 8 * MIB
 
 

@@ -72,6 +72,15 @@ def is_view(url: str) -> bool:
     return url.startswith("view+")
 
 
+def named_shard(url: str) -> str:
+    """Return the URL of the shard that a view names, which is its first one; other URLs unchanged.
+
+    The view is not decoded: see :func:`split_view_url` for the check of its URL.
+    """
+    match = _VIEW.fullmatch(url) if is_view(url) else None
+    return url if match is None else match[2]
+
+
 def split_view_url(url: str) -> tuple[str, ShardView | None]:
     """Split a URL into that of the shard that it names and the view, which is ``None`` for other URLs.
 

@@ -52,9 +52,10 @@ class ViewDownload(Download):
         _, view = split_view_url(url)
         assert view is not None  # else it would be an object
         self.url, self.view, self._session = str(url), view, session
-        size = view.num_bytes
-        super().__init__(start, stop, size, 1)
-        self.started = start >= self._end(size)
+        num_bytes = view.num_bytes
+        super().__init__(start, num_bytes if stop is None else stop, num_bytes, 1)
+        self._stop = self._end(num_bytes)
+        self.started = start >= self._stop
         # Checksums are of blocks, which samples do not fill; windows are copies, also of local files
         self.checksums, self.etag, self.mapped = None, None, False
         self.parts, self.error = [], None
@@ -65,8 +66,7 @@ class ViewDownload(Download):
     def _planned_windows(self, part_bytes: int) -> ViewWindows:
         if self._windows is None:
             local = [index for index, (store, _) in enumerate(self._stores) if isinstance(store, LocalStore)]
-            stop = self._end(self.view.num_bytes)
-            self._windows = ViewWindows(self.view, self.planned_bytes, stop, part_bytes, local)
+            self._windows = ViewWindows(self.view, self.planned_bytes, self._stop, part_bytes, local)
         return self._windows
 
     def next_part_bytes(self, part_bytes: int) -> int:
@@ -77,7 +77,7 @@ class ViewDownload(Download):
         return int(borders[following]) - self.planned_bytes if following < len(borders) else 0
 
     def unplanned_bytes(self, expected_bytes: int) -> int:
-        return max(0, self._end(self.view.num_bytes) - self.planned_bytes)
+        return max(0, self._stop - self.planned_bytes)
 
     def plan(self, part_bytes: int) -> Part:
         windows = self._planned_windows(part_bytes)

@@ -71,6 +71,9 @@ def _other_samples(url: str, stream: Any, number: int, byte: int) -> ShardReadEr
     at = min(found, len(starts) - 2) if several else number
     shown, place = _place(stream, starts[at])
     what = "has members of several samples" if several else "continues the sample before it"
+    if several and byte < starts[-1]:
+        other, other_place = _place(stream, byte)
+        what += f", and one begins at byte {other_place:,} of {other}"
     return ShardReadError(
         f"{url}: the selected sample {at:,}, from byte {place:,} of {shown} on, {what}. {_ADVICE}", url=url
     )

@@ -13,7 +13,7 @@ from ...core.frameworks.collating import check_item
 from ...core.iter_datapipe import Filter, IterDataPipe
 from ...core.options import FetchOptions, StorageOptions
 from ...core.processes.parent_watch import end_worker_with_trainer
-from ...core.shard_view import split_view_url
+from ...core.shard_view import named_shard
 from ...core.stats.counters import FETCH, READ
 from ...core.stats.timing import timed, timed_runs
 from ...core.urls import redact, split_sample_range
@@ -142,10 +142,9 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         url, samples = split_sample_range(str(url))
         if not self.reads_parts:
             refuse_part(url, samples, type(self).__name__)
-        url, _ = split_view_url(url)
         start = Position(getattr(stream, "first_byte", 0)) if position is None else position
         tracked = ReadPosition(start)
-        return OpenShard(stream, tracked, self._shard(redact(url), stream, tracked))
+        return OpenShard(stream, tracked, self._shard(redact(named_shard(url)), stream, tracked))
 
     def _opened_again(
         self, streams: Iterator[tuple[str, Any]], number: int, position: Position | None
