@@ -1,7 +1,7 @@
 """Loaders whose state can be saved after any batch and loaded in any world."""
 
 from .loader import StatefulLoader
-from .mix_report import MixPhase, MixReport, mix_report
+from .mix_counts import MixPhase, MixReport, mix_report
 from .resumable import Resumable
 from .state.state_format import merge_states
 from .stateful_loader import stateful_loader

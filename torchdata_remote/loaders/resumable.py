@@ -149,8 +149,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
             state: of all streams that this slot reads now; ``merge_states`` merges the states of several slots.
 
         Raises:
-            StateError: if it is of another version, chain, seed or number of streams. A different listing is detected
-                when the pass starts.
+            StateError: if it is of another version, chain or number of streams. The pass detects another listing.
         """
         check_state(state)
         loaded = with_mixture_of(self.chain, state)

@@ -70,6 +70,17 @@ def mixed() -> Any:
     return tdr.stateful_loader(pipe.to_tuple("__key__"), batch_size=4)
 
 
+def scheduled() -> Any:
+    sources = {
+        "a": tdr.stream_shards("memory://old/index.json", shuffle="shards", seed=0),
+        "b": tdr.stream_shards("memory://other/index.json", shuffle="shards", seed=0),
+    }
+    pipe: Any = tdr.mix(sources, schedule={0: {"a": 1}, 12: {"a": 1, "b": 2}}, seed=0, stop=40)
+    return tdr.stateful_loader(
+        pipe.shuffle_samples(buffer_size=7, seed=3).to_tuple("__key__"), batch_size=4, num_streams=2
+    )
+
+
 def files() -> Any:
     return tdr.stateful_loader(tdr.stream_files("memory://files/", seed=0).to_tuple("__key__"), batch_size=4)
 
@@ -84,7 +95,7 @@ def prefetching() -> Any:
     )
 
 
-LOADERS = {loader.__name__: loader for loader in (interleaved, plain, manifest, mixed, files, prefetching)}
+LOADERS = {loader.__name__: loader for loader in (interleaved, plain, manifest, mixed, scheduled, files, prefetching)}
 
 
 @pytest.mark.parametrize("name", LOADERS)

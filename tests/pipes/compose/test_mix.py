@@ -193,9 +193,9 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match="stop must be an int of at least 1, got 0"):
         mix(sources, stop=0)
     with pytest.raises(ValueError, match="got 'never'"):
-        mix(sources, stop="never")  # type: ignore[arg-type]
+        mix(sources, stop="never")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="seed must be an int"):
-        mix(sources, seed="0")  # type: ignore[arg-type]
+        mix(sources, seed="0")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted"])

@@ -9,10 +9,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_remote import Mixed, Resumable, ShardWriter, Stop, World, merge_states, mix, stateful_loader
+from torchdata_remote import (
+    Mixed,
+    Resumable,
+    ShardingFilterRank,
+    ShardWriter,
+    Stop,
+    World,
+    merge_states,
+    mix,
+    stateful_loader,
+)
 from torchdata_remote.pipes.compose.mix_phases import Phase
 from torchdata_remote.pipes.compose.mix_schedule import SlotSamples
 from torchdata_remote.testing import assert_resumes_everywhere
@@ -191,9 +201,11 @@ def test_states_of_ranks_merge_and_continue_in_another_world(ranks: int) -> None
 
 def test_workers_of_a_loader_follow_it() -> None:
     """Each worker takes its part of each phase, over epochs, stopped and resumed."""
-    make = lambda: stateful_loader(  # noqa: E731
-        scheduled({0: {"a": 1}, 16: {"b": 1}, 36: {"c": 1}}, 24).batch(2), num_workers=2, num_streams=4
-    )
+
+    def make() -> Any:
+        pipe = scheduled({0: {"a": 1}, 16: {"b": 1}, 36: {"c": 1}}, 24)
+        return stateful_loader(pipe.batch(2), num_workers=2, num_streams=4)
+
     loader = make()
     epochs = [list(loader), list(loader)]
     for epoch, expected in enumerate([{"a": 16, "b": 8}, {"b": 12, "c": 12}]):
@@ -216,15 +228,18 @@ def test_sources_that_start_later_are_not_read_before() -> None:
     """Neither samples nor connections are taken ahead; those that are not drawn any more are closed."""
     log: list[str] = []
 
-    class Noting(IterableWrapper):
-        def __iter__(self) -> Any:
-            log.append(f"open {self.iterable[0]}")
-            try:
-                yield from self.iterable
-            finally:
-                log.append(f"close {self.iterable[0]}")
+    class Noting(IterDataPipe[str]):
+        def __init__(self, name: str) -> None:
+            self.name = name
 
-    sources = {name: Noting([name] * 20).sharding_filter_rank() for name in "ab"}
+        def __iter__(self) -> Any:
+            log.append(f"open {self.name}")
+            try:
+                yield from [self.name] * 20
+            finally:
+                log.append(f"close {self.name}")
+
+    sources: dict[str, Any] = {name: ShardingFilterRank(Noting(name)) for name in "ab"}
     pipe = mix(sources, schedule={0: {"a": 1}, 5: {"b": 1}}, stop=10)
     for number, item in enumerate(pipe):
         log.append(f"{number} {item}")

@@ -162,7 +162,7 @@ def test_merged_states_of_ranks_take_other_weights() -> None:
     iterators = [iter(part) for part in parts]
     head = [next(iterator) for _ in range(9) for iterator in iterators]
     state = merge_states([part.state_dict() for part in parts])
-    rest = []
+    rest: list[str] = []
     for rank in range(4):
         rest += resumed(state, chain({**AFTER, "c": 1}, "all_exhausted", 5, World(rank, 4)), 4)
     assert sorted([*head, *rest]) == sorted(item for name in "abc" for item in source(name))

@@ -69,12 +69,13 @@ def mix_report(state: Any) -> MixReport:
 
     Example:
         >>> from torchdata_remote import mix
-        >>> pipe = mix({"cats": (IterableWrapper(range(9)), 1), "dogs": (IterableWrapper(range(9)), 3)}, stop=8)
+        >>> cats, dogs = [IterableWrapper(range(9)).sharding_filter_rank() for _ in range(2)]
+        >>> pipe = mix({"cats": (cats, 1), "dogs": (dogs, 3)}, seed=2, stop=8)
         >>> len(list(pipe))
         8
         >>> report = mix_report(pipe.state_dict())
         >>> report.drawn, report.restarts, report.phases[0].weights
-        ({'cats': 4, 'dogs': 4}, {'cats': 0, 'dogs': 0}, {'cats': 1.0, 'dogs': 3.0})
+        ({'cats': 1, 'dogs': 7}, {'cats': 0, 'dogs': 0}, {'cats': 1.0, 'dogs': 3.0})
     """
     found = list(_mixtures(state))
     if not found and "Mixed(" not in json.dumps(state, default=repr):  # streams that have not begun have no counts
