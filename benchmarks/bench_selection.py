@@ -19,7 +19,7 @@ from pathlib import Path
 from measure import MIB, Job
 from report import Round, Side, Target, arguments, compare, faster, print_report
 from selection_data import JPG_BYTES, JSON_BYTES, MISSING, Written, write
-from selection_peers import IMAGES, PEERS
+from selection_peers import IMAGES, KINDS, PEERS, PERCENT
 from slow_store import SlowStore, slow_store
 
 LATENCY_S, CONNECTION_BYTES_PER_S = 0.020, 60_000_000
@@ -27,9 +27,8 @@ PART_BYTES = 8 * MIB
 NUM_SHARDS, SHARD_SAMPLES = 12, 500
 QUICK_SHARDS, QUICK_SHARD_SAMPLES = 3, 100
 RUN = 50  # consecutive keys of a cluster
-NUM_VIDEOS, VIDEO_S = 6, 60
+NUM_VIDEOS, VIDEO_S = 6, 30
 QUICK_VIDEOS, QUICK_VIDEO_S = 2, 6
-PERCENT, KINDS = (1, 10, 50), ("random", "clustered")
 SELECTED = tuple(f"select-{percent}-{kind}" for percent in PERCENT for kind in KINDS)
 SIDES = (
     *SELECTED,
@@ -62,7 +61,7 @@ def side(name: str, written: Written, store: SlowStore, folder: Path) -> Side:
     keys, names, peer = written.keys, [], f"ours-{name}"
     if name.startswith("select"):
         _, percent, kind = name.split("-")
-        keys, peer = chosen(keys, int(percent), kind), "ours-select"
+        keys = chosen(keys, int(percent), kind)
     elif name == "filter":
         keys = chosen(keys, 50, "random")
     elif name in ("datasets", "litdata"):

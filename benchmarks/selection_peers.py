@@ -14,6 +14,7 @@ from object_peers import OURS
 IMAGES, CAPTIONS, OTHER_SHARDS, BOTH = "images", "captions", "other", "both"
 PARQUET, CHUNKS, VIDEOS = "parquet", "litdata", "videos"
 CLIP_S = 2.0
+PERCENT, KINDS = (1, 10, 50), ("random", "clustered")
 
 
 def _listed(job: Job, bucket: str) -> Any:
@@ -52,8 +53,8 @@ def datasets_filter(job: Job) -> Iterator[int]:
     return (len(row["jpg"]) for row in rows)
 
 
-def litdata_index(job: Job) -> Iterator[int]:
-    """LitData knows no keys: its format is read at the numbers of the samples. About http:// see ``object_peers``."""
+def litdata_subsample(job: Job) -> Iterator[int]:
+    """LitData knows no keys: it draws a tenth of its own format by itself. About http:// see ``object_peers``."""
     import litdata
     from litdata.streaming import downloader
 
@@ -62,8 +63,9 @@ def litdata_index(job: Job) -> Iterator[int]:
         f"s3://{CHUNKS}/",
         cache_dir=tempfile.mkdtemp(prefix="litdata-"),
         storage_options={"endpoint_url": job.endpoint_url},
+        subsample=0.1,
     )
-    return (len(dataset[int(key)]["jpg"]) for key in job.keys)
+    return (len(sample["jpg"]) for sample in dataset)
 
 
 def _pair_bytes(samples: Any) -> Iterator[int]:
@@ -143,7 +145,7 @@ def _clip(file: Any) -> int:
     """The bytes of the frames of two seconds in the middle of a video."""
     from torchcodec.decoders import VideoDecoder
 
-    decoder = VideoDecoder(file)
+    decoder = VideoDecoder(file, seek_mode="approximate")  # "exact" reads the whole file first
     begin_s = decoder.metadata.duration_seconds / 2
     return int(decoder.get_frames_played_in_range(begin_s, begin_s + CLIP_S).data.nbytes)
 
@@ -160,10 +162,18 @@ def ours_videos(job: Job) -> Iterator[int]:
 
 
 PEERS = {
-    "ours-select": Peer(OURS, ours_select, "select", "torchdata_remote"),
-    "ours-filter": Peer(OURS, ours_filter, "read everything and filter", "torchdata_remote"),
-    "datasets": Peer(("datasets", "s3fs"), datasets_filter, "Hugging Face datasets, Parquet, filter", "datasets"),
-    "litdata": Peer(("litdata", "obstore"), litdata_index, "LitData, its own format, by number", "litdata"),
+    **{
+        f"ours-select-{percent}-{kind}": Peer(OURS, ours_select, f"select {percent} %, {kind}", "torchdata_remote")
+        for percent in PERCENT
+        for kind in KINDS
+    },
+    "ours-filter": Peer(OURS, ours_filter, "50 %, random: read everything and filter", "torchdata_remote"),
+    "datasets": Peer(
+        ("datasets", "s3fs"), datasets_filter, "10 %, random: Hugging Face datasets, Parquet with a filter", "datasets"
+    ),
+    "litdata": Peer(
+        ("litdata", "obstore"), litdata_subsample, "10 %, random: LitData, its own format, subsample", "litdata"
+    ),
     "ours-both": Peer(OURS, ours_both, "one shard set with all members", "torchdata_remote"),
     "ours-join": Peer(OURS, ours_join, "join in order", "torchdata_remote"),
     "ours-join-keys": Peer(OURS, ours_join_keys, "join by keys, other shards, some missing", "torchdata_remote"),
