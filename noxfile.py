@@ -24,7 +24,7 @@ OF_SDIST = ("tests/test_public_names.py", "tests/core", "tests/pipes", "tests/wr
 BENCHMARKS = (
     "bench_async_prefetch", "bench_datapipe", "bench_objects", "bench_loose_files", "bench_shards", "bench_tar",
     "bench_local_files", "bench_writer", "bench_shard_resume", "bench_tables", "bench_resume", "bench_cache",
-    "bench_service", "bench_storm", "bench_stores",
+    "bench_service", "bench_storm", "bench_stores", "bench_items",
 )  # fmt: skip
 
 
