@@ -274,3 +274,18 @@ def test_bench_local_files_runs_and_prints_its_table() -> None:
     """The ratio of ours against plain Python."""
     printed = printed_by("bench_local_files.py", "--quick", "--peers", "plain", "stream-files")
     assert re.search(r"^stream_files, CPU against open and read: \d+\.\d+", printed, re.MULTILINE)
+
+
+def test_bench_items_runs_and_prints_its_table() -> None:
+    """Each side reads every sample once; what is not installed is named."""
+    printed = printed_by(
+        "bench_items.py", "--quick", "--peers", "ours-one", "ours-mix", "ours-schedule", "datasets-mix"
+    )
+    for side in ("all shards in one chain", "mix of two chains", "mix by a schedule of ten phases"):
+        assert re.search(rf"^torchdata_remote, {side} +[\d,]+ \([\d,]+ to [\d,]+\) ", printed, re.MULTILINE), printed
+    assert re.search(r"^mix, CPU against all shards in one chain: \d+\.\d+", printed, re.MULTILINE), printed
+    assert re.search(r"^mix by a schedule, CPU against constant weights: \d+\.\d+", printed, re.MULTILINE), printed
+    if find_spec("datasets") is None:
+        assert re.search(
+            r"interleave_datasets of two +not measured: No module named 'datasets'$", printed, re.MULTILINE
+        )

@@ -12,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_remote import Mixed, Resumable, Stop, World, merge_states, mix, mix_report
+from torchdata_remote import (
+    Mixed,
+    Resumable,
+    Stop,
+    World,
+    merge_states,
+    mix,
+    mix_report,
+    stateful_loader,
+    thread_loader,
+)
 from torchdata_remote.errors import StateError
 from torchdata_remote.testing import assert_resumes_everywhere
 
@@ -166,6 +176,29 @@ def test_merged_states_of_ranks_take_other_weights() -> None:
     for rank in range(4):
         rest += resumed(state, chain({**AFTER, "c": 1}, "all_exhausted", 5, World(rank, 4)), 4)
     assert sorted([*head, *rest]) == sorted(item for name in "abc" for item in source(name))
+
+
+@pytest.mark.parametrize("kind", ["workers", "threads"])
+def test_loaders_that_read_ahead_take_other_weights(kind: str) -> None:
+    """What they had read ahead when the state was saved is read again, and nothing is lost or repeated."""
+
+    def loader(weights: Any) -> Any:
+        pipe = chain(weights, "all_exhausted", 9)
+        if kind == "workers":
+            return stateful_loader(pipe, batch_size=4, num_workers=2, num_streams=4, collate_fn=list)
+        return thread_loader(pipe, batch_size=4, prefetch_batches=3, collate_fn=list)
+
+    data = loader(BEFORE)
+    head = list(itertools.islice(data, 6))
+    state = data.state_dict()
+    runs = []
+    for _ in range(2):
+        resumed = loader({**AFTER, "c": 2})
+        resumed.load_state_dict(state)
+        runs.append(list(resumed))
+    assert runs[0] == runs[1]
+    items = list(itertools.chain.from_iterable([*head, *runs[0]]))
+    assert sorted(items) == sorted(item for name in "abc" for item in source(name))
 
 
 def test_a_mixture_alone_takes_other_weights() -> None:

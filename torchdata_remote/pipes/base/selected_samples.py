@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from operator import length_hint
 from typing import Any
-
-import numpy as np
 
 from ...core.urls import redact
 from ...errors import BadMemberError, ShardReadError
@@ -32,9 +31,10 @@ def selected_runs(runs: Iterator[SampleRun], url: str, stream: Any, position: Re
         ShardReadError: if a selected sample has members of several keys, or has the key of the one before it; and those
             of ``runs``, with the shard and byte of the selected sample where reading stopped.
     """
-    starts = stream.sample_starts
+    # A list: numpy would release Python's lock for each search, and wait for the threads that fetch
+    starts: list[int] = stream.sample_starts.tolist()
     num_samples = len(starts) - 1
-    number = int(np.searchsorted(starts, position.start.byte, side="right")) - 1
+    number = bisect_right(starts, position.start.byte) - 1
     if number == num_samples:
         return
     try:
@@ -43,8 +43,8 @@ def selected_runs(runs: Iterator[SampleRun], url: str, stream: Any, position: Re
             yield run
             byte = starts[-1] if position.ended else position.next_byte()
             # Not always where it was selected from: members that are part of no sample may be in front of it
-            if int(np.searchsorted(starts, byte, side="right")) - 1 != number:
-                raise _other_samples(url, stream, number, byte)
+            if bisect_right(starts, byte) - 1 != number:
+                raise _other_samples(url, stream, starts, number, byte)
     except BadMemberError:
         raise
     except ShardReadError as error:
@@ -56,17 +56,17 @@ def selected_runs(runs: Iterator[SampleRun], url: str, stream: Any, position: Re
         raise
 
 
-def _other_samples(url: str, stream: Any, number: int, byte: int) -> ShardReadError:
+def _other_samples(url: str, stream: Any, starts: list[int], number: int, byte: int) -> ShardReadError:
     """Error of samples that do not begin where the view has their first bytes.
 
     Args:
         url: of the first shard.
         stream: of the view.
+        starts: first byte of each sample, and the end of the last one.
         number: of samples of the view that were read.
         byte: where the next one begins.
     """
-    starts = stream.sample_starts
-    found = int(np.searchsorted(starts, byte, side="right")) - 1
+    found = bisect_right(starts, byte) - 1
     several = found < number
     at = min(found, len(starts) - 2) if several else number
     shown, place = _place(stream, starts[at])
