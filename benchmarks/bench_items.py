@@ -16,7 +16,9 @@ import random
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
+import numpy as np
 from item_peers import PEERS, WEIGHTS
 from measure import Job
 from report import Round, Side, Target, arguments, compare, faster, print_report
@@ -70,6 +72,39 @@ def write_sets(folder: str, num_samples: int) -> Job:
     return Job("", folder, names, sizes, num_samples, num_samples * SAMPLE_BYTES)
 
 
+def write_documents(folder: str, num_tokens: int) -> Job:
+    """Documents of 100 to 900 tokens, as arrays."""
+    source, names, sizes, left, number = np.random.default_rng(0), [], [], num_tokens, 0
+    with tdr.ShardWriter(f"{folder}/{{shard:06d}}.tar", max_shard_samples=2_000) as writer:
+        while left:
+            length = min(left, int(source.integers(100, 900)))
+            writer.write({"__key__": f"{number:06d}", "npy": source.integers(0, 50_000, length)})
+            left, number = left - length, number + 1
+    names = [shard.url.rpartition("/")[2] for shard in writer.shards]
+    sizes = [shard.num_bytes for shard in writer.shards]
+    return Job("", folder, names, sizes, 1, num_tokens * np.dtype(np.int64).itemsize)
+
+
+def write_tables(folder: str, num_rows: int) -> Job:
+    """Four Parquet files of five columns of numbers and short texts."""
+    if find_spec("pyarrow") is None:
+        return Job("", folder, [], [], num_rows, num_rows, missing="pyarrow")
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    source, rows = np.random.default_rng(0), num_rows // 4
+    for number in range(4):
+        columns = {
+            "label": np.ones(rows, np.int64),
+            "user": source.integers(0, 1 << 40, rows),
+            "score": source.random(rows),
+            "is_new": source.integers(0, 2, rows).astype(bool),
+            "title": [f"title {value}" for value in source.integers(0, 1 << 30, rows).tolist()],
+        }
+        parquet.write_table(pa.table(columns), f"{folder}/{number}.parquet", row_group_size=20_000)
+    return Job("", folder, [], [], rows * 4, rows * 4)
+
+
 QUESTIONS = (
     Question(
         f"{{:,}} samples of {SAMPLE_BYTES:,} bytes in two sets of local shards, weights 3 and 1",
@@ -83,6 +118,26 @@ QUESTIONS = (
             Target("interleave_datasets, CPU against datasets of all shards", costlier("datasets-mix", "datasets-one")),
             Target("mix, against WebDataset's RandomMix", faster("ours-mix", "webdataset-mix")),
             Target("mix, against interleave_datasets", faster("ours-mix", "datasets-mix")),
+        ),
+    ),
+    Question(
+        "{:,} tokens in documents of 500 on average, of local shards; samples are tokens",
+        ("ours-documents", "ours-pack", "ours-pack-whole", "ours-bucket", "ours-flat-map"),
+        10_000_000,
+        write_documents,
+        tuple(
+            Target(f"{name}, CPU against documents as they are", costlier(f"ours-{name}", "ours-documents"))
+            for name in ("pack", "pack-whole", "bucket", "flat-map")
+        ),
+    ),
+    Question(
+        "{:,} rows of five columns in local Parquet files",
+        ("ours-table", "pyarrow", "datasets-table"),
+        400_000,
+        write_tables,
+        (
+            Target("table_reader, against pyarrow's to_pylist", faster("ours-table", "pyarrow")),
+            Target("table_reader, against datasets", faster("ours-table", "datasets-table")),
         ),
     ),
 )

@@ -16,6 +16,7 @@ from tar_peers import paths
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # for datasets, which reads local files here
 WEIGHTS = {"web": 3, "books": 1}  # set of shards: weight
+ROW_TOKENS = 2_048
 
 
 def set_paths(job: Job, name: str) -> list[str]:
@@ -93,6 +94,65 @@ def datasets_mix(job: Job) -> Iterator[int]:
     )
 
 
+def documents(job: Job) -> Any:
+    """Token ids of each document, an array."""
+    return chain(paths(job)).decode_sample().map(_ids)
+
+
+def _ids(sample: dict[str, Any]) -> Any:
+    return sample["npy"]
+
+
+def _halves(ids: Any) -> tuple[Any, Any]:
+    return ids[::2], ids[1::2]
+
+
+def documents_alone(job: Job) -> Iterator[int]:
+    """As one item: those of the sides that make others of documents differ in number."""
+    yield sum(ids.nbytes for ids in documents(job))
+
+
+def packed(job: Job, **options: Any) -> Iterator[int]:
+    import numpy as np
+
+    rows = documents(job).pack(ROW_TOKENS, last="short", **options)
+    yield sum(int((row["document_ids"] >= 0).sum()) for row in rows) * np.dtype(np.int64).itemsize
+
+
+def packed_whole(job: Job) -> Iterator[int]:
+    return packed(job, split=False, max_wait=64)
+
+
+def bucketed(job: Job) -> Iterator[int]:
+    batches = documents(job).bucket(max_tokens=32 * ROW_TOKENS, length=len, max_wait=2_000)
+    yield sum(ids.nbytes for batch in batches for ids in batch)
+
+
+def flat_mapped(job: Job) -> Iterator[int]:
+    yield sum(half.nbytes for half in documents(job).flat_map(_halves))
+
+
+def table_rows(job: Job) -> Iterator[int]:
+    import torchdata_remote as tdr
+
+    urls = tdr.IterableWrapper([f"{job.bucket}/"]).list_remote(pattern="*.parquet")
+    return (row["label"] for row in urls.list_row_groups().table_reader())
+
+
+def pyarrow_rows(job: Job) -> Iterator[int]:
+    from pyarrow import dataset
+
+    batches = dataset.dataset(job.bucket).to_batches()
+    return (row["label"] for batch in batches for row in batch.to_pylist())
+
+
+def datasets_rows(job: Job) -> Iterator[int]:
+    import datasets
+
+    rows = datasets.load_dataset("parquet", data_files=f"{job.bucket}/*.parquet", split="train", streaming=True)
+    return (row["label"] for row in rows)
+
+
 PEERS = {
     "ours-one": Peer(OURS, one_set, "torchdata_remote, all shards in one chain", "torchdata_remote"),
     "ours-mix": Peer(OURS, mixed, "torchdata_remote, mix of two chains", "torchdata_remote"),
@@ -101,4 +161,12 @@ PEERS = {
     "webdataset-mix": Peer(WEBDATASET, webdataset_mix, "WebDataset, RandomMix of two", "webdataset"),
     "datasets-one": Peer(("datasets",), datasets_one, "Hugging Face datasets, all shards", "datasets"),
     "datasets-mix": Peer(("datasets",), datasets_mix, "Hugging Face datasets, interleave_datasets of two", "datasets"),
+    "ours-documents": Peer(OURS, documents_alone, "documents as they are", "torchdata_remote"),
+    "ours-pack": Peer(OURS, packed, "pack, cut", "torchdata_remote"),
+    "ours-pack-whole": Peer(OURS, packed_whole, "pack, whole documents by best fit", "torchdata_remote"),
+    "ours-bucket": Peer(OURS, bucketed, "bucket", "torchdata_remote"),
+    "ours-flat-map": Peer(OURS, flat_mapped, "flat_map, two items for each", "torchdata_remote"),
+    "ours-table": Peer((*OURS, "pyarrow.parquet"), table_rows, "table_reader", "torchdata_remote"),
+    "pyarrow": Peer(("pyarrow.dataset",), pyarrow_rows, "pyarrow, to_pylist", "pyarrow"),
+    "datasets-table": Peer(("datasets",), datasets_rows, "Hugging Face datasets, streaming", "datasets"),
 }

@@ -1,7 +1,7 @@
 """A large set of keys, and the search of shards' keys in it.
 
 The set takes the characters of its keys and 8 bytes for each; the search, which one plan makes and drops, 17 bytes more
-(``benchmarks/bench_select.py``). A Python set of strings takes about 100.
+(``benchmarks/bench_selection_plan.py``). A Python set of strings takes about 100.
 """
 
 from __future__ import annotations

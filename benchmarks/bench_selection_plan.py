@@ -1,6 +1,6 @@
 """How long does it take to plan a selection, how much memory do the wanted keys take, and how long are the URLs?
 
-    python benchmarks/bench_select.py [--quick]
+    python benchmarks/bench_selection_plan.py [--quick]
 
 Files of keys are in memory, so the time is that of the processor; a store adds one request for each shard, 16 at a
 time. Samples have two members and keys of 20 characters; one of ten is selected, at random.
