@@ -138,7 +138,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_file_is_an_error(data: bytes) -> None:
-    """Whatever the file has, it is keys or an error that names it, never another exception or numbers that overflowed."""
+    """Whatever the file has, it is an error of the file, never another exception or numbers that overflowed."""
     assert len(parse_keys(_archive()).keys) == 2
     with pytest.raises(ValueError, match=r"^(is not a file of keys|has )"):
         parse_keys(data)

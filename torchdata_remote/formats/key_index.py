@@ -188,7 +188,7 @@ def _small(column: Ints) -> npt.NDArray[Any]:
 
 
 def _arrays(data: bytes, most_bytes: int) -> dict[str, npt.NDArray[Any]]:
-    """Decode the arrays of integers in a file. Memory is taken for bytes that were decompressed, not for announced ones.
+    """Decode the arrays of a file. Memory is taken for bytes that were decompressed, not for announced ones.
 
     Args:
         data: the file.
