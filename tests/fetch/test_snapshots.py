@@ -185,7 +185,9 @@ def test_what_has_no_fixed_order_is_refused() -> None:
     """Shuffles and shares belong behind a snapshot, and its name shows what it is."""
     urls, _ = _shards("memory://snapshots/e")
     where = _free("e.snapshot.json")
-    for pipe in (urls.shuffle_shards(), urls.sharding_filter_rank()):
+    shuffled = urls.shuffle_shards()
+    between = [shuffled.filter(bool), shuffled.map(str), shuffled.select(where=bool)]
+    for pipe in (shuffled, *between, urls.sharding_filter_rank(), urls.sharding_filter_rank().select(where=bool)):
         with pytest.raises(ValueError, match="another order in each epoch"):
             write_snapshot(where, pipe)
     with pytest.raises(UrlError, match="range of samples"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -86,3 +88,70 @@ def test_damaged_columns(column: str, value: list[int]) -> None:
     np.savez(buffer, **columns)
     with pytest.raises(ValueError, match="has"):
         parse_keys(buffer.getvalue())
+
+
+def _archive(**changed: np.ndarray | bytes) -> bytes:
+    """Return a file of keys with other arrays, or other contents in their place."""
+    with np.load(io.BytesIO(dump_keys(key_index(SAMPLES)))) as found:
+        columns: dict[str, np.ndarray | bytes] = dict(found)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, column in (columns | changed).items():
+            array = io.BytesIO()
+            if isinstance(column, bytes):
+                array.write(column)
+            else:
+                np.lib.format.write_array(array, column)
+            archive.writestr(f"{name}.npy", array.getvalue())
+    return buffer.getvalue()
+
+
+def _announced(*shape: int) -> bytes:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<i8", "fortran_order": False, "shape": shape})
+    return header.getvalue()
+
+
+def _array_file() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.arange(3))
+    return file.getvalue()
+
+
+HUGE = 1 << 62
+HOSTILE = {
+    "an array without an archive": _array_file(),
+    "no array": _archive(sizes=b"text"),
+    "announced values": _archive(sizes=_announced(10**14)),
+    "announced values beyond 64 bits": _archive(sizes=_announced(10**30)),
+    "counts whose sum overflows": _archive(
+        keys=np.frombuffer(b"a\0b\0c\0d", np.uint8), counts=np.array([HUGE, HUGE, HUGE, HUGE + 3])
+    ),
+    "sizes whose sum overflows": _archive(sizes=np.array([HUGE, HUGE, 2])),
+    "a size whose padding overflows": _archive(sizes=np.array([2**63 - 1, 2**63 - 1, 2**63 - 1])),
+    "gaps whose sum overflows": _archive(gaps=np.array([HUGE, HUGE, 512])),
+    "a negative size": _archive(sizes=np.array([1, -700, 0])),
+    "encrypted": _archive().replace(b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01\x00"),
+    "of a later zip": _archive().replace(b"PK\x01\x02\x14\x03\x14", b"PK\x01\x02\x14\x03\xbf"),
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_file_is_an_error(data: bytes) -> None:
+    """Whatever the file has, it is an error of the file, never another exception or numbers that overflowed."""
+    assert len(parse_keys(_archive()).keys) == 2
+    with pytest.raises(ValueError, match=r"^(is not a file of keys|has )"):
+        parse_keys(data)
+
+
+def test_memory_is_bounded_by_the_shard() -> None:
+    """An archive that grows a thousandfold is an error before it is in memory."""
+    data = _archive(keys=np.zeros(50_000_000, np.uint8))
+    assert len(data) < 100_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"its arrays have more than 10,240 bytes"):
+            parse_keys(data, shard_bytes=10_240)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()

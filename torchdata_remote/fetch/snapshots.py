@@ -122,13 +122,7 @@ def write_snapshot(
             f"{redact(where)}: the name of a snapshot ends in {SNAPSHOT_SUFFIX}, by which it is recognised.",
             url=redact(where),
         )
-    if hasattr(type(urls), "set_epoch"):
-        raise check.marked(
-            ValueError(
-                f"{type(urls).__name__} yields another order in each epoch: pass the pipe before it, and shuffle what "
-                "list_remote() reads of the snapshot."
-            )
-        )
+    _require_one_order(urls)
     if isinstance(urls, str | os.PathLike):
         shown = redact(os.fspath(urls))
         raise UrlError(
@@ -149,6 +143,21 @@ def write_snapshot(
     except ObjectExistsError as error:
         raise _exists(where) from error
     return _snapshot(where, found)
+
+
+def _require_one_order(urls: Any) -> None:
+    """Refuse pipes that yield other URLs in other epochs or processes, wherever in the chain they are."""
+    pipe = urls
+    while pipe is not None:
+        if hasattr(type(pipe), "set_epoch"):
+            raise check.marked(
+                ValueError(
+                    f"{type(pipe).__name__} yields another order in each epoch: pass the pipe before it, and shuffle "
+                    "what list_remote() reads of the snapshot."
+                )
+            )
+        fields = getattr(pipe, "__dict__", {})
+        pipe = fields.get("source_datapipe", fields.get("datapipe"))  # of this package, or of torch
 
 
 def _exists(where: str) -> ObjectExistsError:
