@@ -6,8 +6,12 @@ import contextlib
 import struct
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from ...errors import RemoteDataError, ShardReadError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def require_pyarrow(reader: str) -> None:
@@ -43,6 +47,16 @@ def reading(url: str, what: str) -> Iterator[None]:
         raise damaged(url, what, f"{type(error).__name__}: {error}") from error
     except (MemoryError, OverflowError, struct.error) as error:
         raise damaged(url, what, f"{type(error).__name__}: {error}") from error
+
+
+def require_text(schema: pa.Schema) -> None:
+    """Check that the names of all columns and fields are UTF-8, which pyarrow does when they are used.
+
+    Raises:
+        UnicodeDecodeError: if one is not.
+    """
+    for field in schema:
+        str(field)
 
 
 def damaged(url: str, what: str, why: str) -> ShardReadError:
