@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -49,14 +49,16 @@ def reading(url: str, what: str) -> Iterator[None]:
         raise damaged(url, what, f"{type(error).__name__}: {error}") from error
 
 
-def require_text(schema: pa.Schema) -> None:
-    """Check that the names of all columns and fields are UTF-8, which pyarrow does when they are used.
+def require_text(fields: Iterable[pa.Field]) -> None:
+    """Check that the names of columns, and of the fields in them, are UTF-8, which pyarrow does when they are used.
 
     Raises:
         UnicodeDecodeError: if one is not.
     """
-    for field in schema:
-        str(field)
+    for field in fields:
+        _ = field.name
+        kind = field.type
+        require_text(kind.field(index) for index in range(kind.num_fields))
 
 
 def damaged(url: str, what: str, why: str) -> ShardReadError:
