@@ -7,7 +7,7 @@ import os
 import pickle
 import random
 import uuid
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
@@ -203,3 +203,21 @@ def test_a_local_file_is_read_in_place(tmp_path: Path) -> None:
     file.seek(5 << 20)
     with pytest.raises(StorageError):
         file.read(10)
+
+
+def test_a_file_is_closed_between_the_reads_of_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never within one, whose blocks would be gone."""
+    fsspec.filesystem("memory").pipe("/lazy/closed", bytes(range(256)) * 1024)
+    file = LazyFile("memory://lazy/closed", 0, 1 << 18, StorageOptions())
+    fetched, closing = file._fetched, []
+
+    def fetched_meanwhile(start: int, stop: int) -> bytes:
+        closing.append(threads.submit(file.close))
+        wait(closing, timeout=0.05)
+        return fetched(start, stop)
+
+    monkeypatch.setattr(file, "_fetched", fetched_meanwhile)
+    with ThreadPoolExecutor(1) as threads:
+        assert file.read(1000) == (bytes(range(256)) * 4)[:1000]
+    with pytest.raises(ValueError, match="closed"):
+        file.read(1)

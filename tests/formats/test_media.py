@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import io
 import os
+import socket
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,41 @@ def test_a_text_is_no_container(data: bytes) -> None:
     """A text may begin like one only by the letters of its boxes."""
     for playlist in (b"#EXTM3U\n", b"ffconcat version 1.0\n", b"<?xml version='1.0'?><MPD>", b"v=0\no=- 0 0 IN IP4 "):
         assert not _media._is_container(playlist + data)
+
+
+def dash(url: str) -> str:
+    return (
+        '<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" profiles="urn:mpeg:dash:profile:isoff-on-demand:2011" type="static"'
+        ' mediaPresentationDuration="PT9S" minBufferTime="PT1S"><Period><AdaptationSet mimeType="video/mp4"><'
+        'Representation id="0" bandwidth="1" codecs="avc1.42c00d"><BaseURL>'
+        f'{url}</BaseURL><SegmentBase indexRange="0-9"><Initialization range="0-9"/></SegmentBase></Representation>'
+        "</AdaptationSet></Period></MPD>"
+    )
+
+
+SDP = "\nv=0\no=- 0 0 IN IP4 127.0.0.1\nc=IN IP4 127.0.0.1\nm=video 45678 RTP/AVP 96\na=rtpmap:96 H264/90000\n"
+
+
+@pytest.mark.parametrize("size", [0, 3_000, 100_000])
+@pytest.mark.parametrize("head", [b"<!--free-->", b"<!--skip-->", b"\xff\xe0", b"ID3\x03", b"AAAAfree", b"FLV\x01"])
+def test_a_playlist_that_begins_as_a_container_is_refused(library: Any, head: bytes, size: int) -> None:
+    """FFmpeg would take the first bytes for a comment, or pass over the line, and connect to what is named after it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/a.mp4"
+        text = dash(url) if head.startswith(b"<") else SDP
+        filling = b"<!--" + b"x" * size + b"-->" if head.startswith(b"<") else b"\n" * size
+        for data in (head + filling + text.encode(), head + text.encode() + b" " * size):
+            for source in (data, BytesFile("a.mp4", data)):
+                with pytest.raises(ValueError, match="playlist"):
+                    decoders.video()(source)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+@pytest.mark.parametrize("size", [300, 16 << 10])
+def test_a_stream_without_a_zero_byte_is_a_container_if_all_of_it_was_seen(size: int) -> None:
+    assert _media.container(b"\xff" * size)
 
 
 def test_a_section_after_the_end_is_an_error(library: Any) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import pickle
 from itertools import chain
 from pathlib import Path
@@ -9,6 +10,7 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -422,3 +424,32 @@ def test_a_forked_worker_reads_what_its_parent_has_read(tmp_path: Path) -> None:
     assert len(list(pipe)) == 20
     loader = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
     assert sorted(sample["n"] for sample in chain(loader)) == list(range(20))
+
+
+def test_a_filter_that_is_no_condition_is_not_a_damaged_file() -> None:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"a": [1, 2]}), file)
+    fsspec.filesystem("memory").pipe("/no-condition/a.parquet", file.getvalue())
+    pipe = IterableWrapper(["memory://no-condition/a.parquet"]).table_reader(filter=pc.field("a") + 1)
+    with pytest.raises(SampleError, match="it is int64 in place of bool"):
+        list(pipe)
+
+
+def test_the_checksum_of_a_page_is_compared() -> None:
+    file = io.BytesIO()
+    table = pa.table({"a": np.arange(1000) + (1 << 40)})
+    pq.write_table(table, file, write_page_checksum=True, compression="none", use_dictionary=False)
+    data = bytearray(file.getvalue())
+    data[2000] ^= 1
+    fsspec.filesystem("memory").pipe("/page-checksum/a.parquet", bytes(data))
+    with pytest.raises(ShardReadError, match="row group 0"):
+        list(IterableWrapper(["memory://page-checksum/a.parquet"]).table_reader())
+
+
+@pytest.mark.parametrize("name", [b"outer", b"inner"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_column_whose_name_is_no_text_is_damage(form: str, name: bytes) -> None:
+    data = file_bytes(pa.table({"outer": [{"inner": 1}]}), form)
+    fsspec.filesystem("memory").pipe("/no-text/a", data.replace(name, b"\xd7" + name[1:]))
+    with pytest.raises(ShardReadError, match="UnicodeDecodeError"):
+        list(IterableWrapper(["memory://no-text/a"]).table_reader())

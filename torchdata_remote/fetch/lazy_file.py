@@ -72,6 +72,7 @@ class LazyFile(MemberFile):
         connection: Connection | None = None,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
+        self._blocks: OrderedDict[int, bytes] = OrderedDict()  # the one that was used last is the last one
         super().__init__(name or redact(url), size)
         self._url, self._start, self._options = url, start, options
         self._retry, self._buffer_bytes = retry or RetryPolicy(), max(buffer_bytes, 2 * BLOCK_BYTES)
@@ -81,7 +82,7 @@ class LazyFile(MemberFile):
     def _forget(self) -> None:
         """Start without blocks and without a lock that another thread of a forked process may hold."""
         self._pid, self._lock = os.getpid(), threading.RLock()
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()  # the one that was used last is the last one
+        self._blocks = OrderedDict()
         self._next_block, self._num_ahead = -1, 1  # after the last request, and how many the next one is for
         self._in_flight = ConcurrencyLimit(1, check=lambda: None)
         self.num_requests = self.fetched_bytes = 0
@@ -155,11 +156,12 @@ class LazyFile(MemberFile):
             self._url = RemoteUrl(str(self._url), version.size, version.etag)
 
     def close(self) -> None:
-        """Drop the blocks. Reads raise ``ValueError`` from then on."""
-        blocks = getattr(self, "_blocks", None)  # none, if the arguments were wrong
-        if blocks is not None:
-            blocks.clear()
+        if getattr(self, "_pid", None) not in (None, os.getpid()):
+            self._forget()  # a lock that is held forever
         super().close()
+
+    def _drop(self) -> None:
+        self._blocks.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import operator
 import threading
 from abc import abstractmethod
 from typing import Any
@@ -56,6 +57,7 @@ class MemberFile(io.BufferedIOBase):
         self._check_open()
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
             raise ValueError(f"seek: whence is 0, 1 or 2, got {whence!r}")
+        offset = operator.index(offset)
         with self._lock:
             base = (0, self._position, self.size)[whence]
             if base + offset < 0:
@@ -67,6 +69,7 @@ class MemberFile(io.BufferedIOBase):
         """Return the next bytes: ``size`` of them, or fewer at the end; all the rest for ``None`` or less than 0."""
         self._check_open()
         with self._lock:
+            self._check_open()  # another thread may have closed it
             left = max(0, self.size - self._position)
             length = left if size is None or size < 0 else min(size, left)
             data = self._read_at(self._position, self._position + length) if length else b""
@@ -89,7 +92,20 @@ class MemberFile(io.BufferedIOBase):
     def __bytes__(self) -> bytes:
         self._check_open()
         with self._lock:
+            self._check_open()
             return self._read_at(0, self.size) if self.size else b""
+
+    def close(self) -> None:
+        """Free what is in memory, after the call of another thread that reads. Reads raise ``ValueError`` then."""
+        lock = getattr(self, "_lock", None)  # none, if the arguments were wrong
+        if lock is not None:
+            with lock:
+                self._drop()
+                super().close()
+
+    @abstractmethod
+    def _drop(self) -> None:
+        """Free what is in memory. Called with the lock held."""
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.size:,} bytes"
@@ -116,9 +132,8 @@ class BytesFile(MemberFile):
     def _read_at(self, start: int, stop: int) -> bytes:
         return self._data if (start, stop) == (0, self.size) else self._data[start:stop]
 
-    def close(self) -> None:
+    def _drop(self) -> None:
         self._data = b""
-        super().close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_open()

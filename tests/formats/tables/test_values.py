@@ -91,3 +91,18 @@ def test_lists_of_numbers_are_those_of_pyarrow(rows: list[Any], start: int) -> N
     array = pa.array(rows, pa.list_(pa.int64()))[start:]
     found = [one.tolist() if isinstance(one, np.ndarray) else one for one in values_of(array)]
     assert found == array.to_pylist()
+
+
+@pytest.mark.parametrize("kind", [pa.list_view(pa.int8()), pa.large_list_view(pa.int8())])
+@pytest.mark.parametrize("start", [0, 1, 2, 3])
+def test_views_of_lists_have_all_rows(kind: Any, start: int) -> None:
+    """pyarrow's cast of them to lists loses the last row after a null."""
+    rows = [[1], None, [2, 3], []]
+    found = values_of(pa.array(rows, kind).slice(start))
+    assert [None if row is None else row.tolist() for row in found] == rows[start:]
+
+
+def test_a_tensor_has_its_shape_also_beside_a_null() -> None:
+    storage = pa.array([[1, 2, 3, 4], None, [5, 6, 7, 8]], pa.list_(pa.int8(), 4))
+    found = values_of(pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int8(), [2, 2]), storage))
+    assert [None if row is None else row.tolist() for row in found] == [[[1, 2], [3, 4]], None, [[5, 6], [7, 8]]]

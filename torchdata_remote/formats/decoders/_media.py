@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 from ...core.arguments import check
@@ -25,6 +26,10 @@ _MAGIC = (
     b"ID3\x03",
     b"ID3\x04",
 )
+_HEAD_BYTES = 16 << 10
+# What FFmpeg looks for beyond the first bytes, up to the first zero byte: DASH and IMF, which may begin with a comment,
+# and SDP, which may begin with any line. Other formats that name files or addresses begin with their mark.
+_PLAYLISTS = re.compile(rb"<MPD|<CompositionPlaylist|c=IN IP", re.IGNORECASE)
 _RIFF = {b"RIFF": (b"WAVE", b"AVI "), b"RF64": (b"WAVE",)}
 
 Source = bytes | MemberFile | io.BufferedIOBase
@@ -34,17 +39,21 @@ def container(source: Source) -> Any:
     """Return bytes or a file for a library of media, if its beginning is that of a container.
 
     FFmpeg guesses formats by content, and some are playlists, which name further files and addresses to open. Those
-    are refused, because members may come from strangers.
+    are refused, because members may come from strangers: also those that begin as a container does.
 
     Raises:
         ValueError: for another beginning.
     """
     if isinstance(source, bytes):
-        head = source[:377]
+        head, size = source[:_HEAD_BYTES], len(source)
     else:
         source.seek(0)
-        head = source.read(377)
+        head = source.read(_HEAD_BYTES)
+        size = source.seek(0, io.SEEK_END)
         source.seek(0)
+    text, zero, _ = head.partition(b"\0")
+    if _PLAYLISTS.search(text) or (not zero and size > len(head)):
+        raise ValueError(f"it begins with {head[:12]!r}, but the text of a playlist may follow, which is not opened")
     if not _is_container(head):
         raise ValueError(
             f"it begins with {head[:12]!r}, which is none of mp4, mov, mkv, webm, avi, mpg, ts, flv, wmv, ogg, wav, "

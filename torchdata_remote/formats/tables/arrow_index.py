@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .columns import Resolved
 from .footer import Blocks, Footer
 from .index import BATCH_BYTES, MAX_BATCH_ROWS, Fetch, Range, TableIndex, merged
-from .library import reading
+from .library import reading, require_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +29,7 @@ class ArrowIndex(TableIndex):
         self.counts = footer.batches.counts.tolist()
         with reading(url, "the schema"):
             self.schema = pa.ipc.read_schema(pa.py_buffer(footer.data))
+            require_text(self.schema)
 
     def _messages(self, group: int) -> list[Range]:
         """Return the dictionaries and the batch. Those of a stream may be replaced, so none after the batch counts."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from ...errors import RemoteDataError, ShardReadError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def require_pyarrow(reader: str) -> None:
@@ -43,6 +47,18 @@ def reading(url: str, what: str) -> Iterator[None]:
         raise damaged(url, what, f"{type(error).__name__}: {error}") from error
     except (MemoryError, OverflowError, struct.error) as error:
         raise damaged(url, what, f"{type(error).__name__}: {error}") from error
+
+
+def require_text(fields: Iterable[pa.Field]) -> None:
+    """Check that the names of columns, and of the fields in them, are UTF-8, which pyarrow does when they are used.
+
+    Raises:
+        UnicodeDecodeError: if one is not.
+    """
+    for field in fields:
+        _ = field.name
+        kind = field.type
+        require_text(kind.field(index) for index in range(kind.num_fields))
 
 
 def damaged(url: str, what: str, why: str) -> ShardReadError:

@@ -9,7 +9,7 @@ from .columns import Resolved
 from .fetched_ranges import FetchedRanges
 from .footer import PARQUET, Footer
 from .index import BATCH_BYTES, MAX_BATCH_ROWS, Fetch, Range, TableIndex, merged
-from .library import damaged, reading
+from .library import damaged, reading, require_text
 from .row_filter import RowFilter
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class ParquetIndex(TableIndex):
             # A file of its own: the library looks at no other bytes before it reads rows
             self._metadata: Any = pq.read_metadata(pa.BufferReader(self._alone()))
             self.schema = self._metadata.schema.to_arrow_schema()
+            require_text(self.schema)
             self.counts = [self._metadata.row_group(group).num_rows for group in range(self._metadata.num_row_groups)]
         if min(self.counts, default=0) < 0 or sum(self.counts) != self._metadata.num_rows:
             raise damaged(url, "the footer", f"{self._metadata.num_rows} rows in row groups of {self.counts}")
@@ -75,7 +76,7 @@ class ParquetIndex(TableIndex):
         batch_rows = max(1, min(MAX_BATCH_ROWS, BATCH_BYTES * num_rows // max(1, decoded_bytes)))
         num_decoded = 0
         with file.errors(), reading(self.url, f"row group {group}"):
-            source = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False)
+            source = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=True)
             names = [".".join(path) for path in columns.paths]
             for batch in source.iter_batches(batch_rows, row_groups=[group], columns=names, use_threads=False):
                 num_decoded += batch.num_rows

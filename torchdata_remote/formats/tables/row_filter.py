@@ -51,11 +51,15 @@ class RowFilter:
         Raises:
             SampleError: if it cannot be applied to this schema.
         """
+        import pyarrow as pa
+
         bare = schema.remove_metadata()
         known = self._names.get(key := str(bare))
         if known is None:
             try:
-                self._mask(bare.empty_table())
+                mask = self._mask(bare.empty_table())
+                if not pa.types.is_boolean(mask.type):
+                    raise TypeError(f"it is {mask.type} in place of bool")
             except (ValueError, NotImplementedError, TypeError, KeyError) as error:  # pyarrow's derive from these
                 why, names = str(error).partition("\n")[0], ", ".join(bare.names)
                 raise SampleError(

@@ -43,7 +43,7 @@ def values_of(array: pa.Array) -> list[Any]:
         rows = zip(*columns, strict=True) if names else ((),) * len(array)
         return _with_nulls([dict(zip(names, row, strict=True)) for row in rows], array)
     if str(kind).startswith(("list_view", "large_list_view")):  # types.is_list_view came with pyarrow 16
-        return values_of(array.cast(pa.large_list(kind.value_type)))
+        return _of_list_views(array)
     if types.is_list(kind) or types.is_large_list(kind):
         return _of_lists(array)
     if types.is_fixed_size_list(kind):
@@ -109,8 +109,10 @@ def _is_valid(array: pa.Array) -> Array:
 def _of_extension(array: pa.Array) -> list[Any]:
     import pyarrow as pa
 
-    if isinstance(array, pa.FixedShapeTensorArray) and not array.null_count and not array.storage.flatten().null_count:
-        return [row.copy() for row in array.to_numpy_ndarray()]
+    if isinstance(array, pa.FixedShapeTensorArray) and not array.storage.flatten().null_count:
+        present = array.take(pa.array(np.flatnonzero(_is_valid(array)))) if array.null_count else array
+        tensors = iter(present.to_numpy_ndarray() if len(present) else ())
+        return [next(tensors).copy() if is_valid else None for is_valid in _is_valid(array).tolist()]
     return values_of(array.storage)
 
 
@@ -137,31 +139,35 @@ def _of_fixed_lists(array: pa.Array) -> list[Any]:
         return [row.copy() for row in dense]
     size = array.type.list_size
     ends = range(0, (len(array) + 1) * size, size) if size else [0] * (len(array) + 1)
-    return _with_nulls(_rows(_within_fixed(array), list(ends)), array)
+    return _with_nulls(_rows(_within_fixed(array), list(pairwise(ends))), array)
+
+
+def _of_list_views(array: pa.Array) -> list[Any]:
+    # Without a cast to lists, which loses the last rows in some versions of pyarrow
+    valid, starts, sizes = _is_valid(array), array.offsets.to_numpy(), array.sizes.to_numpy()
+    starts, stops = starts * valid, (starts + sizes) * valid
+    return _with_nulls(_rows(array.values, list(zip(starts.tolist(), stops.tolist(), strict=True))), array)
 
 
 def _of_lists(array: pa.Array) -> list[Any]:
     ends = array.offsets.to_numpy()
     flat = array.values.slice(int(ends[0]), int(ends[-1] - ends[0]))
-    return _with_nulls(_rows(flat, (ends - ends[0]).tolist()), array)
+    return _with_nulls(_rows(flat, list(pairwise((ends - ends[0]).tolist()))), array)
 
 
-def _rows(flat: pa.Array, ends: list[int]) -> list[Any]:
+def _rows(flat: pa.Array, spans: list[tuple[int, int]]) -> list[Any]:
     """Cut the values of all rows into rows.
 
     Args:
         flat: values.
-        ends: where each row begins, and where the last one ends.
+        spans: where each row begins and ends.
     """
     dense = _dense(flat)
     if dense is not None:
         # A copy each, so that a row that is kept does not keep its whole batch in memory
-        return [dense[start:stop].copy() for start, stop in pairwise(ends)]
+        return [dense[start:stop].copy() for start, stop in spans]
     values = values_of(flat)
     if not _is_number(flat.type):
-        return [values[start:stop] for start, stop in pairwise(ends)]
+        return [values[start:stop] for start, stop in spans]
     numbers, nulls = _numpy(flat), np.append(0, np.cumsum(~_is_valid(flat))).tolist()
-    return [
-        values[start:stop] if nulls[stop] > nulls[start] else numbers[start:stop].copy()
-        for start, stop in pairwise(ends)
-    ]
+    return [values[start:stop] if nulls[stop] > nulls[start] else numbers[start:stop].copy() for start, stop in spans]
