@@ -23,8 +23,8 @@ FAST = ("-m", "not slow and not system", "--hypothesis-profile=fast")
 OF_SDIST = ("tests/test_public_names.py", "tests/core", "tests/pipes", "tests/writing")  # what release runs of it
 BENCHMARKS = (
     "bench_async_prefetch", "bench_datapipe", "bench_objects", "bench_loose_files", "bench_shards", "bench_tar",
-    "bench_local_files", "bench_writer", "bench_shard_resume", "bench_tables", "bench_selection_plan", "bench_selection",
-    "bench_items", "bench_resume", "bench_cache", "bench_service", "bench_storm", "bench_stores",
+    "bench_local_files", "bench_writer", "bench_shard_resume", "bench_tables", "bench_selection_plan",
+    "bench_selection", "bench_items", "bench_resume", "bench_cache", "bench_service", "bench_storm", "bench_stores",
 )  # fmt: skip
 
 

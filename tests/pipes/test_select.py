@@ -250,7 +250,7 @@ def test_selected_samples_are_not_selected_again(samples: dict[str, Any]) -> Non
     """Two selections are one select() with both conditions."""
     once = _listed().select(keys=list(samples)[:2])
     with pytest.raises(UrlError, match="one select"):
-        list(once.select(where=lambda sample: True))
+        list(IterableWrapper(list(once)).select(where=lambda sample: True))
 
 
 def test_compressed_shards_are_refused() -> None:
@@ -326,3 +326,13 @@ def test_stream_shards_selects(samples: dict[str, Any]) -> None:
     assert sorted(_keys(pipe)) == sorted(chosen)
     with pytest.raises(TypeError, match="stream_shards: select"):
         tdr.stream_shards(FOLDER, select=chosen)  # type: ignore[arg-type]
+
+
+def test_a_share_or_a_selection_is_not_selected_from(tmp_path: Path) -> None:
+    """Whatever the shards are: one that was taken whole looks like one of the listing."""
+    write_small_shards(f"{tmp_path}/", num_shards=2, samples_per_shard=2)
+    urls = IterableWrapper([f"{tmp_path}/index.json"]).list_remote()
+    with pytest.raises(ValueError, match=r"put select\(\) before sharding_filter_rank"):
+        urls.sharding_filter_rank().shuffle_shards(seed=0).select(where=lambda sample: True)
+    with pytest.raises(ValueError, match="has a select"):
+        urls.select(where=lambda sample: True).shuffle_shards(seed=0).select(where=lambda sample: True)

@@ -20,6 +20,7 @@ from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.listing.url_table import StringColumn
 from ..fetch.selection import IndexedSample, Selection, planned_views, require_whole_shards
 from ..formats.error_policy import raise_error
+from .base.chain import all_pipes
 from .base.datapipe import DataPipe
 
 _EXAMPLE = "lambda sample: sample.members['jpg'] < 1 << 20"
@@ -60,7 +61,8 @@ class Select(DataPipe[RemoteUrl]):
         MissingMemberError: if a selected sample has none of the alternatives in ``members``.
         EmptyListingError: if nothing is selected.
         ManifestError: if the file of keys belongs to another version of the shard, or the shard is compressed.
-        UrlError: for a zip, for samples that are selected already, or after ``sharding_filter_rank``.
+        UrlError: for a zip, or for samples that were selected elsewhere.
+        ValueError: after ``sharding_filter_rank`` or another ``select``.
         RemoteDataError: if the file of ``keys`` is of an unknown kind, or pyarrow is missing.
 
     Example:
@@ -88,6 +90,7 @@ class Select(DataPipe[RemoteUrl]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="select")
+        _require_listing(self.source_datapipe)
         if keys is None and where is None and members is None:
             raise ValueError("select needs keys=, where= or members=: without them it selects everything.")
         self._column = check.text("key_column", key_column, example="__key__")
@@ -115,6 +118,18 @@ class Select(DataPipe[RemoteUrl]):
         search = None if keys is None else KeySearch(keys)
         with closing(key_indexes(shards, self._storage_options, self._retry)) as indexes:
             return planned_views(indexes, self._selection, search)
+
+
+def _require_listing(pipe: IterDataPipe[Any]) -> None:
+    """Refuse a chain that is split or selected already, whatever its shards are."""
+    for found in all_pipes(pipe):
+        if hasattr(type(found), "current_world"):
+            raise ValueError(
+                "select plans all shards, and this chain has the share of one reader: put select() before "
+                "sharding_filter_rank()."
+            )
+        if isinstance(found, Select):
+            raise ValueError("this chain has a select() already: pass keys=, where= and members= to one of them.")
 
 
 def _keys_or_file(keys: Any, where: Any, column: str) -> tuple[StringColumn | str | None, Any]:
