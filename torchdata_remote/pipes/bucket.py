@@ -65,6 +65,7 @@ class Bucket(WindowedPipe[list[T]]):
     """
 
     state_fields = ("at", "read", "held")
+    state_counts = ("read",)
     beginning: ClassVar[dict[str, Any]] = {"at": None, "read": 0, "held": "0"}
 
     def __init__(

@@ -86,6 +86,7 @@ class Pack(WindowedPipe[dict[str, torch.Tensor]]):
     """
 
     state_fields = ("at", "read", "cut", "rows")
+    state_counts = ("read", "cut")
     beginning: ClassVar[dict[str, Any]] = {"at": None, "read": 0, "cut": 0, "rows": []}
 
     def __init__(

@@ -43,7 +43,8 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
     """
 
     needs_source_state = True
-    state_fields = ("draws", "passed", "sources")
+    repeats_sources = True
+    state_fields, state_counts = ("draws", "passed", "sources"), ("draws", "passed")
 
     def __init__(
         self,
@@ -55,6 +56,8 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
     ) -> None:
         super().__init__(seed)
         self.sources, self.schedule, self.stop = dict(sources), Schedule(points), stop
+        if not isinstance(stop, Stop):
+            self.is_endless = False
         self._world: World | None = None
         self._num_draws = self._num_passed = 0
         self._members: list[MixSource] = []
@@ -90,6 +93,11 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
             source = MixSource(name, pipe, *rows.get(name, (0, None)), self._record.drawn_before.get(name, 0))
             source.exhausted = name in known and name not in rows
             self._members.append(source if source.exhausted else source.open(self._epoch))
+
+    def forget_start(self) -> None:
+        super().forget_start()
+        self._is_warm = False
+        self._replay_to = None
 
     def __iter__(self) -> Iterator[T]:
         if not self._is_warm:
