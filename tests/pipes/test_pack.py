@@ -254,3 +254,23 @@ def test_ranks_get_equal_numbers_of_rows_from_an_endless_source(options: Any) ->
     for slot in range(3):
         pipe = shards(world=World(slot, 3)).repeat().pack(16, member="ids", **options).take(30)
         assert len(pipe) == len(list(pipe)) == 10
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        np.array([2**63 + 5], np.uint64),
+        torch.tensor([1.0], dtype=torch.bfloat16),
+        torch.tensor([1, 2]).to_sparse(),
+        torch.empty(3, device="meta", dtype=torch.int64),
+    ],
+)
+def test_what_is_no_int64_is_an_error(tokens: Any) -> None:
+    with pytest.raises(SampleError, match="pack: expected token ids"):
+        list(IterableWrapper([tokens]).pack(2))
+
+
+@pytest.mark.parametrize("name", ["separator", "padding"])
+def test_a_token_that_is_no_int64_is_an_error(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a token, an int64"):
+        IterableWrapper([[1]]).pack(2, **{name: 2**63})

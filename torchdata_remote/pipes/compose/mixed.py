@@ -14,9 +14,9 @@ from ...core.permutation import uniforms
 from ...core.world import World, detect_world
 from ...errors import EmptyShareError
 from ..base.chain import Snapshot, all_pipes, snapshots_of, take_together, warm_up
-from ..base.datapipe import OtherStateError, StatefulPipe
+from ..base.datapipe import StatefulPipe
 from ..base.epochs import PASS_STRIDE, SeededPipe
-from .mix_phases import PhaseRecord, Replay
+from .mix_phases import PhaseRecord, Replay, gone_source, require_mixture
 from .mix_schedule import Schedule, SlotSamples
 from .mix_source import MixSource
 
@@ -76,6 +76,11 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
         drawn_from, _, _ = self._phase()
         return take_together(warm_up(self.sources[source.name]) for source in drawn_from)
 
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        if state is not None:
+            require_mixture(state)
+
     def _load(self, state: Mapping[str, Any]) -> None:
         self._num_draws, self._num_passed = state["draws"], state["passed"]
         self._record = PhaseRecord(state.get("phases") or ())
@@ -83,11 +88,8 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
         known: Iterable[str] = self._record.drawn_before
         if "phases" not in state and self._num_passed:  # of the first version
             known = self.sources
-        if gone := [name for name in known if name not in self.sources]:
-            raise OtherStateError(
-                f"mix: the state has the source {gone[0]!r}, which this mixture does not have. Keep it, with the "
-                "weight 0 in a schedule."
-            )
+        if gone := [name for name in (*known, *rows) if name not in self.sources]:
+            raise gone_source(gone[0])
         self._members = []
         for name, pipe in self.sources.items():
             source = MixSource(name, pipe, *rows.get(name, (0, None)), self._record.drawn_before.get(name, 0))
