@@ -14,7 +14,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata_remote import Resumable, mix
 from torchdata_remote.errors import StateError
 
-DAMAGE = [-1, 1.5, None, "x", [], {}, [1], True, [[99]], [[0, 0]], [["a"]]]
+DAMAGE: list[Any] = [-1, 1.5, None, "x", [], {}, [1], True, [[99]], [[0, 0]], [["a"]]]
 
 
 def source(num_items: int = 20) -> Any:

@@ -157,8 +157,9 @@ class StatefulPipe(DataPipe[T_co]):
                 f"{type(self).__name__}: expected a state with {', '.join(self.state_fields)}, got "
                 f"{check.shown(state)}. Load what state_dict() of the same pipe has returned."
             )
-        for name in self.state_counts if state is not None else ():
-            require_count(type(self).__name__, name, state[name])
+        if state is not None:
+            for name in self.state_counts:
+                require_count(type(self).__name__, name, state[name])
         self._loaded = state
 
     def forget_start(self) -> None:
