@@ -20,6 +20,7 @@ from tests.support.counted_items import Counted
 from tests.support.packed_rows import documents_of, same_rows
 from torchdata_remote import Pack, Resumable, World, stateful_loader, thread_loader
 from torchdata_remote.errors import MissingMemberError, SampleError, StateError
+from torchdata_remote.pipes.base.window import Window
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 LENGTHS = st.lists(st.integers(0, 30), max_size=25)
@@ -274,3 +275,16 @@ def test_what_is_no_int64_is_an_error(tokens: Any) -> None:
 def test_a_token_that_is_no_int64_is_an_error(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be a token, an int64"):
         IterableWrapper([[1]]).pack(2, **{name: 2**63})
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_empty_documents_take_no_memory(split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, held = Window.read, []
+
+    def counted(window: Window) -> Any:
+        held.append(window.num_read - window.oldest)
+        return read(window)
+
+    monkeypatch.setattr(Window, "read", counted)
+    assert len(list(IterableWrapper([[]] * 500 + [[1]]).pack(2, split=split))) == 1
+    assert max(held) <= 1

@@ -134,12 +134,12 @@ class Pack(WindowedPipe[dict[str, torch.Tensor]]):
         while (item := window.read()) is not END:
             document = self._reader.tokens(item)
             require_cut(start, document)
+            window.release(window.num_read - 1)
             del item
             while num_tokens + len(document) - start >= length:
                 end = start + length - num_tokens
                 row = self._maker.row([*held, document[start:end]], fill=False)
                 start, num_tokens, held = end, 0, []
-                window.release(window.num_read - 1)
                 place.snapshot = partial(_state_of, window.position(), 0, start, [])
                 yield row
             if start < len(document):
@@ -171,6 +171,8 @@ class Pack(WindowedPipe[dict[str, torch.Tensor]]):
                 yield row
             rest, start = document[start:], 0
             full = rows.place(number, rest) if len(rest) else None
+            if rows.oldest() is None:
+                window.release(window.num_read)
             if full is not None:
                 row = self._maker.row(full.documents, fill=False)
                 place.snapshot = _state_after(window, rows, window.num_read, 0)
