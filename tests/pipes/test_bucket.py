@@ -6,7 +6,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -206,3 +208,20 @@ def test_ranks_get_equal_numbers_of_batches_from_an_endless_source() -> None:
     for slot in range(2):
         pipe = shards(World(slot, 2)).repeat().bucket(3, length=length_of, boundaries=[40]).take(20)
         assert len(pipe) == len(list(pipe)) == 10
+
+
+def test_equal_tensors_are_equal_lengths() -> None:
+    for make in (torch.tensor, np.array):
+        batches = IterableWrapper(range(6)).bucket(3, length=lambda number, make=make: make(number % 2))
+        assert list(batches) == [[0, 2, 4], [1, 3, 5]]
+
+
+@pytest.mark.parametrize("length", [[1], None, float("nan"), torch.tensor([1, 2])])
+def test_a_length_that_is_no_key_is_an_error(length: Any) -> None:
+    with pytest.raises(SampleError, match="bucket: the length of a sample must be a number, or another key"):
+        list(IterableWrapper(range(3)).bucket(2, length=lambda _: length))
+
+
+def test_a_boundary_that_is_no_number_is_an_error() -> None:
+    with pytest.raises(TypeError, match="boundaries must be a list of lengths"):
+        IterableWrapper(range(3)).bucket(2, boundaries=[float("nan")])

@@ -20,6 +20,7 @@ from tests.support.counted_items import Counted
 from tests.support.packed_rows import documents_of, same_rows
 from torchdata_remote import Pack, Resumable, World, stateful_loader, thread_loader
 from torchdata_remote.errors import MissingMemberError, SampleError, StateError
+from torchdata_remote.pipes.base.window import Window
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 LENGTHS = st.lists(st.integers(0, 30), max_size=25)
@@ -254,3 +255,36 @@ def test_ranks_get_equal_numbers_of_rows_from_an_endless_source(options: Any) ->
     for slot in range(3):
         pipe = shards(world=World(slot, 3)).repeat().pack(16, member="ids", **options).take(30)
         assert len(pipe) == len(list(pipe)) == 10
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        np.array([2**63 + 5], np.uint64),
+        torch.tensor([1.0], dtype=torch.bfloat16),
+        torch.tensor([1, 2]).to_sparse(),
+        torch.empty(3, device="meta", dtype=torch.int64),
+    ],
+)
+def test_what_is_no_int64_is_an_error(tokens: Any) -> None:
+    with pytest.raises(SampleError, match="pack: expected token ids"):
+        list(IterableWrapper([tokens]).pack(2))
+
+
+@pytest.mark.parametrize("name", ["separator", "padding"])
+def test_a_token_that_is_no_int64_is_an_error(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a token, an int64"):
+        IterableWrapper([[1]]).pack(2, **{name: 2**63})
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_empty_documents_take_no_memory(split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, held = Window.read, []
+
+    def counted(window: Window) -> Any:
+        held.append(window.num_read - window.oldest)
+        return read(window)
+
+    monkeypatch.setattr(Window, "read", counted)
+    assert len(list(IterableWrapper([[]] * 500 + [[1]]).pack(2, split=split))) == 1
+    assert max(held) <= 1

@@ -94,3 +94,7 @@ def test_items_by_workers(tmp_path: Path) -> None:
     data.set_epoch(0)
     assert len(expected) == 8
     assert sorted(loader) == expected
+
+
+def test_any_number_is_skipped() -> None:
+    assert list(IterableWrapper(range(3)).skip(10**30)) == []

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
 
 from ..core.arguments import check
 from ..core.arguments.amounts import whole, whole_or_none
 from ..core.arguments.scalars import float_of
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
-from ..errors import SampleError
+from ..errors import SampleError, StateError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import describe_item
 from .base.buckets import Batch, Buckets
@@ -65,6 +69,7 @@ class Bucket(WindowedPipe[list[T]]):
     """
 
     state_fields = ("at", "read", "held")
+    state_counts = ("read",)
     beginning: ClassVar[dict[str, Any]] = {"at": None, "read": 0, "held": "0"}
 
     def __init__(
@@ -128,7 +133,7 @@ class Bucket(WindowedPipe[list[T]]):
         else:
             length = called(len, item)
         if self.boundaries is None and self.max_tokens is None:
-            return length
+            return self._key(length, item)
         number = float_of(length)
         if number is None or number != number:
             raise SampleError(
@@ -136,6 +141,25 @@ class Bucket(WindowedPipe[list[T]]):
                 f"{check.shown(length)}."
             )
         return number
+
+    def _key(self, length: Any, item: T) -> Any:
+        """Return what items of a bucket have in common: as a key, by which equal ones are found."""
+        if isinstance(length, torch.Tensor | np.ndarray):
+            length = float_of(length)  # tensors are different keys, however equal they are
+        if length is None or length != length or not isinstance(length, Hashable):
+            raise SampleError(
+                f"bucket: the length of {describe_item(item)} must be a number, or another key of a dict such as a "
+                "tuple, where there are no boundaries=."
+            )
+        return length
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        held = state["held"]
+        if not (isinstance(held, str) and re.fullmatch("[0-9a-f]+", held)) or int(held, 16) >> state["read"]:
+            raise StateError(
+                f"bucket: the state is damaged, held must have {state['read']:,} bits or fewer, got {held!r:.100}."
+            )
 
     def order_options(self) -> Mapping[str, Any]:
         return {
@@ -148,7 +172,7 @@ class Bucket(WindowedPipe[list[T]]):
 
 def _increasing(boundaries: Any) -> list[float]:
     numbers = None if isinstance(boundaries, str | bytes) else [float_of(bound) for bound in _listed(boundaries)]
-    if numbers is None or not all(number is not None for number in numbers):
+    if numbers is None or not all(number is not None and number == number for number in numbers):
         expected = "boundaries must be a list of lengths such as [128, 512]"
         raise check.marked(TypeError(f"{expected}, got {check.shown(boundaries)}."))
     found = [number for number in numbers if number is not None]

@@ -57,6 +57,12 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
         self._warmed_up = open_first(streams_of(self.source_datapipe, self._session, self._loaded))
         return iter(())
 
+    def forget_start(self) -> None:
+        super().forget_start()
+        if self._warmed_up is not None:
+            self._warmed_up.close()
+            self._warmed_up = None
+
     def __iter__(self) -> Iterator[Sample]:
         end_worker_with_trainer()
         require_split(self)

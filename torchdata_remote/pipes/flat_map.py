@@ -64,6 +64,7 @@ class FlatMap(EpochPipe[U], WindowedPipe[U]):
     """
 
     state_fields = ("at", "items", "passed")
+    state_counts = ("items", "passed")
     beginning: ClassVar[dict[str, Any]] = {"at": None, "items": 0, "passed": 0}
 
     def __init__(

@@ -19,8 +19,8 @@ from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import describe_item
 from .base.chain import Snapshot
 from .base.members import url_of_item
-from .base.token_bins import OpenRows
-from .base.token_rows import RowMaker, TokenReader, Tokens
+from .base.token_bins import OpenRows, require_rows
+from .base.token_rows import RowMaker, TokenReader, Tokens, require_cut, token_id
 from .base.window import END, Window, WindowedPipe
 
 
@@ -86,6 +86,7 @@ class Pack(WindowedPipe[dict[str, torch.Tensor]]):
     """
 
     state_fields = ("at", "read", "cut", "rows")
+    state_counts = ("read", "cut")
     beginning: ClassVar[dict[str, Any]] = {"at": None, "read": 0, "cut": 0, "rows": []}
 
     def __init__(
@@ -109,13 +110,17 @@ class Pack(WindowedPipe[dict[str, torch.Tensor]]):
         self.last = check.choice("last", last, _Last)
         self.too_long = check.choice("too_long", too_long, _TooLong)
         self.member = check.text_or_none("member", member, example="input_ids")
-        self.separator = whole_or_none("separator", separator, at_least=None)
+        self.separator = token_id("separator", whole_or_none("separator", separator, at_least=None))
         self._reader = TokenReader(self.member, self.separator)
         self._maker = RowMaker(
             self.length,
-            whole("padding", padding, at_least=None),
+            token_id("padding", whole("padding", padding, at_least=None)) or 0,
             cu_seqlens=check.flag("cu_seqlens", cu_seqlens),
         )
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        require_rows(state["rows"], state["read"])
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         state, window = self._begin()
@@ -128,12 +133,13 @@ class Pack(WindowedPipe[dict[str, torch.Tensor]]):
         held: list[Tokens] = []
         while (item := window.read()) is not END:
             document = self._reader.tokens(item)
+            require_cut(start, document)
+            window.release(window.num_read - 1)
             del item
             while num_tokens + len(document) - start >= length:
                 end = start + length - num_tokens
                 row = self._maker.row([*held, document[start:end]], fill=False)
                 start, num_tokens, held = end, 0, []
-                window.release(window.num_read - 1)
                 place.snapshot = partial(_state_of, window.position(), 0, start, [])
                 yield row
             if start < len(document):
@@ -156,6 +162,7 @@ class Pack(WindowedPipe[dict[str, torch.Tensor]]):
             number, document = window.num_read - 1, self._reader.tokens(item)
             if len(document) > length and self.too_long is _TooLong.ERROR:
                 raise self._too_long(item, len(document))
+            require_cut(start, document)
             del item
             while len(document) - start >= length:
                 row = self._maker.row([document[start : start + length]], fill=False)
@@ -164,6 +171,8 @@ class Pack(WindowedPipe[dict[str, torch.Tensor]]):
                 yield row
             rest, start = document[start:], 0
             full = rows.place(number, rest) if len(rest) else None
+            if rows.oldest() is None:
+                window.release(window.num_read)
             if full is not None:
                 row = self._maker.row(full.documents, fill=False)
                 place.snapshot = _state_after(window, rows, window.num_read, 0)

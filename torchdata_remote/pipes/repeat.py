@@ -9,9 +9,9 @@ from ..core.arguments.amounts import whole_or_none
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
-from .base.chain import Snapshot, load_state, snapshots_of, state_of, warm_up
+from .base.chain import Snapshot, forget_start, load_state, snapshots_of, state_of, warm_up
 from .base.datapipe import StatefulPipe
-from .base.epochs import PASS_STRIDE, EpochPipe, set_epoch
+from .base.epochs import EpochPipe, set_epoch_of_pass
 
 T = TypeVar("T")
 
@@ -48,6 +48,8 @@ class Repeat(EpochPipe[T], StatefulPipe[T]):
     needs_source_state = True
     changes_count = True
     state_fields = ("passes", "at")
+    state_counts = ("passes",)
+    repeats_sources = True
 
     def __init__(self, source_datapipe: IterDataPipe[T], times: int | None = None) -> None:
         super().__init__()
@@ -66,12 +68,17 @@ class Repeat(EpochPipe[T], StatefulPipe[T]):
 
     def _open(self, num_passes: int, start: Any) -> None:
         self._num_passes, self._start, self._has_started = num_passes, start, False
-        set_epoch(self.source_datapipe, self._epoch + num_passes * PASS_STRIDE)
+        set_epoch_of_pass(self.source_datapipe, self._epoch, num_passes)
+        forget_start(self.source_datapipe)
         if start is not None:
             load_state(self.source_datapipe, start)
 
     def _is_due(self) -> bool:
         return self.times is None or self._num_passes < self.times
+
+    def forget_start(self) -> None:
+        super().forget_start()
+        self._is_warm = False
 
     def __iter__(self) -> Iterator[T]:
         if not self._is_warm:

@@ -96,6 +96,10 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
         yield  # lets other streams send their requests before this one blocks
         yield from buffer.fill(iter(self.source_datapipe))
 
+    def forget_start(self) -> None:
+        super().forget_start()
+        self._warm = None
+
     def __iter__(self) -> Iterator[T]:
         if self._warm is None:
             for _ in self.warm_up():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
@@ -45,7 +46,7 @@ class Skip(CountedPipe[T]):
     def __iter__(self) -> Iterator[T]:
         # Items that were left out are not counted, so a count says that this pass has begun behind them
         num_skipped = 0 if self._begin() else share_of(self.number, place_among_readers(self.source_datapipe))
-        for item in islice(self.source_datapipe, num_skipped, None):
+        for item in islice(self.source_datapipe, min(num_skipped, sys.maxsize), None):
             self._num_passed += 1
             yield item
 

@@ -68,6 +68,10 @@ class Take(CountedPipe[T]):
             load_state(self.source_datapipe, state["at"])
         return warm_up(self.source_datapipe)
 
+    def forget_start(self) -> None:
+        super().forget_start()
+        self._is_warm = False
+
     def __iter__(self) -> Iterator[T]:
         if not self._is_warm:
             for _ in self.warm_up():

@@ -93,6 +93,13 @@ def warm_up(pipe: IterDataPipe[Any]) -> Iterator[None]:
     return steps
 
 
+def forget_start(pipe: IterDataPipe[Any]) -> None:
+    """Drop what was loaded or warmed up for a pass over a chain that has not begun: the next one would take it."""
+    for found in all_pipes(pipe):
+        if hasattr(type(found), "forget_start"):
+            found.forget_start()
+
+
 def take_together(steps: Iterable[Iterator[None]]) -> Iterator[None]:
     """Run several :func:`warm_up` in turn, so that the requests of all are in flight together."""
     running = list(steps)

@@ -23,6 +23,7 @@ class CountedPipe(StatefulPipe[T_co]):
 
     needs_source_state = True
     state_fields = ("passed", "at")
+    state_counts = ("passed",)
 
     def __init__(self, source_datapipe: IterDataPipe[T_co]) -> None:
         super().__init__()

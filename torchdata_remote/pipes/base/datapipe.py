@@ -46,6 +46,8 @@ class DataPipe(SentToWorkers, IterDataPipe[T_co]):
     """Whether all ranks get the same number of items."""
     changes_count = False
     """Whether it yields more or fewer items than it takes."""
+    repeats_sources = False
+    """Whether it may pass over a source several times in a pass of its own."""
 
     _number_of_samples_yielded = property(num_yielded, set_num_yielded)
 
@@ -103,6 +105,9 @@ class DataPipe(SentToWorkers, IterDataPipe[T_co]):
         """
         return iter(())
 
+    def forget_start(self) -> None:
+        """Hook: drop a loaded state, and what was warmed up, of a pass that has not begun and will not begin."""
+
     def prepare_copy(self, num_streams: int) -> None:
         """Hook: called once per pass on the template that is copied for each stream of this process."""
 
@@ -132,6 +137,8 @@ class StatefulPipe(DataPipe[T_co]):
 
     state_fields: ClassVar[tuple[str, ...]] = ()
     """What a state of this pipe has."""
+    state_counts: ClassVar[tuple[str, ...]] = ()
+    """Those of them that are numbers from 0 on."""
     # State from which the next pass resumes.
     _loaded: Any = None
 
@@ -150,7 +157,13 @@ class StatefulPipe(DataPipe[T_co]):
                 f"{type(self).__name__}: expected a state with {', '.join(self.state_fields)}, got "
                 f"{check.shown(state)}. Load what state_dict() of the same pipe has returned."
             )
+        if state is not None:
+            for name in self.state_counts:
+                require_count(type(self).__name__, name, state[name])
         self._loaded = state
+
+    def forget_start(self) -> None:
+        self._loaded = None
 
     def _state(self) -> Any:
         raise NotImplementedError
@@ -159,6 +172,18 @@ class StatefulPipe(DataPipe[T_co]):
         """Return the loaded state, or ``None``, and clear it: the pass after this one starts from the beginning."""
         state, self._loaded = self._loaded, None
         return state
+
+
+def require_count(owner: str, name: str, value: object) -> None:
+    """Check a number of a state.
+
+    Raises:
+        StateError: if it is no int from 0 on.
+    """
+    if type(value) is not int or value < 0:
+        raise OtherStateError(
+            f"{owner}: the state is damaged, {name} must be an int of at least 0, got {check.shown(value)}."
+        )
 
 
 class OneForOne(DataPipe[T_co]):

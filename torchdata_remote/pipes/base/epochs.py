@@ -14,13 +14,13 @@ from ...core.frameworks.second_split import warn_of_skipping
 from ...core.iter_datapipe import IterDataPipe
 from ...core.processes.parent_watch import end_worker_with_trainer
 from ...core.world import World
-from .chain import upstream
+from .chain import sources_of, upstream
 from .datapipe import DataPipe
 
 T_co = TypeVar("T_co", covariant=True)
 
 PASS_STRIDE = 1 << 32
-"""Larger than any epoch: repeated passes over a source within an epoch have epochs of their own."""
+"""Larger than any epoch, and any number of passes in it."""
 
 _forks = 0  # of this process so far
 
@@ -140,6 +140,25 @@ def set_epoch(pipe: IterDataPipe[Any], epoch: int) -> None:
             found._epochs.set_next(epoch)
         elif has_epochs(found):
             found.set_epoch(epoch)
+
+
+def set_epoch_of_pass(pipe: IterDataPipe[Any], epoch: int, num_passes: int) -> None:
+    """Set the epoch of a repeated pass over a source: another one for each pass within each epoch.
+
+    A source may contain pipes that repeat theirs, too. So passes count in a higher digit than those of the source.
+
+    Args:
+        pipe: the source.
+        epoch: of the pipe that repeats it.
+        num_passes: before this one.
+    """
+    set_epoch(pipe, epoch + num_passes * PASS_STRIDE ** (1 + _num_repeated(pipe)))
+
+
+def _num_repeated(pipe: IterDataPipe[Any]) -> int:
+    """Count the pipes that repeat their sources, within each other."""
+    inner = max((_num_repeated(source) for _, _, source in sources_of(pipe)), default=0)
+    return inner + bool(getattr(type(pipe), "repeats_sources", False))
 
 
 def has_epochs(pipe: IterDataPipe[Any]) -> bool:

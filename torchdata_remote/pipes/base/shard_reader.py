@@ -89,6 +89,12 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
             state = {"next": state["next"], "again": again}
         return streams_of(self.source_datapipe, self._session, state, self._open_urls)
 
+    def forget_start(self) -> None:
+        super().forget_start()
+        if self._warmed_up is not None:
+            self._warmed_up.close()
+            self._warmed_up = None
+
     def __iter__(self) -> Iterator[Sample]:
         end_worker_with_trainer()
         require_split(self)

@@ -5,7 +5,24 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
+from ...errors import StateError
 from .token_rows import Tokens
+
+
+def require_rows(rows: object, num_read: int) -> None:
+    """Check the rows of a state: numbers of documents, each once.
+
+    Raises:
+        StateError: if they are damaged.
+    """
+    if isinstance(rows, list | tuple) and all(isinstance(row, list | tuple) and row for row in rows):
+        numbers = [number for row in rows for number in row]
+        are_numbers = all(type(number) is int and 0 <= number < num_read for number in numbers)
+        if are_numbers and len(set(numbers)) == len(numbers):
+            return
+    raise StateError(
+        f"pack: the state is damaged, rows must have numbers below {num_read}, each once, got {rows!r:.100}."
+    )
 
 
 class OpenRow:
@@ -45,6 +62,11 @@ class OpenRows:
         row = OpenRow(self._length)
         for number, document in zip(numbers, documents, strict=True):
             row.add(number, document)
+        if row.room <= 0:
+            raise StateError(
+                f"pack: documents of a row have {self._length - row.room:,} tokens now, and had less than "
+                f"{self._length:,} when the state was saved: the tokenizer, or what it reads, has changed."
+            )
         self._put(self._opened(), row)
 
     def place(self, number: int, document: Tokens) -> OpenRow | None:

@@ -9,14 +9,26 @@ import numpy as np
 import torch
 
 from ...core.arguments import check
-from ...errors import SampleError
+from ...errors import SampleError, StateError
 from ...formats.sample import describe_item
 from .members import member_missing, member_of, url_of_item
 
 Tokens = np.ndarray[Any, np.dtype[np.int64]]
 Row = dict[str, torch.Tensor]
 
+_LARGEST = (1 << 63) - 1
 _PADDING_ID = -1  # among document_ids
+
+
+def token_id(name: str, value: int | None) -> int | None:
+    """Check that an int can be a token.
+
+    Raises:
+        ValueError: if it is no int64.
+    """
+    if value is not None and not -_LARGEST - 1 <= value <= _LARGEST:
+        raise check.marked(ValueError(f"{name} must be a token, an int64, got {value:_}."))
+    return value
 
 
 class TokenReader:
@@ -40,10 +52,15 @@ class TokenReader:
         """
         found: Any = self._value(item)
         if isinstance(found, torch.Tensor):
-            found = found.detach().cpu().numpy()
+            try:
+                found = found.detach().cpu().numpy()
+            except (TypeError, RuntimeError):  # no numpy type, or sparse, nested, without data
+                raise self._error(f"a {found.layout} tensor of {found.dtype}", item) from None
         array = found if isinstance(found, np.ndarray) else self._array(found, item)
         if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
             raise self._error(f"{check.a_kind(found)} of {array.dtype} and shape {array.shape}", item)
+        if array.dtype == np.uint64 and array.size and array.max() > _LARGEST:
+            raise self._error(f"{array.max()}, which is no int64,", item)
         array = array.astype(np.int64, copy=False)
         return array if self._separator is None else np.concatenate([array, self._separator])
 
@@ -67,6 +84,19 @@ class TokenReader:
             "pack: expected token ids, a tensor, array or list of integers in one dimension, got "
             f"{found} in {describe_item(item)}. Put the tokenizer before it: map() or parallel_map().",
             url=url_of_item(item),
+        )
+
+
+def require_cut(start: int, document: Tokens) -> None:
+    """Check that a document has the tokens that were handed out before the state was saved.
+
+    Raises:
+        StateError: if it has fewer.
+    """
+    if start > len(document):
+        raise StateError(
+            f"pack: {start:,} tokens of a document were handed out before the state was saved, and it has "
+            f"{len(document):,} now: the tokenizer, or what it reads, has changed."
         )
 
 

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from ...errors import StateError
+from ..base.datapipe import OtherStateError
+
 
 class Phase(NamedTuple):
     """From ``start`` on, among the samples of all ranks, sources are drawn by these weights, each above 0."""
@@ -17,6 +20,46 @@ class Phase(NamedTuple):
 
 Row = list[Any]
 """A phase in a state: start, weights, name -> number of samples that this slot drew, number of draws before it."""
+
+
+def require_mixture(state: Mapping[str, Any]) -> None:
+    """Check sources and phases of a state.
+
+    Raises:
+        StateError: if they are damaged.
+    """
+    sources, phases = state["sources"], state.get("phases") or []
+    if not isinstance(sources, list) or not all(_is_source(row) for row in sources):
+        raise _damaged("sources", "rows of name, number of passes and state", sources)
+    if not isinstance(phases, list) or not all(_is_phase(row) for row in phases):
+        raise _damaged("phases", "rows of start, weights, numbers drawn and draws", phases)
+
+
+def gone_source(name: str) -> StateError:
+    """Return the error for a state with a source that the mixture does not have."""
+    return OtherStateError(
+        f"mix: the state has the source {name!r}, which this mixture does not have. Keep it, with the weight 0 in a "
+        "schedule."
+    )
+
+
+def _is_source(row: Any) -> bool:
+    return isinstance(row, list | tuple) and len(row) == 3 and isinstance(row[0], str) and _is_count(row[1])
+
+
+def _is_phase(row: Any) -> bool:
+    if not (isinstance(row, list | tuple) and len(row) == 4 and _is_count(row[0]) and _is_count(row[3])):
+        return False
+    _, weights, drawn, _ = row
+    return isinstance(weights, Mapping) and isinstance(drawn, Mapping) and all(map(_is_count, drawn.values()))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _damaged(name: str, expected: str, found: object) -> StateError:
+    return OtherStateError(f"mix: the state is damaged, {name} must be {expected}, got {found!r:.100}.")
 
 
 class PhaseRecord:

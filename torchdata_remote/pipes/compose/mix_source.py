@@ -7,8 +7,8 @@ from typing import Any
 
 from ...core.iter_datapipe import IterDataPipe
 from ...errors import StateError
-from ..base.chain import Snapshot, load_state, state_of
-from ..base.epochs import PASS_STRIDE, set_epoch
+from ..base.chain import Snapshot, forget_start, load_state, state_of
+from ..base.epochs import set_epoch_of_pass
 
 
 class MixSource:
@@ -30,7 +30,8 @@ class MixSource:
 
     def open(self, epoch: int) -> MixSource:
         """Start a pass. Each pass has its own order, also within an epoch."""
-        set_epoch(self._pipe, epoch + self.num_passes * PASS_STRIDE)
+        set_epoch_of_pass(self._pipe, epoch, self.num_passes)
+        forget_start(self._pipe)
         if self._resume_from is not None:
             load_state(self._pipe, self._resume_from)
         self.items = iter(self._pipe)

@@ -14,9 +14,9 @@ from ...core.permutation import uniforms
 from ...core.world import World, detect_world
 from ...errors import EmptyShareError
 from ..base.chain import Snapshot, all_pipes, snapshots_of, take_together, warm_up
-from ..base.datapipe import OtherStateError, StatefulPipe
+from ..base.datapipe import StatefulPipe
 from ..base.epochs import PASS_STRIDE, SeededPipe
-from .mix_phases import PhaseRecord, Replay
+from .mix_phases import PhaseRecord, Replay, gone_source, require_mixture
 from .mix_schedule import Schedule, SlotSamples
 from .mix_source import MixSource
 
@@ -43,7 +43,8 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
     """
 
     needs_source_state = True
-    state_fields = ("draws", "passed", "sources")
+    repeats_sources = True
+    state_fields, state_counts = ("draws", "passed", "sources"), ("draws", "passed")
 
     def __init__(
         self,
@@ -55,6 +56,8 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
     ) -> None:
         super().__init__(seed)
         self.sources, self.schedule, self.stop = dict(sources), Schedule(points), stop
+        if not isinstance(stop, Stop):
+            self.is_endless = False
         self._world: World | None = None
         self._num_draws = self._num_passed = 0
         self._members: list[MixSource] = []
@@ -73,6 +76,11 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
         drawn_from, _, _ = self._phase()
         return take_together(warm_up(self.sources[source.name]) for source in drawn_from)
 
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        if state is not None:
+            require_mixture(state)
+
     def _load(self, state: Mapping[str, Any]) -> None:
         self._num_draws, self._num_passed = state["draws"], state["passed"]
         self._record = PhaseRecord(state.get("phases") or ())
@@ -80,16 +88,18 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
         known: Iterable[str] = self._record.drawn_before
         if "phases" not in state and self._num_passed:  # of the first version
             known = self.sources
-        if gone := [name for name in known if name not in self.sources]:
-            raise OtherStateError(
-                f"mix: the state has the source {gone[0]!r}, which this mixture does not have. Keep it, with the "
-                "weight 0 in a schedule."
-            )
+        if gone := [name for name in (*known, *rows) if name not in self.sources]:
+            raise gone_source(gone[0])
         self._members = []
         for name, pipe in self.sources.items():
             source = MixSource(name, pipe, *rows.get(name, (0, None)), self._record.drawn_before.get(name, 0))
             source.exhausted = name in known and name not in rows
             self._members.append(source if source.exhausted else source.open(self._epoch))
+
+    def forget_start(self) -> None:
+        super().forget_start()
+        self._is_warm = False
+        self._replay_to = None
 
     def __iter__(self) -> Iterator[T]:
         if not self._is_warm:
