@@ -682,7 +682,8 @@ class IterDataPipe(TorchNames[T_co]):
             MissingMemberError: if a selected sample has none of the alternatives in ``members``.
             EmptyListingError: if nothing is selected.
             ManifestError: if the file of keys belongs to another version of the shard, or the shard is compressed.
-            UrlError: for a zip, for samples that are selected already, or after ``sharding_filter_rank``.
+            UrlError: for a zip, or for samples that were selected elsewhere.
+            ValueError: after ``sharding_filter_rank`` or another ``select``.
             RemoteDataError: if the file of ``keys`` is of an unknown kind, or pyarrow is missing.
 
         Example:
