@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+import torchdata_remote as tdr
 from torchdata_remote import ShuffleSamples, Skipped
 from torchdata_remote.errors import StateError
 from torchdata_remote.formats.sample_size import sample_bytes
@@ -233,6 +234,23 @@ def test_resumes_in_a_chain(num_streams: int, memory_folder: str) -> None:
         ),
         num_streams=num_streams,
     )
+
+
+@pytest.mark.parametrize(("first", "second"), [({}, {"max_buffer_bytes": 700}), ({"max_buffer_bytes": 2000}, {})])
+def test_a_shuffle_of_shuffled_samples_resumes_everywhere(first: dict[str, int], second: dict[str, int]) -> None:
+    """The second one may ask the first for its position before it reads a sample: where a block was empty."""
+    write_small_shards("memory://shuffled-twice/", num_shards=3, samples_per_shard=4)
+    urls = ["memory://shuffled-twice/index.json"]
+    for second_size in (3, 10):
+        assert_resumes_everywhere(
+            lambda: (
+                tdr.IterableWrapper(urls)
+                .list_remote()
+                .shard_tar_reader()
+                .shuffle_samples(buffer_size=10, seed=1, **first)
+                .shuffle_samples(buffer_size=second_size, seed=2, **second)  # noqa: B023  # called here
+            )
+        )
 
 
 def test_state_resumes_one_pass_without_resumable() -> None:

@@ -90,6 +90,10 @@ class ShuffleSamples(SeededPipe[T], StatefulPipe[T]):
     def warm_up(self) -> Iterator[None]:
         """Read the blocks with samples in the first phase, and the samples of the next block that were read already."""
         state = self._take_loaded()
+        # The position also before the first sample: a shuffle after this one may ask for it without reading any
+        start = state or {"phase": 0, "passed": 0, "began": None}
+        self._phase, self._num_passed, self._oldest_start = start["phase"], start["passed"], start["began"]
+        *self._blocks_read, self._num_read = start.get("read") or [0]
         plan = ShufflePlan(self.buffer_size, self.max_buffer_bytes, self.seed, self._epochs.next_epoch())
         self._warm = buffer = ShuffleBuffer(plan, self._state_of_source, state)
         yield from warm_up(self.source_datapipe)
