@@ -60,8 +60,9 @@ def join(
     difference is an error. ``"auto"`` reads in order if manifests (``index.json``) list the same names and numbers of
     samples for all sets, and neither ``how`` nor ``members`` is passed; otherwise it joins by keys.
 
-    The plan by keys takes 5 to 10 seconds and about 80 MB for each million keys of each set, in the process that lists;
-    workers get the finished plan.
+    The plan by keys of two sets takes 10 to 18 seconds for each million keys, and about 80 MB for those of each set, in
+    the process that lists. ``stateful_loader`` hands the finished plan to its workers; those of a plain ``DataLoader``
+    plan by themselves.
 
     Args:
         sets: name -> source URL, or several, as of ``stream_shards``; or a pipe of URLs, such as
