@@ -453,3 +453,13 @@ def test_a_column_whose_name_is_no_text_is_damage(form: str, name: bytes) -> Non
     fsspec.filesystem("memory").pipe("/no-text/a", data.replace(name, b"\xd7" + name[1:]))
     with pytest.raises(ShardReadError, match="UnicodeDecodeError"):
         list(IterableWrapper(["memory://no-text/a"]).table_reader())
+
+
+@pytest.mark.parametrize("condition", [pc.field("x") != 1.0, ~(pc.field("x") <= 1.0), pc.field("x") > 0.5])
+def test_statistics_do_not_exclude_what_they_do_not_count(condition: Any, tmp_path: Path) -> None:
+    """NaN is in no minimum and maximum of Parquet; the rows that a filter accepts are those of a table in memory."""
+    table = pa.table({"x": [1.0, 1.0, float("nan"), 0.25, 0.25, 0.25]})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=3)
+    urls = IterableWrapper([f"{tmp_path}/"]).list_remote(pattern="*.parquet").list_row_groups(filter=condition)
+    found = [row["x"] for row in urls.table_reader(filter=condition)]
+    assert repr(found) == repr(table.filter(condition)["x"].to_pylist())

@@ -88,11 +88,18 @@ class RowFilter:
         return True
 
     def kept(self, footer: bytes) -> set[int]:
-        """Return the row groups of a Parquet file that may have rows, by the statistics of its footer."""
+        """Return the row groups of a Parquet file that may have rows, by the statistics of its footer.
+
+        Statistics leave out NaN, which a condition that excludes values accepts: then they exclude no row group.
+        """
         import pyarrow as pa
         import pyarrow.dataset as ds
 
         fragment = ds.ParquetFileFormat().make_fragment(pa.BufferReader(footer))
+        text = str(self._expression)
+        excludes_values = "!=" in text or "invert" in text
+        if excludes_values and any(_has_floats(f.type) for f in fragment.physical_schema if f.name in text):
+            return {group.id for group in fragment.row_groups}
         return {group.id for group in fragment.subset(filter=self._expression).row_groups}
 
     def accepted(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
@@ -114,3 +121,10 @@ class RowFilter:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_names": {}}
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    fields = [kind.field(number).type for number in range(kind.num_fields)]
+    return pa.types.is_floating(kind) or any(map(_has_floats, fields))
