@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         Mixed,
         Pack,
         ParallelMap,
-        Repeat,
+        RepeatEpochs,
         Select,
         ShardingFilterRank,
         ShardTarReader,
@@ -106,7 +106,7 @@ __all__ = [
     "RemoteFiles",
     "RemoteImageFolder",
     "RemoteUrl",
-    "Repeat",
+    "RepeatEpochs",
     "Resumable",
     "RetryPolicy",
     "Select",
@@ -184,8 +184,8 @@ _HOMES = {
     ),
     ".pipes": (
         "AsyncPrefetch Bucket DecodeImage DecodeSample EqualizeRanks FileReader FlatMap IterDataPipe IterableWrapper "
-        "LabelFromPath ListRemote ListRowGroups Mixed Pack ParallelMap Repeat Select ShardTarReader ShardZipReader "
-        "ShardingFilterRank ShuffleSamples ShuffleShards Skip Stop TableReader Take ToTuple WriteShards join mix "
+        "LabelFromPath ListRemote ListRowGroups Mixed Pack ParallelMap RepeatEpochs Select ShardTarReader "
+        "ShardZipReader ShardingFilterRank ShuffleSamples ShuffleShards Skip Stop TableReader Take ToTuple WriteShards join mix "
         "stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
@@ -205,7 +205,7 @@ _MODULES = {
 # Functional names, which are registered before their pipes are imported
 _PIPES = (
     "async_prefetch", "bucket", "decode_image", "decode_sample", "equalize_ranks", "file_reader", "flat_map",
-    "label_from_path", "list_remote", "list_row_groups", "pack", "parallel_map", "repeat", "select",
+    "label_from_path", "list_remote", "list_row_groups", "pack", "parallel_map", "repeat_epochs", "select",
     "shard_tar_reader", "shard_zip_reader", "sharding_filter_rank", "shuffle_samples", "shuffle_shards", "skip",
     "table_reader", "take", "to_tuple", "write_shards",
 )  # fmt: skip

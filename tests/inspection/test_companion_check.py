@@ -73,7 +73,7 @@ def of_others() -> bytes:
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        (b"", "is not a file of keys (EOFError: No data left in file)"),
+        (b"", "is not a file of keys (BadZipFile: File is not a zip file)"),
         (of_others()[:-30], "is not a file of keys (BadZipFile: File is not a zip file)"),
         (of_others(), "does not hold the keys of the samples: it is the file of another shard, or damaged"),
         (bytes(100_000), "has 100,000 bytes, where a file of these 3 keys has "),

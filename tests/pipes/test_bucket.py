@@ -116,7 +116,7 @@ def test_resumes_in_chains(limits: Any) -> None:
         lambda: bucketed(shards(interleave=2)),
         lambda: bucketed(shards().shuffle_samples(buffer_size=4, seed=1)),
         lambda: bucketed(shards()).batch(2),
-        lambda: bucketed(shards().repeat()).take(8),
+        lambda: bucketed(shards().repeat_epochs()).take(8),
         lambda: bucketed(shards()).flat_map(as_list).parallel_map(as_list, num_threads=2),
     ):
         assert_resumes_everywhere(make, num_streams=2)
@@ -206,7 +206,7 @@ def test_loaders_continue(make_loader: Any) -> None:
 
 def test_ranks_get_equal_numbers_of_batches_from_an_endless_source() -> None:
     for slot in range(2):
-        pipe = shards(World(slot, 2)).repeat().bucket(3, length=length_of, boundaries=[40]).take(20)
+        pipe = shards(World(slot, 2)).repeat_epochs().bucket(3, length=length_of, boundaries=[40]).take(20)
         assert len(pipe) == len(list(pipe)) == 10
 
 

@@ -30,7 +30,7 @@ CHAINS: dict[str, Any] = {
     "pack": lambda: documents().pack(4).map(lambda row: row["input_ids"].tolist()),
     "fit": lambda: documents().pack(4, split=False, max_wait=4).map(lambda row: row["input_ids"].tolist()),
     "bucket": lambda: source().bucket(3, length=lambda number: number % 4, max_wait=6),
-    "repeat": lambda: source().repeat(2),
+    "repeat": lambda: source().repeat_epochs(2),
     "take": lambda: source().take(15),
     "skip": lambda: source().skip(4),
     "mix": lambda: mix({"a": (source(), 1), "b": (source(), 2)}, stop=30),

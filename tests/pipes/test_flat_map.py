@@ -71,7 +71,7 @@ def test_resumes_in_chains(options: Any) -> None:
         lambda: clips(shards(interleave=2)),
         lambda: clips(shards().shuffle_samples(buffer_size=4, seed=1)),
         lambda: clips(shards()).shuffle_samples(buffer_size=4, seed=1).batch(2),
-        lambda: clips(shards().repeat()).take(16),
+        lambda: clips(shards().repeat_epochs()).take(16),
     ):
         assert_resumes_everywhere(make, num_streams=2)
 
@@ -88,7 +88,7 @@ def test_random_numbers_differ_by_item_epoch_seed_and_pass_but_not_by_worlds() -
     numbers = [number for _, number in [*first, *second, *crops(1, seed=4)[0]]]
     assert len(set(numbers)) == len(numbers)
     assert crops(2) == crops(4) == [first, second]
-    twice = list(shards(World()).repeat(2).flat_map(crops_of, seed=3))
+    twice = list(shards(World()).repeat_epochs(2).flat_map(crops_of, seed=3))
     assert len({number for _, number in twice}) == len(twice)
 
 

@@ -106,7 +106,7 @@ def test_resumes_in_chains(options: Any) -> None:
     for make in (
         lambda: packed(shards(interleave=2)),
         lambda: packed(shards().shuffle_samples(buffer_size=4, seed=1)),
-        lambda: packed(shards().repeat(2)).take(12),
+        lambda: packed(shards().repeat_epochs(2)).take(12),
     ):
         assert_resumes_everywhere(make, num_streams=2, same=same_rows)
     assert_resumes_everywhere(
@@ -253,7 +253,7 @@ def test_loaders_continue(make_loader: Any) -> None:
 @pytest.mark.parametrize("options", CUTS)
 def test_ranks_get_equal_numbers_of_rows_from_an_endless_source(options: Any) -> None:
     for slot in range(3):
-        pipe = shards(world=World(slot, 3)).repeat().pack(16, member="ids", **options).take(30)
+        pipe = shards(world=World(slot, 3)).repeat_epochs().pack(16, member="ids", **options).take(30)
         assert len(pipe) == len(list(pipe)) == 10
 
 

@@ -65,8 +65,8 @@ def test_resumes_in_chains() -> None:
     for make in (
         lambda: shards().skip(5),
         lambda: shards().shuffle_samples(buffer_size=4, seed=1).skip(3).batch(2),
-        lambda: shards().skip(3).repeat(2),
-        lambda: shards().repeat(2).skip(15),
+        lambda: shards().skip(3).repeat_epochs(2),
+        lambda: shards().repeat_epochs(2).skip(15),
     ):
         assert_resumes_everywhere(make, num_streams=2)
 

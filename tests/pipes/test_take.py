@@ -96,8 +96,8 @@ def test_resumes_in_chains() -> None:
         lambda: shards().take(8),
         lambda: shards().shuffle_samples(buffer_size=4, seed=1).take(7).batch(2),
         lambda: shards().batch(2).take(4),
-        lambda: shards().repeat().take(30),
-        lambda: shards().take(8).repeat(2),
+        lambda: shards().repeat_epochs().take(30),
+        lambda: shards().take(8).repeat_epochs(2),
         lambda: shards().take(8).skip(3),
     ):
         assert_resumes_everywhere(make, num_streams=2)
@@ -112,20 +112,20 @@ def test_another_number_is_another_chain() -> None:
 
 def test_an_endless_source_gives_equal_counts_where_they_divide() -> None:
     """Whatever pipes are between: so a loader compares ranks in each epoch, and has a length."""
-    endless = shards().repeat().filter(bool).flat_map(lambda key: [key, key]).take(24)
-    for chain_of_ranks in (endless, endless.batch(2), endless.repeat(2)):
+    endless = shards().repeat_epochs().filter(bool).flat_map(lambda key: [key, key]).take(24)
+    for chain_of_ranks in (endless, endless.batch(2), endless.repeat_epochs(2)):
         assert end_together(Resumable(chain_of_ranks, num_streams=4))
     assert not end_together(Resumable(endless.filter(bool), num_streams=4))
     assert not end_together(Resumable(endless, num_streams=5))
     assert not end_together(Resumable(shards().take(24), num_streams=4))
     with pytest.raises(StateError, match="for all that take does"):
-        list(Resumable(shards(World(0, 3)).repeat().take(24), num_streams=4))
+        list(Resumable(shards(World(0, 3)).repeat_epochs().take(24), num_streams=4))
 
 
 @pytest.mark.parametrize("make_loader", [stateful_loader, thread_loader])
 def test_loaders_continue_and_have_a_length(make_loader: Any) -> None:
     def loader() -> Any:
-        return make_loader(shards().repeat().take(30), batch_size=4, num_streams=2)
+        return make_loader(shards().repeat_epochs().take(30), batch_size=4, num_streams=2)
 
     whole = list(loader())
     begun = loader()
@@ -140,7 +140,7 @@ def test_loaders_continue_and_have_a_length(make_loader: Any) -> None:
 
 def test_items_by_workers(tmp_path: Path) -> None:
     write_small_shards(str(tmp_path), num_shards=4, samples_per_shard=3)
-    data = Resumable(shards(folder=str(tmp_path)).repeat().take(30), num_streams=2)
+    data = Resumable(shards(folder=str(tmp_path)).repeat_epochs().take(30), num_streams=2)
     loader = DataLoader(data, batch_size=5, num_workers=2, multiprocessing_context="forkserver")
     assert len(loader) == 6
     assert [len(batch) for batch in loader] == [5] * 6

@@ -69,7 +69,7 @@ assert_type(pairs.shuffle_samples(buffer_size=10), tdr.ShuffleSamples[tuple[str,
 assert_type(pairs.equalize_ranks(mode="drop"), tdr.EqualizeRanks[tuple[str, int]])
 assert_type(pairs.parallel_map(len, num_threads=2), tdr.ParallelMap[int])
 assert_type(urls.flat_map(str.split), tdr.FlatMap[str])
-assert_type(pairs.repeat(2).skip(1).take(3), tdr.Take[tuple[str, int]])
+assert_type(pairs.repeat_epochs(2).skip(1).take(3), tdr.Take[tuple[str, int]])
 for batch in pairs.bucket(2, length=len):
     assert_type(batch, list[tuple[str, int]])
 assert_type(samples.pack(8, member="ids"), tdr.Pack)

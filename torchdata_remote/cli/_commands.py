@@ -21,11 +21,11 @@ _SIGPIPE_STATUS = 141  # as shells report it
 # Command -> its line in --help. Its module, which is named after it, is imported when the command is called.
 COMMANDS = {
     "shard": "write a dataset to tar shards, in a random order of all its samples",
-    "manifest": "write the manifest and the indexes of tar shards",
+    "manifest": "write the manifest, the indexes and the keys of tar shards",
     "index": "write the paths of all objects below a URL as a JSON array",
     "ls": "list objects: bytes, number of samples if a manifest beside them has it, URL",
     "inspect": "inspect a tar shard: members, keys, sizes, classes, first samples",
-    "verify": "compare every shard of a folder with the manifest and its index",
+    "verify": "compare every shard of a folder with the manifest, its index and its keys",
     "show": "draw a contact sheet of images with their labels",
     "bench": "read a dataset for some seconds and report where the time is spent: shards or loose files, in one "
     "process, as stream_shards() and stream_files() read them",

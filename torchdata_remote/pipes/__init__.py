@@ -17,7 +17,7 @@ from .list_remote import ListRemote
 from .list_row_groups import ListRowGroups
 from .pack import Pack
 from .parallel_map import ParallelMap
-from .repeat import Repeat
+from .repeat_epochs import RepeatEpochs
 from .select import Select
 from .shard_tar_reader import ShardTarReader
 from .shard_zip_reader import ShardZipReader
@@ -46,7 +46,7 @@ __all__ = [
     "Mixed",
     "Pack",
     "ParallelMap",
-    "Repeat",
+    "RepeatEpochs",
     "Select",
     "ShardTarReader",
     "ShardZipReader",

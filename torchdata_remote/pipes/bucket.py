@@ -39,8 +39,8 @@ class Bucket(WindowedPipe[list[T]]):
     The state has the position of the source before the oldest item that is held, and one bit for each item since.
 
     Ranks get different numbers of batches, even after ``equalize_ranks``: as their lengths differ. For equal numbers
-    chain ``repeat().bucket(...).take(n)``. There is no ``len``. The batches are lists, as those of ``batch``: chain
-    ``collate`` or ``map``, and give the loader ``batch_size=None``.
+    chain ``repeat_epochs().bucket(...).take(n)``. There is no ``len``. The batches are lists, as those of ``batch``:
+    chain ``collate`` or ``map``, and give the loader ``batch_size=None``.
 
     Args:
         source_datapipe: any items.

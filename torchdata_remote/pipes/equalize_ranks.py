@@ -74,7 +74,7 @@ class EqualizeRanks(CountedPipe[T]):
                 )
         if is_endless(sharding):
             raise ValueError(
-                "equalize_ranks counts the samples of a pass, and repeat() above it has no end: put it after."
+                "equalize_ranks counts the samples of a pass, and repeat_epochs() above it has no end: put it after."
             )
         sharding.share_equally(self.mode)
 

@@ -41,7 +41,7 @@ class FlatMap(EpochPipe[U], WindowedPipe[U]):
     return the same for the same item: with ``seed`` it gets random numbers that do.
 
     Ranks get different numbers of items, even after ``equalize_ranks``: without a bound, as the data has them. For
-    equal numbers chain ``repeat().flat_map(...).take(n)``. There is no ``len``.
+    equal numbers chain ``repeat_epochs().flat_map(...).take(n)``. There is no ``len``.
 
     Args:
         source_datapipe: any items.

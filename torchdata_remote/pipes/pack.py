@@ -49,7 +49,7 @@ class Pack(WindowedPipe[dict[str, torch.Tensor]]):
     ``shuffle_samples``, and the tokenizer by ``parallel_map`` before it.
 
     Ranks get different numbers of rows, even after ``equalize_ranks``: as their numbers of tokens differ. For equal
-    numbers chain ``repeat().pack(...).take(n)``. There is no ``len``.
+    numbers chain ``repeat_epochs().pack(...).take(n)``. There is no ``len``.
 
     Args:
         source_datapipe: token ids, 1-D tensors, arrays or lists of integers; or samples with such a member. An empty

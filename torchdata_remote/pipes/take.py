@@ -26,7 +26,7 @@ class Take(CountedPipe[T]):
     and workers. Before ``sharding_filter_rank``, or without it, the items are the first ``number`` of the chain, for
     every process: ``list_remote().take(8)`` are eight shards. Nothing is read after the last item.
 
-    ``repeat().take(n)`` gives each rank exactly its share, whatever pipes between the two do, and has a length.
+    ``repeat_epochs().take(n)`` gives each rank exactly its share, whatever pipes between the two do, and has a length.
     After a source that ends, it is shorter where that has fewer.
 
     Args:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,11 @@ def test_a_chain_of_selections_resumes_everywhere(
 ) -> None:
     """Also interleaved, beside whole shards, split by samples, and stopped within a window."""
     shards, _ = memory
-    if sum(sizes) + SAMPLES * whole < num_streams:
+    if min(sum(sizes), len(order)) + SAMPLES * whole < num_streams:
         return
+    unused = iter(order)
     listed = [RemoteUrl(url, url.size, num_samples=SAMPLES) for url in shards.urls[:whole]]
-    listed += [shards.select([order.pop() for _ in range(size)]) for size in sizes]
+    listed += [shards.select(list(islice(unused, size))) for size in sizes]
 
     def chain() -> Any:
         prefetch = AsyncPrefetch(

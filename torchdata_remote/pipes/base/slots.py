@@ -47,7 +47,7 @@ def require_shares(number: int, world: World, *, of: str) -> None:
 
 
 def is_endless(pipe: IterDataPipe[Any]) -> bool:
-    """Whether a pass over the chain has no end: below ``repeat()``."""
+    """Whether a pass over the chain has no end: below ``repeat_epochs()``."""
     own: bool | None = _own(pipe, "is_endless")
     if own is not None:
         return own

@@ -30,7 +30,7 @@ from ..list_remote import ListRemote
 from ..list_row_groups import ListRowGroups
 from ..pack import Pack
 from ..parallel_map import ParallelMap
-from ..repeat import Repeat
+from ..repeat_epochs import RepeatEpochs
 from ..select import Select
 from ..shard_tar_reader import ShardTarReader
 from ..shard_zip_reader import ShardZipReader
@@ -152,8 +152,8 @@ class IterDataPipe(TorchNames[T_co]):
         The state has the position of the source before the oldest item that is held, and one bit for each item since.
 
         Ranks get different numbers of batches, even after ``equalize_ranks``: as their lengths differ. For equal numbers
-        chain ``repeat().bucket(...).take(n)``. There is no ``len``. The batches are lists, as those of ``batch``: chain
-        ``collate`` or ``map``, and give the loader ``batch_size=None``.
+        chain ``repeat_epochs().bucket(...).take(n)``. There is no ``len``. The batches are lists, as those of ``batch``:
+        chain ``collate`` or ``map``, and give the loader ``batch_size=None``.
 
         Args:
             batch_size: largest number of items of a batch; ``None`` if ``max_tokens`` bounds them.
@@ -360,7 +360,7 @@ class IterDataPipe(TorchNames[T_co]):
         return the same for the same item: with ``seed`` it gets random numbers that do.
 
         Ranks get different numbers of items, even after ``equalize_ranks``: without a bound, as the data has them. For
-        equal numbers chain ``repeat().flat_map(...).take(n)``. There is no ``len``.
+        equal numbers chain ``repeat_epochs().flat_map(...).take(n)``. There is no ``len``.
 
         Args:
             function: called with an item, and with ``seed`` also with a ``random.Random``; returns an iterable. With
@@ -535,7 +535,7 @@ class IterDataPipe(TorchNames[T_co]):
         ``shuffle_samples``, and the tokenizer by ``parallel_map`` before it.
 
         Ranks get different numbers of rows, even after ``equalize_ranks``: as their numbers of tokens differ. For equal
-        numbers chain ``repeat().pack(...).take(n)``. There is no ``len``.
+        numbers chain ``repeat_epochs().pack(...).take(n)``. There is no ``len``.
 
         Args:
             length: of rows, in tokens.
@@ -612,8 +612,8 @@ class IterDataPipe(TorchNames[T_co]):
             ['A', 'B', 'C']
         """
 
-    def repeat(self, times: int | None = None) -> Repeat[T_co]:
-        """Read a chain several times in one pass, each time in another order (functional name: ``repeat``).
+    def repeat_epochs(self, times: int | None = None) -> RepeatEpochs[T_co]:
+        """Read a chain several times in one pass, each time in another order (functional name: ``repeat_epochs``).
 
         Each pass over the source is an epoch of its own for the pipes above: ``shuffle_shards``, ``shuffle_samples`` and
         ``mix`` have another order. Pipes after it see one long pass: a ``shuffle_samples`` mixes the end of a pass with the
@@ -622,8 +622,7 @@ class IterDataPipe(TorchNames[T_co]):
         Without a number it never ends. Then bound it by ``take``, which gives all ranks the same number of items, or by the
         steps of the training. With a number, ranks are as many items apart as in that many epochs of the source.
 
-        torchdata has another ``repeat``, which repeats each item. Where it is imported too, call this class, because on
-        torch's own pipes the name builds that one.
+        It is not called ``repeat``, because torchdata has a pipe of that name, which repeats each item.
 
         Args:
             times: number of passes; ``None`` for no end.
@@ -635,7 +634,7 @@ class IterDataPipe(TorchNames[T_co]):
             SampleError: if a pass over the source has no items, and there is no end.
 
         Example:
-            >>> list(Repeat(IterableWrapper("ab"), 3))
+            >>> list(RepeatEpochs(IterableWrapper("ab"), 3))
             ['a', 'b', 'a', 'b', 'a', 'b']
         """
 
@@ -1011,7 +1010,7 @@ class IterDataPipe(TorchNames[T_co]):
         and workers. Before ``sharding_filter_rank``, or without it, the items are the first ``number`` of the chain, for
         every process: ``list_remote().take(8)`` are eight shards. Nothing is read after the last item.
 
-        ``repeat().take(n)`` gives each rank exactly its share, whatever pipes between the two do, and has a length.
+        ``repeat_epochs().take(n)`` gives each rank exactly its share, whatever pipes between the two do, and has a length.
         After a source that ends, it is shorter where that has fewer.
 
         Args:

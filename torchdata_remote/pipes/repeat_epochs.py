@@ -1,4 +1,4 @@
-"""``repeat``: several passes over a chain in one."""
+"""``repeat_epochs``: several passes over a chain in one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .base.epochs import EpochPipe, set_epoch_of_pass
 T = TypeVar("T")
 
 
-@functional_datapipe("repeat")
-class Repeat(EpochPipe[T], StatefulPipe[T]):
-    """Read a chain several times in one pass, each time in another order (functional name: ``repeat``).
+@functional_datapipe("repeat_epochs")
+class RepeatEpochs(EpochPipe[T], StatefulPipe[T]):
+    """Read a chain several times in one pass, each time in another order (functional name: ``repeat_epochs``).
 
     Each pass over the source is an epoch of its own for the pipes above: ``shuffle_shards``, ``shuffle_samples`` and
     ``mix`` have another order. Pipes after it see one long pass: a ``shuffle_samples`` mixes the end of a pass with the
@@ -27,8 +27,7 @@ class Repeat(EpochPipe[T], StatefulPipe[T]):
     Without a number it never ends. Then bound it by ``take``, which gives all ranks the same number of items, or by the
     steps of the training. With a number, ranks are as many items apart as in that many epochs of the source.
 
-    torchdata has another ``repeat``, which repeats each item. Where it is imported too, call this class, because on
-    torch's own pipes the name builds that one.
+    It is not called ``repeat``, because torchdata has a pipe of that name, which repeats each item.
 
     Args:
         source_datapipe: any items, in samples or URLs.
@@ -41,7 +40,7 @@ class Repeat(EpochPipe[T], StatefulPipe[T]):
         SampleError: if a pass over the source has no items, and there is no end.
 
     Example:
-        >>> list(Repeat(IterableWrapper("ab"), 3))
+        >>> list(RepeatEpochs(IterableWrapper("ab"), 3))
         ['a', 'b', 'a', 'b', 'a', 'b']
     """
 
@@ -53,7 +52,7 @@ class Repeat(EpochPipe[T], StatefulPipe[T]):
 
     def __init__(self, source_datapipe: IterDataPipe[T], times: int | None = None) -> None:
         super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="repeat", holds="items")
+        self.source_datapipe = pipe_of(source_datapipe, of="repeat_epochs", holds="items")
         self.times = whole_or_none("times", times)
         self.is_endless = self.times is None
         self._num_passes, self._start = 0, None  # of the source; state from which its pass has started
@@ -90,7 +89,7 @@ class Repeat(EpochPipe[T], StatefulPipe[T]):
                 self._has_started = True
                 yield item
             if self.times is None and self._start is None and not self._has_started:
-                raise SampleError("repeat: a pass over the source has no items, and so would all the next ones.")
+                raise SampleError("repeat_epochs: a pass over the source has no items, and so would all the next ones.")
             self._open(self._num_passes + 1, None)
 
     def _state(self) -> Any:
@@ -112,5 +111,5 @@ class Repeat(EpochPipe[T], StatefulPipe[T]):
 
     def __len__(self) -> int:
         if self.times is None:
-            raise TypeError("repeat() has no end: give it a number of times, or chain take(n)")
+            raise TypeError("repeat_epochs() has no end: give it a number of times, or chain take(n)")
         return self.times * len(self.source_datapipe)
