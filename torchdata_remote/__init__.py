@@ -185,8 +185,8 @@ _HOMES = {
     ".pipes": (
         "AsyncPrefetch Bucket DecodeImage DecodeSample EqualizeRanks FileReader FlatMap IterDataPipe IterableWrapper "
         "LabelFromPath ListRemote ListRowGroups Mixed Pack ParallelMap RepeatEpochs Select ShardTarReader "
-        "ShardZipReader ShardingFilterRank ShuffleSamples ShuffleShards Skip Stop TableReader Take ToTuple WriteShards join mix "
-        "stream_files stream_shards"
+        "ShardZipReader ShardingFilterRank ShuffleSamples ShuffleShards Skip Stop TableReader Take ToTuple "
+        "WriteShards join mix stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",

@@ -63,7 +63,7 @@ def test_the_first_pass_is_that_of_the_epoch() -> None:
 def test_without_a_number_it_does_not_end() -> None:
     pipe = RepeatEpochs(IterableWrapper(range(3)))
     assert list(islice(pipe, 100)) == [number % 3 for number in range(100)]
-    with pytest.raises(TypeError, match=r"repeat\(\) has no end"):
+    with pytest.raises(TypeError, match=r"repeat_epochs\(\) has no end"):
         len(pipe)
 
 
