@@ -5,19 +5,17 @@ Like that of a view, the URL holds all that readers need: the URL of each shard,
 
 from __future__ import annotations
 
-import base64
 import json
-import re
 import zlib
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import UrlError
 from .checksums import Checksums
+from .coded_url import coded_url, decode, encode, split_coded_url
 from .urls import RemoteUrl, redact, split_sample_range
 
-_JOINED = re.compile(r"joined\+([A-Za-z0-9.-]*)\+(.*)\+joined", re.DOTALL)
-_ALTERNATIVES = b"-."  # for + and / of base64: the code stays part of the scheme, which no store has
+_MARK = "joined"
 
 
 def joined_url(shards: Sequence[RemoteUrl]) -> RemoteUrl:
@@ -34,11 +32,10 @@ def joined_url(shards: Sequence[RemoteUrl]) -> RemoteUrl:
     """
     fields = [["" if number == 0 else str(shard), *shard.__getnewargs__()[1:]] for number, shard in enumerate(shards)]
     text = json.dumps(fields, separators=(",", ":")).encode()
-    code = base64.b64encode(zlib.compress(text, 1), _ALTERNATIVES).decode().rstrip("=")
     sizes = [shard.size for shard in shards]
     size = None if None in sizes else sum(filter(None, sizes))
     return RemoteUrl(
-        f"joined+{code}+{shards[0]}+joined",
+        coded_url(_MARK, encode(text), shards[0]),
         size,
         f"{zlib.crc32(text):08x}",
         num_samples=shards[0].num_samples,
@@ -52,21 +49,17 @@ def split_joined_url(url: str) -> tuple[str, ...]:
         UrlError: if the end of the URL or its code were changed.
     """
     whole, samples = split_sample_range(url)
-    if not whole.startswith("joined+"):
+    if not whole.startswith(f"{_MARK}+"):
         return (url,)
-    match = _JOINED.fullmatch(whole)
-    if match is None:
+    found = split_coded_url(_MARK, whole)
+    if found is None:
         raise _changed(whole)
     try:
-        text = zlib.decompress(base64.b64decode(match[1] + "=" * (-len(match[1]) % 4), _ALTERNATIVES, validate=True))
-        shards = [_shard(match[2] if number == 0 else fields[0], *fields[1:]) for number, fields in _listed(text)]
+        listed = enumerate(json.loads(decode(found.code)))
+        shards = [_shard(found.url if number == 0 else fields[0], *fields[1:]) for number, fields in listed]
     except (ValueError, TypeError, zlib.error) as error:
         raise _changed(whole) from error
     return tuple(shards if samples is None else (shard.part(*samples) for shard in shards))
-
-
-def _listed(text: bytes) -> Any:
-    return enumerate(json.loads(text))
 
 
 def _shard(url: str, size: Any, etag: Any, checksums: Any, *others: Any) -> RemoteUrl:

@@ -7,9 +7,7 @@ and compared like any other, and no plan has to be made again where it is read.
 
 from __future__ import annotations
 
-import base64
 import json
-import re
 import zlib
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -18,14 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UrlError
+from .coded_url import coded_url, decode, encode, split_coded_url
 from .urls import RemoteUrl, redact
 
 Ints = npt.NDArray[np.int64]
 
 BLOCK = 512  # bytes: the unit of tar archives
-_VIEW = re.compile(r"view\+([A-Za-z0-9.-]*)\+(.*)\+view", re.DOTALL)
-_ALTERNATIVES = b"-."  # for + and / of base64: the code stays part of the scheme, which no store has
-_LEVEL = 1
+_MARK = "view"
 
 
 class ShardView(NamedTuple):
@@ -63,13 +60,13 @@ class ShardView(NamedTuple):
 def view_url(view: ShardView) -> RemoteUrl:
     """Return the URL of a view: its size is that of all samples, its etag a digest of all ranges and versions."""
     code = _encoded(view)
-    url = f"view+{code}+{view.urls[0]}+view"
+    url = coded_url(_MARK, code, view.urls[0])
     return RemoteUrl(url, view.num_bytes, f"{zlib.crc32(code.encode()):08x}", num_samples=len(view.counts))
 
 
 def is_view(url: str) -> bool:
     """Whether a URL stands for selected samples of shards."""
-    return url.startswith("view+")
+    return url.startswith(f"{_MARK}+")
 
 
 def named_shard(url: str) -> str:
@@ -77,8 +74,8 @@ def named_shard(url: str) -> str:
 
     The view is not decoded: see :func:`split_view_url` for the check of its URL.
     """
-    match = _VIEW.fullmatch(url) if is_view(url) else None
-    return url if match is None else match[2]
+    found = split_coded_url(_MARK, url) if is_view(url) else None
+    return url if found is None else found.url
 
 
 def split_view_url(url: str) -> tuple[str, ShardView | None]:
@@ -89,11 +86,11 @@ def split_view_url(url: str) -> tuple[str, ShardView | None]:
     """
     if not is_view(url):
         return url, None
-    match = _VIEW.fullmatch(url)
-    if match is None:
+    found = split_coded_url(_MARK, url)
+    if found is None:
         raise _changed(url)
     try:
-        view = _decoded(match[1], match[2])
+        view = _decoded(found.code, found.url)
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise _changed(url) from error
     return view.urls[0], view
@@ -118,13 +115,12 @@ def _encoded(view: ShardView) -> str:
     body = b"".join(
         [json.dumps(head, separators=(",", ":")).encode(), b"\n", *(column.tobytes() for column in columns)]
     )
-    return base64.b64encode(zlib.compress(body, _LEVEL), _ALTERNATIVES).decode().rstrip("=")
+    return encode(body)
 
 
 @lru_cache(8)
 def _decoded(code: str, first_url: str) -> ShardView:
-    padded = code + "=" * (-len(code) % 4)
-    head, _, rest = zlib.decompress(base64.b64decode(padded, _ALTERNATIVES, validate=True)).partition(b"\n")
+    head, _, rest = decode(code).partition(b"\n")
     described = json.loads(head)
     columns, at = [], 0
     for kind, length in described["columns"]:
