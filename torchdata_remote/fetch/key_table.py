@@ -61,12 +61,7 @@ class KeyTable:
             number for number, name in enumerate(index.extensions) if self._members is None or name in self._members
         ]
         self.extensions.update(index.extensions[number] for number in numbers)
-        chosen = np.flatnonzero(np.isin(index.members, numbers))
-        samples = np.repeat(np.arange(len(index.counts)), index.counts)[chosen]
-        follows = (np.diff(chosen) == 1) & (np.diff(samples) == 0)
-        begin, end = np.append(True, ~follows)[: len(chosen)], np.append(~follows, True)[: len(chosen)]
-        counts = np.bincount(samples[begin], minlength=len(index.counts)).astype(np.int64)
-        return index.begins()[chosen[begin]], index.stops()[chosen[end]], counts
+        return index.ranges(np.isin(index.members, numbers))
 
     def finish(self) -> KeyTable:
         """Make the columns, and sort the hashes. Nothing can be added any more."""

@@ -139,14 +139,8 @@ def _view(url: RemoteUrl, index: KeyIndex, chosen: Bools, members: tuple[tuple[s
         are_read &= _wanted_members(url, index, chosen, members)
     if are_read.all() and url.num_samples is not None and url.index_crc32 is not None:
         return url
-    numbers = np.flatnonzero(are_read)
-    samples = np.repeat(np.arange(len(index.keys)), index.counts)[numbers]
-    # A range ends where a member is left out, and with its sample
-    begins_range = np.append(True, (np.diff(numbers) != 1) | (np.diff(samples) != 0))
-    first, last = np.flatnonzero(begins_range), np.append(np.flatnonzero(begins_range)[1:], len(numbers)) - 1
-    counts = np.bincount(samples[first], minlength=len(index.keys))[chosen].astype(np.int64)
-    starts, stops = index.begins()[numbers[first]], index.stops()[numbers[last]]
-    return view_url(ShardView((url,), counts, np.zeros(len(starts), np.int64), starts, stops))
+    starts, stops, counts = index.ranges(are_read)
+    return view_url(ShardView((url,), counts[chosen], np.zeros(len(starts), np.int64), starts, stops))
 
 
 def _wanted_members(url: str, index: KeyIndex, chosen: Bools, wanted: tuple[tuple[str, ...], ...]) -> Bools:

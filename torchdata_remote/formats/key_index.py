@@ -69,6 +69,22 @@ class KeyIndex:
         """Return the index of each sample's first member, and the number of members; shape ``(num_samples + 1,)``."""
         return np.append(0, np.cumsum(self.counts))
 
+    def ranges(self, are_read: npt.NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
+        """Return the byte ranges of some members, with their headers. Neighbours in a sample are one range.
+
+        Args:
+            are_read: whether each member is one of them; shape ``(num_members,)``.
+
+        Returns:
+            First byte and end of each range; and the number of ranges of each sample, shape ``(num_samples,)``.
+        """
+        chosen = np.flatnonzero(are_read)
+        samples = np.repeat(np.arange(len(self.counts)), self.counts)[chosen]
+        follows = (np.diff(chosen) == 1) & (np.diff(samples) == 0)
+        begin, end = np.append(True, ~follows)[: len(chosen)], np.append(~follows, True)[: len(chosen)]
+        counts = np.bincount(samples[begin], minlength=len(self.counts)).astype(np.int64)
+        return self.begins()[chosen[begin]], self.stops()[chosen[end]], counts
+
 
 def dump_keys(index: KeyIndex) -> bytes:
     """Encode the keys of a shard. The same keys give the same bytes, from the same version of zlib."""

@@ -16,6 +16,7 @@ from ...errors import EmptyShareError
 from ..base.chain import Snapshot, all_pipes, snapshots_of, take_together, warm_up
 from ..base.datapipe import StatefulPipe
 from ..base.epochs import PASS_STRIDE, SeededPipe
+from ..base.slots import share_of
 from .mix_phases import PhaseRecord, Replay, gone_source, require_mixture
 from .mix_schedule import Schedule, SlotSamples
 from .mix_source import MixSource
@@ -176,12 +177,12 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
 
     def _num_samples(self, world: World) -> int:
         """Return this slot's share of the number of samples at which the mixture stops."""
-        num_samples, slot, num_slots = int(self.stop), world.slot, world.num_slots
-        if num_samples < num_slots:
+        num_samples = int(self.stop)
+        if num_samples < world.num_slots:
             raise EmptyShareError(
-                f"mix stops at {num_samples} samples, so some of {num_slots} readers would have none."
+                f"mix stops at {num_samples} samples, so some of {world.num_slots} readers would have none."
             )
-        return num_samples * (slot + 1) // num_slots - num_samples * slot // num_slots
+        return share_of(num_samples, world)
 
     def _state(self) -> Any:
         return {
