@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
-
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
+from ..formats.positioned_file import PositionedFile
 from ..storage import Connection, open_store
 
 
-class RangedFile(io.RawIOBase):
+class RangedFile(PositionedFile):
     """Reads an object by one request for each ``read``.
 
     Args:
@@ -29,28 +28,13 @@ class RangedFile(io.RawIOBase):
     """
 
     def __init__(self, url: str, options: StorageOptions, retry: RetryPolicy) -> None:
-        super().__init__()
         self._url, self._retry = str(url), retry
         self._store, self._path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
         # Without obstore, so that a process that only lists can be forked
         self._read_range = getattr(self._store, "read_without_obstore", self._store.read)
         entry = call_with_retries(lambda: self._store.stat(self._path), retry, url=self._url)
-        self._num_bytes, self._etag, self._at = entry.size or 0, entry.etag, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position; returns it."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._num_bytes}[whence]
-        self._at = max(0, start + offset)
-        return self._at
+        super().__init__(entry.size or 0)
+        self._etag = entry.etag
 
     def size(self) -> int:
         """Return the number of bytes, as pyarrow asks for it."""

@@ -22,7 +22,7 @@ from ..formats.snapshot import (
     num_samples_of,
 )
 from ..storage import Connection, open_store, publish, read_whole
-from .key_tables import options_beside
+from .key_files import options_beside
 from .listing.patterns import literal_url
 from .listing.source_argument import url_of
 from .shard_versions import absolute_url, shards_of, with_versions

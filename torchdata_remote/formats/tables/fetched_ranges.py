@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Callable, Iterator, Sequence
 
+from ..positioned_file import PositionedFile
 
-class FetchedRanges(io.RawIOBase):
+
+class FetchedRanges(PositionedFile):
     """A readable file. What was not fetched is fetched when it is read.
 
     Args:
@@ -24,9 +25,8 @@ class FetchedRanges(io.RawIOBase):
         num_bytes: int,
         fetch: Callable[[int, int], bytes],
     ) -> None:
-        super().__init__()
-        self._ranges, self._pieces, self._num_bytes, self._fetch = ranges, pieces, num_bytes, fetch
-        self._at = 0
+        super().__init__(num_bytes)
+        self._ranges, self._pieces, self._fetch = ranges, pieces, fetch
         self._error: BaseException | None = None
 
     @contextlib.contextmanager
@@ -38,20 +38,6 @@ class FetchedRanges(io.RawIOBase):
             if self._error is not None:
                 raise self._error from None
             raise
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._num_bytes}[whence]
-        self._at = max(0, base + offset)
-        return self._at
 
     def read(self, size: int | None = -1) -> bytes:
         return bytes(self.read_buffer(size))

@@ -23,7 +23,7 @@ from torchdata_remote import IterableWrapper
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import ManifestError, ObjectNotFoundError, RemoteDataError
 from torchdata_remote.fetch import ranged_file
-from torchdata_remote.fetch.key_tables import is_table, keys_of_file, keys_of_table, options_beside
+from torchdata_remote.fetch.key_files import is_table, keys_of_file, keys_of_table, options_beside
 
 COLUMNS: dict[str, list[Any]] = {"__key__": ["0007", "a/b", "é"], "width": [10, 20, 30], "id": [1, 2, 3]}
 WIDE = ["a/b", "é"]
@@ -118,7 +118,7 @@ def test_only_the_needed_part_of_a_parquet_file_is_read(monkeypatch: pytest.Monk
             read += len(data)
             return data
 
-    monkeypatch.setattr("torchdata_remote.fetch.key_tables.RangedFile", Counting)
+    monkeypatch.setattr("torchdata_remote.fetch.key_files.RangedFile", Counting)
     assert _keys("big.parquet", buffer.getvalue(), where=pc.field("at") >= 3_900) == [
         f"{at:06d}" for at in range(3_900, rows)
     ]
