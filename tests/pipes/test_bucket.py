@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.counted_items import Counted
+from tests.support.resumed_loaders import assert_loader_continues
 from torchdata_remote import Bucket, Resumable, World, stateful_loader, thread_loader
 from torchdata_remote.errors import MissingMemberError, SampleError
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
@@ -194,14 +195,7 @@ def test_loaders_continue(make_loader: Any) -> None:
         pipe = shards().bucket(3, length=length_of, boundaries=[40], max_wait=4)
         return make_loader(pipe, batch_size=None, num_streams=2)
 
-    whole = list(loader())
-    begun = loader()
-    batches = iter(begun)
-    head = [next(batches) for _ in range(3)]
-    state = begun.state_dict()
-    resumed = loader()
-    resumed.load_state_dict(state)
-    assert [*head, *resumed] == whole
+    assert_loader_continues(loader, 3)
 
 
 def test_ranks_get_equal_numbers_of_batches_from_an_endless_source() -> None:

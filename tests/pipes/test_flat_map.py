@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.counted_items import Counted
+from tests.support.resumed_loaders import assert_loader_continues
 from torchdata_remote import FlatMap, Resumable, World, stateful_loader, thread_loader
 from torchdata_remote.errors import SampleError, StateError
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
@@ -169,14 +170,7 @@ def test_loaders_continue(make_loader: Any) -> None:
     def loader() -> Any:
         return make_loader(shards().flat_map(lines_of), batch_size=2, num_streams=2)
 
-    whole = list(loader())
-    begun = loader()
-    batches = iter(begun)
-    head = [next(batches) for _ in range(3)]
-    state = begun.state_dict()
-    resumed = loader()
-    resumed.load_state_dict(state)
-    assert [*head, *resumed] == whole
+    assert_loader_continues(loader, 3)
 
 
 def test_batches_are_taken_apart() -> None:

@@ -18,6 +18,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.counted_items import Counted
 from tests.support.packed_rows import documents_of, same_rows
+from tests.support.resumed_loaders import assert_loader_continues
 from torchdata_remote import Pack, Resumable, World, stateful_loader, thread_loader
 from torchdata_remote.errors import MissingMemberError, SampleError, StateError
 from torchdata_remote.pipes.base.window import Window
@@ -240,14 +241,7 @@ def test_loaders_continue(make_loader: Any) -> None:
     def loader() -> Any:
         return make_loader(shards().pack(16, member="ids", split=False, max_wait=4), batch_size=2, num_streams=2)
 
-    whole = [batch["input_ids"].tolist() for batch in loader()]
-    begun = loader()
-    batches = iter(begun)
-    head = [next(batches)["input_ids"].tolist() for _ in range(4)]
-    state = begun.state_dict()
-    resumed = loader()
-    resumed.load_state_dict(state)
-    assert head + [batch["input_ids"].tolist() for batch in resumed] == whole
+    assert_loader_continues(loader, 4, lambda batch: batch["input_ids"].tolist())
 
 
 @pytest.mark.parametrize("options", CUTS)

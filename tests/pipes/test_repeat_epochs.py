@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.paths import ROOT
+from tests.support.resumed_loaders import assert_loader_continues
+from tests.support.shuffled_keys import key_of, shuffled_keys
 from torchdata_remote import RepeatEpochs, Resumable, World, mix, stateful_loader, thread_loader
 from torchdata_remote.errors import SampleError
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
@@ -26,13 +28,8 @@ def _shards() -> None:
     write_small_shards("memory://repeated/", num_shards=4, samples_per_shard=3)
 
 
-def key_of(sample: dict[str, Any]) -> str:
-    return str(sample["__key__"])
-
-
 def shards(world: World | None = None, interleave: int = 1, folder: str = "memory://repeated/") -> Any:
-    urls = IterableWrapper([folder]).list_remote(pattern="*.tar").shuffle_shards(seed=2)
-    return urls.sharding_filter_rank(world=world).shard_tar_reader(interleave=interleave).map(key_of)
+    return shuffled_keys(folder, world, interleave)
 
 
 def shuffled(num_items: int) -> Any:
@@ -117,14 +114,7 @@ def test_loaders_continue(make_loader: Any) -> None:
     def loader() -> Any:
         return make_loader(shards().repeat_epochs(2), batch_size=5, num_streams=2)
 
-    whole = list(loader())
-    begun = loader()
-    batches = iter(begun)
-    head = [next(batches) for _ in range(3)]
-    state = begun.state_dict()
-    resumed = loader()
-    resumed.load_state_dict(state)
-    assert [*head, *resumed] == whole
+    assert_loader_continues(loader, 3)
 
 
 def test_urls_are_repeated_too() -> None:

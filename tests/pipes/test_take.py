@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.counted_items import Counted
+from tests.support.resumed_loaders import assert_loader_continues
+from tests.support.shuffled_keys import shuffled_keys
 from torchdata_remote import Resumable, Take, World, stateful_loader, thread_loader
 from torchdata_remote.errors import EmptyShareError, StateError
 from torchdata_remote.loaders.stream_counts import end_together
@@ -24,13 +26,8 @@ def _shards() -> None:
     write_small_shards("memory://taken/", num_shards=4, samples_per_shard=3)
 
 
-def key_of(sample: dict[str, Any]) -> str:
-    return str(sample["__key__"])
-
-
 def shards(world: World | None = None, folder: str = "memory://taken/") -> Any:
-    urls = IterableWrapper([folder]).list_remote(pattern="*.tar").shuffle_shards(seed=2)
-    return urls.sharding_filter_rank(world=world).shard_tar_reader().map(key_of)
+    return shuffled_keys(folder, world)
 
 
 @given(num_items=st.integers(0, 30), number=st.integers(1, 40))
@@ -127,15 +124,7 @@ def test_loaders_continue_and_have_a_length(make_loader: Any) -> None:
     def loader() -> Any:
         return make_loader(shards().repeat_epochs().take(30), batch_size=4, num_streams=2)
 
-    whole = list(loader())
-    begun = loader()
-    assert len(whole) == len(begun) == 8
-    batches = iter(begun)
-    head = [next(batches) for _ in range(3)]
-    state = begun.state_dict()
-    resumed = loader()
-    resumed.load_state_dict(state)
-    assert [*head, *resumed] == whole
+    assert len(assert_loader_continues(loader, 3)) == len(loader()) == 8
 
 
 def test_items_by_workers(tmp_path: Path) -> None:
