@@ -17,6 +17,8 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from torchdata_remote import IterableWrapper
@@ -173,3 +175,24 @@ def test_secrets_go_to_their_own_kind_of_store_only() -> None:
     for other in ("https://a/keys.txt", "gs://a/keys.txt", "/local/keys.txt"):
         assert options_beside(other, "s3://b/0.tar", options) is not options
     assert options_beside("https://a/keys.txt", "https://b/0.tar", options) is not options
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    name=st.sampled_from(sorted(FILES)),
+    at=st.integers(0, 10**6),
+    value=st.integers(0, 255),
+    cut=st.booleans(),
+    where=st.sampled_from([None, pc.field("width") > 15]),
+)
+def test_any_damaged_byte_is_an_error_that_names_the_file_or_other_keys(
+    name: str, at: int, value: int, cut: bool, where: Any
+) -> None:
+    """Also where pyarrow reports it by an OSError, without the name of the file."""
+    data = bytearray(FILES[name])
+    at %= len(data)
+    data[at] = value
+    try:
+        _keys(name, bytes(data[:at] if cut else data), where=where)
+    except (RemoteDataError, ValueError, TypeError) as error:
+        assert name in str(error)  # noqa: PT017  # damage may be without effect

@@ -29,7 +29,7 @@ def test_finds_what_a_set_finds(num_hashes: int, wanted: list[str], shards: list
 @pytest.mark.parametrize("key", [17, None, b"a", 1.5])
 def test_keys_are_texts(key: object) -> None:
     """Another type is named, with what to do."""
-    with pytest.raises(TypeError, match=r"keys must be str such as 'train/000017', got"):
+    with pytest.raises(TypeError, match=r"keys: a key must be str such as 'train/000017', got"):
         key_column(["a", key])
 
 
@@ -37,3 +37,9 @@ def test_keys_of_undecodable_names_are_kept() -> None:
     """Names of a tar that are no UTF-8 are keys, too."""
     key = b"\xff\xfe".decode("utf-8", "surrogateescape")
     assert KeySearch(key_column([key])).find([key, "a"]).tolist() == [True, False]
+
+
+def test_a_text_that_no_member_can_have_as_its_name_is_refused() -> None:
+    assert list(key_column(["\udc80"])) == ["\udc80"]  # of a name with the byte 0x80
+    with pytest.raises(ValueError, match=r"keys: no member can have the name '\\ud800'"):
+        key_column(["\ud800"])

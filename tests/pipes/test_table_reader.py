@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
@@ -301,6 +301,7 @@ def test_damaged_files_name_what_cannot_be_read(memory_folder: str) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(form=st.sampled_from(FORMATS), at=st.integers(0, 10**6), value=st.integers(0, 255), cut=st.booleans())
+@example(form=FORMATS[0], at=157, value=128, cut=False)
 def test_any_damaged_byte_is_an_error_of_this_package_or_other_values(
     form: str, at: int, value: int, cut: bool
 ) -> None:

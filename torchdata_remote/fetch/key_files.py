@@ -69,7 +69,7 @@ def keys_of_table(table: Any, column: str, where: Any = None) -> StringColumn:
         _require_column(column, names, shown)
         frame = table.lazy()
         chosen = (frame if where is None else frame.filter(_for_polars(where))).select(column)
-        return key_column(_filtered(chosen.collect, shown)[column])
+        return key_column(_filtered(chosen.collect, shown)[column], shown)
     arrow = _pyarrow(shown)
     reader = arrow.RecordBatchReader.from_stream(table)
     _require_column(column, reader.schema.names, shown)
@@ -101,7 +101,7 @@ def keys_of_file(url: str, column: str, where: Any, options: StorageOptions, ret
     if name.endswith(_LINES):
         if where is not None:
             raise check.marked(ValueError(f"where: {shown} has lines and no columns that an expression could filter."))
-        return key_column(_lines(_content(url, options, retry)))
+        return key_column(_lines(_content(url, options, retry)), shown)
     if not name.endswith(_CSV + _PARQUET + _IPC):
         raise RemoteDataError(
             f"{shown}: keys are read from files named *{', *'.join(_LINES + _CSV + _PARQUET + _IPC)}. Pass those of "
@@ -124,9 +124,12 @@ def keys_of_file(url: str, column: str, where: Any, options: StorageOptions, ret
             kind = datasets.ParquetFileFormat() if name.endswith(_PARQUET) else datasets.IpcFileFormat()
             fragment = kind.make_fragment(arrow.PythonFile(RangedFile(url, options, retry), "r"))
             dataset = datasets.FileSystemDataset([fragment], fragment.physical_schema, kind)
-    except arrow.ArrowInvalid as error:
-        raise ManifestError(f"{shown} is damaged, or no table of its kind: {error}.", url=shown) from error
-    _require_column(column, dataset.schema.names, shown)
+        names = dataset.schema.names
+    except RemoteDataError:
+        raise
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _damaged(shown, error) from error
+    _require_column(column, names, shown)
     return _keys_of_dataset(dataset, column, where, shown)
 
 
@@ -142,14 +145,14 @@ def _keys_of_dataset(dataset: Any, column: str, where: Any, shown: str) -> Strin
         import polars as pl
 
         query = pl.scan_pyarrow_dataset(dataset).filter(where).select(column)
-        return key_column(_filtered(query.collect, shown)[column])
+        return key_column(_filtered(query.collect, shown)[column], shown)
     batches = _filtered(lambda: dataset.to_batches(columns=[column], filter=where), shown)
 
     def keys() -> Iterator[Any]:
         while (batch := _filtered(lambda: next(batches, None), shown)) is not None:
             yield from batch.column(0).to_pylist()
 
-    return key_column(keys())
+    return key_column(keys(), shown)
 
 
 def _without_views(table: Any, arrow: Any) -> Any:
@@ -164,11 +167,17 @@ def _filtered(run: Callable[[], Any], shown: str) -> Any:
         return run()
     except RemoteDataError:
         raise
+    except (OSError, UnicodeDecodeError) as error:  # pyarrow's, for what it cannot take apart
+        raise _damaged(shown, error) from error
     except Exception as error:  # of pyarrow or polars, which have trees of their own
         if not type(error).__module__.startswith(("pyarrow", "polars")):
             raise
         what = f"where: {shown} cannot be filtered or read: {type(error).__name__}: {error}"
         raise check.marked(ValueError(what)) from error
+
+
+def _damaged(shown: str, error: Exception) -> ManifestError:
+    return ManifestError(f"{shown} is damaged, or no table of its kind: {error}.", url=shown)
 
 
 def _for_polars(where: Any) -> Any:

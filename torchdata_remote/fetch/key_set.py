@@ -16,24 +16,34 @@ from ..core.arguments import check
 from .listing.url_table import StringColumn
 
 
-def key_column(keys: Iterable[Any]) -> StringColumn:
+def key_column(keys: Iterable[Any], source: str = "keys") -> StringColumn:
     """Collect keys; a key may be there repeatedly.
+
+    Args:
+        keys: texts.
+        source: where they are from, as errors show it.
 
     Raises:
         TypeError: for a key that is no ``str``.
+        ValueError: for one that is no Unicode.
     """
     column = StringColumn()
-    try:
-        for key in keys:
+    for key in keys:
+        if not isinstance(key, str):
+            raise check.marked(
+                TypeError(f"{source}: a key must be str such as 'train/000017', got {check.shown(key)}. {_advice(key)}")
+            )
+        try:
             column.append(key)
-    except (AttributeError, TypeError) as error:
-        if isinstance(key, str):
-            raise
-        advice = " Decode it." if isinstance(key, bytes) else " Keys are texts: '000017', not 17."
-        raise check.marked(
-            TypeError(f"keys must be str such as 'train/000017', got {check.shown(key)}.{advice}")
-        ) from error
+        except UnicodeEncodeError as error:
+            raise check.marked(ValueError(f"{source}: no member can have the name {key!r}: {error}.")) from error
     return column
+
+
+def _advice(key: Any) -> str:
+    if key is None:
+        return "Take out the rows without a key."
+    return "Decode it." if isinstance(key, bytes) else "Keys are texts: '000017', not 17."
 
 
 class KeySearch:

@@ -294,14 +294,16 @@ def test_the_pipe_can_be_pickled(folder: str) -> None:
 
 def test_threads_end_with_the_pass(folder: str) -> None:
     """Also where it is left before its end."""
+    others = set(threading.enumerate())  # of tests before
     items = iter(stream_shards(folder, shuffle=False, lazy=LAZY, world=World()))
     sample = next(items)
+    threads = set(threading.enumerate()) - others
+    assert threads
     items.close()  # type: ignore[attr-defined]
     assert sample["wav"].read() == b""
-    for thread in threading.enumerate():
-        if thread.name == "torchdata_remote":
-            thread.join(10)
-            assert not thread.is_alive()
+    for thread in threads | set(threading.enumerate()) - others:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_requests_are_counted(folder: str) -> None:

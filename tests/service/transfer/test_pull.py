@@ -27,7 +27,7 @@ from torchdata_remote.errors import (
 )
 from torchdata_remote.service.client.connect import open_service
 from torchdata_remote.service.transfer import pull
-from torchdata_remote.service.transfer.names import LOCK_NAME, STATE_NAME, partial_name
+from torchdata_remote.service.transfer.names import LOCK_NAME, STATE_NAME, partial_name, ranges_name
 
 LARGE = bytes(range(250)) * 2  # eight parts
 TREE = {"cat/1": b"meow", "cat/2": b"", "dog/1": LARGE, "readme": b"pets"}
@@ -355,3 +355,18 @@ def test_partial_files_of_another_version_are_not_used(pets: str, tmp_path: Path
     )
     small_pull(pets, tmp_path / "t")
     assert read_tree(tmp_path / "t") == TREE
+
+
+def test_bytes_that_a_killed_pull_did_not_record_are_fetched_again(pets: str, tmp_path: Path) -> None:
+    """They are not taken for those of the file, nor is what was recorded fetched again."""
+    sha256 = hashlib.sha256(LARGE).hexdigest()
+    write_tree(
+        tmp_path / "t",
+        {
+            f"dog/{partial_name('dog/1', sha256)}": LARGE[:PART_BYTES] + b"half a part",
+            f"dog/{ranges_name('dog/1', sha256)}": b"0 %d\n" % PART_BYTES,
+        },
+    )
+    done = small_pull(pets, tmp_path / "t")
+    assert read_tree(tmp_path / "t") == TREE
+    assert done.num_bytes == sum(map(len, TREE.values())) - PART_BYTES

@@ -38,11 +38,15 @@ def reading(url: str, what: str) -> Iterator[None]:
     Raises:
         ShardReadError: names the file and what was read.
     """
+    import pyarrow as pa
+
     try:
         yield
     except RemoteDataError:
         raise
-    # pyarrow's errors have one of these as their base
+    except pa.ArrowException as error:
+        raise damaged(url, what, f"{type(error).__name__}: {error}") from error
+    # What pyarrow raises of Python's own, and what numbers lead to that are wrong
     except (OSError, ValueError, TypeError, KeyError, IndexError, NotImplementedError, RuntimeError) as error:
         raise damaged(url, what, f"{type(error).__name__}: {error}") from error
     except (MemoryError, OverflowError, struct.error) as error:

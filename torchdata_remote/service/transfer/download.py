@@ -153,6 +153,7 @@ class _Download:
         """Fetch all bytes from ``start`` on in one request, and hash them meanwhile."""
         digest, size = hashlib.sha256(), self._file.size
         with self._shared.destination.open_existing(self._partial.path, os.O_RDWR) as descriptor:
+            os.ftruncate(descriptor, start)  # a pull that was killed may have written more than it recorded
             for piece in read_pieces(descriptor, self._shared.pool.check):
                 digest.update(piece)  # what is there already
 
