@@ -11,6 +11,7 @@ from typing import Any
 import fsspec
 import pandas as pd
 import polars as pl
+import polars.selectors as cs
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -24,8 +25,8 @@ import torchdata_remote as tdr
 from torchdata_remote import IterableWrapper
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import ManifestError, ObjectNotFoundError, RemoteDataError
-from torchdata_remote.fetch import ranged_file
 from torchdata_remote.fetch.key_files import is_table, keys_of_file, keys_of_table, options_beside
+from torchdata_remote.fetch.table_footers import ObjectRanges
 
 COLUMNS: dict[str, list[Any]] = {"__key__": ["0007", "a/b", "é"], "width": [10, 20, 30], "id": [1, 2, 3]}
 WIDE = ["a/b", "é"]
@@ -112,19 +113,45 @@ def test_only_the_needed_part_of_a_parquet_file_is_read(monkeypatch: pytest.Monk
     )
     buffer, read = io.BytesIO(), 0
     pyarrow.parquet.write_table(table, buffer, row_group_size=500)
+    ask = ObjectRanges.read
 
-    class Counting(ranged_file.RangedFile):
-        def read(self, size: int | None = -1) -> bytes:
-            nonlocal read
-            data = super().read(size)
-            read += len(data)
-            return data
+    def counted(ranges: ObjectRanges, start: int, stop: int) -> bytes:
+        nonlocal read
+        read += stop - start
+        return ask(ranges, start, stop)
 
-    monkeypatch.setattr("torchdata_remote.fetch.key_files.RangedFile", Counting)
+    monkeypatch.setattr(ObjectRanges, "read", counted)
     assert _keys("big.parquet", buffer.getvalue(), where=pc.field("at") >= 3_900) == [
         f"{at:06d}" for at in range(3_900, rows)
     ]
     assert read < len(buffer.getvalue()) / 5
+
+
+@pytest.mark.parametrize("where", [pl.col("width") > pl.col("width").mean(), pl.all_horizontal(cs.numeric() > 15)])
+@pytest.mark.parametrize("name", ["keys.parquet", "keys.arrow"])
+def test_expressions_of_polars_see_the_whole_table(name: str, where: Any) -> None:
+    """A mean is that of all row groups, and a selector finds columns that no name asks for."""
+    frame, buffer = pl.DataFrame({"__key__": ["a", "b", "c", "d"], "width": [10, 20, 30, 60]}), io.BytesIO()
+    if name.endswith("parquet"):
+        pyarrow.parquet.write_table(frame.to_arrow(), buffer, row_group_size=2)
+    else:
+        frame.write_ipc(buffer)
+    assert _keys(f"polars-{name}", buffer.getvalue(), where=where) == list(frame.filter(where)["__key__"])
+
+
+def test_a_file_that_polars_has_written_is_filtered_by_pyarrow() -> None:
+    """Its texts are of a type for which pyarrow has no comparison."""
+    buffer = io.BytesIO()
+    pl.DataFrame({"__key__": ["a", "b"], "split": ["train", "val"]}).write_ipc(buffer)
+    assert _keys("views.arrow", buffer.getvalue(), where=pc.field("split") == "val") == ["b"]
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    """Which of them has the keys cannot be known."""
+    table, buffer = pa.table([["a"], ["b"]], ["__key__", "__key__"]), io.BytesIO()
+    pyarrow.parquet.write_table(table, buffer)
+    with pytest.raises(ValueError, match=r"twice\.parquet has 2 columns of that name"):
+        _keys("twice.parquet", buffer.getvalue())
 
 
 def test_a_column_that_is_missing_is_named() -> None:

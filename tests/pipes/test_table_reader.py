@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import io
 import pickle
+import subprocess
+import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -297,6 +300,52 @@ def test_damaged_files_name_what_cannot_be_read(memory_folder: str) -> None:
     with pytest.warns(RuntimeWarning, match=r"page\.parquet"):
         assert [sample["n"] for sample in reader] == [0, 1, 2]
     assert list(reader.skipped.shards) == [f"{memory_folder}/page.parquet"]
+
+
+def test_a_file_of_polars_is_read_and_filtered(memory_folder: str) -> None:
+    """It has its schema in the footer only, and views of strings, with which pyarrow can hardly compute."""
+    frame = pl.DataFrame(
+        {
+            "n": range(30),
+            "text": ["a", "bb", "ccc"] * 10,
+            "part": [{"name": "x", "raw": b"\0"}] * 30,
+            "words": [["one", "two"], [], ["three"]] * 10,
+            "pair": pl.Series([["l", "r"]] * 30, dtype=pl.Array(pl.String, 2)),
+        }
+    ).with_columns(split=pl.col("text").cast(pl.Categorical), kind=pl.col("text").cast(pl.Enum(["a", "bb", "ccc"])))
+    file = io.BytesIO()
+    frame.write_ipc(file, record_batch_size=7)
+    url = f"{memory_folder}/polars.arrow"
+    fsspec.filesystem("memory").pipe(url, file.getvalue())
+    for where in (None, [("text", "==", "bb")], [("split", "in", ["a", "bb"])], pc.field("part", "name") != "x"):
+        wanted = [row for row in frame.iter_rows(named=True) if where is None or row["text"] == "bb"]
+        if isinstance(where, list) and where[0][0] == "split":
+            wanted = [row for row in frame.iter_rows(named=True) if row["split"] != "ccc"]
+        elif where is not None and not isinstance(where, list):
+            wanted = []
+        found = [dict(sample) for sample in wrapped(url).table_reader(filter=where)]
+        assert [{name: sample[name] for name in frame.columns} for sample in found] == wanted
+
+
+def test_no_byte_of_a_damaged_footer_ends_the_process() -> None:
+    """pyarrow does it for some, where it reads the metadata of columns and not their pages."""
+    script = """if True:
+        import io, fsspec
+        from tests.support.tables import file_bytes, numbered
+        from torch.utils.data.datapipes.iter import IterableWrapper
+        import torchdata_remote
+        data = file_bytes(numbered(4))
+        length = int.from_bytes(data[-8:-4], "little") + 8
+        for at in range(len(data) - length, len(data)):
+            fsspec.filesystem("memory").pipe("/footer/t", data[:at] + bytes([0x2B]) + data[at + 1 :])
+            for where in (None, [("n", ">", 3)]):
+                try:
+                    list(IterableWrapper(["memory://footer/t"]).table_reader(columns=["n"], filter=where))
+                except torchdata_remote.errors.RemoteDataError:
+                    pass
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @settings(deadline=None, max_examples=150)

@@ -9,13 +9,14 @@ from ..core.arguments import check
 from ..core.arguments.suggestions import did_you_mean
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import HTTP, S3, RemoteUrl, join_url, object_path, redact, split_url
-from ..errors import ManifestError, RemoteDataError, ShardReadError
+from ..errors import ManifestError, RemoteDataError, SampleError, ShardReadError
 from ..formats.compression.decompress import CompressionLimits, decompressed
+from ..formats.tables import ADVICE, RowFilter, without_views
 from ..storage import read_whole
 from .key_set import key_column
 from .listing.patterns import literal_url
 from .listing.url_table import StringColumn
-from .ranged_file import RangedFile
+from .table_columns import TableFile
 
 _LINES, _CSV, _PARQUET = (".txt",), (".csv",), (".parquet",)
 _IPC = (".arrow", ".feather", ".ipc")
@@ -73,8 +74,7 @@ def keys_of_table(table: Any, column: str, where: Any = None) -> StringColumn:
     arrow = _pyarrow(shown)
     reader = arrow.RecordBatchReader.from_stream(table)
     _require_column(column, reader.schema.names, shown)
-    dataset = arrow.dataset.dataset(_without_views(reader.read_all(), arrow))
-    return _keys_of_dataset(dataset, column, where, shown)
+    return _keys_of_arrow(reader.read_all(), column, where, shown)
 
 
 def keys_of_file(url: str, column: str, where: Any, options: StorageOptions, retry: RetryPolicy) -> StringColumn:
@@ -109,28 +109,46 @@ def keys_of_file(url: str, column: str, where: Any, options: StorageOptions, ret
             url=shown,
         )
     arrow = _pyarrow(shown)
-    import pyarrow.dataset as datasets
-
     try:
         if name.endswith(_CSV):
-            import pyarrow.csv
-
-            table = pyarrow.csv.read_csv(
-                arrow.BufferReader(_content(url, options, retry)),
-                convert_options=pyarrow.csv.ConvertOptions(column_types={column: arrow.string()}),
-            )
-            dataset = datasets.dataset(table)
+            table = _table_of_csv(_content(url, options, retry), column, arrow)
+            _require_column(column, table.schema.names, shown)
         else:
-            kind = datasets.ParquetFileFormat() if name.endswith(_PARQUET) else datasets.IpcFileFormat()
-            fragment = kind.make_fragment(arrow.PythonFile(RangedFile(url, options, retry), "r"))
-            dataset = datasets.FileSystemDataset([fragment], fragment.physical_schema, kind)
-        names = dataset.schema.names
-    except RemoteDataError:
-        raise
+            file = TableFile(url, options, retry)
+            _require_column(column, file.schema.names, shown)
+            table = file.read(*_needed(file.schema, column, where, shown))
+    except ShardReadError as error:
+        what = str(error).removeprefix(f"{shown}: ").removesuffix(ADVICE).rstrip(". ")
+        raise _damaged(shown, what) from error
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, RemoteDataError):
+            raise
         raise _damaged(shown, error) from error
-    _require_column(column, names, shown)
-    return _keys_of_dataset(dataset, column, where, shown)
+    return _keys_of_arrow(table, column, where, shown)
+
+
+def _table_of_csv(data: bytes, column: str, arrow: Any) -> Any:
+    import pyarrow.csv
+
+    options = pyarrow.csv.ConvertOptions(column_types={column: arrow.string()})
+    return pyarrow.csv.read_csv(arrow.BufferReader(data), convert_options=options)
+
+
+def _needed(schema: Any, column: str, where: Any, shown: str) -> tuple[list[str], RowFilter | None]:
+    """Return the columns to read, and the filter if statistics may exclude row groups by it."""
+    if where is None:
+        return [column], None
+    if _is_of_polars(where):
+        roots = set(where.meta.root_names())
+        # Selectors have several outputs, and no names without a table
+        is_named = not where.meta.has_multiple_outputs() and roots <= set(schema.names)
+        return [name for name in schema.names if name == column or not is_named or name in roots], None
+    row_filter = RowFilter(where)
+    try:
+        names = row_filter.names_in(schema, shown)
+    except SampleError as error:
+        raise _unfit(shown, error.__cause__ or error) from error
+    return list(dict.fromkeys([column, *names])), row_filter
 
 
 def options_beside(url: str, other: str, options: StorageOptions) -> StorageOptions:
@@ -140,44 +158,35 @@ def options_beside(url: str, other: str, options: StorageOptions) -> StorageOpti
     return options if kinds[0] == kinds[1] else StorageOptions()
 
 
-def _keys_of_dataset(dataset: Any, column: str, where: Any, shown: str) -> StringColumn:
+def _keys_of_arrow(table: Any, column: str, where: Any, shown: str) -> StringColumn:
     if _is_of_polars(where):
         import polars as pl
 
-        query = pl.scan_pyarrow_dataset(dataset).filter(where).select(column)
-        return key_column(_filtered(query.collect, shown)[column], shown)
-    batches = _filtered(lambda: dataset.to_batches(columns=[column], filter=where), shown)
-
-    def keys() -> Iterator[Any]:
-        while (batch := _filtered(lambda: next(batches, None), shown)) is not None:
-            yield from batch.column(0).to_pylist()
-
-    return key_column(keys(), shown)
-
-
-def _without_views(table: Any, arrow: Any) -> Any:
-    """Cast the texts of polars: pyarrow's filters have no kernel for them."""
-    types = [arrow.large_string() if str(kind) == "string_view" else kind for kind in table.schema.types]
-    return table.cast(arrow.schema(list(zip(table.schema.names, types, strict=True))))
+        frame: Any = pl.from_arrow(table)
+        return key_column(_filtered(lambda: frame.filter(where)[column], shown), shown)
+    table = table.cast(without_views(table.schema))
+    if where is not None:
+        table = _filtered(lambda: table.filter(where), shown)
+    batches = table.select([column]).to_batches()
+    return key_column((key for batch in batches for key in batch.column(0).to_pylist()), shown)
 
 
 def _filtered(run: Callable[[], Any], shown: str) -> Any:
     """Run a filter, whose errors are of the package that it is written for."""
     try:
         return run()
-    except RemoteDataError:
-        raise
-    except (OSError, UnicodeDecodeError) as error:  # pyarrow's, for what it cannot take apart
-        raise _damaged(shown, error) from error
     except Exception as error:  # of pyarrow or polars, which have trees of their own
         if not type(error).__module__.startswith(("pyarrow", "polars")):
             raise
-        what = f"where: {shown} cannot be filtered or read: {type(error).__name__}: {error}"
-        raise check.marked(ValueError(what)) from error
+        raise _unfit(shown, error) from error
 
 
-def _damaged(shown: str, error: Exception) -> ManifestError:
-    return ManifestError(f"{shown} is damaged, or no table of its kind: {error}.", url=shown)
+def _unfit(shown: str, error: BaseException) -> ValueError:
+    return check.marked(ValueError(f"where: {shown} cannot be filtered: {type(error).__name__}: {error}"))
+
+
+def _damaged(shown: str, why: object) -> ManifestError:
+    return ManifestError(f"{shown} is damaged, or no table of its kind: {why}.", url=shown)
 
 
 def _for_polars(where: Any) -> Any:
@@ -191,6 +200,10 @@ def _require_column(column: str, names: Iterable[str], shown: str) -> None:
     if column not in names:
         near = did_you_mean(column, names) or f". It has {', '.join(map(repr, names[:10]))}."
         raise check.marked(ValueError(f"key_column={column!r}: {shown} has no such column{near}"))
+    if names.count(column) > 1:
+        raise check.marked(
+            ValueError(f"key_column={column!r}: {shown} has {names.count(column)} columns of that name.")
+        )
 
 
 def _lines(data: bytes) -> Iterator[str]:
@@ -213,7 +226,6 @@ def _content(url: str, options: StorageOptions, retry: RetryPolicy) -> bytes:
 def _pyarrow(shown: str) -> Any:
     try:
         import pyarrow as pa
-        import pyarrow.dataset
     except ImportError as error:
         raise RemoteDataError(f"{shown} is read by pyarrow: {_INSTALL}") from error
     return pa

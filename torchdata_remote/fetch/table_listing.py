@@ -54,7 +54,8 @@ def _groups_of(
     index = index_of(footer_of(source), redact(source.url))
     num_rows = sum(index.counts)
     file = RemoteUrl(source.url, source.url.size, source.url.etag, num_samples=num_rows)
-    return list(_parts(file, index.counts, index.kept(row_filter), rows or (0, num_rows)))
+    kept = set(index.kept(row_filter, range(len(index.counts))))
+    return list(_parts(file, index.counts, kept, rows or (0, num_rows)))
 
 
 def _parts(file: RemoteUrl, counts: Iterable[int], kept: set[int], rows: tuple[int, int]) -> Iterator[RemoteUrl]:

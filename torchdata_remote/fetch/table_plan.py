@@ -91,10 +91,13 @@ def plan_of(source: ObjectRanges, columns: Columns, first_row: int, rows: tuple[
             url=shown,
         )
     last = num_rows if rows is None else rows[1]
-    kept, groups, first = index.kept(columns.row_filter), deque[PlannedGroup](), 0
+    spans: dict[int, tuple[int, int, int]] = {}
+    first = 0
     for number, count in enumerate(index.counts):
         start, stop = max(first, first_row), min(first + count, last)
-        if start < stop and number in kept:
-            groups.append(PlannedGroup(number, first, start, stop, index.ranges(number, resolved)))
+        if start < stop:
+            spans[number] = first, start, stop
         first += count
+    kept = index.kept(columns.row_filter, list(spans))
+    groups = deque(PlannedGroup(number, *spans[number], index.ranges(number, resolved)) for number in kept)
     return Plan(url, source, index, resolved, groups)

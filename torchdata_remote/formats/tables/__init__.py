@@ -6,11 +6,13 @@ pyarrow is an optional dependency, so modules of this package import it in funct
 from .columns import Columns, Resolved
 from .footer import Footer, read_footer
 from .index import TableIndex, index_of
-from .library import require_pyarrow
+from .library import ADVICE, reading, require_pyarrow
 from .row_filter import RowFilter
 from .rows import row_samples
+from .views import without_views
 
 __all__ = [
+    "ADVICE",
     "Columns",
     "Footer",
     "Resolved",
@@ -18,6 +20,8 @@ __all__ = [
     "TableIndex",
     "index_of",
     "read_footer",
+    "reading",
     "require_pyarrow",
     "row_samples",
+    "without_views",
 ]

@@ -9,6 +9,7 @@ from .columns import Resolved
 from .footer import Blocks, Footer
 from .index import BATCH_BYTES, MAX_BATCH_ROWS, Fetch, Range, TableIndex, merged
 from .library import reading, require_text
+from .views import without_views
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,20 +29,16 @@ class ArrowIndex(TableIndex):
         self._batches, self._dictionaries = footer.batches, footer.dictionaries
         self.counts = footer.batches.counts.tolist()
         with reading(url, "the schema"):
-            self.schema = pa.ipc.read_schema(pa.py_buffer(footer.data))
-            require_text(self.schema)
+            self._stored = pa.ipc.read_schema(pa.py_buffer(footer.data))
+            require_text(self._stored)
+            self.schema = without_views(self._stored)
 
     def _messages(self, group: int) -> list[Range]:
         """Return the dictionaries and the batch. Those of a stream may be replaced, so none after the batch counts."""
         start = int(self._batches.starts[group])
         dictionaries = _ranges(self._dictionaries)
         before = [one for one in dictionaries if one[0] < start]
-        return [*(before if self._is_stream() else dictionaries), (start, int(self._batches.stops[group]))]
-
-    def _is_stream(self) -> bool:
-        # In a file, the schema is after the mark, which a stream does not have
-        first = min([*self._batches.starts.tolist(), *self._dictionaries.starts.tolist()], default=0)
-        return first == len(self.footer.data)
+        return [*(before if self.footer.is_stream else dictionaries), (start, int(self._batches.stops[group]))]
 
     def ranges(self, group: int, columns: Resolved) -> list[Range]:
         with reading(self.url, f"record batch {group}"):
@@ -60,13 +57,15 @@ class ArrowIndex(TableIndex):
                 messages.append(pieces[at][start - starts[at] : stop - starts[at]])
             data = b"".join([self.footer.data, *messages, _END])
             used = {path[0] for path in columns.paths}
-            included = [index for index, name in enumerate(self.schema.names) if name in used]
+            included = [index for index, name in enumerate(self._stored.names) if name in used]
             options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=included or None)
             (batch,) = pa.ipc.open_stream(pa.BufferReader(data), options=options)
             # Offsets in the message are not checked elsewhere, and reading by a damaged one ends the process
             batch.validate(full=True)
             if batch.num_rows != self.counts[group]:
                 raise ValueError(f"{batch.num_rows:,} of {self.counts[group]:,} rows")
+            if self._stored != self.schema:
+                batch = batch.cast(without_views(batch.schema))
             rows = max(1, min(MAX_BATCH_ROWS, BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
             for first in range(0, batch.num_rows, rows):
                 yield batch.slice(first, rows)

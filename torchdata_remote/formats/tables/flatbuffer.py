@@ -14,9 +14,12 @@ import numpy.typing as npt
 
 _CONTINUATION = 0xFFFFFFFF
 _BLOCK = np.dtype([("offset", "<i8"), ("head_bytes", "<i4"), ("padding", "<i4"), ("body_bytes", "<i8")])
-_DICTIONARIES, _RECORD_BATCHES = 2, 3  # fields of Footer
+_VERSION, _SCHEMA, _DICTIONARIES, _RECORD_BATCHES = 0, 1, 2, 3  # fields of Footer
 _HEADER_TYPE, _HEADER, _BODY_BYTES = 1, 2, 3  # fields of Message
-DICTIONARY_BATCH, RECORD_BATCH = 2, 3  # types of a header
+SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3  # types of a header
+# A Message before the buffer of its header: where it is, its vtable (bytes, bytes of the table, place of three fields),
+# and the table (distance to the vtable, version, type of the header, distance to the header)
+_HEADED = struct.Struct("<I HHHHH 2x iHBx I 4x")
 
 
 class Message(NamedTuple):
@@ -56,6 +59,24 @@ def parse_blocks(footer: bytes) -> tuple[npt.NDArray[np.void], npt.NDArray[np.vo
     return table.blocks(_DICTIONARIES), table.blocks(_RECORD_BATCHES)
 
 
+def schema_message(footer: bytes) -> bytes:
+    """Return the schema of a footer as a message of its own.
+
+    That of the footer counts: polars writes none at the beginning of a file that a reader of streams takes.
+    """
+    table = _Table(memoryview(footer))
+    schema = table.place(_SCHEMA)
+    if schema is None:
+        raise ValueError("a footer without a schema")
+    vtable, message = 4, 16
+    header = _HEADED.size - (message + 8) + schema
+    head = _HEADED.pack(
+        message, 10, 12, 4, 6, 8, message - vtable, table.number(_VERSION, "<h") & 0xFFFF, SCHEMA, header
+    )
+    data = head + footer + bytes(-len(footer) % 8)
+    return struct.pack("<Ii", _CONTINUATION, len(data)) + data
+
+
 class _Table:
     """A table of a FlatBuffer. Offsets outside of it raise ``struct.error`` or ``ValueError``.
 
@@ -84,14 +105,18 @@ class _Table:
         at = self._field(field)
         return 0 if at is None else int(struct.unpack_from(kind, self._data, at)[0])
 
-    def table(self, field: int) -> _Table | None:
+    def place(self, field: int) -> int | None:
+        """Return where the table or vector is that a field refers to."""
         at = self._field(field)
-        return None if at is None else _Table(self._data, at + struct.unpack_from("<I", self._data, at)[0])
+        return None if at is None else at + int(struct.unpack_from("<I", self._data, at)[0])
+
+    def table(self, field: int) -> _Table | None:
+        at = self.place(field)
+        return None if at is None else _Table(self._data, at)
 
     def blocks(self, field: int) -> npt.NDArray[np.void]:
-        at = self._field(field)
+        at = self.place(field)
         if at is None:
             return np.zeros(0, _BLOCK)
-        at += struct.unpack_from("<I", self._data, at)[0]
         (count,) = struct.unpack_from("<I", self._data, at)
         return np.frombuffer(self._data, _BLOCK, count, at + 4)

@@ -9,7 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import ShardReadError
-from .flatbuffer import DICTIONARY_BATCH, RECORD_BATCH, Message, head_bytes_at, parse_blocks, parse_message
+from .flatbuffer import (
+    DICTIONARY_BATCH,
+    RECORD_BATCH,
+    Message,
+    head_bytes_at,
+    parse_blocks,
+    parse_message,
+    schema_message,
+)
 from .library import damaged, reading
 
 TAIL_BYTES = 64 << 10  # of the first request: most footers are shorter
@@ -49,12 +57,14 @@ class Footer(NamedTuple):
         num_bytes: of the file.
         batches: the record batches of Arrow; ``None`` for Parquet.
         dictionaries: the dictionary batches of Arrow, in order.
+        is_stream: whether it is an Arrow stream, whose dictionaries may be replaced.
     """
 
     data: bytes
     num_bytes: int
     batches: Blocks | None = None
     dictionaries: Blocks | None = None
+    is_stream: bool = False
 
     @property
     def memory_bytes(self) -> int:
@@ -66,8 +76,8 @@ class Footer(NamedTuple):
 def read_footer(source: Bytes, num_bytes: int, url: str) -> Footer:
     """Read the footer of a Parquet or Arrow file, which are told apart by their last bytes.
 
-    The last 64 KiB of a file are read first, and the rest of a longer footer then. Arrow files also need the schema at
-    their beginning and the head of each record batch, Arrow streams the heads one after the other.
+    The last 64 KiB of a file are read first, and the rest of a longer footer then. Arrow files also need the head of
+    each record batch, Arrow streams the heads one after the other.
 
     Args:
         source: of bytes.
@@ -116,10 +126,8 @@ def _with_rest(source: Bytes, num_bytes: int, tail: bytes, mark: bytes, url: str
 def _arrow_file(source: Bytes, num_bytes: int, tail: bytes, url: str) -> Footer:
     footer = _with_rest(source, num_bytes, tail, ARROW, url)
     blocks = parse_blocks(footer[: -4 - len(ARROW)])
-    begin = 8  # after the mark and its padding
+    schema = schema_message(footer[: -4 - len(ARROW)])
     is_whole = len(tail) == num_bytes
-    window = tail if is_whole else source.read(0, min(num_bytes, TAIL_BYTES))
-    schema = _message_at(window, source, begin, num_bytes)
     heads = [_ranges(found, num_bytes) for found in blocks]
     batches = [block for block, _ in heads[1]]
     data = [tail[start:stop] for start, stop in batches] if is_whole else source.read_many(batches)
@@ -143,18 +151,13 @@ def _blocks(heads: list[tuple[tuple[int, int], int]], counts: list[int]) -> Bloc
     return Blocks(*(np.array(column, np.int64) for column in (starts, stops, counts)))
 
 
-def _message_at(window: bytes, source: Bytes, at: int, num_bytes: int) -> bytes:
-    """Return the head of the message at a byte, from the file's first bytes and a request if need be."""
-    begin, length = head_bytes_at(window[at : at + 8])
-    end = at + begin + length
-    if not 0 < length <= min(num_bytes, MAX_FOOTER_BYTES):
-        raise ValueError(f"a schema of {length:,} bytes")
-    return window[at:end] if end <= len(window) else source.read(at, end)
-
-
 def _arrow_stream(source: Bytes, num_bytes: int, url: str) -> Footer:
     window = source.read(0, min(num_bytes, _WINDOW_BYTES))
-    schema = _message_at(window, source, 0, num_bytes)
+    begin, length = head_bytes_at(window[:8])
+    end = begin + length
+    if not 0 < length <= min(num_bytes, MAX_FOOTER_BYTES):
+        raise ValueError(f"a schema of {length:,} bytes")
+    schema = window[:end] if end <= len(window) else source.read(0, end)
     found: dict[int, list[tuple[int, int, int]]] = {RECORD_BATCH: [], DICTIONARY_BATCH: []}
     for start, stop, message in _messages(source, num_bytes, len(schema)):
         if stop > num_bytes:
@@ -165,7 +168,7 @@ def _arrow_stream(source: Bytes, num_bytes: int, url: str) -> Footer:
     batches, dictionaries = (
         Blocks(*np.array(found[kind], np.int64).reshape(-1, 3).T) for kind in (RECORD_BATCH, DICTIONARY_BATCH)
     )
-    return Footer(schema, num_bytes, batches, dictionaries)
+    return Footer(schema, num_bytes, batches, dictionaries, is_stream=True)
 
 
 def _messages(source: Bytes, num_bytes: int, at: int) -> Iterator[tuple[int, int, Message]]:

@@ -35,9 +35,9 @@ class TableIndex(ABC):
     def __init__(self, footer: Footer, url: str) -> None:
         self.footer, self.url = footer, url
 
-    def kept(self, row_filter: RowFilter | None) -> set[int]:
-        """Return the row groups that may have rows that the filter accepts."""
-        return set(range(len(self.counts)))
+    def kept(self, row_filter: RowFilter | None, groups: Sequence[int]) -> Sequence[int]:
+        """Return those of some row groups that may have rows that the filter accepts, in order."""
+        return groups
 
     @abstractmethod
     def ranges(self, group: int, columns: Resolved) -> list[Range]:

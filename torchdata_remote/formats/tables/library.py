@@ -13,6 +13,11 @@ from ...errors import RemoteDataError, ShardReadError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+ADVICE = (
+    "The upload was cut short, or the file is damaged: write it again, or pass on_bad_shard=skip_with_warning to read "
+    "on."
+)
+
 
 def require_pyarrow(reader: str) -> None:
     """Check that pyarrow is installed, without importing it.
@@ -67,8 +72,4 @@ def require_text(fields: Iterable[pa.Field]) -> None:
 
 def damaged(url: str, what: str, why: str) -> ShardReadError:
     """Error of a file that cannot be read."""
-    return ShardReadError(
-        f"{url}: {what} cannot be read: {why.rstrip('.'):.500}. The upload was cut short, or the file is damaged: "
-        "write it again, or pass on_bad_shard=skip_with_warning to read on.",
-        url=url,
-    )
+    return ShardReadError(f"{url}: {what} cannot be read: {why.rstrip('.'):.500}. {ADVICE}", url=url)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..positioned_file import PositionedFile
 from .columns import Resolved
 from .fetched_ranges import FetchedRanges
 from .footer import PARQUET, Footer
@@ -24,6 +26,7 @@ class ParquetIndex(TableIndex):
         import pyarrow.parquet as pq
 
         super().__init__(footer, url)
+        self._sound: set[tuple[int, str]] = set()  # row groups and columns
         with reading(url, "the footer"):
             # A file of its own: the library looks at no other bytes before it reads rows
             self._metadata: Any = pq.read_metadata(pa.BufferReader(self._alone()))
@@ -36,16 +39,43 @@ class ParquetIndex(TableIndex):
     def _alone(self) -> bytes:
         return PARQUET + self.footer.data
 
-    def kept(self, row_filter: RowFilter | None) -> set[int]:
+    def kept(self, row_filter: RowFilter | None, groups: Sequence[int]) -> Sequence[int]:
         if row_filter is None:
-            return super().kept(None)
+            return groups
         row_filter.names_in(self.schema, self.url)
         with reading(self.url, "the statistics of the footer"):
-            return row_filter.kept(self._alone())
+            for group in groups:
+                self._require_sound(group, self.schema.names)
+                self._require_types(group)
+            found = row_filter.kept(self._alone(), groups)
+        return [group for group in groups if group in found]
+
+    def _require_sound(self, group: int, names: Sequence[str]) -> None:
+        """Let the library check the metadata of column chunks where it raises; elsewhere it ends the process."""
+        names = [name for name in names if (group, name) not in self._sound]
+        if not names:
+            return
+        import pyarrow.parquet as pq
+
+        # Buffered, it checks all chunks before it reads the first
+        file = pq.ParquetFile(
+            _NoData(self.footer.num_bytes), metadata=self._metadata, buffer_size=1 << 12, pre_buffer=False
+        )
+        with contextlib.suppress(_DataReachedError):
+            next(file.iter_batches(1, row_groups=[group], columns=names, use_threads=False), None)
+        self._sound.update((group, name) for name in names)
+
+    def _require_types(self, group: int) -> None:
+        """Check what the library reads statistics by, which ends the process otherwise."""
+        schema, found = self._metadata.schema, self._metadata.row_group(group)
+        for index in range(len(schema)):
+            wanted, given = schema.column(index).physical_type, found.column(index).physical_type
+            if wanted != given:
+                raise ValueError(f"column {schema.column(index).path!r} is {wanted}, and its chunk {given}")
 
     def _chunks(self, group: int, columns: Resolved) -> Iterator[Any]:
         """Yield the metadata of the column chunks to read."""
-        names = [".".join(path) for path in columns.paths]
+        names = _names(columns)
         schema, found = self._metadata.schema, self._metadata.row_group(group)
         for index in range(len(schema)):
             path = schema.column(index).path
@@ -55,6 +85,7 @@ class ParquetIndex(TableIndex):
     def ranges(self, group: int, columns: Resolved) -> list[Range]:
         found = []
         with reading(self.url, f"row group {group}"):
+            self._require_sound(group, _names(columns))
             for chunk in self._chunks(group, columns):
                 start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
                 if dictionary is not None and 0 < dictionary < start:
@@ -77,12 +108,28 @@ class ParquetIndex(TableIndex):
         num_decoded = 0
         with file.errors(), reading(self.url, f"row group {group}"):
             source = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=True)
-            names = [".".join(path) for path in columns.paths]
-            for batch in source.iter_batches(batch_rows, row_groups=[group], columns=names, use_threads=False):
+            for batch in source.iter_batches(
+                batch_rows, row_groups=[group], columns=_names(columns), use_threads=False
+            ):
                 num_decoded += batch.num_rows
                 yield batch
             if num_decoded != num_rows:
                 raise ValueError(f"{num_decoded:,} of {num_rows:,} rows")
+
+
+def _names(columns: Resolved) -> list[str]:
+    return [".".join(path) for path in columns.paths]
+
+
+class _DataReachedError(Exception):
+    """The library has begun to read pages."""
+
+
+class _NoData(PositionedFile):
+    """A file of which only the footer is known."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise _DataReachedError
 
 
 def _without_columns(num_rows: int) -> Iterator[pa.RecordBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,8 +88,8 @@ class RowFilter:
             return False
         return True
 
-    def kept(self, footer: bytes) -> set[int]:
-        """Return the row groups of a Parquet file that may have rows, by the statistics of its footer.
+    def kept(self, footer: bytes, groups: Sequence[int]) -> set[int]:
+        """Return those of some row groups of a Parquet file that may have rows, by the statistics of its footer.
 
         Statistics leave out NaN, which a condition that excludes values accepts: then they exclude no row group.
         """
@@ -99,8 +100,9 @@ class RowFilter:
         text = str(self._expression)
         excludes_values = "!=" in text or "invert" in text
         if excludes_values and any(_has_floats(f.type) for f in fragment.physical_schema if f.name in text):
-            return {group.id for group in fragment.row_groups}
-        return {group.id for group in fragment.subset(filter=self._expression).row_groups}
+            return set(groups)
+        some = fragment.subset(row_group_ids=list(groups))
+        return {group.id for group in some.subset(filter=self._expression).row_groups}
 
     def accepted(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Return for each row whether it is accepted; one for which the condition is null is not."""
