@@ -22,7 +22,7 @@ class How(str, Enum):
     INNER = "inner"
     """They are left out."""
     LEFT = "left"
-    """They come without the members of that set."""
+    """They have only the members of the other sets."""
 
 
 class JoinCounts(NamedTuple):

@@ -91,7 +91,7 @@ def write_snapshot(
 
     Args:
         url: or path of the file, which ends in ``.snapshot.json``. An existing one is never replaced.
-        urls: of shards: a pipe of ``list_remote``, ``select`` or ``join``, or a list.
+        urls: of shards: a pipe of ``list_remote`` or ``select``, or a list.
         storage_options: for the shards' store, in fsspec's vocabulary; also for the snapshot in the same kind of store.
         retry: policy for transient errors, for each request.
 

@@ -39,7 +39,7 @@ def container(source: Source) -> Any:
     """Return bytes or a file for a library of media, if its beginning is that of a container.
 
     FFmpeg guesses formats by content, and some are playlists, which name further files and addresses to open. Those
-    are refused, because members may come from strangers: also those that begin as a container does.
+    are refused, because others may have written the members: also those that begin as a container does.
 
     Raises:
         ValueError: for another beginning.

@@ -55,7 +55,7 @@ class VideoFrames:
         return frames if self.num_clips is None else frames.reshape(self.num_clips, self.num_frames, *frames.shape[1:])
 
     def _times(self, stop_s: float) -> list[float]:
-        """Return the middles of equal parts: of each clip, which lie in the middles of equal parts of the section."""
+        """Return the middles of equal parts of each clip; clips are in the middles of equal parts of the section."""
         assert self.num_frames is not None  # the caller has checked it
         length_s = stop_s - self.start_s
         num_clips, clip_s = self.num_clips or 1, min(length_s, self.clip_s or length_s)

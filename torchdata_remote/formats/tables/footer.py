@@ -74,7 +74,7 @@ class Footer(NamedTuple):
 
 
 def read_footer(source: Bytes, num_bytes: int, url: str) -> Footer:
-    """Read the footer of a Parquet or Arrow file, which are told apart by their last bytes.
+    """Read the footer of a Parquet or Arrow file, which differ in their last bytes.
 
     The last 64 KiB of a file are read first, and the rest of a longer footer then. Arrow files also need the head of
     each record batch, Arrow streams the heads one after the other.

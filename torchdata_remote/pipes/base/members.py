@@ -1,4 +1,4 @@
-"""The member of a sample that a pipe was told to use."""
+"""The member of a sample that an argument of a pipe names."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Members = Mapping[str, frozenset[str] | None]
 
 
 class JoinedTarReader(ShardTarReader):
-    """Read the samples of joined shards. Streams come in groups, one of each set; a view comes alone.
+    """Read the samples of joined shards. Streams come in groups, one of each set; a view is one stream.
 
     The state has the position in each stream of the open shards, and how many streams a shard has.
 
