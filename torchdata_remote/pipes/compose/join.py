@@ -61,8 +61,8 @@ def join(
     samples for all sets, and neither ``how`` nor ``members`` is passed; otherwise it joins by keys.
 
     The plan by keys takes about 80 MB for each million keys of each set in the process that lists, and seconds: 10 to
-    18 for two sets of a million, timed by hand. ``stateful_loader`` hands the finished plan to its workers; those of a plain ``DataLoader``
-    plan by themselves.
+    18 for two sets of a million, timed by hand. ``stateful_loader`` hands the finished plan to its workers; those of a
+    plain ``DataLoader`` plan by themselves.
 
     Args:
         sets: name -> source URL, or several, as of ``stream_shards``; or a pipe of URLs, such as
