@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchdata_remote.core.coded_url import coded_url, decode, encode, split_coded_url
 from torchdata_remote.core.shard_view import ShardView, named_shard, split_view_url, view_url
 from torchdata_remote.core.urls import RemoteUrl, redact, split_sample_range
 from torchdata_remote.errors import UrlError
@@ -84,3 +85,34 @@ def test_errors_show_no_code() -> None:
     view = ShardView((RemoteUrl("s3://b/0.tar"),), column * 0 + 1, column * 0, column * BLOCK, (column + 1) * BLOCK)
     assert redact(view_url(view)) == "view+...+s3://b/0.tar+view"
     assert redact(view_url(view).part(1, 2)) == "samples+1-2+view+...+s3://b/0.tar+view+samples+1-2"
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        (b"\n\x02\x01", b"\n\x02\x00"),  # a sample without ranges
+        (b"\n\x02\x01", b"\n\x02\x03"),  # more ranges than there are
+        (b"\x00\x00\x01", b"\x00\x00\x02"),  # an object that is not there
+        (b"\x00\x00\x01", b"\xff\x00\x01"),
+        (b'["|i1",3]', b'["|i1",2]'),
+        (b'["|i1",2]', b'["|01",2]'),
+        (b'["|i1",2]', b'["|S1",2]'),
+        (b"\x05\x06\x07", b"\x05\x00\x07"),  # a range without bytes
+        (b"\x02\x00\x04", b"\x02\xf0\x04"),  # a range before the first byte
+        (b'["",9,null,null]', b'["","9",null,null]'),
+        (b'["",9,null,null]', b'["",9,null,null,0]'),
+        (b'{"urls"', b'["urls"'),
+        (b'"columns"', b'"colums"'),
+    ],
+)
+def test_a_plan_that_fits_no_shards_is_refused(good: bytes, bad: bytes) -> None:
+    """Whatever wrote it, for example a program that edits snapshots: no sample is lost and none is made up."""
+    urls = (RemoteUrl("s3://b/0.tar", 9), RemoteUrl("s3://b/1.tar", 8))
+    starts = np.array([2, 7, 4]) * BLOCK
+    view = ShardView(urls, np.array([2, 1]), np.array([0, 0, 1]), starts, starts + np.array([5, 6, 7]) * BLOCK)
+    found = split_coded_url("view", view_url(view))
+    assert found is not None
+    plan = decode(found.code)
+    assert good in plan
+    with pytest.raises(UrlError, match="was changed"):
+        split_view_url(coded_url("view", encode(plan.replace(good, bad, 1)), found.url))

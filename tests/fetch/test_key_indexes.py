@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.servers.scripted import Response, scripted
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import BadMemberError, ManifestError, ShardReadError
@@ -159,6 +160,27 @@ def test_file_of_another_version_is_an_error(other: list[tuple[str, bytes]]) -> 
     data = dump_keys(_scanned(_tar(SMALL)))
     with pytest.raises(ManifestError, match=r"another version|another one|none begins"):
         _read(_store(_tar(other), data))
+
+
+def test_a_query_stays_behind_the_name_of_the_file() -> None:
+    """A server that ignores queries would give the shard itself, whole, as the file of its keys."""
+    tar = _tar([("a.txt", b"a"), ("b.txt", b"b")])
+    objects = {"/0.tar": tar, "/0.tar.keys": dump_keys(_scanned(tar))}
+    with scripted(lambda request: Response.of_object(request, objects[request.target.partition("?")[0]])) as server:
+        url = RemoteUrl(f"{server.url}/0.tar?download=true", len(tar))
+        assert list(_read(url).keys) == ["a", "b"]
+        assert server.requests[0].target == "/0.tar.keys?download=true"
+
+
+def test_keys_that_were_damaged_on_their_way_are_read_again() -> None:
+    """As a block of a shard that does not match its checksum."""
+    tar = _tar([("a.txt", b"a"), ("b.txt", b"b")])
+    keys = dump_keys(_scanned(tar))
+    answers = [keys[:-1] + b"x", keys]
+    with scripted(lambda request: Response.of_object(request, answers.pop(0))) as server:
+        url = RemoteUrl(f"{server.url}/0.tar", len(tar), num_samples=2, keys_crc32=zlib.crc32(keys))
+        assert list(_read(url).keys) == ["a", "b"]
+    assert not answers
 
 
 def test_compressed_and_zip_shards_are_refused() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
+from tests.servers.scripted import Response, scripted
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError
@@ -102,3 +103,14 @@ def test_a_missing_object_is_a_storage_error() -> None:
     """An error of storage, when its first byte is wanted."""
     with pytest.raises(ObjectNotFoundError):
         ReadAhead("memory://nowhere/at-all", NO_OPTIONS).head()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_server_that_ignores_ranges_gives_no_byte_after_the_stop(known: bool) -> None:
+    """Segments of several objects are one archive: what follows a segment in its object is not part of it."""
+    data = bytes(range(256)) * 64
+    with scripted(lambda request: Response(200, data, {"ETag": '"1"'})) as server:
+        url = RemoteUrl(f"{server.url}/object", len(data) if known else None)
+        windows = ReadAhead(url, NO_OPTIONS, start=1_000, stop=10_000)
+        assert b"".join(windows) == data[1_000:10_000]
+        assert windows.num_requests == 1

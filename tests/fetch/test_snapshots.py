@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from torchdata_remote import IterableWrapper, RemoteUrl, Snapshot, write_snapshot
+from torchdata_remote.core.joined_url import joined_url
 from torchdata_remote.core.shard_view import split_view_url, view_url
 from torchdata_remote.errors import (
     EmptyListingError,
@@ -192,6 +193,8 @@ def test_what_has_no_fixed_order_is_refused() -> None:
             write_snapshot(where, pipe)
     with pytest.raises(UrlError, match="range of samples"):
         write_snapshot(where, ["samples+0-1+memory://b/0.tar+samples+0-1"])
+    with pytest.raises(UrlError, match="align='keys'"):
+        write_snapshot(where, [joined_url([RemoteUrl("memory://b/0.tar"), RemoteUrl("memory://c/0.tar")])])
     with pytest.raises(UrlError, match=r"ends in \.snapshot\.json"):
         write_snapshot("memory://snapshots/train.json", urls)
     with pytest.raises(EmptyListingError):

@@ -57,7 +57,7 @@ def split_joined_url(url: str) -> tuple[str, ...]:
     try:
         listed = enumerate(json.loads(decode(found.code)))
         shards = [_shard(found.url if number == 0 else fields[0], *fields[1:]) for number, fields in listed]
-    except (ValueError, TypeError, zlib.error) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError, zlib.error) as error:
         raise _changed(whole) from error
     return tuple(shards if samples is None else (shard.part(*samples) for shard in shards))
 

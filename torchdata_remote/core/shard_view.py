@@ -23,6 +23,7 @@ Ints = npt.NDArray[np.int64]
 
 BLOCK = 512  # bytes: the unit of tar archives
 _MARK = "view"
+_KINDS = {np.dtype(kind).str: kind for kind in ("<i1", "<i2", "<i4", "<i8")}
 
 
 class ShardView(NamedTuple):
@@ -91,7 +92,7 @@ def split_view_url(url: str) -> tuple[str, ShardView | None]:
         raise _changed(url)
     try:
         view = _decoded(found.code, found.url)
-    except (ValueError, KeyError, TypeError, zlib.error) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError, zlib.error) as error:
         raise _changed(url) from error
     return view.urls[0], view
 
@@ -124,11 +125,15 @@ def _decoded(code: str, first_url: str) -> ShardView:
     described = json.loads(head)
     columns, at = [], 0
     for kind, length in described["columns"]:
+        if kind not in _KINDS:
+            raise ValueError("a column of another type")
         column = np.frombuffer(rest, np.dtype(kind), length, at)
         at += column.nbytes
         columns.append(column.astype(np.int64))
     counts, steps, gaps, lengths = columns
     objects = np.cumsum(steps)
+    if not int(counts.sum()) == len(objects) == len(gaps) == len(lengths):
+        raise ValueError("columns of different lengths")
     order = np.argsort(objects, kind="stable")
     starts, stops = np.empty_like(gaps), np.empty_like(gaps)
     stops[order] = _stops(objects[order], gaps, lengths) * BLOCK
@@ -137,7 +142,21 @@ def _decoded(code: str, first_url: str) -> ShardView:
         RemoteUrl(url if number else first_url, size, etag, md5=md5)
         for number, (url, size, etag, md5) in enumerate(described["urls"])
     )
-    return ShardView(urls, counts, objects, starts, stops)
+    view = ShardView(urls, counts, objects, starts, stops)
+    _require_possible(view)
+    return view
+
+
+def _require_possible(view: ShardView) -> None:
+    """Require samples of at least one range, in objects and bytes that there may be."""
+    for url in view.urls:
+        if not (url.size is None or type(url.size) is int) or not isinstance(url.etag, str | None):
+            raise ValueError("a size or an etag of another type")
+    objects, lengths = view.objects, view.stops - view.starts
+    if (view.counts < 1).any() or (objects < 0).any() or (objects >= len(view.urls)).any():
+        raise ValueError("a sample without ranges, or a range of no object")
+    if (view.starts < 0).any() or (lengths < BLOCK).any():
+        raise ValueError("a range without bytes, or before the first one")
 
 
 def _gaps(objects: Ints, starts: Ints, lengths: Ints) -> Ints:
@@ -164,5 +183,5 @@ def _firsts(objects: Ints) -> Any:
 def _small(column: Ints) -> npt.NDArray[Any]:
     """Return a column in the smallest type that holds its values."""
     widest = max(-int(column.min(initial=0)), int(column.max(initial=0)))
-    kind = next(kind for kind in ("<i1", "<i2", "<i4", "<i8") if widest <= np.iinfo(kind).max)
+    kind = next(kind for kind in _KINDS.values() if widest <= np.iinfo(kind).max)
     return column.astype(kind)

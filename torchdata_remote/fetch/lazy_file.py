@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -18,7 +17,7 @@ from ..formats.byte_reader import join_chunks
 from ..formats.member_file import MemberFile
 from ..storage import Connection, open_store
 from .range_download import ObjectVersion, RangeRequest
-from .range_reader import read_range
+from .range_reader import at_most, read_range
 
 BLOCK_BYTES = 64 << 10
 BUFFER_BYTES = 4 * MIB
@@ -140,7 +139,7 @@ class LazyFile(MemberFile):
             sleep=time.sleep,
         )
         with closing(pieces):
-            data = join_chunks(_first(pieces, stop - start), stop - start)
+            data = join_chunks(at_most(pieces, stop - start), stop - start)
         self.num_requests += 1
         self.fetched_bytes += len(data)
         if len(data) != stop - start:
@@ -168,15 +167,6 @@ class LazyFile(MemberFile):
         with self._lock:
             fields = (self._url, self._start, self.size, self._options)
             return _lazy_file_at, (fields, self.name, self._retry, self._connection, self._buffer_bytes, self._position)
-
-
-def _first(pieces: Iterator[memoryview], num_bytes: int) -> Iterator[memoryview]:
-    """Yield so many bytes: a server that ignores ranges sends the rest of the object."""
-    for piece in pieces:
-        yield piece[:num_bytes]
-        num_bytes -= len(piece)
-        if num_bytes <= 0:
-            return
 
 
 def _lazy_file_at(

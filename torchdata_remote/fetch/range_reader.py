@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy
@@ -68,6 +68,15 @@ def read_range(
             if isinstance(error, ObjectNotFoundError):
                 error.args = (f"{error}{about_missing(source, request.url)}",)
             raise _with_context(error, download, attempts) from error
+
+
+def at_most(pieces: Iterable[memoryview], num_bytes: int) -> Iterator[memoryview]:
+    """Yield so many bytes: a server that ignores ranges sends the rest of the object."""
+    for piece in pieces:
+        yield piece[:num_bytes]
+        num_bytes -= len(piece)
+        if num_bytes <= 0:
+            return
 
 
 class _Counted:

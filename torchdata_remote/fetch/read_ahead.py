@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl
 from ..storage import Connection, open_store
 from .range_download import ObjectVersion, RangeRequest
-from .range_reader import read_range
+from .range_reader import at_most, read_range
 
 LEAST_BYTES = 4 << 10  # some headers and a small member between them
 MOST_BYTES = 1 << 20
@@ -150,7 +151,8 @@ class ReadAhead:
             sleep=self._sleep,
         )
         self.num_requests += 1
-        window = b"".join(pieces)
+        with closing(pieces):
+            window = b"".join(pieces if self._stop is None else at_most(pieces, self._stop - self._at))
         self._at += len(window)
         self.fetched_bytes += len(window)
         return window

@@ -187,6 +187,13 @@ def _without_secrets(url: Any) -> RemoteUrl:
     if url.startswith("samples+"):
         shown = redact(url)
         raise UrlError(f"{shown} is a range of samples: pass the pipe before sharding_filter_rank().", url=shown)
+    if url.startswith("joined+"):
+        shown = redact(url)
+        raise UrlError(
+            f"{shown} stands for shards that are read side by side, which a snapshot cannot hold: join them by "
+            "align='keys', or write a snapshot of each set.",
+            url=shown,
+        )
     found = url if isinstance(url, RemoteUrl) else RemoteUrl(absolute_url(url))
     for shard in shards_of(found):
         if redact(shard) != str(shard):

@@ -14,7 +14,7 @@ def companion_urls(url: str) -> list[str]:
     >>> companion_urls("s3://photos/0.tar")
     ['s3://photos/0.tar.idx', 's3://photos/0.tar.keys']
     """
-    return [url + ending for ending in COMPANION_ENDINGS]
+    return [index_url(url), keys_url(url)]
 
 
 def without_companion_ending(name: str) -> str:

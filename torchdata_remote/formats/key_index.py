@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..core.beside import url_beside
 from .tar.header import BLOCK
 
 Ints = npt.NDArray[np.int64]
@@ -34,7 +35,7 @@ _END = 1 << 62  # no shard is that long: sums below do not overflow
 
 def keys_url(url: str) -> str:
     """Return the URL of the keys of a shard."""
-    return f"{url}.keys"
+    return url_beside(url, ".keys")
 
 
 @dataclass(frozen=True)

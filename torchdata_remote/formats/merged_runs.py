@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..errors import JoinError
 from .grouping import SampleRun
-from .sample import KEY, URL, Sample
+from .sample import KEY, URL, Sample, extensions
 
 _ADVICE = "Pass align='keys', which finds samples by their keys in any order and counts those that a set does not have."
 
@@ -36,7 +36,8 @@ def merged_runs(sets: Sequence[MergedSet]) -> Iterator[SampleRun]:
         sets: errors and samples name the shard of the first one.
 
     Raises:
-        JoinError: if the keys of two samples differ, a set has more samples, or two sets have an extension.
+        JoinError: if the keys of two samples differ, a set has more samples, two sets have an extension, or a sample
+            has none of the selected members.
     """
     current = [_next_run(one) for one in sets]
     while any(current):
@@ -58,7 +59,7 @@ class _MergedRun(Iterator[Sample]):
 
     def __init__(self, sets: Sequence[MergedSet], runs: Sequence[SampleRun]) -> None:
         self._sets, self._num_left = sets, min(map(length_hint, runs))
-        self._first, *self._others = [_taking(run, one.members) for run, one in zip(runs, sets, strict=True)]
+        self._first, *self._others = [_taking(run, one) for run, one in zip(runs, sets, strict=True)]
 
     def __next__(self) -> Sample:
         if not self._num_left:
@@ -99,11 +100,28 @@ class _MergedRun(Iterator[Sample]):
         )
 
 
-def _taking(run: SampleRun, members: Collection[str] | None) -> Callable[[], Sample]:
-    if members is None:
+def _taking(run: SampleRun, one: MergedSet) -> Callable[[], Sample]:
+    if one.members is None:
         return run.__next__
-    names = {KEY, URL, *members}
-    return lambda: {name: value for name, value in next(run).items() if name in names}
+    names = {KEY, URL, *one.members}
+
+    def take() -> Sample:
+        sample = next(run)
+        found = {name: value for name, value in sample.items() if name in names}
+        if len(found) <= 2:  # key and URL
+            raise _without_members(one, sample)
+        return found
+
+    return take
+
+
+def _without_members(one: MergedSet, sample: Sample) -> JoinError:
+    return JoinError(
+        f"{one.url}: the sample {sample[KEY]!r:.200} of the set {one.name!r} has none of the members in members=, "
+        f"only {', '.join(map(repr, extensions(sample)))}. Pass align='keys' with how='inner' to leave these out, "
+        "or with how='left' to read them without these members.",
+        url=one.url,
+    )
 
 
 def _other_count(sets: Sequence[MergedSet], current: Sequence[SampleRun | None]) -> JoinError:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.beside import url_beside
 from .tar.header import BLOCK
 
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
@@ -20,7 +21,7 @@ ENTRY_BYTES = 8
 
 def index_url(url: str) -> str:
     """Return the URL of a shard's index."""
-    return f"{url}.idx"
+    return url_beside(url, ".idx")
 
 
 def dump_index(offsets: Sequence[int]) -> bytes:

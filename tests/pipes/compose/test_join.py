@@ -314,6 +314,21 @@ def test_samples_without_the_selected_members_count_as_missing() -> None:
     assert len(list(join(turned, members=members, how="left"))) == 2
 
 
+@pytest.mark.parametrize("lacking", ["image", "caption"])
+def test_samples_without_the_selected_members_are_found_where_they_are_read_side_by_side(lacking: str) -> None:
+    """A sample that would come without its caption is an error by keys, and so it is in order."""
+    folder, name = new_folder(), {"image": "jpg", "caption": "txt"}[lacking]
+    some = [(f"s/{key}", {name: b"0"} if key != 1 else {"json": b"{}"}) for key in range(3)]
+    sets = {
+        other: write_set(
+            f"{folder}/{other}", [some if other == lacking else [(f"s/{key}", {"cls": b"1"}) for key in range(3)]]
+        )
+        for other in ("image", "caption")
+    }
+    with pytest.raises(JoinError, match=rf"{lacking}/0000.tar: the sample 's/1' of the set '{lacking}' has none of"):
+        list(join(sets, align="order", members={lacking: name}, shuffle=False))
+
+
 def test_a_key_that_is_twice_in_a_set_is_an_error() -> None:
     folder = new_folder()
     sets = {

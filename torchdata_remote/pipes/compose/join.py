@@ -72,7 +72,7 @@ def join(
             key the first set does not have are never read; both are counted in the log (level ``INFO``).
         align: ``"auto"``, ``"order"`` or ``"keys"``, as above.
         members: name of a set -> the extensions of it to select, such as ``{"caption": ("txt",)}``. By keys, only their
-            bytes are fetched. A sample without any of them counts as one that the set does not have.
+            bytes are fetched. A sample without any of them counts as one that is missing; in order, an error.
         pattern: glob over base names, as of ``stream_shards``.
         shuffle: ``True`` shuffles shards and samples; ``False`` keeps the order of the first set; ``"shards"`` shuffles
             shards only.
