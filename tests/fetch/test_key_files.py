@@ -223,3 +223,17 @@ def test_any_damaged_byte_is_an_error_that_names_the_file_or_other_keys(
         _keys(name, bytes(data[:at] if cut else data), where=where)
     except (RemoteDataError, ValueError, TypeError) as error:
         assert name in str(error)  # noqa: PT017  # damage may be without effect
+
+
+def test_a_csv_with_long_captions_of_several_lines() -> None:
+    """Rows that are longer than the blocks in which pyarrow reads, and lines in quotes that look like rows."""
+    rows = [f'{number:04d},"a ""cat""\nno/key,0\n{"x" * 1_000}"\r\n' for number in range(3_000)]
+    rows.append(f'last,"{"no/key,0" * 500_000}"\n')
+    found = _keys("captions.csv", ("__key__,caption\n" + "".join(rows)).encode())
+    assert found == [*(f"{number:04d}" for number in range(3_000)), "last"]
+
+
+def test_a_condition_of_a_file_names_its_columns() -> None:
+    """Another column may be at that position among those that are read."""
+    with pytest.raises(ValueError, match="by its position: write its name"):
+        _keys("keys.parquet", FILES["keys.parquet"], where=pc.field(0) == "a")

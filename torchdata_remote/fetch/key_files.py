@@ -21,6 +21,7 @@ from .table_columns import TableFile
 _LINES, _CSV, _PARQUET = (".txt",), (".csv",), (".parquet",)
 _IPC = (".arrow", ".feather", ".ipc")
 _COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
+_CSV_BLOCK_BYTES = 64 << 20
 _INSTALL = "pip install 'torchdata_remote[tables]'"
 
 
@@ -130,8 +131,13 @@ def keys_of_file(url: str, column: str, where: Any, options: StorageOptions, ret
 def _table_of_csv(data: bytes, column: str, arrow: Any) -> Any:
     import pyarrow.csv
 
-    options = pyarrow.csv.ConvertOptions(column_types={column: arrow.string()})
-    return pyarrow.csv.read_csv(arrow.BufferReader(data), convert_options=options)
+    return pyarrow.csv.read_csv(
+        arrow.BufferReader(data),
+        # A row has to fit into a block; captions in quotes may have lines of their own
+        read_options=pyarrow.csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
+        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+        convert_options=pyarrow.csv.ConvertOptions(column_types={column: arrow.string()}),
+    )
 
 
 def _needed(schema: Any, column: str, where: Any, shown: str) -> tuple[list[str], RowFilter | None]:
@@ -143,10 +149,10 @@ def _needed(schema: Any, column: str, where: Any, shown: str) -> tuple[list[str]
         # Selectors have several outputs, and no names without a table
         is_named = not where.meta.has_multiple_outputs() and roots <= set(schema.names)
         return [name for name in schema.names if name == column or not is_named or name in roots], None
-    row_filter = RowFilter(where)
     try:
+        row_filter = RowFilter(where)
         names = row_filter.names_in(schema, shown)
-    except SampleError as error:
+    except (SampleError, ValueError) as error:
         raise _unfit(shown, error.__cause__ or error) from error
     return list(dict.fromkeys([column, *names])), row_filter
 

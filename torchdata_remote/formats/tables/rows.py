@@ -35,7 +35,7 @@ def row_samples(
     rows: Sequence[int] = range(first_row, first_row + batch.num_rows)
     with reading(url, f"rows {first_row:,} to {first_row + batch.num_rows:,}"):
         if columns.row_filter is not None:
-            accepted = columns.row_filter.accepted(batch)
+            accepted = columns.row_filter.accepted(batch, url)
             if not accepted.all():
                 import pyarrow as pa
 
