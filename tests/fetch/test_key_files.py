@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import fsspec
+import numpy as np
 import pandas as pd
 import polars as pl
 import polars.selectors as cs
@@ -237,3 +238,19 @@ def test_a_condition_of_a_file_names_its_columns() -> None:
     """Another column may be at that position among those that are read."""
     with pytest.raises(ValueError, match="by its position: write its name"):
         _keys("keys.parquet", FILES["keys.parquet"], where=pc.field(0) == "a")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [pd.DataFrame({"__key__": ["a", 1]}), pl.LazyFrame({"__key__": ["a"]}).filter(pl.col("nope") > 1)],
+    ids=["types", "query"],
+)
+def test_a_table_that_its_own_package_cannot_read(table: Any) -> None:
+    """A column of several types, a query that does not fit its columns: no error of another package alone."""
+    with pytest.raises(ValueError, match=r"keys: a (Data|Lazy)Frame cannot be read: \w+: "):
+        keys_of_table(table, "__key__")
+
+
+def test_an_array_without_dimensions_is_no_keys() -> None:
+    with pytest.raises(TypeError, match="select: keys must be an iterable of keys"):
+        IterableWrapper(["memory://b/0.tar"]).select(keys=np.array("a"))

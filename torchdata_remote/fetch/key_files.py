@@ -67,15 +67,16 @@ def keys_of_table(table: Any, column: str, where: Any = None) -> StringColumn:
     """
     shown = check.a_kind(table)
     if is_lazy(table) or (_is_of_polars(where) and type(table).__module__.startswith("polars")):
-        names = table.lazy().collect_schema().names()
+        names = _converted(lambda: table.lazy().collect_schema().names(), shown)
         _require_column(column, names, shown)
         frame = table.lazy()
         chosen = (frame if where is None else frame.filter(_for_polars(where))).select(column)
-        return key_column(_filtered(chosen.collect, shown)[column], shown)
+        run = _converted if where is None else _filtered
+        return key_column(run(chosen.collect, shown)[column], shown)
     arrow = _pyarrow(shown)
-    reader = arrow.RecordBatchReader.from_stream(table)
+    reader = _converted(lambda: arrow.RecordBatchReader.from_stream(table), shown)
     _require_column(column, reader.schema.names, shown)
-    return _keys_of_arrow(reader.read_all(), column, where, shown)
+    return _keys_of_arrow(_converted(reader.read_all, shown), column, where, shown)
 
 
 def keys_of_file(url: str, column: str, where: Any, options: StorageOptions, retry: RetryPolicy) -> StringColumn:
@@ -185,6 +186,16 @@ def _filtered(run: Callable[[], Any], shown: str) -> Any:
         if not type(error).__module__.startswith(("pyarrow", "polars")):
             raise
         raise _unfit(shown, error) from error
+
+
+def _converted(run: Callable[[], Any], shown: str) -> Any:
+    """Run a query of the user's, or the conversion of their table, which has columns of several types, for example."""
+    try:
+        return run()
+    except Exception as error:  # of pyarrow or polars, which have trees of their own
+        if not type(error).__module__.startswith(("pyarrow", "polars")):
+            raise
+        raise check.marked(ValueError(f"keys: {shown} cannot be read: {type(error).__name__}: {error}")) from error
 
 
 def _unfit(shown: str, error: BaseException) -> ValueError:

@@ -169,7 +169,7 @@ def _is_base_name(name: str, url: str) -> bool:
     return "/" not in path and path not in ("", ".", "..")
 
 
-def checksums_in(entry: dict[str, Any], num_bytes: int) -> Checksums | None:
+def checksums_in(entry: dict[str, Any], num_bytes: int | None) -> Checksums | None:
     """Decode the checksums of an entry of a manifest or a snapshot; ``None`` if it has none.
 
     Raises:
@@ -177,6 +177,8 @@ def checksums_in(entry: dict[str, Any], num_bytes: int) -> Checksums | None:
     """
     if "crc32" not in entry:
         return None
+    if num_bytes is None:
+        raise ValueError(f"{entry['url']!r} has checksums and no size")
     block_bytes = int(entry["crc32_block_bytes"])
     crc32s = tuple(int(crc32, 16) for crc32 in entry["crc32"].split())
     if not MIN_BLOCK_BYTES <= block_bytes <= MAX_BLOCK_BYTES or len(crc32s) != -(-num_bytes // block_bytes):
