@@ -540,3 +540,11 @@ def test_a_filter_that_does_not_fit_a_value_is_not_a_damaged_file(
     for pipe in (wrapped(url), wrapped(url).list_remote().list_row_groups(filter=condition)):
         with pytest.raises(SampleError, match="cannot be applied"):
             list(pipe.table_reader(filter=condition, on_bad_shard=skip_with_warning))
+
+
+@pytest.mark.parametrize("form", ["arrow", "stream"])
+def test_rows_of_run_end_encoded_columns_are_filtered(memory_folder: str, form: str) -> None:
+    runs = pa.RunEndEncodedArray.from_arrays([2, 4], ["x", "y"])
+    url = put_table(f"{memory_folder}/a.{form}", pa.table({"runs": runs, "n": [0, 1, 2, 3]}), form)
+    found = wrapped(url).table_reader(filter=(pc.field("n") > 0) & (pc.field("n") < 3))
+    assert [row["runs"] for row in found] == ["x", "y"]
