@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import fsspec
+import numpy as np
 import pandas as pd
 import polars as pl
 import polars.selectors as cs
@@ -223,3 +224,33 @@ def test_any_damaged_byte_is_an_error_that_names_the_file_or_other_keys(
         _keys(name, bytes(data[:at] if cut else data), where=where)
     except (RemoteDataError, ValueError, TypeError) as error:
         assert name in str(error)  # noqa: PT017  # damage may be without effect
+
+
+def test_a_csv_with_long_captions_of_several_lines() -> None:
+    """Rows that are longer than the blocks in which pyarrow reads, and lines in quotes that look like rows."""
+    rows = [f'{number:04d},"a ""cat""\nno/key,0\n{"x" * 1_000}"\r\n' for number in range(3_000)]
+    rows.append(f'last,"{"no/key,0" * 500_000}"\n')
+    found = _keys("captions.csv", ("__key__,caption\n" + "".join(rows)).encode())
+    assert found == [*(f"{number:04d}" for number in range(3_000)), "last"]
+
+
+def test_a_condition_of_a_file_names_its_columns() -> None:
+    """Another column may be at that position among those that are read."""
+    with pytest.raises(ValueError, match="by its position: write its name"):
+        _keys("keys.parquet", FILES["keys.parquet"], where=pc.field(0) == "a")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [pd.DataFrame({"__key__": ["a", 1]}), pl.LazyFrame({"__key__": ["a"]}).filter(pl.col("nope") > 1)],
+    ids=["types", "query"],
+)
+def test_a_table_that_its_own_package_cannot_read(table: Any) -> None:
+    """A column of several types, a query that does not fit its columns: no error of another package alone."""
+    with pytest.raises(ValueError, match=r"keys: a (Data|Lazy)Frame cannot be read: \w+: "):
+        keys_of_table(table, "__key__")
+
+
+def test_an_array_without_dimensions_is_no_keys() -> None:
+    with pytest.raises(TypeError, match="select: keys must be an iterable of keys"):
+        IterableWrapper(["memory://b/0.tar"]).select(keys=np.array("a"))

@@ -245,6 +245,8 @@ def test_an_array_that_claims_more_than_is_there_is_refused() -> None:
     claims = buffer.getvalue().replace(b"(8,), }", b"(9999999999999,), }").replace(b" " * 12 + b"\n", b"\n")
     with pytest.raises(ValueError, match="79,999,999,999,992 bytes, of which 64"):
         npy(claims)
+    with pytest.raises(ValueError, match=r"an array of shape \(-1,\)"):
+        npy(buffer.getvalue().replace(b"(8,), }", b"(-1,), }").replace(b" " * 12 + b"\n", b" " * 11 + b"\n"))
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -65,6 +65,17 @@ def test_npz_of_objects_is_refused() -> None:
         decoded("npz", npz_of({"a": np.array([{}], object)}))
 
 
+def test_an_npz_of_two_arrays_of_one_name_is_refused() -> None:
+    """One of them would be lost."""
+    file, array = io.BytesIO(), io.BytesIO()
+    np.save(array, np.arange(3))
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in ("a.npy", "a"):
+            archive.writestr(name, array.getvalue())
+    with pytest.raises(DecodeError, match="two of its arrays have the same name"):
+        decoded("npz", file.getvalue())
+
+
 def test_a_damaged_or_huge_npz_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before memory is allocated for it."""
     data = npz_of({"a": np.zeros(100_000)}, compress=True)

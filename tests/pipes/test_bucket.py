@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -161,6 +163,11 @@ def test_state_is_small() -> None:
         ),
         ({}, SampleError, r"Name the member: length= one of \['ids', 'num'\]"),
         ({"length": lambda sample: "x", "boundaries": [3]}, SampleError, "sample 'k' .* must be a number .*, got 'x'"),
+        (
+            {"length": lambda sample: 10**400, "max_tokens": 8},
+            SampleError,
+            "sample 'k' .* must be a number .*, got an int",
+        ),
         ({"length": lambda sample: 1 / 0}, ZeroDivisionError, "division by zero"),
         ({"length": "num"}, TypeError, r"no len\(\)"),
     ],
@@ -210,7 +217,7 @@ def test_equal_tensors_are_equal_lengths() -> None:
         assert list(batches) == [[0, 2, 4], [1, 3, 5]]
 
 
-@pytest.mark.parametrize("length", [[1], None, float("nan"), torch.tensor([1, 2])])
+@pytest.mark.parametrize("length", [[1], None, float("nan"), torch.tensor([1, 2]), (1, [2]), Decimal("sNaN"), pd.NA])
 def test_a_length_that_is_no_key_is_an_error(length: Any) -> None:
     with pytest.raises(SampleError, match="bucket: the length of a sample must be a number, or another key"):
         list(IterableWrapper(range(3)).bucket(2, length=lambda _: length))

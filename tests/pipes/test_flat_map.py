@@ -131,7 +131,7 @@ def test_a_function_that_returns_less_than_before_is_noticed() -> None:
         next(iter(chain))
 
 
-@pytest.mark.parametrize("wrong", [3, None, "abc", b"abc", {"a": 1}])
+@pytest.mark.parametrize("wrong", [3, None, "abc", b"abc", {"a": 1}, torch.tensor(3), list])
 def test_what_is_no_list_is_named(wrong: Any) -> None:
     samples = IterableWrapper([{"__key__": "k", "__url__": "s3://b/0.tar"}])
     with pytest.raises(SampleError, match=r"flat_map: the function must .* for sample 'k' of s3://b/0\.tar\. Ret"):

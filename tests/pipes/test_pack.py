@@ -206,7 +206,11 @@ def test_tokens_of_any_kind(make: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [b"abc", "abc", 3, None, [1.0], [[1, 2], [3, 4]], [[1], [2, 3]], np.zeros((2, 2), int), [True]]
+    "wrong",
+    [
+        *[b"abc", "abc", 3, None, [1.0], [[1, 2], [3, 4]], [[1], [2, 3]], np.zeros((2, 2), int), [True]],
+        np.ma.array([1, 2], mask=[False, True]),
+    ],
 )
 def test_what_is_no_token_ids_is_named(wrong: Any) -> None:
     with pytest.raises(

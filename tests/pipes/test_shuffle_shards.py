@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+import torchdata_remote as tdr
 from torchdata_remote import ShuffleShards
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
@@ -194,3 +195,16 @@ def test_a_chain_resumes_after_any_sample(memory_folder: str) -> None:
     assert_resumes_everywhere(
         lambda: shuffled(3, urls).sharding_filter_rank().async_prefetch().shard_tar_reader(), num_streams=2
     )
+
+
+def test_urls_without_end_are_refused() -> None:
+    """They would be listed until memory is used up."""
+    urls = IterableWrapper(URLS).repeat_epochs()
+    for build in (
+        urls.shuffle_shards,
+        lambda: urls.select(keys=["a"]),
+        lambda: tdr.join({"a": urls, "b": IterableWrapper(URLS)}),
+    ):
+        with pytest.raises(ValueError, match=r"repeat_epochs\(\) above has no end: put it after the reader"):
+            build()
+    assert len(list(IterableWrapper(URLS).repeat_epochs().take(9).shuffle_shards())) == 9

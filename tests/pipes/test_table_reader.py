@@ -513,3 +513,38 @@ def test_statistics_do_not_exclude_what_they_do_not_count(condition: Any, tmp_pa
     urls = IterableWrapper([f"{tmp_path}/"]).list_remote(pattern="*.parquet").list_row_groups(filter=condition)
     found = [row["x"] for row in urls.table_reader(filter=condition)]
     assert repr(found) == repr(table.filter(condition)["x"].to_pylist())
+
+
+def test_a_filter_names_its_columns(tmp_path: Path) -> None:
+    """The place of a column among those that are read is another one than in the file."""
+    pq.write_table(pa.table({"a": ["x", "y"], "b": ["y", "x"]}), tmp_path / "x.parquet")
+    for condition in [pc.field(0) == "x", (pc.field("b") == "x") & (pc.field(0, "c") == 1)]:
+        with pytest.raises(ValueError, match="by its position: write its name"):
+            wrapped(f"{tmp_path}/x.parquet").table_reader(columns=["b"], filter=condition)
+    quoted = pc.field("b") != 'no "FieldPath(0)"'
+    assert [row["b"] for row in wrapped(f"{tmp_path}/x.parquet").table_reader(filter=quoted)] == ["y", "x"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "condition",
+    [pc.field("time") > pa.scalar(0, pa.timestamp("us")), pc.field("text").cast("int64") > 1],
+    ids=["naive time", "text as number"],
+)
+def test_a_filter_that_does_not_fit_a_value_is_not_a_damaged_file(
+    memory_folder: str, form: str, condition: Any
+) -> None:
+    """``skip_with_warning`` skips damaged files, not those that a filter does not fit."""
+    times = pa.array([1, 2], pa.timestamp("us", "UTC"))
+    url = put_table(f"{memory_folder}/a.{form}", pa.table({"time": times, "text": ["1", "b"]}), form)
+    for pipe in (wrapped(url), wrapped(url).list_remote().list_row_groups(filter=condition)):
+        with pytest.raises(SampleError, match="cannot be applied"):
+            list(pipe.table_reader(filter=condition, on_bad_shard=skip_with_warning))
+
+
+@pytest.mark.parametrize("form", ["arrow", "stream"])
+def test_rows_of_run_end_encoded_columns_are_filtered(memory_folder: str, form: str) -> None:
+    runs = pa.RunEndEncodedArray.from_arrays([2, 4], ["x", "y"])
+    url = put_table(f"{memory_folder}/a.{form}", pa.table({"runs": runs, "n": [0, 1, 2, 3]}), form)
+    found = wrapped(url).table_reader(filter=(pc.field("n") > 0) & (pc.field("n") < 3))
+    assert [row["runs"] for row in found] == ["x", "y"]

@@ -21,6 +21,7 @@ from .table_columns import TableFile
 _LINES, _CSV, _PARQUET = (".txt",), (".csv",), (".parquet",)
 _IPC = (".arrow", ".feather", ".ipc")
 _COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
+_CSV_BLOCK_BYTES = 64 << 20
 _INSTALL = "pip install 'torchdata_remote[tables]'"
 
 
@@ -66,15 +67,16 @@ def keys_of_table(table: Any, column: str, where: Any = None) -> StringColumn:
     """
     shown = check.a_kind(table)
     if is_lazy(table) or (_is_of_polars(where) and type(table).__module__.startswith("polars")):
-        names = table.lazy().collect_schema().names()
+        names = _converted(lambda: table.lazy().collect_schema().names(), shown)
         _require_column(column, names, shown)
         frame = table.lazy()
         chosen = (frame if where is None else frame.filter(_for_polars(where))).select(column)
-        return key_column(_filtered(chosen.collect, shown)[column], shown)
+        run = _converted if where is None else _filtered
+        return key_column(run(chosen.collect, shown)[column], shown)
     arrow = _pyarrow(shown)
-    reader = arrow.RecordBatchReader.from_stream(table)
+    reader = _converted(lambda: arrow.RecordBatchReader.from_stream(table), shown)
     _require_column(column, reader.schema.names, shown)
-    return _keys_of_arrow(reader.read_all(), column, where, shown)
+    return _keys_of_arrow(_converted(reader.read_all, shown), column, where, shown)
 
 
 def keys_of_file(url: str, column: str, where: Any, options: StorageOptions, retry: RetryPolicy) -> StringColumn:
@@ -130,8 +132,13 @@ def keys_of_file(url: str, column: str, where: Any, options: StorageOptions, ret
 def _table_of_csv(data: bytes, column: str, arrow: Any) -> Any:
     import pyarrow.csv
 
-    options = pyarrow.csv.ConvertOptions(column_types={column: arrow.string()})
-    return pyarrow.csv.read_csv(arrow.BufferReader(data), convert_options=options)
+    return pyarrow.csv.read_csv(
+        arrow.BufferReader(data),
+        # A row has to fit into a block; captions in quotes may have lines of their own
+        read_options=pyarrow.csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
+        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+        convert_options=pyarrow.csv.ConvertOptions(column_types={column: arrow.string()}),
+    )
 
 
 def _needed(schema: Any, column: str, where: Any, shown: str) -> tuple[list[str], RowFilter | None]:
@@ -143,10 +150,10 @@ def _needed(schema: Any, column: str, where: Any, shown: str) -> tuple[list[str]
         # Selectors have several outputs, and no names without a table
         is_named = not where.meta.has_multiple_outputs() and roots <= set(schema.names)
         return [name for name in schema.names if name == column or not is_named or name in roots], None
-    row_filter = RowFilter(where)
     try:
+        row_filter = RowFilter(where)
         names = row_filter.names_in(schema, shown)
-    except SampleError as error:
+    except (SampleError, ValueError) as error:
         raise _unfit(shown, error.__cause__ or error) from error
     return list(dict.fromkeys([column, *names])), row_filter
 
@@ -179,6 +186,16 @@ def _filtered(run: Callable[[], Any], shown: str) -> Any:
         if not type(error).__module__.startswith(("pyarrow", "polars")):
             raise
         raise _unfit(shown, error) from error
+
+
+def _converted(run: Callable[[], Any], shown: str) -> Any:
+    """Run a query of the user's, or the conversion of their table, which has columns of several types, for example."""
+    try:
+        return run()
+    except Exception as error:  # of pyarrow or polars, which have trees of their own
+        if not type(error).__module__.startswith(("pyarrow", "polars")):
+            raise
+        raise check.marked(ValueError(f"keys: {shown} cannot be read: {type(error).__name__}: {error}")) from error
 
 
 def _unfit(shown: str, error: BaseException) -> ValueError:

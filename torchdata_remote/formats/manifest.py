@@ -153,7 +153,7 @@ def load_entry(entry: dict[str, Any], url: str) -> ShardInfo:
         raise ValueError(f"shard {name!r} has {num_samples} samples and {num_bytes} bytes")
     folder, md5 = url[: url.rindex("/") + 1], str(entry["md5sum"])
     beside = [_crc32(entry, field) for field in ("index_crc32", "keys_crc32")]
-    return ShardInfo(folder + name, num_samples, num_bytes, md5, _checksums(entry, num_bytes), *beside)
+    return ShardInfo(folder + name, num_samples, num_bytes, md5, checksums_in(entry, num_bytes), *beside)
 
 
 def _crc32(entry: dict[str, Any], field: str) -> int | None:
@@ -169,11 +169,20 @@ def _is_base_name(name: str, url: str) -> bool:
     return "/" not in path and path not in ("", ".", "..")
 
 
-def _checksums(entry: dict[str, Any], num_bytes: int) -> Checksums | None:
+def checksums_in(entry: dict[str, Any], num_bytes: int | None) -> Checksums | None:
+    """Decode the checksums of an entry of a manifest or a snapshot; ``None`` if it has none.
+
+    Raises:
+        KeyError, TypeError, ValueError: if they are not those of an object of this size.
+    """
     if "crc32" not in entry:
         return None
+    if num_bytes is None:
+        raise ValueError(f"{entry['url']!r} has checksums and no size")
     block_bytes = int(entry["crc32_block_bytes"])
     crc32s = tuple(int(crc32, 16) for crc32 in entry["crc32"].split())
     if not MIN_BLOCK_BYTES <= block_bytes <= MAX_BLOCK_BYTES or len(crc32s) != -(-num_bytes // block_bytes):
         raise ValueError(f"{len(crc32s)} checksums of {block_bytes} bytes for {num_bytes} bytes")
+    if not all(0 <= crc32 < 1 << 32 for crc32 in crc32s):
+        raise ValueError(f"a checksum of {entry['url']!r} has more than 32 bits")
     return Checksums(block_bytes, crc32s)

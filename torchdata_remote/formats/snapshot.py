@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.checksums import Checksums
 from ..core.shard_view import split_view_url
 from ..core.urls import RemoteUrl, redact
 from ..errors import ManifestError
+from .manifest import checksums_in
 
 SNAPSHOT_SUFFIX = ".snapshot.json"
 _KIND = "torchdata-remote-snapshot-v1"
@@ -114,15 +114,11 @@ def _url(entry: dict[str, Any]) -> RemoteUrl:
     if not all(number is None or (type(number) is int and number >= 0) for number in numbers):
         raise ValueError("a number is no integer of at least 0")
     size, num_samples, index_crc32, keys_crc32 = numbers
-    checksums = None
-    if "crc32" in entry:
-        crc32s = tuple(int(crc32, 16) for crc32 in entry["crc32"].split())
-        checksums = Checksums(int(entry["crc32_block_bytes"]), crc32s)
     return RemoteUrl(
         entry["url"],
         size,
         entry.get("etag"),
-        checksums,
+        checksums_in(entry, size),
         num_samples,
         entry.get("md5sum"),
         index_crc32,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, TypeVar
@@ -134,7 +134,10 @@ class Bucket(WindowedPipe[list[T]]):
             length = called(len, item)
         if self.boundaries is None and self.max_tokens is None:
             return self._key(length, item)
-        number = float_of(length)
+        try:
+            number = float_of(length)
+        except OverflowError:
+            number = None
         if number is None or number != number:
             raise SampleError(
                 f"bucket: the length of {describe_item(item)} must be a number for boundaries= and max_tokens=, got "
@@ -146,7 +149,7 @@ class Bucket(WindowedPipe[list[T]]):
         """Return what items of a bucket have in common: as a key, by which equal ones are found."""
         if isinstance(length, torch.Tensor | np.ndarray):
             length = float_of(length)  # tensors are different keys, however equal they are
-        if length is None or length != length or not isinstance(length, Hashable):
+        if not _is_key(length):
             raise SampleError(
                 f"bucket: the length of {describe_item(item)} must be a number, or another key of a dict such as a "
                 "tuple, where there are no boundaries=."
@@ -168,6 +171,15 @@ class Bucket(WindowedPipe[list[T]]):
             "boundaries": self.boundaries,
             "max_wait": self.max_wait,
         }
+
+
+def _is_key(length: Any) -> bool:
+    """Whether it is equal to itself, and can be found in a dict; NaN, NA, and a tuple with a list in it are not."""
+    try:
+        hash(length)
+        return length is not None and bool(length == length)
+    except (TypeError, ValueError, ArithmeticError):  # the last one for a signaling NaN of decimal
+        return False
 
 
 def _increasing(boundaries: Any) -> list[float]:

@@ -101,7 +101,9 @@ class FlatMap(EpochPipe[U], WindowedPipe[U]):
         if self.seed is not None:
             function = partial(_with_generator, function, random.Random(key))
         outputs = called(function, item)
-        if isinstance(outputs, _SINGLE) or not hasattr(outputs, "__iter__"):
+        # A tensor without dimensions, and a class, have __iter__, too
+        is_one = isinstance(outputs, (*_SINGLE, type)) or getattr(outputs, "ndim", None) == 0
+        if is_one or not hasattr(outputs, "__iter__"):
             raise SampleError(
                 f"flat_map: the function must return a list or another iterable, got {check.a_kind(outputs)} for "
                 f"{describe_item(item)}. Return [value] for one item, and [] for none.",

@@ -22,6 +22,7 @@ from ..fetch.selection import IndexedSample, Selection, planned_views, require_w
 from ..formats.error_policy import raise_error
 from .base.chain import all_pipes
 from .base.datapipe import DataPipe
+from .base.slots import require_end
 
 _EXAMPLE = "lambda sample: sample.members['jpg'] < 1 << 20"
 
@@ -91,6 +92,7 @@ class Select(DataPipe[RemoteUrl]):
     ) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="select")
         _require_listing(self.source_datapipe)
+        require_end(self.source_datapipe)
         if keys is None and where is None and members is None:
             raise ValueError("select needs keys=, where= or members=: without them it selects everything.")
         self._column = check.text("key_column", key_column, example="__key__")
@@ -148,7 +150,7 @@ def _keys_or_file(keys: Any, where: Any, column: str) -> tuple[StringColumn | st
         )
     if keys is None:
         return None, None
-    if isinstance(keys, bytes) or not isinstance(keys, Iterable):
+    if isinstance(keys, bytes) or not isinstance(keys, Iterable) or getattr(keys, "ndim", 1) == 0:
         raise check.marked(
             TypeError(
                 "keys must be an iterable of keys, a table, or the URL of a file such as 's3://b/train.parquet', got "

@@ -8,6 +8,7 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.permutation import permutation
 from ..fetch.listing.source_argument import pipe_of
 from .base.epochs import SeededPipe
+from .base.slots import require_end
 
 
 @functional_datapipe("shuffle_shards")
@@ -39,6 +40,7 @@ class ShuffleShards(SeededPipe[str]):
     def __init__(self, source_datapipe: IterDataPipe[str], seed: int = 0) -> None:
         super().__init__(seed)
         self.source_datapipe = pipe_of(source_datapipe, of="shuffle_shards")
+        require_end(self.source_datapipe)
 
     def __iter__(self) -> Iterator[str]:
         epoch = self._epochs.next_epoch()

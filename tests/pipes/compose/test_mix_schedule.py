@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterDataPipe
@@ -256,6 +257,8 @@ def test_sources_that_start_later_are_not_read_before() -> None:
         ({0: {"a": 1, "x": 1}}, "at 0 there is a weight for 'x'"),
         ({0: {"a": -1}}, "the weight of 'a' at 0 must be 0 or more"),
         ({0: {"a": float("inf")}}, "the weight of 'a' at 0 must be finite"),
+        ({0: {"a": 1.7e308, "b": 1.7e308}}, r"the weight of 'a' at 0 must be at most 1e\+300, got 1.7e\+308"),
+        ({0: {"a": 1}, 5: {"a": 1}, torch.tensor(5): {"b": 1}}, "has weights for 5 twice"),
         ({-1: {"a": 1}}, "number of samples must be an int of at least 0, got -1"),
     ],
 )

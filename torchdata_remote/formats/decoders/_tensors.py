@@ -36,7 +36,10 @@ def npz(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
             claimed = sum(entry.file_size for entry in entries)
             if claimed > MAX_BYTES:
                 raise ValueError(f"its arrays claim {claimed:,} bytes (limit {MAX_BYTES:,})")
-            return {entry.filename.removesuffix(_NPY): npy(archive.read(entry)) for entry in entries}
+            arrays = {entry.filename.removesuffix(_NPY): npy(archive.read(entry)) for entry in entries}
+            if len(arrays) < len(entries):
+                raise ValueError("two of its arrays have the same name")
+            return arrays
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise ValueError(f"it is no npz archive, or damaged: {error}") from error
 

@@ -55,6 +55,8 @@ def npy(data: bytes) -> np.ndarray[Any, Any]:
     shape, fortran_order, dtype = read_header(file)
     if dtype.hasobject:
         raise ValueError("an array of Python objects, which would need unpickling (allow_pickle is off)")
+    if min(shape, default=0) < 0:
+        raise ValueError(f"an array of shape {shape}")
     left, claimed = len(data) - file.tell(), math.prod(shape) * dtype.itemsize
     if claimed > left:
         raise ValueError(f"an array of shape {shape} and {dtype} has {claimed:,} bytes, of which {left:,} are there")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')
+# The fields of a struct may be numbered, since a struct is read whole
+_BY_POSITION = re.compile(r"(?<!FieldRef\.)FieldPath\(|FieldRef\.Nested\(FieldRef\.FieldPath\(")
+
+
 class RowFilter:
     """A condition on rows. Picklable.
 
@@ -24,7 +30,8 @@ class RowFilter:
 
     Raises:
         TypeError: for anything else.
-        ValueError: for tuples that are no conditions.
+        ValueError: for tuples that are no conditions; for a column by its position, which is another one among those
+            that are read.
     """
 
     def __init__(self, condition: Any) -> None:
@@ -41,6 +48,10 @@ class RowFilter:
                 ) from error
         if not isinstance(condition, pc.Expression):
             raise check.marked(TypeError(f"filter must be such as {example}, got {check.shown(condition)}."))
+        if _BY_POSITION.search(_LITERAL.sub("", str(condition))):
+            raise check.marked(
+                ValueError(f"filter {condition} has a column by its position: write its name, as in {example}.")
+            )
         self._expression = condition
         self._names: dict[str, list[str]] = {}  # of the columns that it needs, by schema
 
@@ -58,15 +69,12 @@ class RowFilter:
         known = self._names.get(key := str(bare))
         if known is None:
             try:
-                mask = self._mask(bare.empty_table())
+                mask = self._mask(_null_row(bare))
                 if not pa.types.is_boolean(mask.type):
                     raise TypeError(f"it is {mask.type} in place of bool")
             except (ValueError, NotImplementedError, TypeError, KeyError) as error:  # pyarrow's derive from these
-                why, names = str(error).partition("\n")[0], ", ".join(bare.names)
-                raise SampleError(
-                    f"{url}: filter {self._expression} cannot be applied: {why}. The columns are: {names:.1000}.",
-                    url=url,
-                ) from error
+                names = ", ".join(bare.names)
+                raise self._unfit(url, error, f" The columns are: {names:.1000}.") from error
             self._names[key] = known = self._needed(bare)
         return known
 
@@ -104,13 +112,25 @@ class RowFilter:
         some = fragment.subset(row_group_ids=list(groups))
         return {group.id for group in some.subset(filter=self._expression).row_groups}
 
-    def accepted(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Return for each row whether it is accepted; one for which the condition is null is not."""
+    def accepted(self, batch: pa.RecordBatch, url: str) -> npt.NDArray[np.bool_]:
+        """Return for each row whether it is accepted; one for which the condition is null is not.
+
+        Raises:
+            SampleError: for a value to which it cannot be applied, such as a text that is no number.
+        """
         import pyarrow as pa
 
-        mask = self._mask(pa.Table.from_batches([batch]))
+        batch.validate()  # a damaged one is not the condition's fault
+        try:
+            mask = self._mask(pa.Table.from_batches([batch]))
+        except pa.ArrowException as error:
+            raise self._unfit(url, error) from error
         found: npt.NDArray[np.bool_] = mask.fill_null(False).to_numpy()
         return found.astype(bool)
+
+    def _unfit(self, url: str, error: Exception, advice: str = "") -> SampleError:
+        why = str(error).partition("\n")[0].rstrip(".")
+        return SampleError(f"{url}: filter {self._expression} cannot be applied: {why}.{advice}", url=url)
 
     def _mask(self, table: pa.Table) -> Any:
         from pyarrow import acero
@@ -123,6 +143,16 @@ class RowFilter:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_names": {}}
+
+
+def _null_row(schema: pa.Schema) -> pa.Table:
+    """Return a table of one row: some comparisons refuse their types when there is a row to compare."""
+    import pyarrow as pa
+
+    try:
+        return pa.table([pa.nulls(1, field.type) for field in schema], names=schema.names)
+    except (ValueError, NotImplementedError, TypeError, KeyError):  # pyarrow cannot make nulls of each type
+        return schema.empty_table()
 
 
 def _has_floats(kind: pa.DataType) -> bool:

@@ -35,15 +35,26 @@ def row_samples(
     rows: Sequence[int] = range(first_row, first_row + batch.num_rows)
     with reading(url, f"rows {first_row:,} to {first_row + batch.num_rows:,}"):
         if columns.row_filter is not None:
-            accepted = columns.row_filter.accepted(batch)
+            accepted = columns.row_filter.accepted(batch, url)
             if not accepted.all():
                 import pyarrow as pa
 
-                batch = batch.filter(pa.array(accepted))
+                batch = _without_runs(batch).filter(pa.array(accepted))
                 rows = (np.flatnonzero(accepted) + first_row).tolist()
         keys = _keys(batch, columns.key, rows, url, stem)
         values = [values_of(_column(batch, path)) for _, path in columns.entries]
     return _samples(keys, url, [name for name, _ in columns.entries], values), rows
+
+
+def _without_runs(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with the values of run-end encoded columns, of which the library cannot take rows."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for index, field in enumerate(batch.schema):
+        if pa.types.is_run_end_encoded(field.type):
+            batch = batch.set_column(index, field.name, pc.run_end_decode(batch.column(index)))
+    return batch
 
 
 def _samples(keys: list[str], url: str, names: list[str], values: list[list[Any]]) -> list[Sample]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...core.arguments import check
 from ...core.iter_datapipe import IterDataPipe
 from ...core.world import World, described
 from ...errors import EmptyShareError
@@ -53,6 +54,18 @@ def is_endless(pipe: IterDataPipe[Any]) -> bool:
         return own
     sources = [source for _, _, source in sources_of(pipe)]
     return bool(sources) and all(map(is_endless, sources))
+
+
+def require_end(pipe: IterDataPipe[Any]) -> None:
+    """Check that a pass over URLs that are all listed before the first one is used has an end.
+
+    Raises:
+        ValueError: below ``repeat_epochs()`` without a number, which would be listed until memory is used up.
+    """
+    if is_endless(pipe):
+        raise check.marked(
+            ValueError("all URLs are listed here, and repeat_epochs() above has no end: put it after the reader.")
+        )
 
 
 def _own(pipe: Any, name: str) -> Any:

@@ -56,6 +56,8 @@ class TokenReader:
                 found = found.detach().cpu().numpy()
             except (TypeError, RuntimeError):  # no numpy type, or sparse, nested, without data
                 raise self._error(f"a {found.layout} tensor of {found.dtype}", item) from None
+        if isinstance(found, np.ma.MaskedArray) and np.ma.is_masked(found):
+            raise self._error("an array with masked tokens, which compressed() leaves out,", item)
         array = found if isinstance(found, np.ndarray) else self._array(found, item)
         if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
             raise self._error(f"{check.a_kind(found)} of {array.dtype} and shape {array.shape}", item)

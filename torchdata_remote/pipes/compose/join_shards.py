@@ -18,6 +18,7 @@ from ...fetch.key_table import KeyTable
 from ...fetch.listing.shard_set import base_name
 from ...fetch.listing.source_argument import url_of
 from ..base.datapipe import DataPipe
+from ..base.slots import require_end
 from ..base.typed import IterDataPipe
 from .joined_reader import Members
 
@@ -60,6 +61,8 @@ class JoinShards(DataPipe[RemoteUrl]):
         options: StorageOptions,
         retry: RetryPolicy,
     ) -> None:
+        for source in sources.values():
+            require_end(source)
         self.sources, self._members = dict(sources), dict(members)
         self.how, self.align, self._options, self._retry = how, align, options, retry
         self._latest = _LatestPlan()

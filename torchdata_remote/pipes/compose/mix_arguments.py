@@ -14,6 +14,8 @@ from ...fetch.listing.source_argument import pipe_of
 from ..base.chain import all_pipes
 from .mixed import Mixed, Stop
 
+_LARGEST = 1e300
+
 Points = dict[int, dict[str, float]]
 
 
@@ -64,6 +66,8 @@ def _points(schedule: Any, names: list[str]) -> Points:
     points: Points = {}
     for number, weights in schedule.items():
         start = whole("schedule: the number of samples", number, at_least=0)
+        if start in points:
+            raise check.marked(ValueError(f"schedule has weights for {start:_} twice."))
         if not isinstance(weights, Mapping):
             raise check.marked(TypeError(f"{expected}, got {check.a_kind(weights)} under {start:_}."))
         points[start] = dict.fromkeys(names, 0.0)
@@ -83,6 +87,8 @@ def _weight(name: str, value: Any, *, positive: bool) -> float:
     weight = float(real(name, value, positive=positive))
     if weight == math.inf:
         raise check.marked(ValueError(f"{name} must be finite, got inf"))
+    if weight > _LARGEST:  # draws need the sum of the weights, which a float has to hold
+        raise check.marked(ValueError(f"{name} must be at most {_LARGEST:.0e}, got {weight}."))
     return weight
 
 
