@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..core.beside import url_beside
+from .npy_header import npy_header
 from .tar.header import BLOCK
 
 Ints = npt.NDArray[np.int64]
@@ -225,13 +226,9 @@ def _arrays(data: bytes, most_bytes: int) -> dict[str, npt.NDArray[Any]]:
 
 
 def _array(content: bytes) -> npt.NDArray[Any]:
-    file = io.BytesIO(content)
-    if np.lib.format.read_magic(file) == (1, 0):
-        shape, _, kind = np.lib.format.read_array_header_1_0(file)
-    else:
-        shape, _, kind = np.lib.format.read_array_header_2_0(file)
+    shape, _, kind, begin = npy_header(content)
     if len(shape) != 1 or kind.kind not in "ui":
         raise ValueError(f"an array of {shape} values is of {kind}")
-    if len(content) - file.tell() != shape[0] * kind.itemsize:
-        raise ValueError(f"an array of {shape[0]:,} values has {len(content) - file.tell():,} bytes")
-    return np.frombuffer(content, kind, offset=file.tell())
+    if len(content) - begin != shape[0] * kind.itemsize:
+        raise ValueError(f"an array of {shape[0]:,} values has {len(content) - begin:,} bytes")
+    return np.frombuffer(content, kind, offset=begin)

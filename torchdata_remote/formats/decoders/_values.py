@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 from typing import Any
 
 import numpy as np
+
+from ..npy_header import npy_header
 
 
 def integer(data: bytes) -> int:
@@ -42,6 +43,7 @@ def npy(data: bytes) -> np.ndarray[Any, Any]:
         ValueError: if the array holds pickled objects, is shorter than its header says, or is an ``npz`` archive.
 
     Example:
+        >>> import io
         >>> file = io.BytesIO()
         >>> np.save(file, np.arange(3))
         >>> npy(file.getvalue())
@@ -49,16 +51,13 @@ def npy(data: bytes) -> np.ndarray[Any, Any]:
     """
     if data[:6] != b"\x93NUMPY":
         raise ValueError(f"it begins with {data[:6]!r}, where an npy array was expected; allow_pickle is off")
-    file = io.BytesIO(data)
-    version = np.lib.format.read_magic(file)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran_order, dtype = read_header(file)
+    shape, fortran_order, dtype, begin = npy_header(data)
     if dtype.hasobject:
         raise ValueError("an array of Python objects, which would need unpickling (allow_pickle is off)")
     if min(shape, default=0) < 0:
         raise ValueError(f"an array of shape {shape}")
-    left, claimed = len(data) - file.tell(), math.prod(shape) * dtype.itemsize
+    left, claimed = len(data) - begin, math.prod(shape) * dtype.itemsize
     if claimed > left:
         raise ValueError(f"an array of shape {shape} and {dtype} has {claimed:,} bytes, of which {left:,} are there")
-    array = np.frombuffer(data, dtype, math.prod(shape), file.tell())
+    array = np.frombuffer(data, dtype, math.prod(shape), begin)
     return array.reshape(shape, order="F" if fortran_order else "C").copy(order="K")
