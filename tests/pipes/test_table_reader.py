@@ -34,6 +34,7 @@ from torchdata_remote.errors import (
     RemoteDataError,
     SampleError,
     ShardReadError,
+    StateError,
 )
 from torchdata_remote.fetch.table_groups import TableFetcher
 from torchdata_remote.testing import Faults, FaultyStore, assert_resumes_everywhere
@@ -548,3 +549,27 @@ def test_rows_of_run_end_encoded_columns_are_filtered(memory_folder: str, form: 
     url = put_table(f"{memory_folder}/a.{form}", pa.table({"runs": runs, "n": [0, 1, 2, 3]}), form)
     found = wrapped(url).table_reader(filter=(pc.field("n") > 0) & (pc.field("n") < 3))
     assert [row["runs"] for row in found] == ["x", "y"]
+
+
+@pytest.mark.parametrize("before", [[0], list(range(60))])
+def test_a_state_loads_only_with_its_filter(memory_folder: str, before: list[int]) -> None:
+    """A shuffle behind it reads rows again, by their number: with another filter some came twice and others never."""
+    url = f"{memory_folder}/t.parquet"
+    with fsspec.open(url, "wb") as file:
+        pq.write_table(pa.table({"n": list(range(100))}), file, row_group_size=10)
+
+    def loader(left_out: list[int]) -> Any:
+        rows = IterableWrapper([url]).list_row_groups().sharding_filter_rank()
+        rows = rows.table_reader(filter=~pc.field("n").isin(left_out)).shuffle_samples(buffer_size=9, seed=0)
+        return tdr.stateful_loader(rows, batch_size=None)
+
+    saved = loader(before)
+    batches = iter(saved)
+    first = [next(batches)["n"] for _ in range(20)]
+    state = saved.state_dict()
+    other = [number if number != 30 else 70 for number in before] if len(before) > 1 else [0, 5]
+    with pytest.raises(StateError, match="TableReader: filter was"):
+        loader(other).load_state_dict(state)
+    again = loader(before)
+    again.load_state_dict(state)
+    assert sorted(first + [row["n"] for row in again]) == sorted(set(range(100)) - set(before))

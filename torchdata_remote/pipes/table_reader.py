@@ -114,6 +114,11 @@ class TableReader(ShardReader):
         """Whether fewer samples may be yielded than the row groups have rows."""
         return self._columns.row_filter is not None
 
+    def order_options(self) -> Mapping[str, Any]:
+        # Pipes behind that keep rows, such as shuffle_samples, count those that the filter accepts
+        row_filter = self._columns.row_filter
+        return {**super().order_options(), **({} if row_filter is None else {"filter": row_filter.described()})}
+
     def _streams(self, state: Any) -> Generator[tuple[str, Any], None, None]:
         if state is not None:
             again = [[number, saved[0]] for number, saved in state["open"] if saved is not None]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from ...errors import SampleError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_SHOWN_WHOLE, _SHOWN_BEGINNING = 200, 60  # characters
 
 
 _LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -54,6 +58,17 @@ class RowFilter:
             )
         self._expression = condition
         self._names: dict[str, list[str]] = {}  # of the columns that it needs, by schema
+
+    def described(self) -> str:
+        """Return the condition as a text that other conditions do not have.
+
+        pyarrow leaves out the middle of long lists of values, so a digest of all is added then. Another version of
+        pyarrow may have another one.
+        """
+        text = " ".join(str(self._expression).split())
+        if "..." not in text and len(text) <= _SHOWN_WHOLE:
+            return text
+        return f"{text[:_SHOWN_BEGINNING]} ... {blake2b(pickle.dumps(self._expression), digest_size=8).hexdigest()}"
 
     def names_in(self, schema: pa.Schema, url: str) -> list[str]:
         """Return the columns that the condition needs.
