@@ -1,8 +1,8 @@
 """Headers of NumPy's ``npy`` format (NEP 1), which several threads decode at once.
 
-NumPy parses them by ``ast.literal_eval``, which fails in threads: before 3.11.9 and 3.12.4, CPython counts the depth of
-all trees that are being made in one number, so a thread may find it changed: "SystemError: AST constructor recursion
-depth mismatch". Headers as NumPy writes them of plain numbers and texts need no such tree.
+NumPy parses them by ``ast.literal_eval``, which fails in threads: before 3.11.8 and 3.12.2, CPython 3.11 and 3.12 count
+the depth of all trees that are being made in one number (gh-106905), so a thread may find it changed: "SystemError: AST
+constructor recursion depth mismatch". Headers as NumPy writes them of plain numbers and texts need no such tree.
 """
 
 from __future__ import annotations
