@@ -5,7 +5,8 @@ pyarrow is an optional dependency, so modules of this package import it in funct
 
 from .columns import Columns, Resolved
 from .footer import Footer, read_footer
-from .index import TableIndex, index_of
+from .index import TableIndex
+from .indexes import index_of
 from .library import ADVICE, reading, require_pyarrow
 from .row_filter import RowFilter
 from .rows import row_samples

@@ -1,4 +1,4 @@
-"""The row groups of a file: their rows, their bytes, and their decoding."""
+"""Base of what the footer of a file says of its row groups: their rows, their bytes, and their decoding."""
 
 from __future__ import annotations
 
@@ -55,19 +55,6 @@ class TableIndex(ABC):
             pieces: the bytes of ``ranges``.
             fetch: reads other bytes, in case that the library asks for some.
         """
-
-
-def index_of(footer: Footer, url: str) -> TableIndex:
-    """Return the row groups of a file.
-
-    Raises:
-        ShardReadError: if the footer is damaged.
-    """
-    from .arrow_index import ArrowIndex
-    from .parquet_index import ParquetIndex
-
-    kind: type[ParquetIndex | ArrowIndex] = ParquetIndex if footer.batches is None else ArrowIndex
-    return kind(footer, url)
 
 
 def merged(ranges: Sequence[Range], num_bytes: int) -> list[Range]:
