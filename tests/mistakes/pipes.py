@@ -216,7 +216,7 @@ TABLE = {
             "numbers as keys",
             "urls.select(keys=[1, 2])",
             TypeError,
-            "select: keys must be str such as 'train/000017', got 1 (int). Keys are texts: '000017', not 17.",
+            "select: keys: a key must be str such as 'train/000017', got 1 (int). Keys are texts: '000017', not 17.",
         ),
         Mistake(
             "a key alone, which is taken for a file",
