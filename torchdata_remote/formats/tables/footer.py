@@ -124,9 +124,8 @@ def _with_rest(source: Bytes, num_bytes: int, tail: bytes, mark: bytes, url: str
 
 
 def _arrow_file(source: Bytes, num_bytes: int, tail: bytes, url: str) -> Footer:
-    footer = _with_rest(source, num_bytes, tail, ARROW, url)
-    blocks = parse_blocks(footer[: -4 - len(ARROW)])
-    schema = schema_message(footer[: -4 - len(ARROW)])
+    footer = _with_rest(source, num_bytes, tail, ARROW, url)[: -4 - len(ARROW)]
+    blocks, schema = parse_blocks(footer), schema_message(footer)
     is_whole = len(tail) == num_bytes
     heads = [_ranges(found, num_bytes) for found in blocks]
     batches = [block for block, _ in heads[1]]

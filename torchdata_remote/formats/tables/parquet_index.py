@@ -42,16 +42,15 @@ class ParquetIndex(TableIndex):
     def kept(self, row_filter: RowFilter | None, groups: Sequence[int]) -> Sequence[int]:
         if row_filter is None:
             return groups
-        row_filter.names_in(self.schema, self.url)
+        names = row_filter.names_in(self.schema, self.url)
         with reading(self.url, "the statistics of the footer"):
             for group in groups:
-                self._require_sound(group, self.schema.names)
-                self._require_types(group)
+                self._require_sound(group, names)
             found = row_filter.kept(self._alone(), groups)
         return [group for group in groups if group in found]
 
     def _require_sound(self, group: int, names: Sequence[str]) -> None:
-        """Let the library check the metadata of column chunks where it raises; elsewhere it ends the process."""
+        """Check the metadata of column chunks as the library does where it raises; elsewhere it ends the process."""
         names = [name for name in names if (group, name) not in self._sound]
         if not names:
             return
@@ -63,30 +62,25 @@ class ParquetIndex(TableIndex):
         )
         with contextlib.suppress(_DataReachedError):
             next(file.iter_batches(1, row_groups=[group], columns=names, use_threads=False), None)
+        for column, chunk in self._chunks(group, names):
+            if column.physical_type != chunk.physical_type:  # statistics are read by it
+                raise ValueError(f"column {column.path!r} is {column.physical_type}, its chunk {chunk.physical_type}")
         self._sound.update((group, name) for name in names)
 
-    def _require_types(self, group: int) -> None:
-        """Check what the library reads statistics by, which ends the process otherwise."""
+    def _chunks(self, group: int, names: Sequence[str]) -> Iterator[tuple[Any, Any]]:
+        """Yield the schema and the metadata of the column chunks of some columns."""
         schema, found = self._metadata.schema, self._metadata.row_group(group)
         for index in range(len(schema)):
-            wanted, given = schema.column(index).physical_type, found.column(index).physical_type
-            if wanted != given:
-                raise ValueError(f"column {schema.column(index).path!r} is {wanted}, and its chunk {given}")
-
-    def _chunks(self, group: int, columns: Resolved) -> Iterator[Any]:
-        """Yield the metadata of the column chunks to read."""
-        names = _names(columns)
-        schema, found = self._metadata.schema, self._metadata.row_group(group)
-        for index in range(len(schema)):
-            path = schema.column(index).path
-            if any(path == name or path.startswith(name + ".") for name in names):
-                yield found.column(index)
+            column = schema.column(index)
+            if any(column.path == name or column.path.startswith(name + ".") for name in names):
+                yield column, found.column(index)
 
     def ranges(self, group: int, columns: Resolved) -> list[Range]:
         found = []
         with reading(self.url, f"row group {group}"):
-            self._require_sound(group, _names(columns))
-            for chunk in self._chunks(group, columns):
+            names = _names(columns)
+            self._require_sound(group, names)
+            for _, chunk in self._chunks(group, names):
                 start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
                 if dictionary is not None and 0 < dictionary < start:
                     start = dictionary
@@ -103,14 +97,13 @@ class ParquetIndex(TableIndex):
             yield from _without_columns(num_rows)
             return
         file = FetchedRanges(self.ranges(group, columns), pieces, self.footer.num_bytes, fetch)
-        decoded_bytes = sum(chunk.total_uncompressed_size for chunk in self._chunks(group, columns))
+        names = _names(columns)
+        decoded_bytes = sum(chunk.total_uncompressed_size for _, chunk in self._chunks(group, names))
         batch_rows = max(1, min(MAX_BATCH_ROWS, BATCH_BYTES * num_rows // max(1, decoded_bytes)))
         num_decoded = 0
         with file.errors(), reading(self.url, f"row group {group}"):
             source = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=True)
-            for batch in source.iter_batches(
-                batch_rows, row_groups=[group], columns=_names(columns), use_threads=False
-            ):
+            for batch in source.iter_batches(batch_rows, row_groups=[group], columns=names, use_threads=False):
                 num_decoded += batch.num_rows
                 yield batch
             if num_decoded != num_rows:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SHOWN_WHOLE, _SHOWN_BEGINNING = 200, 60  # characters
-
-
 _LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')
 # The fields of a struct may be numbered, since a struct is read whole
 _BY_POSITION = re.compile(r"(?<!FieldRef\.)FieldPath\(|FieldRef\.Nested\(FieldRef\.FieldPath\(")
