@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from ..core.arguments import check
@@ -18,8 +19,7 @@ from .listing.patterns import literal_url
 from .listing.url_table import StringColumn
 from .table_columns import TableFile
 
-_LINES, _CSV, _PARQUET = (".txt",), (".csv",), (".parquet",)
-_IPC = (".arrow", ".feather", ".ipc")
+_LINES, _CSV, _BINARY = (".txt",), (".csv",), (".parquet", ".arrow", ".feather", ".ipc")
 _COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 _CSV_BLOCK_BYTES = 64 << 20
 _INSTALL = "pip install 'torchdata_remote[tables]'"
@@ -67,16 +67,16 @@ def keys_of_table(table: Any, column: str, where: Any = None) -> StringColumn:
     """
     shown = check.a_kind(table)
     if is_lazy(table) or (_is_of_polars(where) and type(table).__module__.startswith("polars")):
-        names = _converted(lambda: table.lazy().collect_schema().names(), shown)
+        names = _called(lambda: table.lazy().collect_schema().names(), partial(_unreadable, shown))
         _require_column(column, names, shown)
         frame = table.lazy()
         chosen = (frame if where is None else frame.filter(_for_polars(where))).select(column)
-        run = _converted if where is None else _filtered
-        return key_column(run(chosen.collect, shown)[column], shown)
+        explain = partial(_unreadable if where is None else _unfit, shown)
+        return key_column(_called(chosen.collect, explain)[column], shown)
     arrow = _pyarrow(shown)
-    reader = _converted(lambda: arrow.RecordBatchReader.from_stream(table), shown)
+    reader = _called(lambda: arrow.RecordBatchReader.from_stream(table), partial(_unreadable, shown))
     _require_column(column, reader.schema.names, shown)
-    return _keys_of_arrow(_converted(reader.read_all, shown), column, where, shown)
+    return _keys_of_arrow(_called(reader.read_all, partial(_unreadable, shown)), column, where, shown)
 
 
 def keys_of_file(url: str, column: str, where: Any, options: StorageOptions, retry: RetryPolicy) -> StringColumn:
@@ -104,9 +104,9 @@ def keys_of_file(url: str, column: str, where: Any, options: StorageOptions, ret
         if where is not None:
             raise check.marked(ValueError(f"where: {shown} has lines and no columns that an expression could filter."))
         return key_column(_lines(_content(url, options, retry)), shown)
-    if not name.endswith(_CSV + _PARQUET + _IPC):
+    if not name.endswith(_CSV + _BINARY):
         raise RemoteDataError(
-            f"{shown}: keys are read from files named *{', *'.join(_LINES + _CSV + _PARQUET + _IPC)}. Pass those of "
+            f"{shown}: keys are read from files named *{', *'.join(_LINES + _CSV + _BINARY)}. Pass those of "
             "another file as a list.",
             url=shown,
         )
@@ -170,32 +170,27 @@ def _keys_of_arrow(table: Any, column: str, where: Any, shown: str) -> StringCol
         import polars as pl
 
         frame: Any = pl.from_arrow(table)
-        return key_column(_filtered(lambda: frame.filter(where)[column], shown), shown)
+        return key_column(_called(lambda: frame.filter(where)[column], partial(_unfit, shown)), shown)
     table = table.cast(without_views(table.schema))
     if where is not None:
-        table = _filtered(lambda: table.filter(where), shown)
+        table = _called(lambda: table.filter(where), partial(_unfit, shown))
     batches = table.select([column]).to_batches()
     return key_column((key for batch in batches for key in batch.column(0).to_pylist()), shown)
 
 
-def _filtered(run: Callable[[], Any], shown: str) -> Any:
-    """Run a filter, whose errors are of the package that it is written for."""
+def _called(run: Callable[[], Any], explain: Callable[[Exception], Exception]) -> Any:
+    """Call pyarrow or polars, and raise what explains their errors, which have trees of their own."""
     try:
         return run()
-    except Exception as error:  # of pyarrow or polars, which have trees of their own
+    except Exception as error:
         if not type(error).__module__.startswith(("pyarrow", "polars")):
             raise
-        raise _unfit(shown, error) from error
+        raise explain(error) from error
 
 
-def _converted(run: Callable[[], Any], shown: str) -> Any:
-    """Run a query of the user's, or the conversion of their table, which has columns of several types, for example."""
-    try:
-        return run()
-    except Exception as error:  # of pyarrow or polars, which have trees of their own
-        if not type(error).__module__.startswith(("pyarrow", "polars")):
-            raise
-        raise check.marked(ValueError(f"keys: {shown} cannot be read: {type(error).__name__}: {error}")) from error
+def _unreadable(shown: str, error: Exception) -> ValueError:
+    """Error of a query, or of a table with a column of several types."""
+    return check.marked(ValueError(f"keys: {shown} cannot be read: {type(error).__name__}: {error}"))
 
 
 def _unfit(shown: str, error: BaseException) -> ValueError:

@@ -46,7 +46,7 @@ class TableFile:
         return self._index.schema
 
     def read(self, names: list[str], row_filter: RowFilter | None) -> pa.Table:
-        """Return columns, checked to be undamaged as far as can be told: libraries may compute with them.
+        """Return columns after all checks for damage: libraries that compute with damaged ones may end the process.
 
         Args:
             names: of the columns.

@@ -15,7 +15,7 @@ from ..core.retry import call_with_retries
 from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, redact
 from ..formats.tables import Footer, read_footer
-from ..storage import Connection, Store, open_store
+from ..storage import Connection, WithoutObstore, open_store
 from .coalesced import GAP_BYTES
 from .range_download import RangeRequest, RangeSource
 from .range_reader import read_range
@@ -50,7 +50,7 @@ class ObjectRanges:
         by_obstore: bool = True,
     ) -> None:
         self._store, self._path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
-        self._ranges: RangeSource = self._store if by_obstore else _WithoutObstore(self._store)
+        self._ranges: RangeSource = self._store if by_obstore else WithoutObstore(self._store)
         self._retry, self._in_flight, self._sleep = retry, in_flight, sleep
         self.identity = options.identity()  # who reads, at which server
         self.url = url if isinstance(url, RemoteUrl) and url.size is not None else self._looked_up(url)
@@ -103,13 +103,6 @@ class ObjectRanges:
                     start, stop = ranges[index]
                     found[index] = data[start - first : stop - first]
         return found
-
-
-class _WithoutObstore:
-    """Reads of a store by the library that processes can be forked after."""
-
-    def __init__(self, store: Store) -> None:
-        self.read = getattr(store, "read_without_obstore", store.read)
 
 
 _Key = tuple[str, int | None, str, str]

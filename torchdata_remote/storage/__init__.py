@@ -18,7 +18,7 @@ from .protocol import (
     Store,
     single_chunk,
 )
-from .registry import open_store, publish, read_whole
+from .registry import WithoutObstore, open_store, publish, read_whole
 from .request_counts import GET, HEAD, LIST, counted_requests
 from .transports import Connection
 
@@ -39,6 +39,7 @@ __all__ = [
     "Page",
     "RangeNotSatisfiableError",
     "Store",
+    "WithoutObstore",
     "broken_link",
     "broken_link_error",
     "check_options",

@@ -93,6 +93,17 @@ def publish(url: str, data: bytes, options: StorageOptions, *, overwrite: bool) 
         raise
 
 
+class WithoutObstore:
+    """Reads of a store by the library after whose use a process can be forked.
+
+    Args:
+        store: which may read by obstore.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.read = getattr(store, "read_without_obstore", store.read)
+
+
 def read_whole(
     url: str, options: StorageOptions, retry: RetryPolicy, *, by_obstore: bool = True, etag: str | None = None
 ) -> bytes:
@@ -111,5 +122,5 @@ def read_whole(
         StorageError: if it cannot be read.
     """
     store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
-    read = store.read if by_obstore else getattr(store, "read_without_obstore", store.read)
+    read = store.read if by_obstore else WithoutObstore(store).read
     return call_with_retries(lambda: read(path, 0, None, etag).whole(), retry, url=url)
