@@ -49,7 +49,7 @@ def _advice(key: Any) -> str:
 class KeySearch:
     """Finds keys of shards among the wanted ones, and remembers which were found.
 
-    Keys are found by Python's hashes, sorted, and then compared: two keys of one hash are two. Hashes differ
+    Keys are found by Python's hashes, sorted, and then compared, since two keys may have one hash. Hashes differ
     between processes, so this is not sent to others.
 
     Args:

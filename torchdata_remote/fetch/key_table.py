@@ -1,6 +1,6 @@
 """Columnar table of the keys of a shard set, with the byte ranges of each sample, and the search in it.
 
-Keys are found by sorted 64-bit hashes, and their text is compared: two keys with one hash are two. It takes
+Keys are found by sorted 64-bit hashes, and their text is compared, since two keys may have one hash. It takes
 56 bytes for each key and its characters, so about 80 MB for a million keys of 20 characters.
 """
 
