@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import multiprocessing
 import os
 import sqlite3
@@ -59,10 +60,12 @@ def said_of(folder: str | Path, caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def query(folder: str | Path, statement: str, *values: Any) -> list[Any]:
-    """Rows of a cache's index."""
+    """Rows of a cache's index, read under the lock of its transactions: SQLite would roll back another's that runs."""
     [index] = Path(folder).glob("**/index.sqlite")
-    with contextlib.closing(sqlite3.connect(index)) as connection, connection:
-        return connection.execute(statement, values).fetchall()
+    with open(index, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.closing(sqlite3.connect(index)) as connection, connection:
+            return connection.execute(statement, values).fetchall()
 
 
 def packs_in(folder: str | Path) -> dict[int, Path]:
