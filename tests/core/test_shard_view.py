@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,12 +33,20 @@ def views(draw: st.DrawFn) -> ShardView:
     samples = draw(st.lists(ranges, max_size=8))
     rows = np.array([row for sample in samples for row in sample], np.int64).reshape(-1, 3).T
     counts = np.array(list(map(len, samples)), np.int64)
-    return ShardView(urls, counts, rows[0], rows[1] * BLOCK, (rows[1] + rows[2]) * BLOCK)
+    some = st.lists(st.integers(0, 0x7FFF), min_size=len(samples), max_size=len(samples))
+    key_sums = draw(st.none() | some.map(lambda sums: np.array(sums, np.int64)))
+    return ShardView(urls, counts, rows[0], rows[1] * BLOCK, (rows[1] + rows[2]) * BLOCK, key_sums)
 
 
 def same(one: ShardView, other: ShardView) -> bool:
     known = [[(str(url), url.size, url.etag) for url in view.urls] for view in (one, other)]
-    return known[0] == known[1] and all(map(np.array_equal, one[1:], other[1:]))
+    if (one.key_sums is None) != (other.key_sums is None):
+        return False
+    return known[0] == known[1] and all(map(np.array_equal, columns(one), columns(other)))
+
+
+def columns(view: ShardView) -> list[Any]:
+    return [column for column in view[1:] if column is not None]
 
 
 @given(view=views())
@@ -56,7 +65,7 @@ def test_some_samples_of_a_view(view: ShardView, data: st.DataObject) -> None:
     """The parts of a view are all of it, in its order; a part of its URL names them."""
     cut = data.draw(st.integers(0, len(view.counts)))
     head, tail = view.samples(0, cut), view.samples(cut, len(view.counts))
-    both = ShardView(view.urls, *map(np.concatenate, zip(head[1:], tail[1:], strict=True)))
+    both = ShardView(view.urls, *map(np.concatenate, zip(columns(head), columns(tail), strict=True)))
     assert same(both, view)
     part = view_url(view).part(0, len(view.counts) + 1)
     assert split_sample_range(part) == (view_url(view), (0, len(view.counts) + 1))
@@ -99,6 +108,8 @@ def test_errors_show_no_code() -> None:
         (b'["|i1",2]', b'["|S1",2]'),
         (b"\x05\x06\x07", b"\x05\x00\x07"),  # a range without bytes
         (b"\x02\x00\x04", b"\x02\xf0\x04"),  # a range before the first byte
+        (b'["<i2",2]', b'["<i2",1]'),  # a sample without a checksum of its key
+        (b'["<i2",2]', b'["<i2",1],["<i2",1]'),
         (b'["",9,null,null]', b'["","9",null,null]'),
         (b'["",9,null,null]', b'["",9,null,null,0]'),
         (b'{"urls"', b'["urls"'),
@@ -109,7 +120,8 @@ def test_a_plan_that_fits_no_shards_is_refused(good: bytes, bad: bytes) -> None:
     """Whatever wrote it, for example a program that edits snapshots: no sample is lost and none is made up."""
     urls = (RemoteUrl("s3://b/0.tar", 9), RemoteUrl("s3://b/1.tar", 8))
     starts = np.array([2, 7, 4]) * BLOCK
-    view = ShardView(urls, np.array([2, 1]), np.array([0, 0, 1]), starts, starts + np.array([5, 6, 7]) * BLOCK)
+    stops = starts + np.array([5, 6, 7]) * BLOCK
+    view = ShardView(urls, np.array([2, 1]), np.array([0, 0, 1]), starts, stops, np.array([300, 301]))
     found = split_coded_url("view", view_url(view))
     assert found is not None
     plan = decode(found.code)

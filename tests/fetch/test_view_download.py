@@ -115,7 +115,7 @@ def test_a_part_is_read_from_any_byte(rows: list[tuple[int, int, int]], data: st
         assert isinstance(stream, ViewStream)
         start = max(byte, ends[first])
         assert (stream.first_byte, stream.last_byte, stream.num_bytes) == (start, ends[last], view.num_bytes)
-        assert stream.sample_starts.tolist() == ends[first : last + 1]
+        assert stream.selected.starts.tolist() == ends[first : last + 1]
         assert stream.read() == whole[start : ends[last]]
         shard, place = stream.place_of(byte)
         assert CONTENTS[shard][place] == whole[byte]

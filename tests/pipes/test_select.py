@@ -23,6 +23,7 @@ from torchdata_remote.errors import (
     ManifestError,
     MissingKeyError,
     MissingMemberError,
+    ShardReadError,
     UrlError,
 )
 from torchdata_remote.testing import all_worlds, assert_resumes_everywhere, write_small_shards
@@ -297,6 +298,29 @@ def test_keys_of_another_version_of_the_shard_are_refused() -> None:
         list(IterableWrapper(["memory://select-new/index.json"]).list_remote().select(keys=["a"]))
     with pytest.raises(ManifestError, match="last sample"):
         list(IterableWrapper(["memory://select-new/"]).list_remote(pattern="*.tar").select(keys=["a"]))
+
+
+@pytest.mark.parametrize("lazy", [None, {"jpg"}])
+@pytest.mark.parametrize("wanted", [["b", "e"], ["b", "c", "e"], ["a", "d"], ["c"]])
+def test_keys_of_another_order_are_refused(wanted: list[str], lazy: set[str] | None) -> None:
+    """Without a manifest: each sample has to have the key that the file of keys has at its bytes."""
+    memory = fsspec.filesystem("memory")
+    for folder, keys in (("order", "abcdef"), ("other-order", "acbdef")):
+        with ShardWriter(f"memory://select-{folder}/{{shard}}.tar", overwrite=True) as writer:
+            for key in keys:
+                writer.write({"__key__": key, "jpg": key.encode() * 900, "cls": key.encode()})
+    urls = IterableWrapper(["memory://select-order/"]).list_remote(pattern="*.tar")
+    assert _keys(urls.select(keys=wanted).shard_tar_reader(lazy=lazy)) == wanted
+    part = urls.select(keys=wanted).sharding_filter_rank(world=tdr.World(len(wanted) - 1, len(wanted)))
+    assert _keys(part.shard_tar_reader(lazy=lazy)) == wanted[-1:]
+    memory.pipe("/select-order/0.tar.keys", memory.cat("/select-other-order/0.tar.keys"))
+    assert _keys(urls.select(where=lambda sample: sample.key in "adf").shard_tar_reader(lazy=lazy)) == ["a", "d", "f"]
+    chain = urls.select(keys=wanted).shard_tar_reader(lazy=lazy)
+    if {"b", "c"}.isdisjoint(wanted):
+        assert _keys(chain) == wanted
+    else:
+        with pytest.raises(ShardReadError, match=r"has the key '[bc]', and another one was selected.*select again"):
+            list(chain)
 
 
 def test_a_plan_is_made_once_for_unchanged_shards(samples: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ class ShardView(NamedTuple):
         objects: index in ``urls`` of each range; shape ``(num_ranges,)``.
         starts: first byte of each range, a multiple of 512; shape ``(num_ranges,)``.
         stops: the byte after its last one, a multiple of 512; shape ``(num_ranges,)``.
+        key_sums: :func:`key_sum` of the key of each sample; shape ``(num_samples,)``. ``None`` if they are verified.
     """
 
     urls: tuple[RemoteUrl, ...]
@@ -42,6 +43,7 @@ class ShardView(NamedTuple):
     objects: Ints
     starts: Ints
     stops: Ints
+    key_sums: Ints | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -54,8 +56,22 @@ class ShardView(NamedTuple):
         start, stop = (int(ends[at - 1]) if at else 0 for at in (first, last))
         within = slice(start, stop)
         return ShardView(
-            self.urls, self.counts[first:last], self.objects[within], self.starts[within], self.stops[within]
+            self.urls,
+            self.counts[first:last],
+            self.objects[within],
+            self.starts[within],
+            self.stops[within],
+            None if self.key_sums is None else self.key_sums[first:last],
         )
+
+
+def key_sum(key: str) -> int:
+    """Return a checksum of 15 bits: of two keys that were exchanged, one in 32,768 has that of the other.
+
+    >>> key_sum("train/000017"), key_sum("train/000018")
+    (13372, 10669)
+    """
+    return zlib.crc32(key.encode("utf-8", "surrogatepass")) & 0x7FFF
 
 
 def view_url(view: ShardView) -> RemoteUrl:
@@ -109,6 +125,8 @@ def _encoded(view: ShardView) -> str:
     order, lengths = np.argsort(view.objects, kind="stable"), (view.stops - view.starts) // BLOCK
     gaps = _gaps(view.objects[order], view.starts[order] // BLOCK, lengths[order])
     columns = [_small(column) for column in (view.counts, np.diff(view.objects, prepend=0), gaps, lengths[order])]
+    if view.key_sums is not None:
+        columns.append(view.key_sums.astype("<i2"))
     head = {
         "urls": [[str(url) if at else "", url.size, url.etag, url.md5] for at, url in enumerate(view.urls)],
         "columns": [[column.dtype.str, len(column)] for column in columns],
@@ -130,9 +148,11 @@ def _decoded(code: str, first_url: str) -> ShardView:
         column = np.frombuffer(rest, np.dtype(kind), length, at)
         at += column.nbytes
         columns.append(column.astype(np.int64))
-    counts, steps, gaps, lengths = columns
+    counts, steps, gaps, lengths, *key_sums = columns
     objects = np.cumsum(steps)
     if not int(counts.sum()) == len(objects) == len(gaps) == len(lengths):
+        raise ValueError("columns of different lengths")
+    if key_sums and [len(column) for column in key_sums] != [len(counts)]:
         raise ValueError("columns of different lengths")
     order = np.argsort(objects, kind="stable")
     starts, stops = np.empty_like(gaps), np.empty_like(gaps)
@@ -142,7 +162,7 @@ def _decoded(code: str, first_url: str) -> ShardView:
         RemoteUrl(url if number else first_url, size, etag, md5=md5)
         for number, (url, size, etag, md5) in enumerate(described["urls"])
     )
-    view = ShardView(urls, counts, objects, starts, stops)
+    view = ShardView(urls, counts, objects, starts, stops, *key_sums)
     _require_possible(view)
     return view
 

@@ -16,7 +16,7 @@ from .lazy_file import BUFFER_BYTES, LazyFile
 from .read_ahead import ReadAhead
 from .sample_ranges import wanted_bytes
 from .segments import Segment, SegmentReader, segments_of
-from .view_stream import samples_in
+from .view_stream import selected_in
 
 
 class JumpingStream(io.BufferedIOBase):
@@ -48,8 +48,8 @@ class JumpingStream(io.BufferedIOBase):
             segments = [Segment(whole, start, stop, start)]
             self._num_bytes: int | None = None
         else:
-            self.sample_starts = samples_in(whole, samples)  # only a view has them: its reader compares them
-            start, stop = max(start, int(self.sample_starts[0])), int(self.sample_starts[-1])
+            self.selected = selected_in(whole, samples)  # only a view has them: its reader compares them
+            start, stop = max(start, self.selected.first_byte), self.selected.last_byte
             segments, self._num_bytes = segments_of(view, start, stop), view.num_bytes
         self.url, self.first_byte, self.last_byte = str(whole if view is None else url), start, stop
         self.segments = SegmentReader(segments, lane.opened)

@@ -13,7 +13,7 @@ from .part_plan import PartPlan, planned_ranges
 from .sample_ranges import wanted_bytes
 from .session import connection_of
 from .view_plan import ViewWindows
-from .view_stream import samples_in
+from .view_stream import selected_in
 
 
 class ReadRequests(NamedTuple):
@@ -90,7 +90,7 @@ class RequestPlan:
         """Plan the requests for selected samples, or for some of them."""
         _, view = split_view_url(url)
         assert view is not None
-        starts = samples_in(url, samples)
+        starts = selected_in(url, samples).starts
         if starts[0] == starts[-1]:
             return ReadRequests(0, 0)
         stores = [open_store(shard, self._options, connection_of(self._fetch))[0] for shard in view.urls]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..core.arguments import check
 from ..core.arguments.scalars import bool_of
-from ..core.shard_view import ShardView, is_view, view_url
+from ..core.shard_view import ShardView, is_view, key_sum, view_url
 from ..core.urls import RemoteUrl, object_path, redact
 from ..errors import EmptyListingError, MissingKeyError, MissingMemberError, UrlError
 from ..formats.error_policy import raise_error
@@ -140,7 +140,10 @@ def _view(url: RemoteUrl, index: KeyIndex, chosen: Bools, members: tuple[tuple[s
     if are_read.all() and url.num_samples is not None and url.index_crc32 is not None:
         return url
     starts, stops, counts = index.ranges(are_read)
-    return view_url(ShardView((url,), counts[chosen], np.zeros(len(starts), np.int64), starts, stops))
+    key_sums = None
+    if url.keys_crc32 is None:  # the keys may be those of another version
+        key_sums = np.array([key_sum(key) for key in compress(index.keys, chosen)], np.int64)
+    return view_url(ShardView((url,), counts[chosen], np.zeros(len(starts), np.int64), starts, stops, key_sums))
 
 
 def _wanted_members(url: str, index: KeyIndex, chosen: Bools, wanted: tuple[tuple[str, ...], ...]) -> Bools:

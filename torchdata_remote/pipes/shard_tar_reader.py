@@ -147,7 +147,7 @@ class ShardTarReader(ShardReader):
         read = partial(self._nested_runs if self._nested else _plain_runs, url, guard.on_bad_member, batches)
         runs = self._bare_runs(read, parts, url, options, position)
         # Of a nested archive the samples that were selected are inner archives
-        is_checked = not self._nested and hasattr(stream, "sample_starts")
+        is_checked = not self._nested and hasattr(stream, "selected")
         return selected_runs(runs, url, stream, position) if is_checked else runs
 
     def _bare_runs(
