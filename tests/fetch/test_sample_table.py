@@ -99,6 +99,10 @@ def test_a_loaded_table_can_be_extended() -> None:
 
 
 def test_loading_a_dump_unpickles_nothing() -> None:
-    """A dump with pickled objects is refused."""
-    with pytest.raises(ValueError, match="pickle"):
+    """A dump with pickled objects is refused, and a pickle."""
+    file = io.BytesIO()
+    np.savez(file, objects=np.array([{}], object))
+    with pytest.raises(ValueError, match="allow_pickle is off"):
+        SampleTable.load(file.getvalue())
+    with pytest.raises(ValueError, match="no npz archive"):
         SampleTable.load(b"\x80\x04N.")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import logging
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,20 @@ SMALL = table_of([(ARCHIVES[1], [[("a.jpg", 512, 3), ("a.cls", 2048, 1)]]), (ARC
 def test_a_saved_index_loads_with_the_archives_of_the_present_listing(table: SampleTable) -> None:
     """The same table, whose objects are those that were listed now, with their sizes and etags."""
     assert contents(load_index(dump_index(table, ARCHIVES, SCRATCH), ARCHIVES, SCRATCH)) == contents(table)
+
+
+@pytest.mark.parametrize("dump", [lambda table: dump_index(table, ARCHIVES, SCRATCH), old_dump])
+def test_an_index_loads_while_other_threads_parse(
+    dump: Callable[[SampleTable], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPython's ``literal_eval`` fails now and then beside other threads: an intact index would be made again."""
+    data = dump(SMALL)
+
+    def fails(text: Any) -> Any:
+        raise SystemError("AST constructor recursion depth mismatch (before=45, after=43)")
+
+    monkeypatch.setattr(ast, "literal_eval", fails)
+    assert contents(load_index(data, ARCHIVES, SCRATCH)) == contents(SMALL)
 
 
 @given(TABLES)

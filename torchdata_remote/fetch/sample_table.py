@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.urls import RemoteUrl
+from ..formats.decoders import npz
 from .listing.url_table import StringColumn, UrlTable
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -116,9 +116,9 @@ class SampleTable:
     @classmethod
     def load(cls, data: bytes) -> SampleTable:
         """Restore a table from the file of a release before the first one, with the URLs of its objects."""
-        with np.load(io.BytesIO(data), allow_pickle=False) as found:
-            urls = {name.removeprefix("urls."): found[name] for name in found if name.startswith("urls.")}
-            columns = {name.removeprefix("_"): found[name] for name in found if not name.startswith("urls.")}
+        found = npz(data)
+        urls = {name.removeprefix("urls."): found[name] for name in found if name.startswith("urls.")}
+        columns = {name.removeprefix("_"): found[name] for name in found if not name.startswith("urls.")}
         return cls.from_columns(columns, UrlTable.from_columns(urls))
 
 

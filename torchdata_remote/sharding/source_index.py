@@ -13,6 +13,7 @@ import numpy as np
 
 from ..core.urls import RemoteUrl, redact
 from ..fetch.sample_table import Int64s, SampleTable
+from ..formats.decoders import npz
 from ..writing import UNFINISHED, ShardFolder
 
 _MAGIC = b"torchdata_remote index 2\n"
@@ -74,9 +75,9 @@ def load_index(data: bytes, archives: Sequence[RemoteUrl], scratch: str) -> Samp
         body = data[len(_MAGIC) + _DIGEST_BYTES :]
         if not data.startswith(_MAGIC + _digest(body)):
             raise ValueError("its digest does not match")
-        with np.load(io.BytesIO(zlib.decompress(body)), allow_pickle=False) as found:
-            columns = {name: _whole(found[name]) if name != "names.data" else found[name] for name in found}
-            names = found["scratch"].tobytes().decode("utf-8", "surrogateescape").split("\0")
+        found = npz(zlib.decompress(body))
+        columns = {name: array if name == "names.data" else _whole(array) for name, array in found.items()}
+        names = found["scratch"].tobytes().decode("utf-8", "surrogateescape").split("\0")
         urls = [archives[place] if place >= 0 else RemoteUrl(scratch + names[-1 - place]) for place in columns["urls"]]
         return SampleTable.from_columns(columns, urls)
     except Exception as error:  # of numpy, zipfile and zlib, which document none
