@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .core.world import World
     from .datasets import PrefetchingLoader, RemoteFiles, RemoteImageFolder, ShardedDataset
     from .fetch.listing.patterns import escape_url
-    from .fetch.selection import IndexedSample
-    from .fetch.snapshots import Snapshot, write_snapshot
+    from .fetch.selections.selection import IndexedSample
+    from .fetch.selections.snapshots import Snapshot, write_snapshot
     from .formats import decoders, encoders
     from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
     from .formats.manifest import ShardInfo
@@ -173,8 +173,8 @@ _HOMES = {
     ".core.world": "World",
     ".datasets": "PrefetchingLoader RemoteFiles RemoteImageFolder ShardedDataset",
     ".fetch.listing.patterns": "escape_url",
-    ".fetch.selection": "IndexedSample",
-    ".fetch.snapshots": "Snapshot write_snapshot",
+    ".fetch.selections.selection": "IndexedSample",
+    ".fetch.selections.snapshots": "Snapshot write_snapshot",
     ".formats.error_policy": "Skipped accept_missing_end raise_error skip_with_warning",
     ".formats.manifest": "ShardInfo",
     ".inspection.recorded_stats": "RecordedStats",

@@ -18,7 +18,7 @@ from tests.support.videos import grey_mp4, noise_mp4, wav
 from torchdata_remote import IterableWrapper, decoders
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import DecodeError
-from torchdata_remote.fetch.lazy_file import LazyFile
+from torchdata_remote.fetch.lazy_members.lazy_file import LazyFile
 from torchdata_remote.formats.decoders import _media, _video, _video_libraries
 from torchdata_remote.formats.decoders._video_libraries import ByPyAV, ByTorchcodec
 from torchdata_remote.formats.member_file import BytesFile

@@ -36,7 +36,7 @@ from torchdata_remote.errors import (
     ShardReadError,
     StateError,
 )
-from torchdata_remote.fetch.table_groups import TableFetcher
+from torchdata_remote.fetch.tables.row_groups import TableFetcher
 from torchdata_remote.testing import Faults, FaultyStore, assert_resumes_everywhere
 
 

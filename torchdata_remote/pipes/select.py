@@ -13,12 +13,12 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import RetryPolicy, StorageOptions, policy_of
 from ..core.urls import RemoteUrl
 from ..errors import MissingKeyError
-from ..fetch.key_files import is_expression, is_table, keys_of_file, keys_of_table, options_beside
-from ..fetch.key_indexes import key_indexes
-from ..fetch.key_set import KeySearch, key_column
 from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.listing.url_table import StringColumn
-from ..fetch.selection import IndexedSample, Selection, planned_views, require_whole_shards
+from ..fetch.selections.key_files import is_expression, is_table, keys_of_file, keys_of_table, options_beside
+from ..fetch.selections.key_indexes import key_indexes
+from ..fetch.selections.key_set import KeySearch, key_column
+from ..fetch.selections.selection import IndexedSample, Selection, planned_views, require_whole_shards
 from ..formats.error_policy import raise_error
 from .base.chain import all_pipes
 from .base.datapipe import DataPipe

@@ -13,7 +13,7 @@ from ..errors import RemoteDataError
 from ..fetch.listing.source_argument import url_of
 from ..fetch.session import FetchSession
 from ..fetch.streams import numbered_urls
-from ..fetch.table_groups import FetchedGroup, TableFetcher, TableStream
+from ..fetch.tables.row_groups import FetchedGroup, TableFetcher, TableStream
 from ..formats.error_policy import OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun
 from ..formats.position import ReadPosition

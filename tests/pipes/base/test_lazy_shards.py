@@ -26,7 +26,7 @@ from tests.support.requested_bytes import requested_bytes
 from torchdata_remote import IterableWrapper, RemoteUrl, ShardWriter, World, decoders, stats, stream_shards
 from torchdata_remote.core.shard_view import ShardView, view_url
 from torchdata_remote.errors import CollateError, MissingEndError, ObjectChangedError, ShardReadError
-from torchdata_remote.fetch.lazy_file import LazyFile
+from torchdata_remote.fetch.lazy_members.lazy_file import LazyFile
 from torchdata_remote.formats.member_file import BytesFile, MemberFile
 from torchdata_remote.testing import assert_resumes_everywhere
 

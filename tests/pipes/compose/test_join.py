@@ -31,7 +31,7 @@ from torchdata_remote import (
     stream_shards,
 )
 from torchdata_remote.errors import EmptyShareError, JoinError, ManifestError, ObjectChangedError
-from torchdata_remote.fetch.join_plan import planned_views
+from torchdata_remote.fetch.selections.join_plan import planned_views
 from torchdata_remote.formats.key_index import keys_url
 from torchdata_remote.pipes.base.chain import all_pipes
 from torchdata_remote.pipes.compose import join_shards

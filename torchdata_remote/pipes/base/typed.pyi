@@ -13,7 +13,7 @@ from ...core.options import Backend, RetryPolicy
 from ...core.partition import EqualizeMode
 from ...core.world import World
 from ...errors import MissingKeyError
-from ...fetch.selection import IndexedSample
+from ...fetch.selections.selection import IndexedSample
 from ...formats.decoders import Decoder
 from ...formats.error_policy import OnBadMember, OnBadShard, Skipped, raise_error
 from ...formats.sample import Sample

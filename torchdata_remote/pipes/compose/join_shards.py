@@ -12,11 +12,11 @@ from ...core.joined_url import joined_url, split_joined_url
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.urls import RemoteUrl, redact
 from ...errors import EmptyListingError, JoinError
-from ...fetch.join_plan import How, planned_views
-from ...fetch.key_indexes import key_indexes
-from ...fetch.key_table import KeyTable
 from ...fetch.listing.shard_set import base_name
 from ...fetch.listing.source_argument import url_of
+from ...fetch.selections.join_plan import How, planned_views
+from ...fetch.selections.key_indexes import key_indexes
+from ...fetch.selections.key_table import KeyTable
 from ..base.datapipe import DataPipe
 from ..base.slots import require_end
 from ..base.typed import IterDataPipe

@@ -9,15 +9,15 @@ from collections import OrderedDict
 from contextlib import closing
 from typing import Any
 
-from ..core.concurrency_limit import ConcurrencyLimit
-from ..core.options import MIB, RetryPolicy, StorageOptions
-from ..core.urls import RemoteUrl, redact
-from ..errors import ObjectChangedError, RemoteDataError
-from ..formats.byte_reader import join_chunks
-from ..formats.member_file import MemberFile
-from ..storage import Connection, open_store
-from .range_download import ObjectVersion, RangeRequest
-from .range_reader import at_most, read_range
+from ...core.concurrency_limit import ConcurrencyLimit
+from ...core.options import MIB, RetryPolicy, StorageOptions
+from ...core.urls import RemoteUrl, redact
+from ...errors import ObjectChangedError, RemoteDataError
+from ...formats.byte_reader import join_chunks
+from ...formats.member_file import MemberFile
+from ...storage import Connection, open_store
+from ..range_download import ObjectVersion, RangeRequest
+from ..range_reader import at_most, read_range
 
 BLOCK_BYTES = 64 << 10
 BUFFER_BYTES = 4 * MIB

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..core.arguments import check
-from .listing.url_table import StringColumn
+from ...core.arguments import check
+from ..listing.url_table import StringColumn
 
 
 def key_column(keys: Iterable[Any], source: str = "keys") -> StringColumn:

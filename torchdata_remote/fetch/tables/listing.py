@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 
-from ..core.concurrency_limit import ConcurrencyLimit
-from ..core.options import RetryPolicy, StorageOptions
-from ..core.threads.ordered_map import ordered_map
-from ..core.urls import RemoteUrl, redact, split_sample_range
-from ..formats.tables import RowFilter, index_of
-from .table_footers import ObjectRanges, footer_of
+from ...core.concurrency_limit import ConcurrencyLimit
+from ...core.options import RetryPolicy, StorageOptions
+from ...core.threads.ordered_map import ordered_map
+from ...core.urls import RemoteUrl, redact, split_sample_range
+from ...formats.tables import RowFilter, index_of
+from .footers import ObjectRanges, footer_of
 
 MAX_IN_FLIGHT = 16
 

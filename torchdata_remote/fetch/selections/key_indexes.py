@@ -10,17 +10,17 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 
-from ..core.options import RetryPolicy, StorageOptions
-from ..core.threads.ordered_map import ordered_map
-from ..core.urls import RemoteUrl, redact
-from ..errors import ManifestError, ShardReadError
-from ..formats.compression.decompress import CompressionLimits, decompressed
-from ..formats.grouping import samples_of
-from ..formats.key_index import KeyIndex, key_index, keys_url, parse_keys
-from ..formats.sample import KEY, URL
-from ..formats.tar import TarOptions, read_member_offsets
-from .listing.shard_set import read_if_there
-from .read_ahead import ReadAhead
+from ...core.options import RetryPolicy, StorageOptions
+from ...core.threads.ordered_map import ordered_map
+from ...core.urls import RemoteUrl, redact
+from ...errors import ManifestError, ShardReadError
+from ...formats.compression.decompress import CompressionLimits, decompressed
+from ...formats.grouping import samples_of
+from ...formats.key_index import KeyIndex, key_index, keys_url, parse_keys
+from ...formats.sample import KEY, URL
+from ...formats.tar import TarOptions, read_member_offsets
+from ..listing.shard_set import read_if_there
+from ..read_ahead import ReadAhead
 
 MAX_REQUESTS = 16
 _ZIP = b"PK\x03\x04", b"PK\x05\x06"

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchdata_remote import RemoteUrl
-from torchdata_remote.fetch import key_table
-from torchdata_remote.fetch.key_table import KeyTable
+from torchdata_remote.fetch.selections import key_table
+from torchdata_remote.fetch.selections.key_table import KeyTable
 from torchdata_remote.formats.key_index import KeyIndex, key_index
 
 keys_of_shards = st.lists(st.lists(st.text("aé\udc80/", min_size=1, max_size=4), max_size=6), max_size=4)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.fetch import key_set
-from torchdata_remote.fetch.key_set import KeySearch, key_column
+from torchdata_remote.fetch.selections import key_set
+from torchdata_remote.fetch.selections.key_set import KeySearch, key_column
 
 KEYS = st.text(st.characters(codec="utf-8"), max_size=4)
 

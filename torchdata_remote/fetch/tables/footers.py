@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
-from ..core.concurrency_limit import ConcurrencyLimit
-from ..core.options import RetryPolicy, StorageOptions
-from ..core.retry import call_with_retries
-from ..core.threads.ordered_map import ordered_map
-from ..core.urls import RemoteUrl, redact
-from ..formats.tables import Footer, read_footer
-from ..storage import Connection, WithoutObstore, open_store
-from .coalesced import GAP_BYTES
-from .range_download import RangeRequest, RangeSource
-from .range_reader import read_range
+from ...core.concurrency_limit import ConcurrencyLimit
+from ...core.options import RetryPolicy, StorageOptions
+from ...core.retry import call_with_retries
+from ...core.threads.ordered_map import ordered_map
+from ...core.urls import RemoteUrl, redact
+from ...formats.tables import Footer, read_footer
+from ...storage import Connection, WithoutObstore, open_store
+from ..coalesced import GAP_BYTES
+from ..range_download import RangeRequest, RangeSource
+from ..range_reader import read_range
 
 _CACHE_BYTES = 64 << 20
 _MAX_MERGED_BYTES = 8 << 20

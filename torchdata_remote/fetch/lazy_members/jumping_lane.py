@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..core.threads.finalizer_lock import FinalizerLock
-from .read_ahead import ReadAhead
+from ...core.threads.finalizer_lock import FinalizerLock
+from ..read_ahead import ReadAhead
+from ..session import FetchSession
 from .segments import Segment
-from .session import FetchSession
 
 HEAD_BYTES = 64 << 10  # of a shard that is prefetched
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..core.urls import RemoteUrl
-from ..formats.key_index import KeyIndex
+from ...core.urls import RemoteUrl
+from ...formats.key_index import KeyIndex
 
 Ints = npt.NDArray[np.int64]
 

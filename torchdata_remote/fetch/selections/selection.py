@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..core.arguments import check
-from ..core.arguments.scalars import bool_of
-from ..core.shard_view import ShardView, is_view, key_sum, view_url
-from ..core.urls import RemoteUrl, object_path, redact
-from ..errors import EmptyListingError, MissingKeyError, MissingMemberError, UrlError
-from ..formats.error_policy import raise_error
-from ..formats.key_index import KeyIndex
+from ...core.arguments import check
+from ...core.arguments.scalars import bool_of
+from ...core.shard_view import ShardView, is_view, key_sum, view_url
+from ...core.urls import RemoteUrl, object_path, redact
+from ...errors import EmptyListingError, MissingKeyError, MissingMemberError, UrlError
+from ...formats.error_policy import raise_error
+from ...formats.key_index import KeyIndex
 from .key_set import KeySearch
 
 Bools = npt.NDArray[np.bool_]

@@ -26,8 +26,8 @@ import torchdata_remote as tdr
 from torchdata_remote import IterableWrapper
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.errors import ManifestError, ObjectNotFoundError, RemoteDataError
-from torchdata_remote.fetch.key_files import is_table, keys_of_file, keys_of_table, options_beside
-from torchdata_remote.fetch.table_footers import ObjectRanges
+from torchdata_remote.fetch.selections.key_files import is_table, keys_of_file, keys_of_table, options_beside
+from torchdata_remote.fetch.tables.footers import ObjectRanges
 
 COLUMNS: dict[str, list[Any]] = {"__key__": ["0007", "a/b", "é"], "width": [10, 20, 30], "id": [1, 2, 3]}
 WIDE = ["a/b", "é"]

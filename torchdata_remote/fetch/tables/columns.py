@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ..core.concurrency_limit import ConcurrencyLimit
-from ..core.options import MIB, RetryPolicy, StorageOptions
-from ..core.urls import redact
-from ..formats.tables import Resolved, RowFilter, index_of, reading
-from .table_footers import ObjectRanges, footer_of
+from ...core.concurrency_limit import ConcurrencyLimit
+from ...core.options import MIB, RetryPolicy, StorageOptions
+from ...core.urls import redact
+from ...formats.tables import Resolved, RowFilter, index_of, reading
+from .footers import ObjectRanges, footer_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

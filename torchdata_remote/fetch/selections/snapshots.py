@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
-from ..core.options import RetryPolicy, StorageOptions, policy_of
-from ..core.retry import call_with_retries
-from ..core.urls import RemoteUrl, redact
-from ..errors import EmptyListingError, ObjectExistsError, UrlError
-from ..formats.snapshot import (
+from ...core.arguments import check
+from ...core.arguments.calls import explained
+from ...core.options import RetryPolicy, StorageOptions, policy_of
+from ...core.retry import call_with_retries
+from ...core.urls import RemoteUrl, redact
+from ...errors import EmptyListingError, ObjectExistsError, UrlError
+from ...formats.snapshot import (
     SNAPSHOT_SUFFIX,
     digest_of,
     dump_snapshot,
@@ -21,10 +21,10 @@ from ..formats.snapshot import (
     load_snapshot,
     num_samples_of,
 )
-from ..storage import Connection, open_store, publish, read_whole
+from ...storage import Connection, open_store, publish, read_whole
+from ..listing.patterns import literal_url
+from ..listing.source_argument import url_of
 from .key_files import options_beside
-from .listing.patterns import literal_url
-from .listing.source_argument import url_of
 from .shard_versions import absolute_url, shards_of, with_versions
 
 _MAX_REQUESTS = 16

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.shard_view import ShardView, view_url
-from ..core.urls import RemoteUrl, redact
-from ..errors import JoinError
+from ...core.shard_view import ShardView, view_url
+from ...core.urls import RemoteUrl, redact
+from ...errors import JoinError
 from .key_table import Ints, KeyTable
 
 _MOST_NAMED = 3

@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.stats.counters import FETCH
-from ..core.threads.pool import next_item
-from ..core.urls import redact, split_sample_range
-from ..errors import ShardReadError
-from ..formats.tables import Columns
-from .coalesced import RangeCoalescer
-from .local_files import Numbered
-from .sample_table import Members
-from .session import FetchSession
-from .table_footers import ObjectRanges
-from .table_plan import FailedRead, Plan, PlannedGroup, plan_of
+from ...core.stats.counters import FETCH
+from ...core.threads.pool import next_item
+from ...core.urls import redact, split_sample_range
+from ...errors import ShardReadError
+from ...formats.tables import Columns
+from ..coalesced import RangeCoalescer
+from ..local_files import Numbered
+from ..sample_table import Members
+from ..session import FetchSession
+from .footers import ObjectRanges
+from .plan import FailedRead, Plan, PlannedGroup, plan_of
 
 _GROUPS_PER_REQUEST = 4  # that are requested at once, times max_in_flight
 

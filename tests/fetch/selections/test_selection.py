@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from torchdata_remote.core.shard_view import split_view_url
 from torchdata_remote.core.urls import RemoteUrl
-from torchdata_remote.fetch.key_set import KeySearch, key_column
-from torchdata_remote.fetch.selection import IndexedSample, Selection, planned_views
+from torchdata_remote.fetch.selections.key_set import KeySearch, key_column
+from torchdata_remote.fetch.selections.selection import IndexedSample, Selection, planned_views
 from torchdata_remote.formats.key_index import key_index
 from torchdata_remote.formats.sample import split_key
 

@@ -7,16 +7,16 @@ import queue
 from collections.abc import Iterator
 from contextlib import suppress
 
-from ..core.shard_view import split_view_url
-from ..core.stats.counters import FETCH
-from ..core.threads.pool import PoolClosedError, next_item
-from ..core.urls import RemoteUrl, redact, split_sample_range
+from ...core.shard_view import split_view_url
+from ...core.stats.counters import FETCH
+from ...core.threads.pool import PoolClosedError, next_item
+from ...core.urls import RemoteUrl, redact, split_sample_range
+from ..read_ahead import ReadAhead
+from ..sample_ranges import wanted_bytes
+from ..view_stream import selected_in
 from .jumping_lane import Lane
 from .lazy_file import BUFFER_BYTES, LazyFile
-from .read_ahead import ReadAhead
-from .sample_ranges import wanted_bytes
 from .segments import Segment, SegmentReader, segments_of
-from .view_stream import selected_in
 
 
 class JumpingStream(io.BufferedIOBase):

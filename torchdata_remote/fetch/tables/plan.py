@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple, Protocol
 
-from ..core.urls import RemoteUrl, redact
-from ..errors import ObjectChangedError
-from ..formats.tables import Columns, Resolved, TableIndex, index_of
-from .table_footers import ObjectRanges, footer_of
+from ...core.urls import RemoteUrl, redact
+from ...errors import ObjectChangedError
+from ...formats.tables import Columns, Resolved, TableIndex, index_of
+from .footers import ObjectRanges, footer_of
 
 
 class PendingRead(Protocol):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from ..core.options import RetryPolicy, StorageOptions
-from ..core.shard_view import is_view, split_view_url, view_url
-from ..core.threads.ordered_map import ordered_map
-from ..core.urls import HTTP, RemoteUrl, join_url, redact, split_url
-from ..errors import ObjectChangedError, ObjectNotFoundError
-from ..storage import list_folder
-from .listing.lookups import find_named
+from ...core.options import RetryPolicy, StorageOptions
+from ...core.shard_view import is_view, split_view_url, view_url
+from ...core.threads.ordered_map import ordered_map
+from ...core.urls import HTTP, RemoteUrl, join_url, redact, split_url
+from ...errors import ObjectChangedError, ObjectNotFoundError
+from ...storage import list_folder
+from ..listing.lookups import find_named
 
 _MAX_REQUESTS = 16
 

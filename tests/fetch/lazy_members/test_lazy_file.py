@@ -26,7 +26,7 @@ from tests.support.videos import noise_mp4
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError, StorageError
-from torchdata_remote.fetch.lazy_file import BLOCK_BYTES, BUFFER_BYTES, LazyFile
+from torchdata_remote.fetch.lazy_members.lazy_file import BLOCK_BYTES, BUFFER_BYTES, LazyFile
 from torchdata_remote.formats.sample_size import sample_bytes
 from torchdata_remote.testing import Faults
 

@@ -6,10 +6,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from ..core.shard_view import ShardView
-from ..core.stats.counters import FETCH
-from ..core.urls import RemoteUrl
-from .read_ahead import ReadAhead
+from ...core.shard_view import ShardView
+from ...core.stats.counters import FETCH
+from ...core.urls import RemoteUrl
+from ..read_ahead import ReadAhead
 
 
 class Segment(NamedTuple):

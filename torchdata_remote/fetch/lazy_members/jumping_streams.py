@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable
 
-from ..core.stats.counters import FETCH
+from ...core.stats.counters import FETCH
+from ..session import FetchSession
+from ..streams import StreamsState, numbered_urls
 from .jumping_lane import Lane
 from .jumping_stream import JumpingStream
-from .session import FetchSession
-from .streams import StreamsState, numbered_urls
 
 
 def stream_by_jumps(

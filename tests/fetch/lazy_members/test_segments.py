@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.core.shard_view import ShardView
 from torchdata_remote.core.urls import RemoteUrl
-from torchdata_remote.fetch.jumping_streams import stream_by_jumps
+from torchdata_remote.fetch.lazy_members.jumping_streams import stream_by_jumps
+from torchdata_remote.fetch.lazy_members.segments import Segment, SegmentReader, segments_of
 from torchdata_remote.fetch.read_ahead import ReadAhead
-from torchdata_remote.fetch.segments import Segment, SegmentReader, segments_of
 from torchdata_remote.fetch.session import FetchSession
 from torchdata_remote.formats.byte_reader import ByteReader, Skippable
 

@@ -19,8 +19,8 @@ from tests.servers.scripted import Response, scripted
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import BadMemberError, ManifestError, ShardReadError
-from torchdata_remote.fetch.key_indexes import key_indexes, read_key_index
 from torchdata_remote.fetch.read_ahead import ReadAhead
+from torchdata_remote.fetch.selections.key_indexes import key_indexes, read_key_index
 from torchdata_remote.formats.key_index import KeyIndex, dump_keys
 
 URL = "memory://key-indexes/0.tar"
@@ -107,7 +107,7 @@ def test_large_members_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
             super().__init__(*args, **options)
             opened.append(self)
 
-    monkeypatch.setattr("torchdata_remote.fetch.key_indexes.ReadAhead", Recorded)
+    monkeypatch.setattr("torchdata_remote.fetch.selections.key_indexes.ReadAhead", Recorded)
     index = _scanned(_tar([(f"{at}.bin", bytes(2 << 20)) for at in range(4)]))
     assert index.starts.tolist() == [512 + at * (512 + (2 << 20)) for at in range(4)]
     assert sum(one.fetched_bytes for one in opened) < 64 << 10

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.suggestions import did_you_mean
-from ..core.options import RetryPolicy, StorageOptions
-from ..core.urls import HTTP, S3, RemoteUrl, join_url, object_path, redact, split_url
-from ..errors import ManifestError, RemoteDataError, SampleError, ShardReadError
-from ..formats.compression.decompress import CompressionLimits, decompressed
-from ..formats.tables import ADVICE, RowFilter, without_views
-from ..storage import read_whole
+from ...core.arguments import check
+from ...core.arguments.suggestions import did_you_mean
+from ...core.options import RetryPolicy, StorageOptions
+from ...core.urls import HTTP, S3, RemoteUrl, join_url, object_path, redact, split_url
+from ...errors import ManifestError, RemoteDataError, SampleError, ShardReadError
+from ...formats.compression.decompress import CompressionLimits, decompressed
+from ...formats.tables import ADVICE, RowFilter, without_views
+from ...storage import read_whole
+from ..listing.patterns import literal_url
+from ..listing.url_table import StringColumn
+from ..tables.columns import TableFile
 from .key_set import key_column
-from .listing.patterns import literal_url
-from .listing.url_table import StringColumn
-from .table_columns import TableFile
 
 _LINES, _CSV, _BINARY = (".txt",), (".csv",), (".parquet", ".arrow", ".feather", ".ipc")
 _COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
