@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.fetch.selections import key_set
+from torchdata_remote.fetch.selections import sorted_hashes
 from torchdata_remote.fetch.selections.key_set import KeySearch, key_column
 
 KEYS = st.text(st.characters(codec="utf-8"), max_size=4)
@@ -17,7 +17,7 @@ KEYS = st.text(st.characters(codec="utf-8"), max_size=4)
 def test_finds_what_a_set_finds(num_hashes: int, wanted: list[str], shards: list[list[str]]) -> None:
     """Repeated keys count once, and keys of one hash are told apart."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_set, "hash", lambda key: hash(key) % num_hashes, raising=False)
+        patch.setattr(sorted_hashes, "hash", lambda key: hash(key) % num_hashes, raising=False)
         search = KeySearch(key_column(wanted))
         for keys in shards:
             assert search.find(keys).tolist() == [key in set(wanted) for key in keys]

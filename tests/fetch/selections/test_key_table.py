@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchdata_remote import RemoteUrl
-from torchdata_remote.fetch.selections import key_table
+from torchdata_remote.fetch.selections import sorted_hashes
 from torchdata_remote.fetch.selections.key_table import KeyTable
 from torchdata_remote.formats.key_index import KeyIndex, key_index
 
@@ -37,7 +37,7 @@ def test_keys_are_found_by_their_text_also_where_hashes_are_equal(
     num_hashes: int, first: Any, second: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(key_table, "hash", lambda key: hash(key) % num_hashes, raising=False)
+        patch.setattr(sorted_hashes, "hash", lambda key: hash(key) % num_hashes, raising=False)
         lead, other = table_of(first), table_of(second)
     flat = [key for keys in second for key in keys]
     for shard, keys in enumerate(first):

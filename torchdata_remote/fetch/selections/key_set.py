@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ...core.arguments import check
 from ..listing.url_table import StringColumn
+from .sorted_hashes import SortedHashes, hashes_of
 
 
 def key_column(keys: Iterable[Any], source: str = "keys") -> StringColumn:
@@ -49,52 +50,34 @@ def _advice(key: Any) -> str:
 class KeySearch:
     """Finds keys of shards among the wanted ones, and remembers which were found.
 
-    Keys are found by Python's hashes, sorted, and then compared, since two keys may have one hash. Hashes differ
-    between processes, so this is not sent to others.
-
     Args:
         wanted: the keys.
     """
 
     def __init__(self, wanted: StringColumn) -> None:
         self._wanted = wanted
-        hashes = _hashes(wanted, len(wanted))
-        self._order = np.argsort(hashes, kind="stable").astype(np.uint32 if len(hashes) < 1 << 32 else np.int64)
-        self._hashes = hashes[self._order]
-        del hashes
+        self._hashes = SortedHashes(hashes_of(wanted, len(wanted)))
         self._found = np.zeros(len(wanted), np.bool_)
-        for place in (np.flatnonzero(np.diff(self._hashes) == 0) + 1).tolist():
-            self._found[place] = self._is_repeated(place)
+        for numbers in self._hashes.shared():  # a key that is there repeatedly is found once
+            seen: set[str] = set()
+            for number in numbers:
+                self._found[number] = wanted[number] in seen
+                seen.add(wanted[number])
         self.num_wanted = len(wanted) - int(self._found.sum())
-
-    def _is_repeated(self, place: int) -> bool:
-        """Whether the key at a place is there before it, too."""
-        key, before = self._wanted[int(self._order[place])], place - 1
-        while before >= 0 and self._hashes[before] == self._hashes[place]:
-            if self._wanted[int(self._order[before])] == key:
-                return True
-            before -= 1
-        return False
 
     def find(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Return whether each of these keys is wanted; shape ``(len(keys),)``."""
         chosen = np.zeros(len(keys), np.bool_)
-        if not len(self._hashes):
-            return chosen
-        hashes = _hashes(keys, len(keys))
-        places = np.searchsorted(self._hashes, hashes)
-        same = self._hashes[np.minimum(places, len(self._hashes) - 1)] == hashes
-        for number in np.flatnonzero(same).tolist():
+        places = self._hashes.places(hashes_of(keys, len(keys)))
+        for number in np.flatnonzero(places >= 0).tolist():
             chosen[number] = self._is_wanted(keys[number], int(places[number]))
         return chosen
 
     def _is_wanted(self, key: str, place: int) -> bool:
-        of_key = self._hashes[place]
-        while place < len(self._hashes) and self._hashes[place] == of_key:
-            if self._wanted[int(self._order[place])] == key:
-                self._found[place] = True
+        for number in self._hashes.numbers_at(place):
+            if self._wanted[number] == key:
+                self._found[number] = True
                 return True
-            place += 1
         return False
 
     @property
@@ -104,8 +87,4 @@ class KeySearch:
 
     def missing(self) -> Iterator[str]:
         """Yield the keys that were not found so far."""
-        return (self._wanted[int(self._order[place])] for place in np.flatnonzero(~self._found))
-
-
-def _hashes(keys: Iterable[str], number: int) -> npt.NDArray[np.int64]:
-    return np.fromiter(map(hash, keys), np.int64, number)
+        return (self._wanted[number] for number in np.flatnonzero(~self._found).tolist())

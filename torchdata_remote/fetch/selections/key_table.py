@@ -1,7 +1,7 @@
 """Columnar table of the keys of a shard set, with the byte ranges of each sample, and the search in it.
 
-Keys are found by sorted 64-bit hashes, and their text is compared, since two keys may have one hash. It takes
-56 bytes for each key and its characters, so about 80 MB for a million keys of 20 characters.
+Keys are found by sorted 64-bit hashes, and their text is compared. It takes 52 bytes for each key and its characters,
+so about 75 MB for a million keys of 20 characters.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ...core.urls import RemoteUrl
 from ...formats.key_index import KeyIndex
+from .sorted_hashes import SortedHashes, hashes_of
 
 Ints = npt.NDArray[np.int64]
 
@@ -50,7 +51,7 @@ class KeyTable:
         self._num_samples.append(len(keys))
         self._parts["text"].append(data)
         self._parts["lengths"].append(np.diff(np.flatnonzero(data == 0) + 1, prepend=0))
-        self._parts["hashes"].append(np.fromiter(map(hash, keys), np.int64, len(keys)))
+        self._parts["hashes"].append(hashes_of(keys, len(keys)))
         self._parts["counts"].append(counts[has_any])
         self._ranges["starts"].append(starts)
         self._ranges["stops"].append(stops)
@@ -71,8 +72,7 @@ class KeyTable:
         self._range_ends = np.cumsum(counts)
         self._starts, self._stops = (_joined(self._ranges.pop(name)) for name in list(self._ranges))
         self._shard_ends = np.cumsum(np.array(self._num_samples, np.int64))
-        self._order = np.argsort(self.hashes, kind="stable")
-        self._sorted = self.hashes[self._order]
+        self._by_hash = SortedHashes(self.hashes)
         return self
 
     def __len__(self) -> int:
@@ -101,11 +101,9 @@ class KeyTable:
 
     def repeated(self) -> tuple[int, int] | None:
         """Return two samples that have the same key; ``None`` if all keys are different."""
-        same = np.flatnonzero(self._sorted[1:] == self._sorted[:-1])
-        for at in same.tolist():
+        for samples in self._by_hash.shared():
             found: dict[str, int] = {}
-            start = int(np.searchsorted(self._sorted, self._sorted[at]))
-            for sample in self._order[start : at + 2].tolist():
+            for sample in samples:
                 other = found.setdefault(self.key(sample), sample)
                 if other != sample:
                     return other, sample
@@ -113,25 +111,14 @@ class KeyTable:
 
     def find(self, others: KeyTable, first: int, last: int) -> Ints:
         """Return the sample with the key of each of samples ``first`` to ``last`` of another table, or -1."""
-        hashes = others.hashes[first:last]
-        if not len(self):
-            return np.full(len(hashes), -1)
-        at = np.searchsorted(self._sorted, hashes)
-        within = np.minimum(at, len(self) - 1)
-        found: Ints = np.where(self._sorted[within] == hashes, self._order[within], -1)
+        places = self._by_hash.places(others.hashes[first:last])
+        found = self._by_hash.first_numbers(places)
         candidates = np.flatnonzero(found >= 0)
         same = self._are_same(found[candidates], others, candidates + first)
         for number in candidates[~same].tolist():  # another key has the same hash
-            found[number] = self._find_among(int(at[number]), others.key(first + number))
+            key, same_hash = others.key(first + number), self._by_hash.numbers_at(int(places[number]))
+            found[number] = next((sample for sample in same_hash if self.key(sample) == key), -1)
         return found
-
-    def _find_among(self, at: int, key: str) -> int:
-        hashed = self._sorted[at]
-        while at < len(self) and self._sorted[at] == hashed:
-            if self.key(int(self._order[at])) == key:
-                return int(self._order[at])
-            at += 1
-        return -1
 
     def _are_same(self, samples: Ints, others: KeyTable, of_others: Ints) -> npt.NDArray[np.bool_]:
         """Whether the keys of two samples each are equal."""
