@@ -102,7 +102,7 @@ def test_resumes_after_each_row(lengths: list[int], length: int, options: Any, l
 @pytest.mark.parametrize("options", CUTS)
 def test_resumes_in_chains(options: Any) -> None:
     def packed(source: Any) -> Any:
-        return source.pack(40, member="ids", **options)
+        return source.pack(16, member="ids", **options)
 
     for make in (
         lambda: packed(shards(interleave=2)),
