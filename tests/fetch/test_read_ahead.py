@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-
-import fsspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +9,8 @@ from hypothesis import strategies as st
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response, scripted
+from tests.support.byte_readers import assert_same_step
+from tests.support.memory_objects import put
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError
@@ -20,12 +19,6 @@ from torchdata_remote.formats.byte_reader import ByteReader, Skippable
 from torchdata_remote.testing import Faults
 
 NO_OPTIONS = StorageOptions()
-
-
-def put(data: bytes) -> str:
-    url = f"memory://{uuid.uuid4().hex}/object"
-    fsspec.filesystem("memory").pipe(url.removeprefix("memory:/"), data)
-    return url
 
 
 @given(
@@ -46,11 +39,7 @@ def test_a_byte_reader_over_windows_reads_the_object(
     jumping, plain = ByteReader(windows, windows.start), ByteReader([data[windows.start : stop]], windows.start)
     plain.take(0), windows.head()
     for take, length in steps:
-        if take:
-            assert jumping.take(length) == plain.take(length)
-        else:
-            assert jumping.skip(length) == plain.skip(length)
-        assert jumping.offset == plain.offset
+        assert_same_step(jumping, plain, length, take=take)
     assert windows.fetched_bytes <= num_bytes
     assert windows.find_num_bytes() == num_bytes
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.byte_readers import assert_same_step
 from torchdata_remote.formats.byte_reader import ByteReader, join_chunks
 
 DATA = bytes(i * 7 % 251 for i in range(3000))
@@ -115,11 +116,7 @@ def test_skipping_by_jumps_equals_reading(data: bytes, part_bytes: int, steps: l
     """Bytes, counts and offsets are the same as for parts that cannot skip."""
     jumping, plain = ByteReader(JumpingParts(data, part_bytes), 7), ByteReader([data], 7)
     for take, length in steps:
-        if take:
-            assert jumping.take(length) == plain.take(length)
-        else:
-            assert jumping.skip(length) == plain.skip(length)
-        assert jumping.offset == plain.offset
+        assert_same_step(jumping, plain, length, take=take)
 
 
 def test_skipped_bytes_are_not_downloaded() -> None:

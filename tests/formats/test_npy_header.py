@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import io
 from typing import Any
 
@@ -12,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from tests.support.parsing_threads import fail_literal_eval
 from torchdata_remote.formats.decoders import npy
 from torchdata_remote.formats.key_index import dump_keys, key_index, parse_keys
 from torchdata_remote.formats.npy_header import npy_header
@@ -26,16 +26,7 @@ def _saved(array: Any, version: tuple[int, int] | None = None) -> bytes:
 @pytest.fixture
 def other_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let ``literal_eval`` fail, as by chance where other threads use it; the list has the number of failures left."""
-    left, parse = [10**9], ast.literal_eval
-
-    def fails(text: Any) -> Any:
-        if left[0] > 0:
-            left[0] -= 1
-            raise SystemError("AST constructor recursion depth mismatch (before=45, after=43)")
-        return parse(text)
-
-    monkeypatch.setattr(ast, "literal_eval", fails)
-    return left
+    return fail_literal_eval(monkeypatch)
 
 
 @pytest.mark.usefixtures("other_threads")

@@ -27,6 +27,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.archive_bytes import pack_tar
 from tests.support.fake_store import store_of
+from tests.support.shard_places import tar_of
 from torchdata_remote import RemoteUrl, ShardTarReader, accept_missing_end, raise_error, skip_with_warning
 from torchdata_remote.core.checksums import BlockSummer
 from torchdata_remote.errors import MissingEndError, ObjectNotFoundError, RemoteDataError, ShardReadError, StorageError
@@ -526,25 +527,15 @@ def test_memory_of_keys_is_bounded() -> None:
     members = [("d/" * 900 + f"{i}.x", b"") for i in range(300)]
     tracemalloc.start()
     try:
-        assert sum(1 for _ in ShardTarReader(_shards(_pax_tar(members)))) == 300
+        assert sum(1 for _ in ShardTarReader(_shards(tar_of(members)))) == 300
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak_bytes < 8 << 20
     with pytest.raises(ShardReadError, match=r"'d/d/.*was already read"):
-        list(ShardTarReader(_shards(_pax_tar([*members, members[0]]))))
+        list(ShardTarReader(_shards(tar_of([*members, members[0]]))))
     with pytest.raises(ShardReadError, match=r"a name of 5,000 characters \(limit 4,096\)"):
-        list(ShardTarReader(_shards(_pax_tar([("n" * 4998 + ".x", b"")]))))
-
-
-def _pax_tar(members: list[tuple[str, bytes]]) -> bytes:
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, value in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(value)
-            archive.addfile(member, io.BytesIO(value))
-    return data.getvalue()
+        list(ShardTarReader(_shards(tar_of([("n" * 4998 + ".x", b"")]))))
 
 
 def _named(shard: int, *sizes: int, folder: str = "") -> list[tuple[str, bytes]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import logging
 import zlib
@@ -15,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fetch.test_sample_table import MEMBER, old_dump
+from tests.support.parsing_threads import fail_literal_eval
 from tests.support.shard_places import memory_place
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
@@ -61,11 +61,7 @@ def test_an_index_loads_while_other_threads_parse(
 ) -> None:
     """CPython's ``literal_eval`` fails now and then beside other threads: an intact index would be made again."""
     data = dump(SMALL)
-
-    def fails(text: Any) -> Any:
-        raise SystemError("AST constructor recursion depth mismatch (before=45, after=43)")
-
-    monkeypatch.setattr(ast, "literal_eval", fails)
+    fail_literal_eval(monkeypatch)
     assert contents(load_index(data, ARCHIVES, SCRATCH)) == contents(SMALL)
 
 

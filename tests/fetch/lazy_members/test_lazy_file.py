@@ -6,7 +6,6 @@ import io
 import os
 import pickle
 import random
-import uuid
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
@@ -21,6 +20,7 @@ from torchcodec.decoders import VideoDecoder
 from tests.formats.test_member_file import STEPS, assert_like_bytes_io
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
+from tests.support.memory_objects import put
 from tests.support.requested_bytes import requested_bytes
 from tests.support.videos import noise_mp4
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
@@ -32,12 +32,6 @@ from torchdata_remote.testing import Faults
 
 NO_OPTIONS = StorageOptions()
 AT_ONCE = RetryPolicy(first_wait_s=0, max_wait_s=0)
-
-
-def put(data: bytes) -> str:
-    url = f"memory://{uuid.uuid4().hex}/object"
-    fsspec.filesystem("memory").pipe(url.removeprefix("memory:/"), data)
-    return url
 
 
 @given(

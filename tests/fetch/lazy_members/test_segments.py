@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.byte_readers import assert_same_step
 from torchdata_remote.core.options import FetchOptions, StorageOptions
 from torchdata_remote.core.shard_view import ShardView
 from torchdata_remote.core.urls import RemoteUrl
@@ -49,11 +50,7 @@ def test_segments_are_read_as_their_bytes(
     assert isinstance(reader, Skippable)
     jumping, plain = ByteReader(reader, first), ByteReader([whole[first:]], first)
     for take, length in steps:
-        if take:
-            assert jumping.take(length) == plain.take(length)
-        else:
-            assert jumping.skip(length) == plain.skip(length)
-        assert jumping.offset == plain.offset
+        assert_same_step(jumping, plain, length, take=take)
         place = reader.place_of(plain.offset, 1)
         if place is not None and plain.offset < len(whole):
             number = urls.index(place[0])

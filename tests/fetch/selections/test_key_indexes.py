@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import gzip
 import tarfile
 import warnings
 import zlib
@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.servers.scripted import Response, scripted
+from tests.support.shard_places import tar_of
 from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import BadMemberError, ManifestError, ShardReadError
@@ -26,14 +27,8 @@ from torchdata_remote.formats.key_index import KeyIndex, dump_keys
 URL = "memory://key-indexes/0.tar"
 
 
-def _tar(members: Sequence[tuple[str, bytes]], *, kind: int = tarfile.USTAR_FORMAT, mode: str = "w") -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=mode, format=kind) as tar:  # type: ignore[call-overload]
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return buffer.getvalue()
+def _tar(members: Sequence[tuple[str, bytes]], *, kind: int = tarfile.USTAR_FORMAT) -> bytes:
+    return tar_of(members, tar_format=kind)
 
 
 def _store(tar: bytes, keys: bytes | None = None, **known: Any) -> RemoteUrl:
@@ -186,7 +181,7 @@ def test_keys_that_were_damaged_on_their_way_are_read_again() -> None:
 def test_compressed_and_zip_shards_are_refused() -> None:
     """Samples of compressed shards cannot be read one by one: the error says what to do."""
     with pytest.raises(ManifestError, match=r"compressed by gzip.*uncompressed"):
-        _read(_store(_tar(SMALL, mode="w:gz")))
+        _read(_store(gzip.compress(_tar(SMALL))))
     with pytest.raises(ShardReadError, match="is a zip"):
         _read(_store(b"PK\x03\x04" + bytes(100)))
 

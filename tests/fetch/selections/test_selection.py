@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.shard_places import tar_of
 from torchdata_remote.core.shard_view import split_view_url
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.fetch.selections.key_set import KeySearch, key_column
@@ -24,16 +25,6 @@ SHARDS = st.lists(
     min_size=1,
     max_size=3,
 )
-
-
-def _tar(members: list[tuple[str, bytes]]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return buffer.getvalue()
 
 
 @given(shards=SHARDS, size=st.integers(0, 1_500), some=st.booleans())
@@ -53,7 +44,7 @@ def test_views_hold_what_is_chosen(shards: list[Any], size: int, some: bool) -> 
                 keys.append(key)
                 first = next(name for name in ("txt", "cls", "jpg") if name in names)
                 expected += [f"{key}.{name}" for name in sorted(names) if not some or name == first]
-        tars.append(_tar(members))
+        tars.append(tar_of(members, tar_format=tarfile.USTAR_FORMAT))
         indexes.append((RemoteUrl(f"s3://b/{number}.tar", len(tars[-1])), key_index(rows)))
     if not keys:
         return

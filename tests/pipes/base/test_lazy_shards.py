@@ -12,7 +12,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,6 +21,7 @@ from torch.utils.data import DataLoader, IterDataPipe
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from tests.support.archive_bytes import pack_tar
+from tests.support.memory_objects import put
 from tests.support.requested_bytes import requested_bytes
 from torchdata_remote import IterableWrapper, RemoteUrl, ShardWriter, World, decoders, stats, stream_shards
 from torchdata_remote.core.shard_view import ShardView, view_url
@@ -160,12 +160,6 @@ def test_a_part_of_a_shard_resumes_everywhere() -> None:
     assert_resumes_everywhere(
         lambda: stream_shards(f"{folder}/index.json", lazy=LAZY, shuffle=False).map(read_whole), num_streams=2
     )
-
-
-def put(data: bytes, name: str = "0.tar") -> str:
-    url = f"memory://{uuid.uuid4().hex}/{name}"
-    fsspec.filesystem("memory").pipe(url.removeprefix("memory:/"), data)
-    return url
 
 
 MEMBERS = [("a.json", b"{}"), ("a.mp4", b"a" * 100_000), ("b.json", b"{}"), ("b.mp4", b"b" * 200_000)]
