@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote.core.coded_url import coded_url, decode, encode, split_coded_url
-from torchdata_remote.core.shard_view import ShardView, named_shard, split_view_url, view_url
+from torchdata_remote.core.shard_view import ShardView, key_sum, named_shard, split_view_url, view_url
 from torchdata_remote.core.urls import RemoteUrl, redact, split_sample_range
 from torchdata_remote.errors import UrlError
 
@@ -58,6 +58,14 @@ def test_a_url_holds_the_view(view: ShardView) -> None:
     assert same(found, view)
     assert whole == view.urls[0] == named_shard(url)
     assert (url.size, url.num_samples) == (view.num_bytes, len(view.counts))
+
+
+def test_a_key_takes_three_characters_of_the_url() -> None:
+    """Where keys are not verified by a manifest."""
+    column = np.arange(1000)
+    view = ShardView((RemoteUrl("s3://b/0.tar"),), column * 0 + 1, column * 0, column * BLOCK, (column + 1) * BLOCK)
+    key_sums = np.array([key_sum(f"train/{number:06d}") for number in range(1000)])
+    assert len(view_url(view._replace(key_sums=key_sums))) - len(view_url(view)) < 3_000
 
 
 @given(view=views(), data=st.data())

@@ -150,9 +150,8 @@ def _decoded(code: str, first_url: str) -> ShardView:
         columns.append(column.astype(np.int64))
     counts, steps, gaps, lengths, *key_sums = columns
     objects = np.cumsum(steps)
-    if not int(counts.sum()) == len(objects) == len(gaps) == len(lengths):
-        raise ValueError("columns of different lengths")
-    if key_sums and [len(column) for column in key_sums] != [len(counts)]:
+    has_key_of_each = all(len(column) == len(counts) for column in key_sums)
+    if not has_key_of_each or not int(counts.sum()) == len(objects) == len(gaps) == len(lengths):
         raise ValueError("columns of different lengths")
     order = np.argsort(objects, kind="stable")
     starts, stops = np.empty_like(gaps), np.empty_like(gaps)

@@ -1,6 +1,6 @@
 """A large set of keys, and the search of shards' keys in it.
 
-The set takes the characters of its keys and 8 bytes for each; the search, which one plan makes and drops, 17 bytes more
+The set takes the characters of its keys and 8 bytes for each; the search, which one plan makes and drops, 13 bytes more
 (``benchmarks/bench_selection_plan.py``). A Python set of strings takes about 100.
 """
 

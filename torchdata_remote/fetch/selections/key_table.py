@@ -1,7 +1,6 @@
 """Columnar table of the keys of a shard set, with the byte ranges of each sample, and the search in it.
 
-Keys are found by sorted 64-bit hashes, and their text is compared. It takes 52 bytes for each key and its characters,
-so about 75 MB for a million keys of 20 characters.
+Keys are found by sorted 64-bit hashes, and their text is compared. It takes 52 bytes for each key, and its characters.
 """
 
 from __future__ import annotations

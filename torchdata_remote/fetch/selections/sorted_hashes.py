@@ -1,4 +1,4 @@
-"""Numbered keys by their hashes, sorted: 12 bytes for each key, where a dict takes about 100.
+"""Numbered keys by their hashes, sorted: 12 bytes for each key.
 
 Two keys may have one hash, so those that are found here have to be compared. Hashes are Python's, and differ between
 processes: none of this is sent to others.

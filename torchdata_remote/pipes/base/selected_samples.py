@@ -30,8 +30,8 @@ def selected_runs(runs: Iterator[SampleRun], url: str, stream: Any, position: Re
 
     Raises:
         ShardReadError: if a selected sample has members of several keys, the key of the one before it, or another key
-            than the file of keys had; and those of ``runs``, with the shard and byte of the selected
-            sample where reading stopped.
+            than the file of keys had; and those of ``runs``, with the shard and byte of the selected sample where
+            reading stopped.
     """
     # A list: numpy would release Python's lock for each search, and wait for the threads that fetch
     starts: list[int] = stream.selected.starts.tolist()
@@ -43,7 +43,8 @@ def selected_runs(runs: Iterator[SampleRun], url: str, stream: Any, position: Re
     try:
         for run in runs:
             if key_sums is not None:
-                _require_keys(copy(run), url, stream, number, key_sums)
+                # A copy of an iterator over a list leaves that one where it is
+                _require_keys(copy(run), url, stream, number, key_sums[number : number + length_hint(run)])
             number += length_hint(run)
             yield run
             byte = starts[-1] if position.ended else position.next_byte()
@@ -85,8 +86,16 @@ def _other_samples(url: str, stream: Any, starts: list[int], number: int, byte: 
 
 
 def _require_keys(samples: SampleRun, url: str, stream: Any, number: int, key_sums: list[int]) -> None:
-    """Require the keys that were selected, unless there are more samples, which has another reason."""
-    for at, (sample, expected) in enumerate(zip(samples, key_sums[number:], strict=False), number):
+    """Require that samples have the keys that were selected.
+
+    Args:
+        samples: of one run.
+        url: of the first shard.
+        stream: of the view.
+        number: of the first sample in the view.
+        key_sums: of the view's samples from there on; fewer if it ends before the run, which is found afterwards.
+    """
+    for at, (sample, expected) in enumerate(zip(samples, key_sums, strict=False), number):
         if key_sum(sample[KEY]) != expected:
             shown, place = _place(stream, stream.selected.starts[at])
             raise ShardReadError(
