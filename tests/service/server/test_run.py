@@ -241,6 +241,42 @@ def test_a_signal_at_the_start_ends_the_service(tmp_path: Path, moment: str, num
     assert (done.returncode, done.stderr) == (status, "")
 
 
+ENDING = """
+import _thread, atexit, sys
+from torchdata_remote import cli
+from torchdata_remote.service.server.http import http_server
+original = http_server.HttpServer.end
+
+def end(server):
+    if sys.argv[1] == "running":
+        lock = _thread.allocate_lock()
+        lock.acquire()
+        _thread.start_new_thread(lock.acquire, ())  # which is not known to the threading module, as those of Rust
+    original(server)
+
+http_server.HttpServer.end = end
+if sys.argv[1] == "unknown":
+    http_server._THREADS = "/missing"
+atexit.register(print, "the interpreter ended", file=sys.stderr)
+sys.exit(cli.main(["serve", "--root", sys.argv[2], "--port", "0"]))
+"""
+
+
+@pytest.mark.parametrize("threads", ["running", "unknown"])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_the_interpreter_does_not_end_before_the_threads_of_the_server(
+    tmp_path: Path, threads: str, number: int, status: int
+) -> None:
+    """One of 150 services in a container without /proc was aborted at its end: status -6, not 0."""
+    command = [sys.executable, "-c", ENDING, threads, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://")
+        process.send_signal(number)
+        assert process.communicate(timeout=60) == ("", "")
+        assert process.returncode == status
+
+
 def test_a_digest_is_not_waited_for(tmp_path: Path) -> None:
     """That of 4 TiB: the request is answered with 503, and the service ends at once."""
     (tmp_path / "d").mkdir()

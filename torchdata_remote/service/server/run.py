@@ -38,7 +38,7 @@ def serve(
 ) -> None:
     """Serve datasets until SIGTERM or Ctrl-C. Running requests then get ten seconds to finish.
 
-    If some do not, the process ends here, with the status of the signal.
+    If some do not, or threads of the HTTP server may still run, the process ends here, with the status of the signal.
 
     Args:
         root: URL of the folder of datasets.
@@ -79,7 +79,7 @@ def serve(
         if not all_ended:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(SIGINT_STATUS if signals.interrupted else 0)  # the threads of their requests would never end
+            os._exit(SIGINT_STATUS if signals.interrupted else 0)  # threads would disturb the interpreter's end
         if signals.interrupted:
             raise KeyboardInterrupt
 
@@ -93,7 +93,7 @@ async def _serve(
     *,
     on_listening: Callable[[], object],
 ) -> bool:
-    """Serve until a signal comes. Returns whether all requests have ended then."""
+    """Serve until a signal comes. Returns whether all requests and threads of the server have ended then."""
     serving = asyncio.current_task()
     assert serving is not None
     server: HttpServer | None = None

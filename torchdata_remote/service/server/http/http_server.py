@@ -80,7 +80,8 @@ class HttpServer(Server):
         """Answer requests until :meth:`end` is called; then give the running ones ten seconds.
 
         Returns:
-            Whether all of them have ended.
+            Whether all of them have ended, and the threads of the server. If not, the process must end without the
+            interpreter: a thread that needs it while it ends aborts the process, or waits for ever.
         """
         threads = _native_threads()
         serving = asyncio.ensure_future(self.serve())
@@ -97,20 +98,23 @@ class HttpServer(Server):
         if not serving.done():
             return False
         serving.result()
-        await _end_of_threads(threads)
-        return True
+        return threads is not None and await _threads_have_ended(threads)
 
 
-async def _end_of_threads(before: set[str]) -> None:
-    """Wait until the server's threads have ended, which would disturb the end of the interpreter."""
+async def _threads_have_ended(before: set[str]) -> bool:
+    """Wait until the server's threads have ended. Returns whether they have, as far as the system shows them."""
     for _ in range(int(_THREADS_END_S / _POLL_S)):
-        if not _native_threads() - before - {str(thread.native_id) for thread in threading.enumerate()}:
-            return
+        threads = _native_threads()
+        if threads is None:
+            return False
+        if not threads - before - {str(thread.native_id) for thread in threading.enumerate()}:
+            return True
         await asyncio.sleep(_POLL_S)
+    return False
 
 
-def _native_threads() -> set[str]:
+def _native_threads() -> set[str] | None:
     try:
         return set(os.listdir(_THREADS))
-    except OSError:  # not Linux
-        return {"unknown"}
+    except OSError:  # without /proc, and on other systems than Linux
+        return None

@@ -12,7 +12,10 @@ from starlette.types import ASGIApp, Message
 
 @contextlib.asynccontextmanager
 async def lifespan(app: ASGIApp) -> AsyncIterator[dict[str, Any]]:
-    """Start an application, and stop it after the block; yields the state that it made."""
+    """Start an application, and stop it after the block; yields the state that it made.
+
+    If this is cancelled while the application starts, the application has ended when the cancellation is raised.
+    """
     to_app: asyncio.Queue[Message] = asyncio.Queue()
     is_started = asyncio.Event()
 
@@ -25,9 +28,15 @@ async def lifespan(app: ASGIApp) -> AsyncIterator[dict[str, Any]]:
     running = asyncio.ensure_future(app(scope, to_app.get, send))
     to_app.put_nowait({"type": "lifespan.startup"})
     starting = asyncio.ensure_future(is_started.wait())
-    await asyncio.wait((running, starting), return_when=asyncio.FIRST_COMPLETED)
-    if not is_started.is_set():
+    try:
+        await asyncio.wait((running, starting), return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:  # left to the end of the loop, tasks of the application would end before they began
+        running.cancel()
+        await asyncio.wait((running,))
+        raise
+    finally:
         starting.cancel()
+    if not is_started.is_set():
         running.result()  # raises its error
     try:
         yield state
