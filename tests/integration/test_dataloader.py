@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -67,17 +66,13 @@ def epoch_of(loader: DataLoader[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def failing(pipe: Any, num_workers: int, start_method: str) -> Iterator[Iterator[Any]]:
-    """Iterate a pass that fails. Its workers are terminated here: after an error torch waits up to 5 s for each."""
-    iterator = iter(loader_of(pipe, num_workers, start_method))
+    """Iterate a pass that fails. Its workers are told to end here: once it is collected, torch waits 5 s for each."""
+    iterator: Any = iter(loader_of(pipe, num_workers, start_method))
     try:
         yield iterator
     finally:
-        private: Any = iterator  # torch's
-        assert len(private._workers) == num_workers
-        _remove_worker_pids(id(iterator))  # or it would report that they were terminated
-        private._worker_pids_set = False
-        for worker in private._workers:
-            worker.terminate()
+        assert len(iterator._workers) == num_workers
+        iterator._shutdown_workers()
 
 
 def check_two_epochs(loader: DataLoader[Any], written: list[Pair]) -> list[Pair]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..core.notices.progress_bar import first_awaited, waiting
 from ..core.processes.main_guard import is_forking, name_missing_guard, require_main_guard
@@ -20,7 +23,7 @@ _SENT = ("collate_fn", "worker_init_fn")
 
 
 def started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Start the iterator of a pass; a terminal shows what it waits for.
+    """Start the iterator of a pass; a terminal shows what it waits for. After an error, its workers are ended at once.
 
     Args:
         loader: of torchdata.
@@ -31,7 +34,26 @@ def started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """
     # The loader's generator is of the CPU, and torch draws seeds on its default device
     with torch.device("cpu"):
-        return _started(loader, start)
+        try:
+            return _started(loader, start)
+        except Exception as error:
+            _end_workers_in(error)
+            raise
+
+
+def _end_workers_in(error: Exception) -> None:
+    """End the workers of the iterator that was being started, which only the traceback has."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        iterator = frame.f_locals.get("self")
+        if isinstance(iterator, _BaseDataLoaderIter) and hasattr(iterator, "_workers_status"):
+            with contextlib.suppress(RuntimeError):  # of torch, about a worker that was killed: the error is known
+                _end_workers_of(iterator)
+            return
+
+
+def _end_workers_of(iterator: Any) -> None:
+    if (shut_down := getattr(iterator, "_shutdown_workers", None)) is not None:  # it has workers
+        shut_down()
 
 
 def _started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
@@ -102,6 +124,5 @@ def ended_on_error(items: Iterable[Any], batches: Any, before: Callable[[], obje
         yield from first_awaited(with_clear_errors(items))
     except Exception:
         before()
-        if (shut_down := getattr(batches, "_shutdown_workers", None)) is not None:
-            shut_down()
+        _end_workers_of(batches)
         raise
