@@ -267,7 +267,7 @@ sys.exit(cli.main(["serve", "--root", sys.argv[2], "--port", "0"]))
 def test_the_interpreter_does_not_end_before_the_threads_of_the_server(
     tmp_path: Path, threads: str, number: int, status: int
 ) -> None:
-    """One of 150 services in a container without /proc was aborted at its end: status -6, not 0."""
+    """In a container without /proc, some services were aborted at their end: status -6, not 0."""
     command = [sys.executable, "-c", ENDING, threads, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

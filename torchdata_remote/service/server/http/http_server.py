@@ -80,8 +80,8 @@ class HttpServer(Server):
         """Answer requests until :meth:`end` is called; then give the running ones ten seconds.
 
         Returns:
-            Whether all of them have ended, and the threads of the server. If not, the process must end without the
-            interpreter: a thread that needs it while it ends aborts the process, or waits for ever.
+            Whether all of them have ended, and the threads of the server. If not, end the process by ``os._exit``:
+            it is aborted if a thread enters the interpreter while that ends.
         """
         threads = _native_threads()
         serving = asyncio.ensure_future(self.serve())
