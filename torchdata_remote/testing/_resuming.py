@@ -13,6 +13,9 @@ from ..core.arguments.calls import explained
 from ..core.iter_datapipe import IterDataPipe
 from ..loaders import Resumable
 
+# Items that a resumed copy reads: what it holds besides its state shows in the items after the first
+_STEPS = 3
+
 
 @explained
 def assert_resumes_everywhere(
@@ -23,8 +26,11 @@ def assert_resumes_everywhere(
 ) -> None:
     """Stop a chain after each of its items, resume a copy of it, and compare with an uninterrupted run.
 
-    Each state is converted to JSON and back. The rest of the first epoch and the whole second one are compared. Another
-    copy is stopped again after one item, when it has not yet read from all shards that are open, and resumed.
+    The state after each item of one pass is converted to JSON and loaded into a new copy. The copy's next items and the
+    states after them are compared with those of the pass. Where items and states are equal, the rest is proven by the
+    next stop; where a state differs, it is loaded into another copy, and both read the rest of the epoch. After the
+    first item, in the middle, before the last item and after it, a pass ends, and the rest of the epoch and the whole
+    second one are compared. The time is therefore linear in the number of items.
 
     Args:
         make_pipe: builds the chain.
@@ -46,26 +52,39 @@ def assert_resumes_everywhere(
         return Resumable(make_pipe(), num_streams=num_streams)
 
     uninterrupted = resumable()
-    epochs = [list(uninterrupted), list(uninterrupted)]
-    assert epochs[0], "The chain yields nothing, so nothing can be compared."
-    for stop in range(len(epochs[0]) + 1):
-        head, state = _stopped(resumable(), stop)
-        resumed = resumable()
+    states = [_state(uninterrupted)]
+    items = []
+    for item in uninterrupted:
+        items.append(item)
+        states.append(_state(uninterrupted))
+    assert items, "The chain yields nothing, so nothing can be compared."
+    second_epoch = list(uninterrupted)
+    for stop, state in enumerate(states):
+        resumed, where = resumable(), f"stopped after {stop} items, with the state {state}"
         resumed.load_state_dict(state)
-        for epoch, got in enumerate([[*head, *resumed], list(resumed)]):
-            _compare(got, epochs[epoch], same, f"stopped after {stop} items, epoch {epoch}, with the state {state}")
-        again, twice = resumable(), resumable()
-        again.load_state_dict(state)
-        one, state = _stopped(again, 1)
-        twice.load_state_dict(state)
-        where = f"stopped after {stop} items, and again after {len(one)}, with the state {state}"
-        _compare([*head, *one, *(twice if one else ())], epochs[0], same, where)
+        rest = iter(resumed)
+        for index in range(stop, min(stop + _STEPS, len(items))):
+            _compare(list(islice(rest, 1)), items[index : index + 1], same, where)
+            after = _state(resumed)
+            if after != states[index + 1]:
+                again = resumable()
+                again.load_state_dict(after)
+                for reader in (rest, again):
+                    _compare(list(reader), items[index + 1 :], same, f"{where}, and again with the state {after}")
+                break
+    for stop in sorted({0, 1, len(items) // 2, len(items) - 1, len(items)}):
+        stopped, resumed = resumable(), resumable()
+        head = list(islice(stopped, stop))
+        state = _state(stopped)
+        resumed.load_state_dict(state)
+        for epoch, expected in enumerate([items, second_epoch]):
+            where = f"a pass ended after {stop} items, epoch {epoch}, with the state {state}"
+            _compare([*([] if epoch else head), *resumed], expected, same, where)
 
 
-def _stopped(data: Resumable, num_items: int) -> tuple[list[Any], Any]:
-    """Return the next items, and the state after them, through JSON."""
-    items = list(islice(data, num_items))
-    return items, json.loads(json.dumps(data.state_dict()))
+def _state(data: Resumable) -> Any:
+    """Return the state after the last item, through JSON."""
+    return json.loads(json.dumps(data.state_dict()))
 
 
 def _compare(got: list[Any], expected: list[Any], same: Callable[[Any, Any], bool], where: str) -> None:
