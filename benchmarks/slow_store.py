@@ -1,4 +1,4 @@
-"""The benchmarks' store, which is the tests' nginx server: the only import from ``tests``.
+"""The benchmarks' store, which is the tests' nginx server: benchmarks import nothing else from ``tests``.
 
 Run a command with such a store as its S3 server; the folders in FOLDER are the buckets:
 
@@ -15,14 +15,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from tests.servers.slow_store import (
-    SlowStore,
-    StoreNotInstalledError,
-    free_port,
-    nginx_path,
-    slow_store,
-    takes_connections,
-)
+from tests.servers.slow_store import SlowStore, StoreNotInstalledError, nginx_path, slow_store, takes_connections
+from tests.support.ports import free_port
 
 __all__ = ["SlowStore", "StoreNotInstalledError", "free_port", "nginx_path", "slow_store", "takes_connections"]
 

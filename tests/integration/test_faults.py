@@ -20,7 +20,8 @@ import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.faulty_s3 import faulty
-from tests.servers.s3 import S3Server, free_port
+from tests.servers.s3 import S3Server
+from tests.support.ports import free_port
 from torchdata_remote import Backend, RetryPolicy
 from torchdata_remote.errors import TransientStorageError
 from torchdata_remote.testing import Faults, write_small_shards

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.s3 import free_port
 from tests.support.paths import ROOT
+from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 from torchdata_remote.core.stats.recording import record_stats
 from torchdata_remote.inspection import RecordedStats

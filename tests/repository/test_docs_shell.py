@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kubernetes_pods import free_port
 from tests.support.paths import ROOT
+from tests.support.ports import free_port
 
 DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(DOCS)): path.read_text("utf-8") for path in sorted(DOCS.rglob("*.md"))}

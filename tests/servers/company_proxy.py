@@ -12,7 +12,8 @@ from pathlib import Path
 
 import trustme
 
-from tests.servers.s3 import free_port, process, wait_until
+from tests.servers.s3 import process, wait_until
+from tests.support.ports import free_port
 
 USER, PASSWORD = "trainer", "s3cret-of-proxy"
 _ROOT = Path(__file__).parents[2]

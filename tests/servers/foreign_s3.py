@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.servers.programs import npm_program, wheel_program
-from tests.servers.s3 import S3Server, answers, free_port, process, wait_until
+from tests.servers.s3 import S3Server, answers, process, wait_until
+from tests.support.ports import free_port
 
 _RCLONE, _S3RVER = "1.75.0", "3.7.1"
 _KEY, _SECRET = "test-key", "test-secret"

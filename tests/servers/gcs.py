@@ -17,7 +17,8 @@ from urllib.parse import quote, urlencode
 
 import urllib3
 
-from tests.servers.s3 import answers, free_port, process, wait_until
+from tests.servers.s3 import answers, process, wait_until
+from tests.support.ports import free_port
 
 
 @dataclasses.dataclass(frozen=True)

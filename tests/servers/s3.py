@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import botocore.session
+
+from tests.support.ports import free_port
 
 START_S = 90.0
 KMS_KEY = "testkey-1"  # that Ceph has, for SSE-KMS
@@ -75,12 +76,6 @@ def _client_of(server: S3Server) -> Any:
 @functools.cache
 def _session() -> Any:
     return botocore.session.Session()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until(ready: Callable[[], bool], what: str, timeout_s: float = START_S) -> None:

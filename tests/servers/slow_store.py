@@ -23,6 +23,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from tests.servers.slow_store_scripts import SCRIPTS
+from tests.support.ports import free_port
 
 START_S = 20.0
 MODULES = Path("/usr/lib/nginx/modules")
@@ -213,12 +214,6 @@ def listed_lines(names: Iterable[str]) -> Iterator[str]:
             raise ValueError(f"{name!r}: this store knows names of letters, digits and _ . / - only.")
         etag = f"{number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % (1 << 128):032x}"
         yield f"{bucket} {key} {100_000 + number % 9_973} {etag} 2026-01-02T03:04:{number % 60:02d}.000Z\n"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def takes_connections(port: int) -> bool:

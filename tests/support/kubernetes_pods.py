@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sysconfig
 from pathlib import Path
 from typing import Any
 
-
-def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
+from tests.support.ports import free_port
 
 
 def environment(container: dict[str, Any], port: int) -> dict[str, str]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.servers.s3 import free_port
+from tests.support.ports import free_port
 
 
 def run_ranks(script: str, world_size: int = 2, **arguments: Any) -> list[Any]:

@@ -26,7 +26,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.servers.faulty_s3 import faulty
-from tests.servers.s3 import S3Server, free_port, wait_until
+from tests.servers.s3 import S3Server, wait_until
+from tests.support.ports import free_port
 from torchdata_remote.testing import Faults, FaultyStore
 
 BODY = random.Random(7).randbytes(50_000)

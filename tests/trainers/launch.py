@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.servers.s3 import free_port
 from tests.support.paths import ROOT
+from tests.support.ports import free_port
 
 from .data import NUM_SAMPLES
 

@@ -17,7 +17,8 @@ from botocore.response import StreamingBody
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.servers.s3 import S3Server, free_port
+from tests.servers.s3 import S3Server
+from tests.support.ports import free_port
 from tests.support.read_once import read_once
 from tests.support.s3_stores import (
     BY_S3FS,
