@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import json
 import os
@@ -10,7 +9,6 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,25 +22,10 @@ from torchdata_remote.core.iter_datapipe import _base, _pipes, _stream_wrapper
 from torchdata_remote.pipes.base.chain import name_of
 
 TESTS = ROOT / "tests"
-PACKAGE = ROOT / "torchdata_remote"
 OWN = iter_datapipe.IterDataPipe.__module__.startswith("torchdata_remote")
 NUM_SAMPLES, WANTED = 60, [i for i in range(60) if i % 10 != 3]
 
 needs_torchs = pytest.mark.skipif(OWN, reason="this torch has no DataPipes to compare with")
-
-
-@pytest.mark.parametrize("module", sorted(PACKAGE.rglob("*.py")), ids=lambda module: str(module.relative_to(PACKAGE)))
-def test_torchs_datapipes_are_imported_in_one_place(module: Path) -> None:
-    """Only ``iter_datapipe`` names them; it has a replacement for each."""
-    if module.parent.name == "iter_datapipe":
-        return
-    for node in ast.walk(ast.parse(module.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            names = {f"{node.module}.{alias.name}" for alias in node.names}
-        else:
-            names = {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
-        wrong = {name for name in names if name.startswith("torch.") and "datapipe" in name.lower()}
-        assert not wrong, f"{module.name} imports {wrong}: take it from iter_datapipe"
 
 
 @pytest.mark.parametrize("name", iter_datapipe.__all__)
