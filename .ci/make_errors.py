@@ -509,6 +509,21 @@ CASES: dict[str, list[Case]] = {
             next(iter(tdr.stateful_loader(pipe, batch_size=1)))
             """,
         ),
+        Case(
+            "Convert the members to one dtype and shape in the chain, as by "
+            '`.map(lambda sample: {**sample, "npy": sample["npy"].astype("int64")})`; pad sequences, crop or resize '
+            'images. Tuples have no key: with `to_tuple("npy", "cls", "__key__", "__url__")` the message has it.',
+            code="""
+            import numpy as np
+            import torchdata_remote as tdr
+
+            with tdr.ShardWriter("memory://unlike/{shard:06d}.tar", overwrite=True) as writer:
+                writer.write({"__key__": "a", "npy": np.zeros(2, "uint16")})
+                writer.write({"__key__": "b", "npy": np.zeros(2, "uint32")})
+            pipe = tdr.stream_shards("memory://unlike/", shuffle=False).decode_sample()
+            next(iter(tdr.stateful_loader(pipe, batch_size=2)))
+            """,
+        ),
     ],
     "ManifestError": [
         Case(

@@ -925,12 +925,18 @@ TABLE = {
     ],
     "table_reader": [
         Mistake(
+            "optional columns that are not chosen",
+            'urls.table_reader(columns=["image"], optional="caption")',
+            ValueError,
+            "table_reader: optional must be a list of names that columns has too, got 'caption' (str).",
+        ),
+        Mistake(
             "option of the tar reader",
             "urls.table_reader(nested=True)",
             TypeError,
             (
                 "table_reader() got an unexpected keyword argument 'nested'. It takes columns, key, "
-                "filter, interleave, max_in_flight, max_buffer_bytes, on_bad_shard, retry, "
+                "optional, filter, interleave, max_in_flight, max_buffer_bytes, on_bad_shard, retry, "
                 "storage_options."
             ),
         ),

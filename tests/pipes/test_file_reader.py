@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.fake_store import store_of
-from torchdata_remote import FileReader, RemoteUrl
+from torchdata_remote import FileReader, RemoteUrl, stream_files
 from torchdata_remote.errors import ObjectNotFoundError, RemoteDataError, SampleError, StateError
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
@@ -225,3 +225,11 @@ def test_range_of_a_shard_is_refused(memory_folder: str) -> None:
     (shard,) = IterableWrapper([f"{memory_folder}/index.json"]).list_remote()
     with pytest.raises(RemoteDataError, match=r"split by samples.* FileReader reads whole objects only"):
         list(FileReader(IterableWrapper([shard.part(0, 2)])))
+
+
+def test_a_file_whose_extension_is_an_entry_of_the_reader_is_refused(memory_folder: str) -> None:
+    """It replaced the URL, or the key, of its sample."""
+    for name in ("__url__", "__key__"):
+        fsspec.filesystem("memory").pipe(f"{memory_folder}/{name}/a.{name}", b"x")
+        with pytest.raises(SampleError, match=f"the name has the extension '{name}', so it cannot be part of a sample"):
+            list(stream_files(f"{memory_folder}/{name}/"))

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import ast
 import io
 import pickle
+import re
 import subprocess
 import sys
+import warnings
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -232,11 +235,11 @@ def test_rows_become_shards(memory_folder: str) -> None:
 
 
 def test_own_keys_are_used(memory_folder: str) -> None:
-    """A column ``__key__`` gives the keys; ``__url__`` is that of the file."""
-    table = pa.table({"__key__": ["a/1", "b/2"], "__url__": ["x", "y"], "n": [1, 2]})
+    """A column ``__key__`` gives the keys, or the column that is named."""
+    table = pa.table({"__key__": ["a/1", "b/2"], "n": [1, 2]})
     url = put_table(f"{memory_folder}/t.parquet", table)
     assert list(wrapped(url).table_reader())[1] == {"__key__": "b/2", "__url__": url, "n": 2}
-    assert [s["__key__"] for s in wrapped(url).table_reader(key="n")] == ["1", "2"]
+    assert [s["__key__"] for s in wrapped(url).table_reader(key="n", columns=["n"])] == ["1", "2"]
     only_keys = put_table(f"{memory_folder}/k.parquet", table.select(["__key__"]))
     assert [list(s) for s in wrapped(only_keys).table_reader()] == [["__key__", "__url__"]] * 2
 
@@ -506,16 +509,6 @@ def test_a_column_whose_name_is_no_text_is_damage(form: str, name: bytes) -> Non
         list(IterableWrapper(["memory://no-text/a"]).table_reader())
 
 
-@pytest.mark.parametrize("condition", [pc.field("x") != 1.0, ~(pc.field("x") <= 1.0), pc.field("x") > 0.5])
-def test_statistics_do_not_exclude_what_they_do_not_count(condition: Any, tmp_path: Path) -> None:
-    """NaN is in no minimum and maximum of Parquet; the rows that a filter accepts are those of a table in memory."""
-    table = pa.table({"x": [1.0, 1.0, float("nan"), 0.25, 0.25, 0.25]})
-    pq.write_table(table, tmp_path / "x.parquet", row_group_size=3)
-    urls = IterableWrapper([f"{tmp_path}/"]).list_remote(pattern="*.parquet").list_row_groups(filter=condition)
-    found = [row["x"] for row in urls.table_reader(filter=condition)]
-    assert repr(found) == repr(table.filter(condition)["x"].to_pylist())
-
-
 def test_a_filter_names_its_columns(tmp_path: Path) -> None:
     """The place of a column among those that are read is another one than in the file."""
     pq.write_table(pa.table({"a": ["x", "y"], "b": ["y", "x"]}), tmp_path / "x.parquet")
@@ -573,3 +566,68 @@ def test_a_state_loads_only_with_its_filter(memory_folder: str, before: list[int
     again = loader(before)
     again.load_state_dict(state)
     assert sorted(first + [row["n"] for row in again]) == sorted(set(range(100)) - set(before))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("first", "other", "told"),
+    [
+        (pa.array([None, None]), pa.array(["a", "b"]), "'v' is string, and null in"),
+        (pa.array([b"a", b"b"]), pa.array(["a", "b"]), "'v' is string, and binary in"),
+        (pa.array([1, 2], pa.int32()), pa.array([2**40, 3]), "'v' is int64, and int32 in"),
+        (pa.array([[1]], pa.list_(pa.int32())), pa.array([[2]]), "'v' is list<int64>, and list<int32> in"),
+        (pa.array(["a"]), pa.array(["b"], pa.large_string()), None),
+        (pa.array(["a"]), pa.array(["b"]).dictionary_encode(), None),
+    ],
+)
+def test_files_whose_types_differ_keep_their_values_and_are_named_once(
+    memory_folder: str, form: str, first: pa.Array, other: pa.Array, told: str | None
+) -> None:
+    """Not where the values are of one kind, however Arrow stores them."""
+    urls = [
+        put_table(f"{memory_folder}/{at}", pa.table({"v": values}), form, rows=1)
+        for at, values in enumerate([first, other, first])
+    ]
+    pipe = wrapped(*urls).list_row_groups().table_reader()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            assert [one["v"] for one in pipe] == [*first.to_pylist(), *other.to_pylist(), *first.to_pylist()]
+    expected = [] if told is None else [f"{urls[1]}: {told} {urls[0]}."]
+    assert [str(warning.message).partition(" The values")[0] for warning in caught] == expected
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_columns_that_some_files_lack_are_none_on_request(memory_folder: str, form: str) -> None:
+    """Also fields of structs, and where a file has none of the columns; a name that nobody asked for is an error."""
+    tables = [
+        pa.table({"n": [0], "image": [{"bytes": b"0", "path": "0.jpg"}]}),
+        pa.table({"n": [1], "image": [{"bytes": b"1"}]}),
+        pa.table({"other": [2]}),
+    ]
+    urls = [put_table(f"{memory_folder}/{at}", table, form) for at, table in enumerate(tables)]
+    columns = {"n": "n", "image.path": "txt"}
+    found = list(wrapped(*urls).table_reader(columns=columns, optional=["n", "image.path"]))
+    assert [(one["n"], one["txt"]) for one in found] == [(0, "0.jpg"), (1, None), (None, None)]
+    with pytest.raises(MissingMemberError, match=r"/1 has no column 'image\.path'.* optional=\['image\.path'\]"):
+        list(wrapped(*urls).table_reader(columns=columns, optional=["n"]))
+    with pytest.raises(MissingMemberError, match=r"/2 has no column 'n'.*other\.$"):
+        list(wrapped(*urls).table_reader(columns=columns, optional=["n", "image.path"], key="n"))
+    with pytest.raises(ValueError, match=r"optional must be a list of names that columns has too, got \['path'\]"):
+        wrapped(*urls).table_reader(columns=columns, optional=["path"])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("name", "value", "key"), [("__url__", "x", None), ("__key__", 7, None), ("__key__", "a", "n")]
+)
+def test_a_column_that_the_reader_would_replace_is_an_error_that_renames_it(
+    memory_folder: str, form: str, name: str, value: Any, key: str | None
+) -> None:
+    url = put_table(f"{memory_folder}/t", pa.table({"n": [1], name: [value]}), form)
+    with pytest.raises(SampleError, match=rf"t has a column '{name}'.* Rename it by columns=") as caught:
+        list(wrapped(url).table_reader(key=key, on_bad_shard=skip_with_warning))
+    columns = ast.literal_eval(re.search(r"columns=(\{.*?\})", str(caught.value))[1])
+    (sample,) = wrapped(url).table_reader(key=key, columns=columns)
+    assert (sample["n"], sample[name.strip("_")]) == (1, value)
+    assert ("key='__key__' takes the keys" in str(caught.value)) == (name == "__key__")

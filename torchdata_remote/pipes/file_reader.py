@@ -74,9 +74,14 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
                 whole, samples = split_sample_range(url)
                 refuse_part(whole, samples, type(self).__name__)
                 key, extension = split_key(object_path(url))
-                if not key or not extension:
+                if not key or not extension or extension in (KEY, URL):
+                    fault = (
+                        f"has the extension {extension!r}"
+                        if key and extension
+                        else f"has no {'extension' if key else 'key'}"
+                    )
                     raise SampleError(
-                        f"{redact(url)}: the name has no {'extension' if key else 'key'}, so it cannot be part of "
+                        f"{redact(url)}: the name {fault}, so it cannot be part of "
                         "a sample. Exclude it by a pattern, as list_remote(pattern='*.jpg'). If it is a folder, "
                         "list it first: IterableWrapper([url]).list_remote().file_reader().",
                         url=redact(url),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -37,7 +37,8 @@ class TableReader(ShardReader):
     array, or a ``list`` if there is a null in it; fixed-size lists in lists are arrays of several dimensions. A struct
     is a ``dict``, another list a ``list``. Timestamps and dates are ``numpy.datetime64`` in the unit of the file, in
     UTC; durations ``numpy.timedelta64``; times of a day ``datetime.time``; decimals ``decimal.Decimal``. Dictionary
-    columns are decoded.
+    columns are decoded. Where the type of a column differs among the files, values stay as each file has them; a
+    ``RuntimeWarning`` says it once, with both types and files.
 
     Args:
         source_datapipe: URLs of files, or of row groups.
@@ -46,6 +47,7 @@ class TableReader(ShardReader):
             makes samples of a Hugging Face data set that ``decode_image`` and ``write_shards`` take.
         key: column of strings or integers that are the keys. ``None`` for the column ``__key__`` if there is one, else
             path of the file without extension, and number of the row: ``data/train-0/000000017``.
+        optional: those of ``columns`` that a file may lack, such as ``["image.path"]``: ``None`` in its samples.
         filter: rows to yield: a ``pyarrow.compute.Expression``, or a list of tuples that are all required, as
             ``[("label", "in", [3, 4])]``. Row groups that the statistics of Parquet exclude are not fetched.
         interleave: number of files, or row groups, that are read concurrently, one sample of each in turn. A decoded
@@ -59,14 +61,14 @@ class TableReader(ShardReader):
         storage_options: for the store, in fsspec's vocabulary.
 
     Yields:
-        dict: ``"__key__"`` (str), ``"__url__"`` (str), and one value for each column. Columns of the table with these
-        two names are replaced.
+        dict: ``"__key__"`` (str), ``"__url__"`` (str), and one value for each column.
 
     Raises:
         ImportError: if pyarrow is not installed.
         ShardReadError: for a file that is damaged, or no table.
         MissingMemberError: if a file has no such column.
-        SampleError: if the filter cannot be applied to the columns.
+        SampleError: if the filter cannot be applied to the columns; for a column named ``__url__``, or ``__key__`` that
+            has no keys, unless ``columns`` renames it or leaves it out.
         ObjectChangedError: if a file was replaced after it was listed.
 
     Example:
@@ -88,6 +90,7 @@ class TableReader(ShardReader):
         *,
         columns: Sequence[str] | Mapping[str, str] | None = None,
         key: str | None = None,
+        optional: Collection[str] = (),
         filter: Any = None,  # noqa: A002  # as pyarrow calls it
         interleave: int = 1,
         max_in_flight: int = 16,
@@ -100,7 +103,7 @@ class TableReader(ShardReader):
             source_datapipe, on_bad_shard=on_bad_shard, interleave=interleave, storage_options=storage_options
         )
         require_pyarrow("table_reader")
-        self._columns = Columns(columns, key, None if filter is None else RowFilter(filter))
+        self._columns = Columns(columns, key, None if filter is None else RowFilter(filter), optional)
         options = FetchOptions(
             max_in_flight=max_in_flight,
             max_buffer_bytes=max_buffer_bytes,
@@ -129,6 +132,7 @@ class TableReader(ShardReader):
         stem = f"{split_key(object_path(stream.url))[0]}/"
         with closing(stream.groups()) as groups:
             for fetched in groups:
+                self._columns.say_changes(fetched.plan.columns.kinds, fetched.plan.table.url)
                 yield from _runs(fetched, url, stem, position)
 
 

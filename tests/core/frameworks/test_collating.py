@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -180,3 +181,67 @@ def test_a_collate_function_that_was_registered_for_images_is_used(monkeypatch: 
     monkeypatch.setitem(default_collate_fn_map, Image.Image, lambda batch, *, collate_fn_map=None: len(batch))
     pipe = samples().decode_sample().to_tuple("png")
     assert [next(iter(load(pipe)))[0] for load in LOADERS.values()] == [2, 2, 2]
+
+
+def keyed(*values: Any) -> Any:
+    return IterableWrapper(
+        [{"__key__": f"cat/{at}", "__url__": "s3://b/0.tar", "npy": one} for at, one in enumerate(values)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([np.zeros(2, "u2")] * 2 + [np.zeros(2, "u4")], "a ndarray of uint32, shape (2,), and a ndarray of uint16"),
+        ([torch.zeros(2)] * 2 + [torch.zeros(3)], "a Tensor of torch.float32, shape (3,), and a Tensor of"),
+        ([1, 1, None], "None, and 1 (int)"),
+        ([1, 1, "one"], "'one' (str), and 1 (int)"),
+    ],
+    ids=["dtypes", "shapes", "null", "text"],
+)
+@pytest.mark.parametrize("load", [tdr.stateful_loader, tdr.thread_loader])
+def test_samples_that_are_unlike_are_named(load: Any, values: list[Any], told: str) -> None:
+    """Member, key and shard of both; of tuples, the element, with the keys that are in them, or how to have them."""
+    samples = keyed(*values).sharding_filter_rank()
+    expected = f"sample 'cat/2' of s3://b/0.tar: 'npy' is {told}"
+    with pytest.raises(CollateError, match=f"{re.escape(expected)}.* in sample 'cat/0' of s3://b/0.tar"):
+        list(load(samples, batch_size=3))
+    expected = f"'cat/2': element 0 is {told}"
+    with pytest.raises(CollateError, match=f"{re.escape(expected)}.* in a sample with 'cat/0', of which"):
+        list(load(samples.to_tuple("npy", "__key__"), batch_size=3))
+    with pytest.raises(CollateError, match=r"element 0 is .* to_tuple\(\.\.\., '__key__', '__url__'\)"):
+        list(load(samples.to_tuple("npy"), batch_size=3))
+
+
+@pytest.mark.parametrize(
+    ("items", "told"),
+    [
+        ([{"a": 1}, {"b": 1}], "a sample: 'a' is missing, and 1 (int) in a sample"),
+        ([{"a": [1]}, {"a": [1, 2]}], "a sample: element 1 of 'a' is 2 (int), and missing in a sample"),
+        ([{"a": 1, "b": [1, 2]}, {"a": 1, "c": 3, "b": [1]}], "a sample: element 1 of 'b' is missing, and 2 (int)"),
+    ],
+)
+def test_what_a_sample_lacks_is_named(items: list[Any], told: str) -> None:
+    """Members that torch leaves out, since the first sample has none, are not."""
+    with pytest.raises(CollateError, match=re.escape(told)):
+        next(iter(tdr.stateful_loader(IterableWrapper(items).sharding_filter_rank(), batch_size=2)))
+
+
+@pytest.mark.parametrize("dtype", [">u2", ">f4", ">i8", "<u2", ">c8", ">M8[s]", [("a", ">u2"), ("b", "<f4")]])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_are_decoded_to_the_byte_order_of_the_machine(dtype: Any, order: Any, tmp_path: Path) -> None:
+    """Values, shape and layout stay; ``npz`` too."""
+    array = np.asarray(np.arange(6).reshape(2, 3).astype(dtype), order=order)
+    one, several = io.BytesIO(), io.BytesIO()
+    np.save(one, array)
+    np.savez(several, array=array)
+    with tdr.ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
+        writer.write({"__key__": "a", "npy": one.getvalue(), "npz": several.getvalue()})
+    (sample,) = tdr.stream_shards(str(tmp_path)).decode_sample()
+    for found in (sample["npy"], sample["npz"]["array"]):
+        assert found.dtype == array.dtype.newbyteorder("=")
+        assert found.flags.f_contiguous == array.flags.f_contiguous
+        assert np.array_equal(found, array)
+        assert found.flags.writeable
+        if found.dtype.kind in "fiuc":
+            assert torch.from_numpy(found).shape == (2, 3)

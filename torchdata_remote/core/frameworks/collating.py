@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from inspect import CO_OPTIMIZED
-from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -15,15 +13,13 @@ import torch
 from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
-from ...errors import CollateError
 from ..iter_datapipe import IterDataPipe
-from ..pil_image import is_pil_image
 from .batch_rows import Block, block_of
 from .plain_tensors import outside_inference_mode, tensor_on
+from .refused_batches import collate_error, is_file, is_image, leaves, refusal
 from .reused_memory import ReusedMemory
 
 _LABEL = "cls"
-_MAX_DEPTH, _MAX_PARTS = 4, 1_000
 # From which on the C library asks the system for new memory, at the latest
 _MANY_BYTES = 1 << 20
 _memory = ReusedMemory()
@@ -34,7 +30,8 @@ def collate_samples(batch: list[Any]) -> Any:
     """Collate samples to a batch as torch's ``default_collate``; its error names what is missing in the chain.
 
     Raises:
-        CollateError: names the member that is neither tensor, array, number nor string.
+        CollateError: names the member that is neither tensor, array, number nor string; or that cannot be in one batch
+            with that of another sample, and both samples.
     """
     return _collate(batch, _stacked)
 
@@ -104,9 +101,9 @@ def _collate(batch: list[Any], collate_tensors: Callable[[Sequence[torch.Tensor]
         functions[torch.Tensor] = tensors_or_torchs
     try:
         return collate(batch, collate_fn_map=functions)
-    except TypeError as error:
-        if batch and (found := next(_not_collated(batch[0]), None)) is not None:
-            raise _collate_error("a sample", *found) from error
+    except (TypeError, RuntimeError, ValueError, KeyError) as error:
+        if batch and (refused := refusal(batch)) is not None:
+            raise refused from error
         raise
 
 
@@ -140,64 +137,19 @@ def check_item(owner: object, item: Any, *, where: str, names: tuple[str, ...] =
     Raises:
         CollateError: for a PIL image or a file. A label in bytes is a ``RuntimeWarning``.
     """
-    named = list(_leaves(item, names))
-    image = next(((name, value) for name, value in named if _is_image(value) or _is_file(value)), None)
+    named = list(leaves(item, names))
+    image = next(((name, value) for name, value in named if is_image(value) or is_file(value)), None)
     label = next((value for name, value in named if name == repr(_LABEL) and isinstance(value, bytes)), None)
     if (image is None and label is None) or not _is_default_collated(owner):
         return
     if image is not None:
-        raise _collate_error(where, *image)
+        raise collate_error(where, *image)
     warnings.warn(
         f"{where}: {_LABEL!r} is {label!r:.40}, bytes that were not decoded, and a batch will hold bytes as labels. "
         "Chain decode_sample(), in front of to_tuple() if there is one, or pass a collate_fn.",
         RuntimeWarning,
         stacklevel=2,
     )
-
-
-def _collate_error(where: str, name: str, value: object) -> CollateError:
-    kind = "a PIL image" if _is_image(value) else f"a {type(value).__name__}"
-    advice = "Convert it to a tensor, of equal shape in all samples: .map(function) on a chain, transform= of a dataset"
-    if _is_file(value):
-        advice = 'Read it in the chain: .decode_sample({"mp4": tdr.decoders.video(num_frames=16)}), .map(function)'
-    return CollateError(
-        f"{where}: {name} is {kind}, of which torch's default collate_fn makes no batch. {advice}; or pass a "
-        "collate_fn."
-    )
-
-
-def _leaves(item: Any, names: tuple[str, ...] = (), within: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of an item that are no collections, each with its name, such as ``element 0 of 'txt'``."""
-    parts: Iterable[tuple[str, Any]]
-    if isinstance(item, Mapping):
-        parts = ((repr(name), value) for name, value in item.items())
-    elif isinstance(item, list | tuple):
-        shown = names if len(names) == len(item) else None
-        parts = ((f"element {at}" if shown is None else repr(shown[at]), value) for at, value in enumerate(item))
-    else:
-        yield within or "it", item
-        return
-    if depth < _MAX_DEPTH:
-        for name, value in islice(parts, _MAX_PARTS):
-            yield from _leaves(value, (), f"{name} of {within}" if within else name, depth + 1)
-
-
-def _not_collated(item: Any) -> Iterator[tuple[str, Any]]:
-    known = (*default_collate_fn_map, int, float, str, bytes)
-    return ((name, value) for name, value in _leaves(item) if not isinstance(value, known))
-
-
-def _is_image(value: object) -> bool:
-    return is_pil_image(value) and not isinstance(value, _extended())
-
-
-def _is_file(value: object) -> bool:
-    return isinstance(value, io.IOBase) and not isinstance(value, _extended())
-
-
-def _extended() -> tuple[type, ...]:
-    """Types for which torch or the user has registered a function."""
-    return tuple(kind for entry in default_collate_fn_map for kind in (entry if isinstance(entry, tuple) else (entry,)))
 
 
 _METHODS_OF_LOADERS = frozenset({"fetch", "__iter__", "__next__"})

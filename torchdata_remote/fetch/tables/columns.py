@@ -59,7 +59,7 @@ class TableFile:
         """
         import pyarrow as pa
 
-        columns = Resolved([], None, [(name,) for name in names], None)
+        columns = Resolved([], None, [(name,) for name in names], None, {})
         kept = self._index.kept(row_filter, range(len(self._index.counts)))
         tables: list[pa.Table] = []
         for groups in _together([(number, self._index.ranges(number, columns)) for number in kept]):

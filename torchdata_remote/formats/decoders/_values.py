@@ -37,7 +37,7 @@ def text(data: bytes) -> str:
 
 
 def npy(data: bytes) -> np.ndarray[Any, Any]:
-    """Decode an array in NumPy's ``npy`` format (NEP 1).
+    """Decode an array in NumPy's ``npy`` format (NEP 1), in the byte order of this machine, as torch needs it.
 
     Raises:
         ValueError: if the array holds pickled objects, is shorter than its header says, or is an ``npz`` archive.
@@ -60,4 +60,4 @@ def npy(data: bytes) -> np.ndarray[Any, Any]:
     if claimed > left:
         raise ValueError(f"an array of shape {shape} and {dtype} has {claimed:,} bytes, of which {left:,} are there")
     array = np.frombuffer(data, dtype, math.prod(shape), begin)
-    return array.reshape(shape, order="F" if fortran_order else "C").copy(order="K")
+    return array.reshape(shape, order="F" if fortran_order else "C").astype(dtype.newbyteorder("="))

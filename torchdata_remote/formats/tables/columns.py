@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.arguments import check
@@ -23,16 +25,18 @@ class Resolved(NamedTuple):
     """The columns of one file.
 
     Args:
-        entries: name in the sample and path of each entry.
+        entries: name in the sample and path of each entry; without a path, it is ``None`` in each sample.
         key: path of the column that has the keys; ``None`` for row numbers.
         paths: of all columns to read.
         row_filter: applied to the rows.
+        kinds: name in the sample -> type of its column, as far as values depend on it.
     """
 
-    entries: list[tuple[str, Path]]
+    entries: list[tuple[str, Path | None]]
     key: Path | None
     paths: list[Path]
     row_filter: RowFilter | None
+    kinds: dict[str, str]
 
 
 class Columns:
@@ -43,12 +47,17 @@ class Columns:
             ``bytes`` of the column ``image``.
         key: column whose values are keys; ``None`` for ``__key__`` if there is one, else row numbers.
         row_filter: which rows to yield.
+        optional: those of the chosen columns that a file may lack.
     """
 
-    def __init__(self, columns: object, key: str | None, row_filter: RowFilter | None) -> None:
+    def __init__(
+        self, columns: object, key: str | None, row_filter: RowFilter | None, optional: Collection[str] = ()
+    ) -> None:
         self._names = None if columns is None else _names_of(columns)
         self._key = check.text_or_none("key", key, example="id")
         self._filter = row_filter
+        self._optional = _optional_of(optional, self._names or {})
+        self._kinds: dict[str, tuple[str, str]] = {}  # name in the sample -> first type, and the file that has it
 
     @property
     def row_filter(self) -> RowFilter | None:
@@ -60,20 +69,52 @@ class Columns:
 
         Raises:
             MissingMemberError: if there is no such column.
-            SampleError: if the filter, or the column of the keys, does not fit.
+            SampleError: if the filter, or the column of the keys, does not fit; for a column that has a name of the
+                reader, unless columns are chosen.
             ShardReadError: for a name that two columns have.
         """
-        if self._names is None:
-            entries: list[tuple[str, Path]] = [(name, (name,)) for name in schema.names if name not in (KEY, URL)]
-        else:
-            entries = [(to, _path_of(schema, name, url)) for name, to in self._names.items()]
         key = self._key_in(schema, url)
+        if self._names is None:
+            names = [name for name in schema.names if (name, key) != (KEY, (KEY,))]
+            if reserved := [name for name in names if name in (KEY, URL)]:
+                raise _reserved(reserved[0], names, url)
+            entries: list[tuple[str, Path | None]] = [(name, (name,)) for name in names]
+        else:
+            entries = [(to, self._chosen(schema, name, url)) for name, to in self._names.items()]
         needed: list[Path] = [] if self._filter is None else [(name,) for name in self._filter.names_in(schema, url)]
-        paths = list(dict.fromkeys([*(path for _, path in entries), *([key] if key else []), *needed]))
+        paths = list(dict.fromkeys([path for path in (*(path for _, path in entries), key, *needed) if path]))
         for name in {path[0] for path in paths}:
             if schema.names.count(name) > 1:
                 raise ShardReadError(f"{url}: {schema.names.count(name)} columns are named {name!r}.", url=url)
-        return Resolved(entries, key, paths, self._filter)
+        kinds = {name: _kind(_type_at(schema, path)) for name, path in entries if path}
+        return Resolved(entries, key, paths, self._filter, kinds)
+
+    def say_changes(self, kinds: Mapping[str, str], url: str) -> None:
+        """Warn of each entry whose type is another one than in the files before, once.
+
+        Args:
+            kinds: of a file whose rows are yielded.
+            url: of this file.
+        """
+        for name, kind in kinds.items():
+            first, before = self._kinds.setdefault(name, (kind, url))
+            if first not in (kind, ""):
+                self._kinds[name] = "", url
+                warnings.warn(
+                    f"{url}: {name!r} is {kind}, and {first} in {before}. The values stay as each file has them. "
+                    "Convert them to one type by map(), or write the files with one schema.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+    def _chosen(self, schema: pa.Schema, name: str, url: str) -> Path | None:
+        try:
+            return _path_of(schema, name, url)
+        except MissingMemberError as error:
+            if name in self._optional:
+                return None
+            advice = f"If only some files have it, optional=[{name!r}] makes it None in the samples of the others."
+            raise MissingMemberError(f"{error} {advice}", url=url) from None
 
     def _key_in(self, schema: pa.Schema, url: str) -> Path | None:
         import pyarrow as pa
@@ -123,6 +164,21 @@ def _names_of(columns: object) -> dict[str, str]:
     return names
 
 
+def _optional_of(optional: object, names: Mapping[str, str]) -> frozenset[str]:
+    if not isinstance(optional, Collection) or isinstance(optional, str) or not set(optional) <= set(names):
+        raise check.marked(
+            ValueError(f"optional must be a list of names that columns has too, got {check.shown(optional)}.")
+        )
+    return frozenset(optional)
+
+
+def _reserved(name: str, names: list[str], url: str) -> SampleError:
+    others = {name: name for name in names if name not in (KEY, URL)}
+    advice = f"Rename it by columns={ {name: name.strip('_'), **others}!r:.1000}, or leave it out of columns="
+    keys = f"; key={KEY!r} takes the keys from it" if name == KEY else ""
+    return SampleError(f"{url} has a column {name!r}, an entry that the reader sets itself. {advice}{keys}.", url=url)
+
+
 def _path_of(schema: pa.Schema, name: str, url: str) -> Path:
     import pyarrow as pa
 
@@ -151,3 +207,9 @@ def _type_at(schema: pa.Schema, path: Path) -> pa.DataType:
     for name in path[1:]:
         kind = kind.field(kind.get_field_index(name)).type
     return kind
+
+
+def _kind(kind: pa.DataType) -> str:
+    """Return a type without what its values do not tell: large or small, nullable, encoded as a dictionary."""
+    text = re.sub(r"dictionary<values=(.*?), indices=\w+, ordered=\d>", r"\1", str(kind))
+    return re.sub(r"large_| not null|(?<=list<)\w+: ", "", text)

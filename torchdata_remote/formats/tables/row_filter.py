@@ -21,6 +21,13 @@ _SHOWN_WHOLE, _SHOWN_BEGINNING = 200, 60  # characters
 _LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')
 # The fields of a struct may be numbered, since a struct is read whole
 _BY_POSITION = re.compile(r"(?<!FieldRef\.)FieldPath\(|FieldRef\.Nested\(FieldRef\.FieldPath\(")
+# What pyarrow serializes of comparisons of columns and constants that are joined by ``&`` and ``|``. Each of them is
+# false for NaN, which no statistics count, and none becomes true where another one becomes false
+_EXCLUDING = re.compile(
+    r"((call|end): '(and|or)_kleene'\n|call: '(?P<name>equal|less|less_equal|greater|greater_equal|is_in|is_valid)'\n"
+    r"((literal|field_ref|nested_field_ref|options): '[^'\n]*'\n)+end: '(?P=name)'\n)+"
+)
+_MAY_HAVE_NAN = re.compile(r"value_set: \w*list<\w+: (\w*float|double|dictionary)")
 
 
 class RowFilter:
@@ -55,6 +62,7 @@ class RowFilter:
                 ValueError(f"filter {condition} has a column by its position: write its name, as in {example}.")
             )
         self._expression = condition
+        self._excludes = _excludes(condition)
         self._names: dict[str, list[str]] = {}  # of the columns that it needs, by schema
 
     def described(self) -> str:
@@ -112,16 +120,14 @@ class RowFilter:
     def kept(self, footer: bytes, groups: Sequence[int]) -> set[int]:
         """Return those of some row groups of a Parquet file that may have rows, by the statistics of its footer.
 
-        Statistics leave out NaN, which a condition that excludes values accepts: then they exclude no row group.
+        All of them for a condition that may accept rows of which statistics do not tell, such as those with NaN.
         """
+        if not self._excludes:
+            return set(groups)
         import pyarrow as pa
         import pyarrow.dataset as ds
 
         fragment = ds.ParquetFileFormat().make_fragment(pa.BufferReader(footer))
-        text = str(self._expression)
-        excludes_values = "!=" in text or "invert" in text
-        if excludes_values and any(_has_floats(f.type) for f in fragment.physical_schema if f.name in text):
-            return set(groups)
         some = fragment.subset(row_group_ids=list(groups))
         return {group.id for group in some.subset(filter=self._expression).row_groups}
 
@@ -168,8 +174,11 @@ def _null_row(schema: pa.Schema) -> pa.Table:
         return schema.empty_table()
 
 
-def _has_floats(kind: pa.DataType) -> bool:
+def _excludes(expression: Any) -> bool:
+    """Whether statistics may exclude row groups by a condition: see ``_EXCLUDING``."""
     import pyarrow as pa
 
-    fields = [kind.field(number).type for number in range(kind.num_fields)]
-    return pa.types.is_floating(kind) or any(map(_has_floats, fields))
+    serialized = expression.__reduce__()[1][0]  # the text of a condition leaves out values, and quotes of names
+    text = pa.ipc.open_file(serialized).schema.to_string(truncate_metadata=False)
+    constants, _, calls = text.partition("-- schema metadata --\n")
+    return _EXCLUDING.fullmatch(f"{calls}\n") is not None and _MAY_HAVE_NAN.search(constants) is None

@@ -42,7 +42,7 @@ def row_samples(
                 batch = _without_runs(batch).filter(pa.array(accepted))
                 rows = (np.flatnonzero(accepted) + first_row).tolist()
         keys = _keys(batch, columns.key, rows, url, stem)
-        values = [values_of(_column(batch, path)) for _, path in columns.entries]
+        values = [values_of(_column(batch, path)) if path else [None] * len(keys) for _, path in columns.entries]
     return _samples(keys, url, [name for name, _ in columns.entries], values), rows
 
 

@@ -939,6 +939,7 @@ class IterDataPipe(TorchNames[T_co]):
         *,
         columns: Sequence[str] | Mapping[str, str] | None = None,
         key: str | None = None,
+        optional: Collection[str] = (),
         filter: Any = None,
         interleave: int = 1,
         max_in_flight: int = 16,
@@ -960,7 +961,8 @@ class IterDataPipe(TorchNames[T_co]):
         array, or a ``list`` if there is a null in it; fixed-size lists in lists are arrays of several dimensions. A struct
         is a ``dict``, another list a ``list``. Timestamps and dates are ``numpy.datetime64`` in the unit of the file, in
         UTC; durations ``numpy.timedelta64``; times of a day ``datetime.time``; decimals ``decimal.Decimal``. Dictionary
-        columns are decoded.
+        columns are decoded. Where the type of a column differs among the files, values stay as each file has them; a
+        ``RuntimeWarning`` says it once, with both types and files.
 
         Args:
             columns: names of the columns to read, or a mapping from them to the names in the sample; ``None`` for all.
@@ -968,6 +970,7 @@ class IterDataPipe(TorchNames[T_co]):
                 makes samples of a Hugging Face data set that ``decode_image`` and ``write_shards`` take.
             key: column of strings or integers that are the keys. ``None`` for the column ``__key__`` if there is one, else
                 path of the file without extension, and number of the row: ``data/train-0/000000017``.
+            optional: those of ``columns`` that a file may lack, such as ``["image.path"]``: ``None`` in its samples.
             filter: rows to yield: a ``pyarrow.compute.Expression``, or a list of tuples that are all required, as
                 ``[("label", "in", [3, 4])]``. Row groups that the statistics of Parquet exclude are not fetched.
             interleave: number of files, or row groups, that are read concurrently, one sample of each in turn. A decoded
@@ -981,14 +984,14 @@ class IterDataPipe(TorchNames[T_co]):
             storage_options: for the store, in fsspec's vocabulary.
 
         Yields:
-            dict: ``"__key__"`` (str), ``"__url__"`` (str), and one value for each column. Columns of the table with these
-            two names are replaced.
+            dict: ``"__key__"`` (str), ``"__url__"`` (str), and one value for each column.
 
         Raises:
             ImportError: if pyarrow is not installed.
             ShardReadError: for a file that is damaged, or no table.
             MissingMemberError: if a file has no such column.
-            SampleError: if the filter cannot be applied to the columns.
+            SampleError: if the filter cannot be applied to the columns; for a column named ``__url__``, or ``__key__`` that
+                has no keys, unless ``columns`` renames it or leaves it out.
             ObjectChangedError: if a file was replaced after it was listed.
 
         Example:
