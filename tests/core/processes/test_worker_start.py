@@ -58,7 +58,7 @@ folder, method = sys.argv[1:]
 workers = {"num_workers": 1, "multiprocessing_context": method}
 offset = 10
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Item:
     key: str
     value: int

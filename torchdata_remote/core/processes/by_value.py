@@ -18,41 +18,32 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no ty
     """cloudpickle's pickler, except for what is in a script that new processes import: that goes by reference.
 
     So a worker has the script's own classes, and its functions have the module's variables. A class of a notebook's
-    cell is found in ``__main__`` of the worker too, so that its instances come back.
-
-    Args:
-        file: to write to.
+    cell is found in ``__main__`` of the worker too, so that its instances come back. ``pickle.loads`` restores what it
+    has written to ``file``.
     """
 
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
+    def __init__(self) -> None:
+        self.file = io.BytesIO()
+        super().__init__(self.file)
         self.by_value: list[Any] = []
         """Functions and classes that went by value."""
 
     def reducer_override(self, value: Any) -> Any:
-        if not isinstance(value, type | FunctionType) or (value.__module__ == "__main__" and _is_imported(value)):
+        if not isinstance(value, type | FunctionType) or (is_main_imported() and _is_in_main(value)):
             return NotImplemented
         reduced = super().reducer_override(value)
         if reduced is NotImplemented or not (isinstance(value, FunctionType) or value.__module__ == "__main__"):
             return reduced
         self.by_value.append(value)
-        if isinstance(value, type) and "." not in value.__qualname__:
+        if isinstance(value, type) and _is_in_main(value) and "." not in value.__qualname__:
             make, arguments, *rest = reduced
             return _made_in_main, (make, *arguments), *rest
         return reduced
 
 
-def dumps(value: object) -> bytes:
-    """Pickle a value for another process: ``pickle.loads`` restores it."""
-    file = io.BytesIO()
-    ByValuePickler(file).dump(value)
-    return file.getvalue()
-
-
-def _is_imported(value: Any) -> bool:
-    """Whether a new process finds a function or class of ``__main__`` in the script, which it imports."""
+def _is_in_main(value: Any) -> bool:
     try:
-        return is_main_imported() and attrgetter(value.__qualname__)(sys.modules.get("__main__")) is value
+        return value.__module__ == "__main__" and attrgetter(value.__qualname__)(sys.modules["__main__"]) is value
     except AttributeError:  # of a function, deleted, or a lambda
         return False
 

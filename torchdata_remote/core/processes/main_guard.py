@@ -31,7 +31,7 @@ def require_main_guard() -> None:
     Raises:
         WorkerStartError: names the script and the line.
     """
-    main: Any = sys.modules.get("__main__")
+    main: Any = sys.modules["__main__"]
     if getattr(main, "__file__", None) == "<stdin>":
         del main.__file__  # multiprocessing would import a file of this name
     if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -83,7 +83,7 @@ def is_forking(context: Any) -> bool:
 
 def is_main_imported() -> bool:
     """Return whether a new process imports this one's script: not that of a notebook or ``python -m package``."""
-    main = sys.modules.get("__main__")
+    main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     is_package = spec is not None and spec.name.rpartition(".")[2] == "__main__"
     return bool(getattr(main, "__file__", None)) and not is_package and not getattr(sys, "frozen", False)
@@ -104,7 +104,7 @@ def _unguarded_line(*, under_any_condition: bool = False) -> tuple[str, int] | N
     """
     if not is_main_imported():
         return None
-    main = sys.modules.get("__main__")
+    main = sys.modules["__main__"]
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not (frame.f_globals is vars(main) and frame.f_code.co_name == "<module>"):
         frame = frame.f_back

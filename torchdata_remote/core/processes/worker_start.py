@@ -40,11 +40,14 @@ class SentToWorkers:
             _check_loader_of_torch()
             return pickle.loads, (_packed(self),)
         reduced = super().__reduce_ex__(protocol)
-        state = reduced[2] if len(reduced) > 2 else None
-        if IterDataPipe.getstate_hook is not None and isinstance(state, dict):
-            # torch looks for the sources of a pipe by pickling all of its collections, also without workers
-            return *reduced[:2], {name: value for name, value in state.items() if _holds_pipes(value)}, *reduced[3:]
-        return reduced
+        if IterDataPipe.getstate_hook is None:
+            return reduced
+        # torch looks for the sources of a pipe by pickling all of its collections, also without workers
+        return (
+            *reduced[:2],
+            {name: part for name, part in _state_in(reduced).items() if _holds_pipes(part)},
+            *reduced[3:],
+        )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -67,32 +70,35 @@ class SentFunction(SentToWorkers):
 
 
 class _Pickler(ByValuePickler):
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self.dispatch_table = ChainMap(ForkingPickler(file).dispatch_table, super().dispatch_table)
+    def __init__(self) -> None:
+        super().__init__()
+        self.dispatch_table = ChainMap(ForkingPickler(self.file).dispatch_table, super().dispatch_table)
         self.owners: list[tuple[object, Mapping[str, Any]]] = []
         """Objects whose attributes are arguments of a user, and these."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, SentToWorkers):
             reduced = super(SentToWorkers, value).__reduce_ex__(self.proto)
-            self.owners.append((value, reduced[2] if len(reduced) > 2 and isinstance(reduced[2], dict) else {}))
+            self.owners.append((value, _state_in(reduced)))
             return reduced
         if isinstance(value, IterDataPipe):
             self.owners.append((value, vars(value)))
         return super().reducer_override(value)
 
 
+def _state_in(reduced: Any) -> dict[str, Any]:
+    return reduced[2] if len(reduced) > 2 and isinstance(reduced[2], dict) else {}
+
+
 def _packed(value: object) -> bytes:
-    error = _failure(pickler := _Pickler(file := io.BytesIO()), value)
-    if error is not None:
+    if (error := _failure(pickler := _Pickler(), value)) is not None:
         for owner, state in [] if isinstance(error, RemoteDataError) else reversed(pickler.owners):
             for name, part in state.items():
-                if not isinstance(part, IterDataPipe) and (cause := _failure(_Pickler(io.BytesIO()), part)) is not None:
+                if not isinstance(part, IterDataPipe) and (cause := _failure(_Pickler(), part)) is not None:
                     why = f"cannot be sent to a worker process: {cause}. Open files and locks where they are used"
                     raise _refused(owner, name, part, why) from cause
         raise error
-    data = file.getvalue()
+    data = pickler.file.getvalue()
     if b"memory://" in data:
         _refuse_memory(data)
     return data
@@ -132,8 +138,8 @@ def _check_loader_of_torch() -> None:
         return
     sent = dict(zip(inspect.signature(target).parameters, process._args, strict=False))
     last = getattr(sent.get("dataset"), "_datapipe", None)  # DataLoader itself wraps the last pipe
-    functions = {"collate_fn": sent.get("collate_fn"), "worker_init_fn": sent.get("init_fn")}
-    _require_imported("DataLoader", {"dataset": last, **functions})
+    own = {"dataset": last, "collate_fn": sent.get("collate_fn"), "worker_init_fn": sent.get("init_fn")}
+    _require_imported("DataLoader", own)
 
 
 def _require_imported(owner: object, state: Mapping[str, Any]) -> None:
@@ -143,7 +149,7 @@ def _require_imported(owner: object, state: Mapping[str, Any]) -> None:
         if isinstance(value, IterDataPipe):  # one of torch's
             _require_imported(value, vars(value))
             continue
-        _failure(pickler := _Pickler(io.BytesIO()), value)
+        _failure(pickler := _Pickler(), value)
         # With dill, DataLoader sends a chain by value if it does not pickle
         if pickler.by_value and (
             owner == "DataLoader"
