@@ -483,11 +483,36 @@ CASES: dict[str, list[Case]] = {
             'of the script: `if __name__ == "__main__": main()`. num_workers=0 needs no processes.',
         ),
         Case(
-            "Define the function at the top level of a module. `functools.partial` binds arguments to it.",
+            "Open files and make locks in the function that uses them, or in the method `__setstate__` of an object, which is "
+            "called in the worker. Lambdas, closures and functions of a notebook are sent with the variables that they use.",
+            code="""
+            import threading
+
+            import torchdata_remote as tdr
+
+            lock = threading.Lock()
+            pipe = tdr.IterableWrapper([{"__key__": "0", "txt": b"a dog"}]).sharding_filter_rank()
+            pipe = pipe.decode_sample({"txt": (lambda data, lock=lock: len(data))})
+            iter(tdr.stateful_loader(pipe, num_workers=1))
+            """,
+        ),
+        Case(
+            "Use `stateful_loader` or `PrefetchingLoader`. torch's `DataLoader` sends its own functions, and those of torch's "
+            "pipes at the end of a chain, by their names, which a worker cannot import from a notebook.",
+            code="""
+            import torchdata_remote as tdr
+            from torch.utils.data import DataLoader
+
+            pipe = tdr.IterableWrapper([{"__key__": "0", "txt": b"a dog"}]).sharding_filter_rank()
+            iter(DataLoader(pipe, num_workers=1, collate_fn=lambda batch: batch, multiprocessing_context="forkserver"))
+            """,
+        ),
+        Case(
+            "Worker processes do not have the objects that this one holds in `memory://`: read them by `thread_loader`, or "
+            "write them to a folder.",
             code=_PHOTOS
             + """
-            pipe = tdr.stream_shards("memory://photos/").decode_sample({"txt": lambda data: len(data)})
-            iter(tdr.stateful_loader(pipe, num_workers=1))
+            iter(tdr.stateful_loader(tdr.stream_shards("memory://photos/"), num_workers=1))
             """,
         ),
     ],

@@ -199,7 +199,7 @@ class WorkerLostError(RemoteDataError, RuntimeError):
 
 
 class WorkerStartError(RemoteDataError, RuntimeError):
-    """Worker processes cannot start: the script has no main guard, or the chain holds a lambda."""
+    """Worker processes cannot start: no main guard, an object that cannot be sent, or ``memory://``."""
 
 
 class ManifestError(RemoteDataError, ValueError):

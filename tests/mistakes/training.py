@@ -24,76 +24,63 @@ TABLE = {
             ),
         ),
         Mistake(
-            "a lambda in map",
-            ("next(iter(tdr.stateful_loader(tdr.stream_shards(shards).map(lambda sample: sample), num_workers=1)))"),
-            WorkerStartError,
+            "an object with a lock in map",
             (
-                "map(fn=...) holds a lambda (<string>, line 1), which cannot be sent to a worker process. Use "
-                "a module-level function; functools.partial adds arguments. num_workers=0 needs no processes."
-            ),
-        ),
-        Mistake(
-            "a lambda as decoder",
-            (
-                'next(iter(tdr.stateful_loader(tdr.stream_shards(shards).decode_sample({"txt": lambda data: '
-                "data}), num_workers=1)))"
+                "from functools import partial\nfrom threading import RLock\n"
+                "next(iter(tdr.stateful_loader(samples.sharding_filter_rank().map(partial(dict, lock=RLock())), "
+                "num_workers=1)))"
             ),
             WorkerStartError,
             (
-                "decode_sample(decoders=...) holds a lambda (<string>, line 1), which cannot be sent to a "
-                "worker process. Use a module-level function; functools.partial adds arguments. num_workers=0 "
-                "needs no processes."
+                "map(fn=...) holds a partial, which cannot be sent to a worker process: cannot pickle '_thread.RLock' "
+                "object. Open files and locks where they are used. num_workers=0 needs no processes."
             ),
         ),
         Mistake(
-            "a lambda as labeller",
+            "a decoder with a lock",
             (
-                "next(iter(tdr.stateful_loader(samples.sharding_filter_rank().label_from_path(classes=lambda "
-                "key: 0), num_workers=1)))"
+                "from functools import partial\nfrom threading import RLock\n"
+                "next(iter(tdr.stateful_loader(samples.sharding_filter_rank().decode_sample({'txt': partial(dict, "
+                "lock=RLock())}), num_workers=1)))"
             ),
             WorkerStartError,
             (
-                "label_from_path(...) holds a lambda (<string>, line 1), which cannot be sent to a worker "
-                "process. Use a module-level function; functools.partial adds arguments. num_workers=0 needs "
-                "no processes."
+                "decode_sample(decoders=...) holds a dict, which cannot be sent to a worker process: cannot pickle "
+                "'_thread.RLock' object. Open files and locks where they are used. num_workers=0 needs no processes."
             ),
         ),
         Mistake(
-            "a lambda as collate_fn",
+            "a lambda in torch's DataLoader",
             (
-                "next(iter(tdr.stateful_loader(tdr.stream_shards(shards), batch_size=2, num_workers=1, "
-                "collate_fn=lambda batch: batch)))"
-            ),
-            WorkerStartError,
-            (
-                "stateful_loader(collate_fn=...) holds a lambda (<string>, line 1), which cannot be sent to a "
-                "worker process. Use a module-level function; functools.partial adds arguments. num_workers=0 "
-                "needs no processes."
-            ),
-        ),
-        Mistake(
-            "a lambda under torch's DataLoader",
-            (
-                "next(iter(DataLoader(tdr.stream_shards(shards).map(lambda sample: sample), num_workers=1, "
+                "next(iter(DataLoader(tdr.stream_shards(shards), num_workers=1, collate_fn=lambda batch: batch, "
                 'multiprocessing_context="spawn")))'
             ),
             WorkerStartError,
             (
-                "map(fn=...) holds a lambda (...), which cannot be sent to a worker process. Use a module-level "
-                "function; functools.partial adds arguments. num_workers=0 needs no processes."
+                "DataLoader(collate_fn=...) holds a lambda (<string>, line 1), which torch's DataLoader cannot send to "
+                "a worker process. Use stateful_loader or PrefetchingLoader, which can, or a function of a module. "
+                "num_workers=0 needs no processes."
             ),
         ),
         Mistake(
-            "a lambda as transform",
+            "memory:// with workers",
+            "next(iter(tdr.stateful_loader(tdr.stream_shards(shards), num_workers=1)))",
+            WorkerStartError,
             (
-                "next(iter(tdr.PrefetchingLoader(tdr.RemoteImageFolder(pictures, transform=lambda image: "
-                'image), num_workers=1, multiprocessing_context="spawn")))'
+                "memory://mistakes is in the memory of this process, which worker processes do not share. Read it by "
+                "threads (thread_loader) or with num_workers=0, or write the data to files."
+            ),
+        ),
+        Mistake(
+            "pictures in memory:// with workers",
+            (
+                "next(iter(tdr.PrefetchingLoader(tdr.RemoteImageFolder(pictures), num_workers=1, "
+                'multiprocessing_context="spawn")))'
             ),
             WorkerStartError,
             (
-                "PrefetchingLoader(dataset=...) holds a lambda (<string>, line 1), which cannot be sent to a "
-                "worker process. Use a module-level function; functools.partial adds arguments. num_workers=0 "
-                "needs no processes."
+                "memory://mistakes is in the memory of this process, which worker processes do not share. Read it by "
+                "threads (thread_loader) or with num_workers=0, or write the data to files."
             ),
         ),
     ],

@@ -691,7 +691,10 @@ TABLE = {
             "memory:// with workers",
             "tdr.shard_dataset(files, new, num_workers=2)",
             ValueError,
-            ("shard_dataset: memory:// exists in one process only: use num_workers=0 to read or write it."),
+            (
+                "shard_dataset: memory:// exists in one process only: read or write it without worker processes, or "
+                "use files."
+            ),
         ),
         Mistake(
             "existing shards",

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from ..core.arguments import check
 from ..core.notices.progress_bar import first_awaited, waiting
-from ..core.processes.main_guard import is_forking, name_missing_guard
+from ..core.processes.main_guard import is_forking, name_missing_guard, require_main_guard
 from ..core.processes.worker_errors import with_clear_errors
-from ..core.processes.worker_start import SentToWorkers
+from ..core.processes.worker_start import SentFunction, SentToWorkers
 from ._map_style import as_index
 
 T = TypeVar("T")
@@ -99,11 +99,15 @@ def batches_of(epoch: Epoch, **options: Any) -> Iterator[Any]:
         epoch: the batches.
         **options: of ``DataLoader``.
     """
+    if options.get("worker_init_fn") is not None:
+        options["worker_init_fn"] = SentFunction(options["worker_init_fn"], "PrefetchingLoader(worker_init_fn=...)")
     collate_fn: Callable[[Any], Any] = _unchanged  # torch's default would turn arrays into tensors
     loader = DataLoader(epoch, batch_size=None, collate_fn=collate_fn, **options)
+    is_importing = loader.num_workers > 0 and not is_forking(loader.multiprocessing_context)
+    if is_importing:
+        require_main_guard()
     with waiting(f"starting {loader.num_workers} workers") if loader.num_workers else nullcontext():
         batches = iter(loader)
-    is_importing = loader.num_workers > 0 and not is_forking(loader.multiprocessing_context)
     return first_awaited(with_clear_errors(_naming_missing_guard(batches) if is_importing else batches))
 
 

@@ -17,6 +17,7 @@ from ..core.arguments.calls import explained
 from ..core.frameworks.collating import collate_samples
 from ..core.iter_datapipe import IterDataPipe
 from ..core.processes.parent_watch import end_worker_with_trainer
+from ..core.processes.worker_start import SentFunction
 from .copies import dataset_of
 from .loader import StatefulLoader
 from .loader_options import check_functions
@@ -80,7 +81,7 @@ def stateful_loader(
         pin_memory: ``None`` pins if there is a GPU.
         prefetch_factor: batches that each worker prefetches; ``None`` is torch's 2.
         multiprocessing_context: how workers start; Windows has no ``"forkserver"`` and takes ``"spawn"`` instead. Both
-            pickle the chain: use named functions in it, no lambdas.
+            send functions of a notebook, lambdas and closures by value.
         worker_init_fn: called with the worker's number when it starts.
         timeout_s: seconds that a batch may take; 0 waits without limit.
         state_of_all_ranks: ``state_dict`` is a collective call: each rank makes it, and gets the state of all ranks as
@@ -96,7 +97,8 @@ def stateful_loader(
 
     Raises:
         StateError: if the chain cannot be resumed; names what to use instead.
-        WorkerStartError: when a pass starts, without `if __name__ == "__main__":`, or if the chain holds a lambda.
+        WorkerStartError: when a pass starts, without `if __name__ == "__main__":`; or if workers cannot be sent the
+            chain, or would read ``memory://``.
 
     Example:
         >>> from torchdata_remote import ShardWriter
@@ -125,7 +127,9 @@ def stateful_loader(
             "persistent_workers": True,
             "prefetch_factor": prefetch_factor,
             "timeout": timeout_s,
-            "worker_init_fn": partial(_start_worker, worker_init_fn),
+            "worker_init_fn": SentFunction(
+                partial(_start_worker, worker_init_fn), "stateful_loader(worker_init_fn=...)"
+            ),
         }
     return StatefulLoader(
         dataset_of(pipe, num_streams),

@@ -13,13 +13,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from ..core.notices.progress_bar import first_awaited, waiting
 from ..core.processes.main_guard import is_forking, name_missing_guard, require_main_guard
 from ..core.processes.worker_errors import with_clear_errors
-from ..core.processes.worker_start import name_what_does_not_pickle
 from ..core.world import World
-from ..pipes.base.chain import all_pipes
 from .state.state_format import State, merge_states
-
-# Arguments of the loader that its workers get
-_SENT = ("collate_fn", "worker_init_fn")
 
 
 def started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
@@ -65,8 +60,6 @@ def _started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
             return start()
     except Exception as error:
         name_missing_guard(error)
-        pipes = [(pipe, vars(pipe)) for pipe in all_pipes(loader.dataset.pipe)]
-        name_what_does_not_pickle([*pipes, ("stateful_loader", {name: getattr(loader, name) for name in _SENT})], error)
         raise
 
 

@@ -46,7 +46,7 @@ class FlatMap(EpochPipe[U], WindowedPipe[U]):
     Args:
         source_datapipe: any items.
         function: called with an item, and with ``seed`` also with a ``random.Random``; returns an iterable. With
-            ``DataLoader`` workers that are spawned, it has to be a function of a module.
+            worker processes, what it refers to has to pickle.
         seed: of the random numbers, any int. They are determined by the seed, the epoch, the stream and the number of
             the item in it. A ``torch.Generator`` is made by ``torch.Generator().manual_seed(rng.getrandbits(63))``.
 

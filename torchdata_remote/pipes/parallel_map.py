@@ -33,8 +33,8 @@ class ParallelMap(ThreadedMap[U]):
 
     Args:
         source_datapipe: any items.
-        function: called with an item; what it returns is handed out. With ``DataLoader`` workers that are spawned, it
-            has to be a function of a module.
+        function: called with an item; what it returns is handed out. With worker processes, what it refers
+            to has to pickle.
         num_threads: that call it. The thread that iterates calls it as well, with an item that it needs and that none
             of them has begun. 0 calls it in that thread only, and takes nothing ahead. ``None`` for those that the
             loader gives, as ``thread_loader`` does, or 0. Each worker of a ``DataLoader`` has as many.

@@ -13,6 +13,7 @@ from ..core.arguments.calls import explained
 from ..core.notices.progress_bar import hidden_unless
 from ..core.options import StorageOptions
 from ..core.processes.main_guard import require_main_guard
+from ..core.processes.process_identity import is_this_process, this_process
 from ..core.urls import split_url
 from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.limits import MAX_MEMBER_BYTES
@@ -130,8 +131,12 @@ def shard_dataset(
         raise check.marked(
             ValueError("executor and num_workers exclude each other: num_workers starts worker processes itself.")
         )
-    if num_workers and "memory" in (_scheme(source), _scheme(url_template)):
-        raise check.marked(ValueError("memory:// exists in one process only: use num_workers=0 to read or write it."))
+    if "memory" in (_scheme(source), _scheme(url_template)) and (
+        num_workers or (executor is not None and not is_this_process(executor.submit(this_process).result()))
+    ):
+        raise check.marked(
+            ValueError("memory:// exists in one process only: read or write it without worker processes, or use files.")
+        )
     destination = ShardFolder(ShardTemplate(url_template), StorageOptions(storage_options))
     if source_options is None and isinstance(source, str | os.PathLike):
         source_options = storage_options if _scheme(source) == _scheme(url_template) else None

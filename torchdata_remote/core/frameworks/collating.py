@@ -14,6 +14,7 @@ from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
 from ..iter_datapipe import IterDataPipe
+from ..processes.worker_start import SentToWorkers
 from .batch_rows import Block, block_of
 from .plain_tensors import outside_inference_mode, tensor_on
 from .refused_batches import collate_error, is_file, is_image, leaves, refusal
@@ -36,7 +37,7 @@ def collate_samples(batch: list[Any]) -> Any:
     return _collate(batch, _stacked)
 
 
-class LoaderCollate:
+class LoaderCollate(SentToWorkers):
     """The ``collate_fn`` of a loader whose fetcher makes a new list for each batch.
 
     If it is :func:`collate_samples`, tensors that were written into the rows of a batch (:class:`BatchRows`) are not
@@ -44,25 +45,29 @@ class LoaderCollate:
     of ordinary tensors, also under ``torch.inference_mode``.
 
     Args:
-        function: makes a batch.
+        collate_fn: makes a batch.
 
     Raises:
         RuntimeError: for a ``StopIteration`` of the function, which would end the pass, as generators do (PEP 479).
     """
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function: Callable[[Any], Any] = function.function if isinstance(function, LoaderCollate) else function
+    shown_as = "stateful_loader"
+
+    def __init__(self, collate_fn: Callable[[Any], Any]) -> None:
+        if isinstance(collate_fn, LoaderCollate):
+            collate_fn = collate_fn.collate_fn
+        self.collate_fn: Callable[[Any], Any] = collate_fn
 
     def __call__(self, batch: Any) -> Any:
         try:
-            return _collate_rows(batch) if self.takes_rows else self.function(batch)
+            return _collate_rows(batch) if self.takes_rows else self.collate_fn(batch)
         except StopIteration as error:
             raise RuntimeError("collate_fn raised StopIteration, which would end the pass here.") from error
 
     @property
     def takes_rows(self) -> bool:
         """Whether rows of batches are not copied."""
-        return self.function is collate_samples
+        return self.collate_fn is collate_samples
 
 
 def _collate_rows(batch: list[Any]) -> Any:
@@ -172,7 +177,7 @@ def _is_default_collated(owner: object) -> bool:
         of_loader = frame.f_code.co_name in _METHODS_OF_LOADERS
         caller: Any = _self_of(frame) if of_loader else None
         if frame.f_code.co_name == "fetch" and hasattr(caller, "auto_collation"):
-            function = getattr(caller.collate_fn, "function", caller.collate_fn)  # of LoaderCollate
+            function = getattr(caller.collate_fn, "collate_fn", caller.collate_fn)  # of LoaderCollate
             return bool(caller.auto_collation) and function in (default_collate, collate_samples)
         # DataLoader itself wraps the last pipe
         is_other = type(caller).__name__ not in ("_IterDataPipeSerializationWrapper", _HANDS_ON)

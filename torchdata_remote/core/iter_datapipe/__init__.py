@@ -24,6 +24,8 @@ else:
     # here, of subclasses in this package, or of torchdata. Warnings about the users' own code are still shown.
     for _category in (DeprecationWarning, FutureWarning):
         warnings.filterwarnings("ignore", "(?s).*DataPipe", _category, r"torchdata(_remote)?\.")
+    # Of torch's map and filter: our loaders send such functions, and say which loaders do not
+    warnings.filterwarnings("ignore", "(Lambda|Local) function is not supported by pickle", UserWarning)
     with warnings.catch_warnings():
         for _category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", _category)

@@ -31,6 +31,9 @@ def require_main_guard() -> None:
     Raises:
         WorkerStartError: names the script and the line.
     """
+    main: Any = sys.modules["__main__"]
+    if getattr(main, "__file__", None) == "<stdin>":
+        del main.__file__  # multiprocessing would import a file of this name
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise WorkerStartError(
             "A worker process was asked to start worker processes, while it imported the script of its parent. "
@@ -78,6 +81,14 @@ def is_forking(context: Any) -> bool:
     return bool((context or multiprocessing).get_start_method() == "fork")
 
 
+def is_main_imported() -> bool:
+    """Return whether a new process imports this one's script: not that of a notebook or ``python -m package``."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    is_package = spec is not None and spec.name.rpartition(".")[2] == "__main__"
+    return bool(getattr(main, "__file__", None)) and not is_package and not getattr(sys, "frozen", False)
+
+
 def _advice(what: str) -> str:
     return (
         f"Put {what} into a function, and call it at the end of the script: "
@@ -91,12 +102,9 @@ def _unguarded_line(*, under_any_condition: bool = False) -> tuple[str, int] | N
     Args:
         under_any_condition: whether a condition counts as none if it cannot tell a worker from its parent.
     """
-    main = sys.modules.get("__main__")
-    if not getattr(main, "__file__", None) or getattr(sys, "frozen", False):
-        return None  # interactive: nothing is imported
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name.rpartition(".")[2] == "__main__":
-        return None  # python -m package: not imported either
+    if not is_main_imported():
+        return None
+    main = sys.modules["__main__"]
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not (frame.f_globals is vars(main) and frame.f_code.co_name == "<module>"):
         frame = frame.f_back

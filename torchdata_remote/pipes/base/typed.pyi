@@ -364,7 +364,7 @@ class IterDataPipe(TorchNames[T_co]):
 
         Args:
             function: called with an item, and with ``seed`` also with a ``random.Random``; returns an iterable. With
-                ``DataLoader`` workers that are spawned, it has to be a function of a module.
+                worker processes, what it refers to has to pickle.
             seed: of the random numbers, any int. They are determined by the seed, the epoch, the stream and the number of
                 the item in it. A ``torch.Generator`` is made by ``torch.Generator().manual_seed(rng.getrandbits(63))``.
 
@@ -592,8 +592,8 @@ class IterDataPipe(TorchNames[T_co]):
         one open file or database handle, belongs into a ``threading.local``.
 
         Args:
-            function: called with an item; what it returns is handed out. With ``DataLoader`` workers that are spawned, it
-                has to be a function of a module.
+            function: called with an item; what it returns is handed out. With worker processes, what it refers
+                to has to pickle.
             num_threads: that call it. The thread that iterates calls it as well, with an item that it needs and that none
                 of them has begun. 0 calls it in that thread only, and takes nothing ahead. ``None`` for those that the
                 loader gives, as ``thread_loader`` does, or 0. Each worker of a ``DataLoader`` has as many.

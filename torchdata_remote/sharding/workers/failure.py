@@ -83,6 +83,5 @@ def pickle_error(error: BaseException) -> TypeError:
     """Build the error for a task that cannot be sent to another process."""
     return TypeError(
         f"A shard's task cannot be sent to a worker: {type(error).__name__}: {error}. Dataset and transform must "
-        "pickle: use functions and classes from the top level of a module, no lambdas, and open files where they "
-        "are read."
+        "pickle: open files and locks where they are used; with executor=, use functions of a module, no lambdas."
     )

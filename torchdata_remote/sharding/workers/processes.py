@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import connection, forkserver
 from typing import Any, Generic, NoReturn, TypeVar
 
+from ...core.processes.by_value import ByValuePickler
 from ...core.processes.parent_watch import wait_for_parent
 from ...core.threads.forks import ForkSafeThread
 from ...errors import WorkerLostError
@@ -186,7 +187,9 @@ class _Worker(Generic[T]):
 
 def _packed(function: Callable[..., object], *arguments: object) -> bytes:
     try:
-        return pickle.dumps((function, arguments))
+        pickler = ByValuePickler()
+        pickler.dump((function, arguments))
+        return pickler.file.getvalue()
     except Exception as error:
         raise pickle_error(error) from error
 
