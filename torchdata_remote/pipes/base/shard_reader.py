@@ -63,7 +63,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
     ) -> None:
         interleave = whole("interleave", interleave)
         self.source_datapipe = pipe_of(source_datapipe, of=self._functional_name)
-        self._skipped = Skipped()
+        self._skipped: Skipped = Skipped()
         for name, policy in {"on_bad_shard": on_bad_shard, "on_bad_member": on_bad_member}.items():
             check.function(name, policy, example="tdr.skip_with_warning")
         self._on_bad_shard, self._on_bad_member, self._interleave = on_bad_shard, on_bad_member, interleave
@@ -100,7 +100,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         require_split(self)
         state = self._take_loaded()
         warmed_up, self._warmed_up = self._warmed_up, None
-        self._skipped = Skipped()
+        self.forget_skipped()
         self._progress = progress = Progress(0 if state is None else state["next"])
         with closing(warmed_up or self._streams(state)) as streams:
             try:
