@@ -40,7 +40,9 @@ def torchvision_box(height: int, width: int, scale: tuple[float, float], ratio: 
     return Box((height - h) // 2, (width - w) // 2, h, w)
 
 
-@given(SIDES, SIDES, st.integers(min_value=0), st.floats(0.01, 1), st.floats(0.01, 1), st.floats(0.1, 9), st.floats(0.1, 9))
+@given(
+    SIDES, SIDES, st.integers(min_value=0), st.floats(0.01, 1), st.floats(0.01, 1), st.floats(0.1, 9), st.floats(0.1, 9)
+)
 def test_a_random_crop_is_inside_the_image(
     height: int, width: int, seed: int, small: float, large: float, narrow: float, wide: float
 ) -> None:

@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ...core.arguments import check
+from ...core.world import counted
 from ...errors import RemoteDataError, SampleError
 from ...formats.error_policy import OnBadSample, Skipped, raise_error
 from ...formats.sample import require_key, sample_url
+
 
 class BadSample(NamedTuple):
     """Takes the place of a result."""
@@ -65,8 +67,9 @@ class SamplePolicy:
         if found := self.skipped.bad_samples:
             (url, key), error = next(iter(found.items()))
             warnings.warn(
-                f"{self._pipe}(on_bad_sample=) skipped {len(found):,} samples of this epoch in this process. The first "
-                f"one is {key!r:.200} of {url or 'an unknown shard'}: {error} See skipped.bad_samples of the pipe.",
+                f"{self._pipe}(on_bad_sample=) skipped {counted(len(found), 'sample')} of this epoch in this process; "
+                "skipped.bad_samples of the pipe has their URLs, keys and errors. The first one is "
+                f"{key!r:.200} of {url or 'an unknown shard'}: {error}",
                 RuntimeWarning,
                 stacklevel=2,
             )
