@@ -51,7 +51,7 @@ def said() -> Iterator[list[str]]:
     found += [str(warning.message) for warning in caught if "on_bad_sample" in str(warning.message)]
 
 
-def skipping(keys: Any, num_threads: int = 0, **options: Any) -> Any:
+def skipping(keys: Any, num_threads: int | None = 0, **options: Any) -> Any:
     return shards(**options).parallel_map(Fails(keys), num_threads=num_threads, on_bad_sample=tdr.skip_with_warning)
 
 
@@ -144,8 +144,8 @@ def test_an_image_that_does_not_decode_is_skipped_counted_and_said(num_threads: 
 
 def test_members_that_do_not_decode_are_counted_by_each_pipe_of_a_chain() -> None:
     samples = [*IMAGES[:2], {**IMAGES[3], "cls": b"no number"}]
-    pipe = tdr.IterableWrapper(samples).decode_image(4, on_bad_sample=tdr.skip_with_warning)
-    pipe = pipe.decode_sample(on_bad_sample=tdr.skip_with_warning).to_tuple("__key__")
+    images = tdr.IterableWrapper(samples).decode_image(4, on_bad_sample=tdr.skip_with_warning)
+    pipe = images.decode_sample(on_bad_sample=tdr.skip_with_warning).to_tuple("__key__")
     with said() as lines:
         assert list(pipe) == [("good",)]
     assert [key for _, key in pipe.skipped.bad_samples] == ["cut", "last"]

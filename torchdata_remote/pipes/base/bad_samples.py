@@ -56,11 +56,8 @@ class SamplePolicy:
 
     def skip(self, bad: BadSample) -> None:
         """Record a sample as skipped, unless the policy raises. To be called in the order of the samples."""
-        try:
-            self._on_bad_sample(bad.error)
-            self.skipped.bad_samples[bad.url, bad.key] = f"{type(bad.error).__name__}: {bad.error!s:.300}"
-        finally:
-            del bad  # or error and frame would keep each other
+        self._on_bad_sample(bad.error)
+        self.skipped.bad_samples[bad.url, bad.key] = f"{type(bad.error).__name__}: {bad.error!s:.300}"
 
     def warn(self) -> None:
         """Say at the end of a pass how many samples were skipped, if any."""

@@ -72,8 +72,7 @@ class DataPipe(SentToWorkers, IterDataPipe[T_co]):
         """
         # Never an error: torch reads each property of a pipe when it describes the pipe in an error
         found = [vars(pipe).get("_skipped") for pipe in upstream(self)]
-        readers = [skipped for skipped in found if isinstance(skipped, Skipped)]
-        return readers[0] if len(readers) == 1 else Skipped.of_all(readers)
+        return Skipped.of_all(skipped for skipped in found if isinstance(skipped, Skipped))
 
     # Type checkers and editors know the functional names
     if not TYPE_CHECKING:

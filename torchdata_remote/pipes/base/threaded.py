@@ -111,7 +111,6 @@ class ThreadedMap(OneForOne[T_co]):
             result = called(function, self.prepared(item))
             if type(result) is BadSample:
                 self.policy.skip(result)
-                del result  # or error and frame would keep each other
                 continue
             if is_first:
                 is_first = False
@@ -129,7 +128,6 @@ class ThreadedMap(OneForOne[T_co]):
                 result = task.result(patience)
                 if type(result) is BadSample:
                     self.policy.skip(result)
-                    del result  # or error and frame would keep each other
                     continue
                 if is_first:
                     is_first = False
