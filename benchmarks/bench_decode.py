@@ -28,7 +28,7 @@ from PIL import Image
 from report import arguments, environment, print_table, spread
 from training_peers import MEAN, PIXELS, STD, by_cv2, by_torchvision
 
-from torchdata_remote.formats.crops.boxes import Draws, random_box
+from torchdata_remote.formats.crops.boxes import NUM_DRAWS, random_box
 from torchdata_remote.formats.decoders import _turbojpeg as turbojpeg
 from torchdata_remote.pipes.base.image_options import image_tensors
 
@@ -54,7 +54,7 @@ def ours(dtype: torch.dtype = torch.float32) -> Decode:
 
     def decode(data: bytes, number: int) -> Any:
         row = torch.empty(tensors.shape, dtype=tensors.dtype)
-        tensors.write(data, row, seed=0, epoch=0, key=number)
+        tensors.write(data, row, np.random.default_rng(number).random(NUM_DRAWS).tolist())
         return row
 
     return decode
@@ -74,7 +74,7 @@ def ours_by_pillow() -> Decode:
 def by_pillow(data: bytes, number: int) -> Any:
     """Pillow and NumPy, as written by hand."""
     image: Image.Image = Image.open(io.BytesIO(data)).convert("RGB")
-    draws = Draws(0, 0, number)
+    draws = np.random.default_rng(number).random(NUM_DRAWS).tolist()
     top, left, height, width = random_box(image.height, image.width, SCALE, RATIO, draws)
     box = (left, top, left + width, top + height)
     image = image.resize((PIXELS, PIXELS), Image.Resampling.BILINEAR, box=box, reducing_gap=2)

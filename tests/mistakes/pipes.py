@@ -1818,7 +1818,25 @@ TABLE = {
             "no function",
             "samples.parallel_map()",
             TypeError,
-            "parallel_map() is missing 'function' (called with an item). Write parallel_map(function).",
+            (
+                "parallel_map() is missing 'function' (called with an item, and with seed also with a "
+                "numpy.random.Generator). Write parallel_map(function)."
+            ),
+        ),
+        Mistake(
+            "random numbers after to_tuple",
+            'list(samples.to_tuple("txt").parallel_map(lambda item, rng: item, seed=0))',
+            SampleError,
+            (
+                "parallel_map: expected samples, dicts such as {'__key__': 'cat/1', 'jpg': ...}, got a tuple. Put it "
+                "before to_tuple(), batch() and map(), which make other items of samples."
+            ),
+        ),
+        Mistake(
+            "a policy as text",
+            'samples.parallel_map(len, on_bad_sample="skip")',
+            TypeError,
+            "parallel_map: on_bad_sample must be a function such as tdr.skip_with_warning, got 'skip' (str).",
         ),
         Mistake(
             "what the function returned",
@@ -1838,7 +1856,7 @@ TABLE = {
             TypeError,
             (
                 "parallel_map() takes 1 argument by position (function), got 2; not expected: an int. Pass the rest by "
-                "name: num_threads=, max_ahead=."
+                "name: seed=, num_threads=, max_ahead=, on_bad_sample=."
             ),
         ),
         Mistake(
@@ -1891,7 +1909,7 @@ TABLE = {
             TypeError,
             (
                 "flat_map() is missing 'function' (called with an item, and with seed also with a "
-                "random.Random). Write flat_map(function)."
+                "numpy.random.Generator). Write flat_map(function)."
             ),
         ),
         Mistake(
@@ -2431,7 +2449,7 @@ TABLE = {
             TypeError,
             (
                 "decode_sample() takes 1 argument by position (decoders), got 2; not expected: a dict. Pass the rest "
-                "by name: num_threads=."
+                "by name: num_threads=, on_bad_sample=."
             ),
         ),
         Mistake(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -34,7 +34,7 @@ def lines_of(sample: dict[str, Any]) -> Iterator[str]:
             yield f"{sample['__key__']}:{number}"
 
 
-def crops_of(sample: dict[str, Any], rng: random.Random) -> list[tuple[str, float]]:
+def crops_of(sample: dict[str, Any], rng: np.random.Generator) -> list[tuple[str, float]]:
     return [(sample["__key__"], rng.random()) for _ in range(2)]
 
 
@@ -94,10 +94,11 @@ def test_random_numbers_differ_by_item_epoch_seed_and_pass_but_not_by_worlds() -
 
 
 def test_a_torch_generator_is_made_of_the_random_numbers() -> None:
-    def noise(_: Any, rng: random.Random) -> Any:
-        yield torch.rand(1, generator=torch.Generator().manual_seed(rng.getrandbits(63))).item()
+    def noise(_: Any, rng: np.random.Generator) -> Any:
+        yield torch.rand(1, generator=torch.Generator().manual_seed(int(rng.integers(2**63)))).item()
 
-    one, other = (list(FlatMap(IterableWrapper("ab"), noise, seed=5)) for _ in range(2))
+    samples = [{"__key__": key} for key in "ab"]
+    one, other = (list(FlatMap(IterableWrapper(samples), noise, seed=5)) for _ in range(2))
     assert one == other
     assert one[0] != one[1]
 

@@ -1,4 +1,4 @@
-"""Policies for bad shards and bad members, and a record of what they skipped."""
+"""Policies for bad shards, members and samples, and a record of what they skipped."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NoReturn
 
-from ..errors import BadMemberError, MissingEndError, MissingKeyError, RemoteDataError, ShardReadError
+from ..errors import BadMemberError, MissingEndError, MissingKeyError, ShardReadError
 
 OnBadShard = Callable[[ShardReadError], object]
 OnBadMember = Callable[[BadMemberError], object]
+OnBadSample = Callable[[Exception], object]
 
 
-def raise_error(error: RemoteDataError) -> NoReturn:
-    """Stop at a bad shard, at a bad member, or at an item that cannot be read.
+def raise_error(error: Exception) -> NoReturn:
+    """Stop at a bad shard, at a bad member or sample, or at an item that cannot be read.
 
     Raises:
-        RemoteDataError: the error itself.
+        Exception: the error itself.
     """
     try:
         raise error
@@ -28,12 +29,13 @@ def raise_error(error: RemoteDataError) -> NoReturn:
         del error
 
 
-def skip_with_warning(error: ShardReadError | MissingKeyError) -> None:
-    """Skip a bad member, or the rest of a bad shard, with a ``RuntimeWarning`` that gives the reason.
+def skip_with_warning(error: Exception) -> None:
+    """Skip a bad member or sample, or the rest of a bad shard, with a ``RuntimeWarning`` that gives the reason.
 
     As ``on_bad_shard``: the sample that was being read is skipped, too, because it may lack members. As
     ``on_bad_member``: only the first one in each shard causes a warning; ``skipped.bad_members`` counts all. As
-    ``on_missing_key`` of ``select``: the keys that are there are selected.
+    ``on_missing_key`` of ``select``: the keys that are there are selected. As ``on_bad_sample``: the pipe warns at the
+    end of the epoch.
     """
     if isinstance(error, MissingKeyError):
         warnings.warn(f"{error} They are left out.", RuntimeWarning, stacklevel=2)
@@ -43,7 +45,8 @@ def skip_with_warning(error: ShardReadError | MissingKeyError) -> None:
             what = "It is left out; others of this shard are counted without a warning."
             warnings.warn(f"{error} {what}", RuntimeWarning, stacklevel=2)
         return
-    warnings.warn(f"{error} The rest of the shard is left out.", RuntimeWarning, stacklevel=2)
+    if isinstance(error, ShardReadError):
+        warnings.warn(f"{error} The rest of the shard is left out.", RuntimeWarning, stacklevel=2)
 
 
 def accept_missing_end(error: ShardReadError) -> bool:
@@ -65,7 +68,7 @@ def accept_missing_end(error: ShardReadError) -> bool:
 
 @dataclass
 class Skipped:
-    """Shards and members that a reader skipped in its latest pass, in this process.
+    """Shards, members and samples that a chain skipped in its latest pass, in this process.
 
     Args:
         shards: URL -> reason, for each shard whose rest was skipped.
@@ -73,12 +76,14 @@ class Skipped:
             ``"meta"``.
         bad_members: reason -> number of members that ``on_bad_member`` skipped: ``"it has no extension"``.
         num_missing_ends: archives that were accepted without their end-of-archive blocks.
+        bad_samples: (URL, key) -> error, for each sample that ``on_bad_sample`` skipped.
     """
 
     shards: dict[str, str] = field(default_factory=dict)
     members: Counter[str] = field(default_factory=Counter)
     bad_members: Counter[str] = field(default_factory=Counter)
     num_missing_ends: int = 0
+    bad_samples: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def count_member(self, kind: str) -> None:
         """Count a member that is not part of a sample."""
@@ -93,7 +98,12 @@ class Skipped:
             total.members.update(skipped.members)
             total.bad_members.update(skipped.bad_members)
             total.num_missing_ends += skipped.num_missing_ends
+            total.bad_samples.update(skipped.bad_samples)
         return total
+
+    def clear(self) -> None:
+        """Forget what the pass before has skipped."""
+        vars(self).update(vars(Skipped()))
 
 
 class MemberErrorHandler:

@@ -196,6 +196,25 @@ def require_sample(item: object, *, of: str) -> None:
     raise SampleError(f"{of}: expected samples, dicts such as {{{KEY!r}: 'cat/1', 'jpg': ...}}, got {what}. {advice}")
 
 
+def require_key(item: Any, *, of: str) -> Any:
+    """Return the key of a sample.
+
+    Args:
+        item: of a chain.
+        of: functional name of the pipe that needs the key.
+
+    Raises:
+        SampleError: if there is none; says where the pipe belongs.
+    """
+    require_sample(item, of=of)
+    if KEY not in item:
+        raise SampleError(
+            f"{of}: expected samples with a {KEY!r}, got one with {sorted(map(str, item))}. Put it before "
+            f"map(), or keep {KEY!r} in its function."
+        )
+    return item[KEY]
+
+
 def describe(sample: Mapping[str, Any]) -> str:
     """Describe a sample in an error message: its key and shard."""
     return f"sample {sample.get(KEY)!r} of {sample_url(sample) or 'an unknown shard'}"

@@ -13,7 +13,7 @@ from ..core.processes.worker_errors import with_own_arguments
 from ..core.world import World
 from ..errors import RemoteDataError, StateError
 from ..pipes.base.chain import all_pipes, load_state, name_of, state_of, take_together, warm_up
-from ..pipes.base.datapipe import OtherStateError
+from ..pipes.base.datapipe import DataPipe, OtherStateError
 from .state.state_format import ENDED, State, check_same_listing, make_state
 from .stream_copies import ChainTemplate
 
@@ -149,12 +149,17 @@ class EpochRun:
             check_same_listing(expected_listing, here, advice, names=lambda number: listings[number].names())
         streams = [stream for stream in self._streams if not stream.ended]
         chains = [stream.open(self._template, self.num_streams) for stream in streams]
+        own = [found for found in all_pipes(self._template.pipe) if isinstance(found, DataPipe)]
+        for pipe in own:
+            pipe.forget_skipped()
         if len(streams) == 1:
             yield from streams[0].items(chains[0])
         else:
             for _ in take_together(map(Stream.warm_up, streams, chains)):
                 pass
             yield from _round_robin(streams, chains)
+        for pipe in own:
+            pipe.warn_of_skipped()
 
     def state(self) -> dict[int, Any]:
         """The position of each stream."""

@@ -16,9 +16,12 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
 from ..errors import MissingMemberError
 from ..fetch.listing.source_argument import pipe_of
+from ..formats.crops.boxes import NUM_DRAWS
 from ..formats.decoders._failure import decode_error
-from ..formats.sample import KEY, Sample, describe, require_sample, sample_url
+from ..formats.error_policy import OnBadSample, raise_error
+from ..formats.sample import Sample, describe, extensions, require_sample, sample_url
 from .base.calls import works_ahead
+from .base.draws import Draws
 from .base.epochs import EpochPipe
 from .base.image_options import RATIO, SCALE, image_tensors, member_names
 from .base.image_tensors import ImageTensors
@@ -27,8 +30,8 @@ from .base.threaded import ThreadedMap
 
 class _Task(NamedTuple):
     sample: Sample
-    name: str
-    row: torch.Tensor
+    name: str | None  # and no row, if it has none of the members
+    row: torch.Tensor | None
 
 
 @functional_datapipe("decode_image")
@@ -38,9 +41,9 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
     It does the work of torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ToTensor`` and ``Normalize``
     in about half of the CPU time, and writes the result where the batch of ``thread_loader`` needs it.
 
-    Crop and flip of a sample are determined by ``(seed, epoch, key)``: they are the same with any number of ranks,
-    workers, threads and streams, in any order, and after a resume. Their distribution is torchvision's. Epochs are
-    counted as by ``shuffle_shards``.
+    Crop and flip of a sample are determined by the seed, the epoch, the key and the path of its shard below the source:
+    they are the same with any number of ranks, workers, threads and streams, in any order, after a resume, and in a
+    copy of the folder. Their distribution is torchvision's. Epochs are counted as by ``shuffle_shards``.
 
     Images become RGB, 8 bits per channel, as :func:`decoders.rgb` makes them: gray, palette, CMYK and 16-bit images are
     converted, alpha is dropped, EXIF orientation is not applied. JPEGs are decoded by simplejpeg if it is installed
@@ -70,6 +73,7 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         seed: any int.
         num_threads: that decode, as those of ``parallel_map`` do. ``None`` for those that the loader gives, as
             ``thread_loader`` does, or none.
+        on_bad_sample: called with the error of a sample: as of ``decode_sample``.
 
     Yields:
         dict: a new sample, whose image is a tensor of shape ``(3, height, width)``, or ``(height, width, 3)``.
@@ -78,6 +82,7 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         DecodeError: names member, sample and shard; the decoder's own error is its ``__cause__``. Also for more than
             ``decoders.MAX_PIXELS`` pixels, of the file or while it is resized.
         MissingMemberError: names the sample, the requested members and the existing ones.
+        SampleError: for a sample without a key, which random crops and flips need.
 
     Example:
         >>> import io
@@ -106,10 +111,11 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         members: str = "jpg;jpeg;png;webp",
         seed: int = 0,
         num_threads: int | None = None,
+        on_bad_sample: OnBadSample = raise_error,
     ) -> None:
-        ThreadedMap.__init__(self, num_threads)
-        EpochPipe.__init__(self)
         self.source_datapipe = pipe_of(source_datapipe, of="decode_image", holds="samples")
+        EpochPipe.__init__(self)
+        ThreadedMap.__init__(self, num_threads, on_bad_sample=on_bad_sample)
         self._tensors = image_tensors(
             size,
             crop=crop,
@@ -130,45 +136,43 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         """Hook of loaders: write the tensors of the next passes into rows of batches."""
         self._rows = rows
 
-    def prepare_copy(self, num_streams: int) -> None:
-        ThreadedMap.prepare_copy(self, num_streams)
-        EpochPipe.prepare_copy(self, num_streams)
-
     def prepared(self, item: Any) -> _Task:
         """Take the row of a sample: in the order of the samples, in which the batch needs them."""
         if not isinstance(item, dict):
             require_sample(item, of="decode_image")
         name = next((name for name in self._names if name in item), None)
         if name is None:
-            members = sorted(name for name in item if not name.startswith("__"))
-            raise MissingMemberError(
-                f"{describe(item)} has no {' or '.join(map(repr, self._names))}. It has {members}. "
-                'Name the images by decode_image(size, members="...").',
-                url=sample_url(item),
-            )
+            return _Task(item, None, None)
         shape, dtype = self._tensors.shape, self._tensors.dtype
         if self._rows is None:
             return _Task(item, name, new_tensor(shape, dtype))
         return _Task(item, name, self._rows.take(shape, dtype, member=self._members))
 
     def function_of_pass(self) -> Callable[[Any], Sample]:
-        return _Decoder(self._tensors, self.seed, self._epochs.next_epoch())
+        return _Decoder(self._tensors, self._names, Draws(self, self.seed, self._epochs.next_epoch()))
 
 
 class _Decoder:
     """Decodes the images of one pass."""
 
-    def __init__(self, tensors: ImageTensors, seed: int, epoch: int) -> None:
-        self._tensors, self._seed, self._epoch = tensors, seed, epoch
+    def __init__(self, tensors: ImageTensors, names: Sequence[str], draws: Draws) -> None:
+        self._tensors, self._names, self._draws = tensors, names, draws
 
     def __call__(self, task: _Task) -> Sample:
         began_s = time.perf_counter()
         sample, name, row = task
+        if name is None or row is None:
+            raise MissingMemberError(
+                f"{describe(sample)} has no {' or '.join(map(repr, self._names))}. It has {list(extensions(sample))}. "
+                'Name the images by decode_image(size, members="...").',
+                url=sample_url(sample),
+            )
+        draws = self._draws.of(sample).random(NUM_DRAWS).tolist() if self._tensors.is_random else ()
         data = sample[name]
         try:
             if not isinstance(data, bytes | memoryview):
                 raise TypeError(_NOT_ENCODED.format(check.a_kind(data)))
-            self._tensors.write(data, row, seed=self._seed, epoch=self._epoch, key=sample.get(KEY))
+            self._tensors.write(data, row, draws)
         except Exception as error:
             raise decode_error(sample, name, error) from error
         DECODE.worked(began_s, len(data), items=1, wait=not works_ahead())

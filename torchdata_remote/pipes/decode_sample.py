@@ -13,6 +13,7 @@ from ..fetch.listing.source_argument import pipe_of
 from ..formats.decoders import DEFAULT_DECODERS, Decoder, checked_decoders, takes_files
 from ..formats.decoders._compressed import compressed_decoder
 from ..formats.decoders._failure import decode_error
+from ..formats.error_policy import OnBadSample, raise_error
 from ..formats.member_file import MemberFile
 from ..formats.sample import Sample, require_sample
 from .base.calls import works_ahead
@@ -40,6 +41,10 @@ class DecodeSample(ThreadedMap[Sample]):
             ``bytes`` leaves a member undecoded. The function gets the file of a lazy member, in place of its bytes.
         num_threads: that decode, as those of ``parallel_map`` do; order and state do not depend on it. ``None`` for
             those that the loader gives, as ``thread_loader`` does, or none.
+        on_bad_sample: called with the error of a sample that cannot be decoded. It raises, as ``raise_error`` does; or
+            it returns, as ``skip_with_warning`` does, and the sample is left out: ``skipped.bad_samples`` has its key,
+            URL and error, and a warning at the end of the epoch says how many there were. The errors of a store are
+            raised. There is no ``len`` then, and ``equalize_ranks`` is refused.
 
     Yields:
         dict: a new sample.
@@ -61,9 +66,10 @@ class DecodeSample(ThreadedMap[Sample]):
         decoders: Mapping[str, Decoder] | None = None,
         *,
         num_threads: int | None = None,
+        on_bad_sample: OnBadSample = raise_error,
     ) -> None:
-        super().__init__(num_threads)
         self.source_datapipe = pipe_of(source_datapipe, of="decode_sample", holds="samples")
+        super().__init__(num_threads, on_bad_sample=on_bad_sample)
         self._decoders = {**DEFAULT_DECODERS, **checked_decoders(decoders)}
 
     def function_of_pass(self) -> Callable[[Any], Sample]:

@@ -16,6 +16,7 @@ from ..formats.sample import describe_item
 from .base.chain import all_pipes
 from .base.counted import CountedPipe
 from .base.slots import is_endless
+from .base.threaded import ThreadedMap
 
 T = TypeVar("T")
 
@@ -67,6 +68,8 @@ class EqualizeRanks(CountedPipe[T]):
                     f"equalize_ranks counts samples, and {type(pipe).__name__} changes their number: put it after "
                     "equalize_ranks."
                 )
+            if isinstance(pipe, ThreadedMap):
+                pipe.policy.require_equal_counts()
             if getattr(pipe, "drops_samples", False):
                 raise ValueError(
                     f"equalize_ranks counts the rows of row groups, and {type(pipe).__name__}(filter=) drops some. "

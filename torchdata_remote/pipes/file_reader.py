@@ -43,6 +43,7 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
     """
 
     state_fields = ("next",)
+    keys_are_paths = True
 
     def __init__(
         self, source_datapipe: IterDataPipe[str | tuple[str, Any]], *, storage_options: Mapping[str, Any] | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
@@ -18,9 +17,9 @@ from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import describe_item
 from .base.calls import called
 from .base.chain import Snapshot
+from .base.draws import Draws
 from .base.epochs import EpochPipe
 from .base.members import url_of_item
-from .base.slots import place_among_readers
 from .base.window import END, WindowedPipe
 
 T = TypeVar("T")
@@ -45,16 +44,16 @@ class FlatMap(EpochPipe[U], WindowedPipe[U]):
 
     Args:
         source_datapipe: any items.
-        function: called with an item, and with ``seed`` also with a ``random.Random``; returns an iterable. With
-            worker processes, what it refers to has to pickle.
-        seed: of the random numbers, any int. They are determined by the seed, the epoch, the stream and the number of
-            the item in it. A ``torch.Generator`` is made by ``torch.Generator().manual_seed(rng.getrandbits(63))``.
+        function: called with an item, and with ``seed`` also with a ``numpy.random.Generator``; returns an iterable.
+            With worker processes, what it refers to has to pickle.
+        seed: of the random numbers, as those of ``parallel_map``.
 
     Yields:
         What the function returns, one by one.
 
     Raises:
-        SampleError: if the function returns no iterable, or a single str, bytes or dict.
+        SampleError: if the function returns no iterable, or a single str, bytes or dict; with ``seed`` also for an item
+            without a key.
         StateError: if it returns fewer items than before the state was saved.
         Exception: of the function.
 
@@ -63,9 +62,9 @@ class FlatMap(EpochPipe[U], WindowedPipe[U]):
         ['a', 'b', 'c']
     """
 
-    state_fields = ("at", "items", "passed")
-    state_counts = ("items", "passed")
-    beginning: ClassVar[dict[str, Any]] = {"at": None, "items": 0, "passed": 0}
+    state_fields = ("at", "passed")
+    state_counts = ("passed",)
+    beginning: ClassVar[dict[str, Any]] = {"at": None, "passed": 0}
 
     def __init__(
         self, source_datapipe: IterDataPipe[T], function: Callable[..., Iterable[U]], *, seed: int | None = None
@@ -76,43 +75,42 @@ class FlatMap(EpochPipe[U], WindowedPipe[U]):
         self.seed = None if seed is None else seed_of(seed, or_none="a function of one argument")
 
     def __iter__(self) -> Iterator[U]:
-        epoch = self._epochs.next_epoch()
+        function, epoch = self._function, self._epochs.next_epoch()
+        if self.seed is not None:
+            function = Draws(self, self.seed, epoch).given_to(function)
         state, window = self._begin()
-        number, num_passed, place, is_first = state["items"], state["passed"], self._place, True
-        slot = place_among_readers(self.source_datapipe).slot
+        num_passed, place, is_first = state["passed"], self._place, True
         while (item := window.read()) is not END:
             window.release(window.num_read - 1)
             before = window.position()
-            outputs = self._outputs(item, f"{self.seed}/{epoch}/{slot}/{number}")
+            outputs = _outputs(function, item)
             _skip(outputs, num_passed, item)
             where = describe_item(item) if is_first else ""
             del item
             for output in outputs:
                 num_passed += 1
-                place.snapshot = partial(_state_of, before, number, num_passed)
+                place.snapshot = partial(_state_of, before, num_passed)
                 if is_first:
                     is_first = False
                     check_item(self, output, where=where)
                 yield output
-            number, num_passed = number + 1, 0
-
-    def _outputs(self, item: T, key: str) -> Iterator[U]:
-        function = self._function
-        if self.seed is not None:
-            function = partial(_with_generator, function, random.Random(key))
-        outputs = called(function, item)
-        # A tensor without dimensions, and a class, have __iter__, too
-        is_one = isinstance(outputs, (*_SINGLE, type)) or getattr(outputs, "ndim", None) == 0
-        if is_one or not hasattr(outputs, "__iter__"):
-            raise SampleError(
-                f"flat_map: the function must return a list or another iterable, got {check.a_kind(outputs)} for "
-                f"{describe_item(item)}. Return [value] for one item, and [] for none.",
-                url=url_of_item(item),
-            )
-        return _with_kept_arguments(outputs)
+            num_passed = 0
 
     def order_options(self) -> Mapping[str, Any]:
         return {} if self.seed is None else {"seed": self.seed}
+
+
+def _outputs(function: Callable[[T], Iterable[U]], item: T) -> Iterator[U]:
+    outputs = called(function, item)
+    # A tensor without dimensions, and a class, have __iter__, too
+    is_one = isinstance(outputs, (*_SINGLE, type)) or getattr(outputs, "ndim", None) == 0
+    if is_one or not hasattr(outputs, "__iter__"):
+        raise SampleError(
+            f"flat_map: the function must return a list or another iterable, got {check.a_kind(outputs)} for "
+            f"{describe_item(item)}. Return [value] for one item, and [] for none.",
+            url=url_of_item(item),
+        )
+    return _with_kept_arguments(outputs)
 
 
 def _with_kept_arguments(outputs: Iterable[U]) -> Iterator[U]:
@@ -124,10 +122,6 @@ def _with_kept_arguments(outputs: Iterable[U]) -> Iterator[U]:
         raise
 
 
-def _with_generator(function: Callable[[T, random.Random], Any], generator: random.Random, item: T) -> Any:
-    return function(item, generator)
-
-
 def _skip(outputs: Iterator[Any], num_passed: int, item: object) -> None:
     found = sum(1 for _ in islice(outputs, num_passed))
     if found < num_passed:
@@ -137,5 +131,5 @@ def _skip(outputs: Iterator[Any], num_passed: int, item: object) -> None:
         )
 
 
-def _state_of(at: Snapshot, num_items: int, num_passed: int) -> Any:
-    return {"at": at(), "items": num_items, "passed": num_passed}
+def _state_of(at: Snapshot, num_passed: int) -> Any:
+    return {"at": at(), "passed": num_passed}

@@ -11,7 +11,7 @@ from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
 from .base.chain import Snapshot, forget_start, load_state, snapshots_of, state_of, warm_up
 from .base.datapipe import StatefulPipe
-from .base.epochs import EpochPipe, set_epoch_of_pass
+from .base.epochs import EpochPipe, of_pass, set_epoch_of_pass
 
 T = TypeVar("T")
 
@@ -58,6 +58,7 @@ class RepeatEpochs(EpochPipe[T], StatefulPipe[T]):
         self._num_passes, self._start = 0, None  # of the source; state from which its pass has started
         self._has_started = False  # whether this pass over the source has yielded
         self._is_warm, self._epoch = False, 0
+        self._more = 0  # by which the epoch of the source is larger
 
     def warm_up(self) -> Iterator[None]:
         state, self._epoch = self._take_loaded() or {"passes": 0, "at": None}, self._epochs.next_epoch()
@@ -67,7 +68,7 @@ class RepeatEpochs(EpochPipe[T], StatefulPipe[T]):
 
     def _open(self, num_passes: int, start: Any) -> None:
         self._num_passes, self._start, self._has_started = num_passes, start, False
-        set_epoch_of_pass(self.source_datapipe, self._epoch, num_passes)
+        self._more = set_epoch_of_pass(self.source_datapipe, self._epoch, num_passes)
         forget_start(self.source_datapipe)
         if start is not None:
             load_state(self.source_datapipe, start)
@@ -85,9 +86,10 @@ class RepeatEpochs(EpochPipe[T], StatefulPipe[T]):
                 pass
         self._is_warm = False
         while self._is_due():
+            more = self._more if self.marks_passes else 0
             for item in self.source_datapipe:
                 self._has_started = True
-                yield item
+                yield of_pass(item, more) if more else item
             if self.times is None and self._start is None and not self._has_started:
                 raise SampleError("repeat_epochs: a pass over the source has no items, and so would all the next ones.")
             self._open(self._num_passes + 1, None)

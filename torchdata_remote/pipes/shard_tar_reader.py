@@ -141,7 +141,7 @@ class ShardTarReader(ShardReader):
             num_bytes=getattr(stream, "num_bytes", None),
             first_byte=position.start.byte,
             last_byte=getattr(stream, "last_byte", None),
-            on_skip=self.skipped.count_member,
+            on_skip=self._skipped.count_member,
             on_missing_end=guard.accepts,
         )
         read = partial(self._nested_runs if self._nested else _plain_runs, url, guard.on_bad_member, batches)

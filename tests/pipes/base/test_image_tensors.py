@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from torchdata_remote.formats.crops.boxes import Draws, is_flipped, random_box
+from torchdata_remote.formats.crops.boxes import NUM_DRAWS, random_box
 from torchdata_remote.formats.decoders import _turbojpeg as turbojpeg
 from torchdata_remote.pipes.base import image_tensors as module
 from torchdata_remote.pipes.base.image_options import image_tensors
@@ -47,16 +47,20 @@ def tensors(size: Any, **options: Any) -> ImageTensors:
     return image_tensors(size, **{**defaults, **options})
 
 
+def draws_of(key: object) -> list[float]:
+    return np.random.default_rng(list(str(key).encode())).random(NUM_DRAWS).tolist()  # type: ignore[no-any-return]
+
+
 def written(made: ImageTensors, file: bytes, key: object = "a") -> npt.NDArray[Any]:
     row = torch.full(made.shape, 77, dtype=made.dtype)
-    made.write(file, row, seed=0, epoch=0, key=key)
+    made.write(file, row, draws_of(key))
     return (row if row.dtype == torch.uint8 else row.float()).numpy()
 
 
 def by_pillow(made: ImageTensors, file: bytes, key: object = "a") -> npt.NDArray[np.int64]:
     image: Image.Image = Image.open(io.BytesIO(file)).convert("RGB")
     height, width = made.size
-    draws = Draws(0, 0, key)
+    draws = draws_of(key)
     if made.crop == "random":
         box = random_box(image.height, image.width, made.scale, made.ratio, draws)
         image = image.crop((box.left, box.top, box.left + box.width, box.top + box.height))
@@ -67,7 +71,7 @@ def by_pillow(made: ImageTensors, file: bytes, key: object = "a") -> npt.NDArray
         left, top = round((image.width - width) / 2), round((image.height - height) / 2)
         image = image.crop((left, top, left + width, top + height))
     image = image.resize((width, height), Image.Resampling.BILINEAR)
-    if is_flipped(draws, made.flip):
+    if draws[0] < made.flip:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return np.asarray(image).astype(np.int64)
 
@@ -207,7 +211,7 @@ def test_no_other_thread_works_for_an_image() -> None:
             for layout in ("CHW", "HWC"):
                 made = tensors(200, dtype=dtype, layout=layout)
                 row = torch.empty(made.shape, dtype=dtype)
-                assert threads_started(partial(made.write, file, row, seed=0, epoch=0, key="a")) == 0
+                assert threads_started(partial(made.write, file, row, draws_of("a"))) == 0
     finally:
         torch.set_num_threads(kept)
 

@@ -42,7 +42,7 @@ class Letters(ShardReader):
                 raise ShardReadError(f"{url}: damage", url=url)
             if letter == "?" and not guard.accepts(MissingEndError(f"{url}: no end", url=url)):
                 raise ShardReadError(f"{url}: not accepted", url=url)
-            self.skipped.count_member("letter")
+            self._skipped.count_member("letter")
             position.batch_offset, position.ended = at, at == position.start.byte + len(text)
             yield iter(({"__key__": letter, "__url__": url},))
 

@@ -75,18 +75,25 @@ def path_below(source: str) -> Callable[[str], str]:
     >>> path_below("s3://photos/train/c*/")("s3://photos/train/cat/1.jpg")
     'cat/1.jpg'
     """
-    start = choice_start(source)
-    literal = literal_url(source)
-    whole = join_url(*split_url(literal))
-    below = whole if whole.endswith("/") else whole + "/"
-    fixed = whole if start is None else join_url(*split_url(literal_url(source[:start]) + "*"))[:-1]
-    folder = fixed[: fixed.rindex("/") + 1]
+    folders = folders_of(source)
 
     def path_of(url: str) -> str:
-        start = below if url.startswith(below) else folder
-        return str(url)[len(start) :] if url.startswith(start) else object_path(url)
+        start = next(filter(url.startswith, folders), None)
+        return object_path(url) if start is None else str(url)[len(start) :]
 
     return path_of
+
+
+def folders_of(source: str) -> tuple[str, str]:
+    """Return the URL of the folder that a source URL may name, and that of the one in which it certainly is.
+
+    >>> folders_of("s3://photos/train"), folders_of("s3://photos/train/c*/")[1]
+    (('s3://photos/train/', 's3://photos/'), 's3://photos/train/')
+    """
+    start = choice_start(source)
+    whole = join_url(*split_url(literal_url(source)))
+    fixed = whole if start is None else join_url(*split_url(literal_url(source[:start]) + "*"))[:-1]
+    return whole if whole.endswith("/") else whole + "/", fixed[: fixed.rindex("/") + 1]
 
 
 def expand_braces(url: str) -> Iterator[str]:

@@ -1,14 +1,14 @@
-"""Which part of an image a training sample shows: crops as torchvision's, from random numbers that the key gives."""
+"""Which part of an image a training sample shows: crops as torchvision's, from random numbers of the sample."""
 
 from __future__ import annotations
 
 import math
-import struct
-from hashlib import blake2b
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _ATTEMPTS = 10
-_BLOCK = 8
+NUM_DRAWS = 3 + 2 * _ATTEMPTS
+"""Random numbers that a sample needs: the first one for its flip."""
 
 
 class Box(NamedTuple):
@@ -20,35 +20,9 @@ class Box(NamedTuple):
     width: int
 
 
-class Draws:
-    """The random numbers of a sample, from 0 to below 1: the same in every process, thread and order.
-
-    They are the first 53 of each 64 bits that BLAKE2b makes of seed, epoch and key, with the number of the block of
-    eight as its salt.
-
-    Example:
-        >>> Draws(0, 0, "cat/1")[0] == Draws(0, 0, "cat/1")[0], Draws(0, 0, "cat/1")[0] == Draws(0, 1, "cat/1")[0]
-        (True, False)
-    """
-
-    def __init__(self, seed: int, epoch: int, key: object) -> None:
-        self._text = f"{seed}/{epoch}/{key}".encode("utf-8", "surrogatepass")
-        self._numbers: list[float] = []
-
-    def __getitem__(self, at: int) -> float:
-        while at >= len(self._numbers):
-            block = len(self._numbers) // _BLOCK
-            digest = blake2b(self._text, digest_size=8 * _BLOCK, salt=block.to_bytes(1, "little")).digest()
-            self._numbers += [(number >> 11) * 2.0**-53 for number in struct.unpack(f"<{_BLOCK}Q", digest)]
-        return self._numbers[at]
-
-
-def is_flipped(draws: Draws, probability: float) -> bool:
-    """Return whether a sample is flipped."""
-    return draws[0] < probability
-
-
-def random_box(height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], draws: Draws) -> Box:
+def random_box(
+    height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], draws: Sequence[float]
+) -> Box:
     """Return a crop with the distribution of torchvision's ``RandomResizedCrop`` (Szegedy et al., 2015).
 
     Its area is uniform in ``scale``, the logarithm of its aspect ratio in ``ratio``, and each position as likely. If
@@ -59,10 +33,10 @@ def random_box(height: int, width: int, scale: tuple[float, float], ratio: tuple
         width: of the image.
         scale: least and largest share of the image's area.
         ratio: least and largest width / height.
-        draws: of the sample.
+        draws: random numbers of the sample, from 0 to below 1.
     """
     area, low, high = height * width, math.log(ratio[0]), math.log(ratio[1])
-    for at in range(3, 3 + 2 * _ATTEMPTS, 2):
+    for at in range(3, NUM_DRAWS, 2):
         target = area * (scale[0] + (scale[1] - scale[0]) * draws[at])
         aspect = math.exp(low + (high - low) * draws[at + 1])
         crop_width, crop_height = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))

@@ -48,6 +48,12 @@ class DataPipe(SentToWorkers, IterDataPipe[T_co]):
     """Whether it yields more or fewer items than it takes."""
     repeats_sources = False
     """Whether it may pass over a source several times in a pass of its own."""
+    marks_passes = False
+    """Whether samples show in which of these passes they were read, for pipes behind it that draw random numbers."""
+
+    _is_stream = False
+    """Whether it is the copy for a stream. The streams of a process record together what they skip."""
+    _skipped: Skipped | None = None
 
     _number_of_samples_yielded = property(num_yielded, set_num_yielded)
 
@@ -60,14 +66,13 @@ class DataPipe(SentToWorkers, IterDataPipe[T_co]):
 
     @property
     def skipped(self) -> Skipped:
-        """What the readers of shards in this chain left out in their last pass in this process.
+        """What the pipes of this chain left out in their last pass in this process.
 
         Each pipe of this package has it; torch's pipes, such as ``map``, do not: ask the pipe before them.
         """
         # Never an error: torch reads each property of a pipe when it describes the pipe in an error
         found = [vars(pipe).get("_skipped") for pipe in upstream(self)]
-        readers = [skipped for skipped in found if isinstance(skipped, Skipped)]
-        return readers[0] if len(readers) == 1 else Skipped.of_all(readers)
+        return Skipped.of_all(skipped for skipped in found if isinstance(skipped, Skipped))
 
     # Type checkers and editors know the functional names
     if not TYPE_CHECKING:
@@ -113,6 +118,15 @@ class DataPipe(SentToWorkers, IterDataPipe[T_co]):
 
     def bind_stream(self, world: World) -> None:
         """Hook: called on each copy of the template. It reads the share of ``world``."""
+        self._is_stream = True
+
+    def forget_skipped(self) -> None:
+        """Forget what the pass before has skipped, unless this is one of the streams of a pass."""
+        if self._skipped is not None and not self._is_stream:
+            self._skipped.clear()
+
+    def warn_of_skipped(self) -> None:
+        """Hook: called after a pass. It does nothing for one of the streams of a pass."""
 
 
 class SharedList(DataPipe[T_co]):

@@ -14,6 +14,7 @@ from ...core.frameworks.second_split import warn_of_skipping
 from ...core.iter_datapipe import IterDataPipe
 from ...core.processes.parent_watch import end_worker_with_trainer
 from ...core.world import World
+from ...formats.sample import URL
 from .chain import sources_of, upstream
 from .datapipe import DataPipe
 
@@ -121,6 +122,7 @@ class EpochPipe(DataPipe[T_co]):
         self._epochs = Epochs()
 
     def bind_stream(self, world: World) -> None:
+        super().bind_stream(world)
         self._epochs = copy.copy(self._epochs)
 
 
@@ -142,7 +144,7 @@ def set_epoch(pipe: IterDataPipe[Any], epoch: int) -> None:
             found.set_epoch(epoch)
 
 
-def set_epoch_of_pass(pipe: IterDataPipe[Any], epoch: int, num_passes: int) -> None:
+def set_epoch_of_pass(pipe: IterDataPipe[Any], epoch: int, num_passes: int) -> int:
     """Set the epoch of a repeated pass over a source: another one for each pass within each epoch.
 
     A source may contain pipes that repeat theirs, too. So passes count in a higher digit than those of the source.
@@ -151,8 +153,34 @@ def set_epoch_of_pass(pipe: IterDataPipe[Any], epoch: int, num_passes: int) -> N
         pipe: the source.
         epoch: of the pipe that repeats it.
         num_passes: before this one.
+
+    Returns:
+        By how much the epoch of the source is larger.
     """
-    set_epoch(pipe, epoch + num_passes * PASS_STRIDE ** (1 + _num_repeated(pipe)))
+    more: int = num_passes * PASS_STRIDE ** (1 + _num_repeated(pipe))
+    set_epoch(pipe, epoch + more)
+    return more
+
+
+class _UrlOfPass(str):
+    """The URL of a sample that is read in a repeated pass: the only part of it that its pipes hand on."""
+
+    epochs = 0
+    """By how much the epoch of the pass is larger than that of the pipes behind it."""
+
+
+def of_pass(item: Any, more: int) -> Any:
+    """Return a sample with the epoch of its pass, so that pipes behind it draw other random numbers in each pass.
+
+    Args:
+        item: of the source.
+        more: by which the epoch of the source is larger.
+    """
+    if not isinstance(item, dict) or URL not in item:
+        return item
+    url = _UrlOfPass(item[URL])
+    url.epochs = more + getattr(item[URL], "epochs", 0)
+    return {**item, URL: url}
 
 
 def _num_repeated(pipe: IterDataPipe[Any]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from ...formats.crops.boxes import Box, Draws, center_box, is_flipped, random_box, resized_shape
+from ...formats.crops.boxes import Box, center_box, random_box, resized_shape
 from ...formats.crops.region import Pixels, Region, decode_region
 from ...formats.decoders import MAX_PIXELS
 
@@ -76,20 +77,22 @@ class ImageTensors:
         """Of a tensor."""
         return (3, *self.size) if self.layout == "CHW" else (*self.size, 3)
 
-    def write(self, data: bytes | memoryview, row: torch.Tensor, *, seed: int, epoch: int, key: object) -> None:
+    @property
+    def is_random(self) -> bool:
+        """Whether crop or flip need random numbers."""
+        return self.crop == "random" or self.flip > 0
+
+    def write(self, data: bytes | memoryview, row: torch.Tensor, draws: Sequence[float]) -> None:
         """Decode an image into a tensor.
 
         Args:
             data: a whole file.
             row: contiguous, of this shape and dtype.
-            seed: of the random choices.
-            epoch: of the random choices.
-            key: of the random choices.
+            draws: ``NUM_DRAWS`` random numbers of the sample, from 0 to below 1; none without crop and flip.
 
         Raises:
             ValueError, OSError: as :func:`rgb`.
         """
-        draws = Draws(seed, epoch, key)
 
         def choose(height: int, width: int) -> Region:
             if self.crop == "random":
@@ -104,7 +107,7 @@ class ImageTensors:
             pixels = resized_part(pixels, chosen[0], center_box(*chosen[0], self.size))
         else:
             pixels = resized(pixels, self.size)
-        if self.flip and is_flipped(draws, self.flip):
+        if self.flip and draws[0] < self.flip:
             pixels = pixels[:, ::-1]
         self._copy(pixels, row)
 

@@ -63,7 +63,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
     ) -> None:
         interleave = whole("interleave", interleave)
         self.source_datapipe = pipe_of(source_datapipe, of=self._functional_name)
-        self._skipped = Skipped()
+        self._skipped: Skipped = Skipped()
         for name, policy in {"on_bad_shard": on_bad_shard, "on_bad_member": on_bad_member}.items():
             check.function(name, policy, example="tdr.skip_with_warning")
         self._on_bad_shard, self._on_bad_member, self._interleave = on_bad_shard, on_bad_member, interleave
@@ -72,11 +72,6 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         self._progress = Progress()
         self._is_followed = False  # whether the state is asked for after each sample
         self._warmed_up: Generator[tuple[str, Any], None, None] | None = None
-
-    @property
-    def skipped(self) -> Skipped:
-        """What the last pass in this process has left out."""
-        return self._skipped
 
     def warm_up(self) -> Iterator[None]:
         require_split(self)
@@ -100,7 +95,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         require_split(self)
         state = self._take_loaded()
         warmed_up, self._warmed_up = self._warmed_up, None
-        self._skipped = Skipped()
+        self.forget_skipped()
         self._progress = progress = Progress(0 if state is None else state["next"])
         with closing(warmed_up or self._streams(state)) as streams:
             try:
@@ -172,7 +167,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
 
     def _shard(self, url: str, stream: Any, position: ReadPosition) -> Generator[Sample, None, None]:
         try:
-            with ShardErrorHandler(url, self._on_bad_shard, self.skipped, self._on_bad_member) as guard:
+            with ShardErrorHandler(url, self._on_bad_shard, self._skipped, self._on_bad_member) as guard:
                 for run in timed_runs(self.runs_in(url, stream, guard, position), READ, within=FETCH):
                     yield from run
         finally:

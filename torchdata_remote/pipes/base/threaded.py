@@ -12,9 +12,11 @@ from ...core.arguments.amounts import whole_or_none
 from ...core.frameworks.collating import check_item
 from ...core.iter_datapipe import IterDataPipe
 from ...core.threads.shared_pool import shared_pools
+from ...formats.error_policy import OnBadSample, raise_error
 from ...formats.sample import describe_item
+from .bad_samples import BadSample, SamplePolicy
 from .calls import Call, Patience, called
-from .chain import Snapshot, load_state, snapshots_of, state_of, upstream
+from .chain import Snapshot, functional_name, load_state, snapshots_of, state_of, upstream
 from .datapipe import OneForOne
 
 T_co = TypeVar("T_co", covariant=True)
@@ -48,9 +50,17 @@ class ThreadedMap(OneForOne[T_co]):
         num_threads: beside the consumer's. ``None`` for those that the loader gives, or none.
         max_ahead: number of items that are taken before they are asked for; all streams of a process share it, and each
             has one at least. ``None`` for twice the number of threads.
+        on_bad_sample: called with the error of the function, in the order of the items; returns to skip the sample. The
+            state after a skipped one is that of the source, so a resumed pass does not read it again, or skips it.
     """
 
-    def __init__(self, num_threads: int | None, max_ahead: int | None = None) -> None:
+    def __init__(
+        self, num_threads: int | None, max_ahead: int | None = None, on_bad_sample: OnBadSample = raise_error
+    ) -> None:
+        self.policy = SamplePolicy(functional_name(self), on_bad_sample)
+        self._skipped = self.policy.skipped
+        if any(getattr(found, "gives_equal_counts", False) for found in upstream(self)):
+            self.policy.require_equal_counts()
         self.num_threads = whole_or_none("num_threads", num_threads, at_least=0)
         self.max_ahead = whole_or_none("max_ahead", max_ahead)
         self._given_threads = 0  # by the loader
@@ -68,22 +78,40 @@ class ThreadedMap(OneForOne[T_co]):
         """Hook: called with each item, in order, in the thread that iterates. Its result goes to the function."""
         return item
 
+    def warn_of_skipped(self) -> None:
+        if not self._is_stream:
+            self.policy.warn()
+
+    def equal_counts(self, num_streams: int) -> bool | None:
+        return False if self.policy.may_skip else super().equal_counts(num_streams)
+
+    def __len__(self) -> int:
+        if self.policy.may_skip:
+            raise TypeError(f"{functional_name(self)}(on_bad_sample=) may skip samples")
+        return super().__len__()
+
     def use_threads(self, num_threads: int) -> None:
         """Hook of loaders: use so many threads from the next pass on, if the constructor was given no number."""
         self._given_threads = num_threads
 
     def prepare_copy(self, num_streams: int) -> None:
+        super().prepare_copy(num_streams)
         self._num_streams = num_streams
 
     def __iter__(self) -> Iterator[T_co]:
         num_threads = self._given_threads if self.num_threads is None else self.num_threads
         self._position = position = _Position()
-        if num_threads:
-            yield from self._in_threads(num_threads, position)
-            return
-        function, is_first = self.function_of_pass(), True
+        self.forget_skipped()
+        yield from self._in_threads(num_threads, position) if num_threads else self._in_turn()
+        self.warn_of_skipped()
+
+    def _in_turn(self) -> Iterator[T_co]:
+        function, is_first = self.policy.guarded(self.function_of_pass()), True
         for item in self.source_datapipe:
             result = called(function, self.prepared(item))
+            if type(result) is BadSample:
+                self.policy.skip(result)
+                continue
             if is_first:
                 is_first = False
                 check_item(self, result, where=describe_item(item))
@@ -98,6 +126,9 @@ class ThreadedMap(OneForOne[T_co]):
             while ahead.fill(num_taken):
                 position.snapshot, task, item = ahead.waiting.popleft()
                 result = task.result(patience)
+                if type(result) is BadSample:
+                    self.policy.skip(result)
+                    continue
                 if is_first:
                     is_first = False
                     check_item(self, result, where=describe_item(item))
@@ -135,7 +166,7 @@ class _Ahead:
     """
 
     def __init__(self, pipe: ThreadedMap[Any], num_threads: int) -> None:
-        self._pipe, self._function = pipe, pipe.function_of_pass()
+        self._pipe, self._function = pipe, pipe.policy.guarded(pipe.function_of_pass())
         self._snapshot = snapshots_of(pipe.source_datapipe)
         # State after the item, the call of the function, and the item, if it is the first one
         self.waiting: deque[tuple[Snapshot, Call, Any]] = deque()

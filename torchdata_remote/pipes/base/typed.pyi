@@ -15,7 +15,7 @@ from ...core.world import World
 from ...errors import MissingKeyError
 from ...fetch.selections.selection import IndexedSample
 from ...formats.decoders import Decoder
-from ...formats.error_policy import OnBadMember, OnBadShard, Skipped, raise_error
+from ...formats.error_policy import OnBadMember, OnBadSample, OnBadShard, Skipped, raise_error
 from ...formats.sample import Sample
 from ...labels import Classes, Labeller
 from ..async_prefetch import AsyncPrefetch
@@ -57,7 +57,7 @@ class IterDataPipe(TorchNames[T_co]):
 
     @property
     def skipped(self) -> Skipped:
-        """What the readers of shards in this chain left out in their last pass in this process.
+        """What the pipes of this chain left out in their last pass in this process.
 
         Each pipe of this package has it; torch's pipes, such as ``map``, do not: ask the pipe before them.
         """
@@ -196,15 +196,16 @@ class IterDataPipe(TorchNames[T_co]):
         members: str = "jpg;jpeg;png;webp",
         seed: int = 0,
         num_threads: int | None = None,
+        on_bad_sample: OnBadSample = raise_error,
     ) -> DecodeImage:
         """Decode images to tensors: crop, resize, flip and normalise in one step (functional name: ``decode_image``).
 
         It does the work of torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ToTensor`` and ``Normalize``
         in about half of the CPU time, and writes the result where the batch of ``thread_loader`` needs it.
 
-        Crop and flip of a sample are determined by ``(seed, epoch, key)``: they are the same with any number of ranks,
-        workers, threads and streams, in any order, and after a resume. Their distribution is torchvision's. Epochs are
-        counted as by ``shuffle_shards``.
+        Crop and flip of a sample are determined by the seed, the epoch, the key and the path of its shard below the source:
+        they are the same with any number of ranks, workers, threads and streams, in any order, after a resume, and in a
+        copy of the folder. Their distribution is torchvision's. Epochs are counted as by ``shuffle_shards``.
 
         Images become RGB, 8 bits per channel, as :func:`decoders.rgb` makes them: gray, palette, CMYK and 16-bit images are
         converted, alpha is dropped, EXIF orientation is not applied. JPEGs are decoded by simplejpeg if it is installed
@@ -233,6 +234,7 @@ class IterDataPipe(TorchNames[T_co]):
             seed: any int.
             num_threads: that decode, as those of ``parallel_map`` do. ``None`` for those that the loader gives, as
                 ``thread_loader`` does, or none.
+            on_bad_sample: called with the error of a sample: as of ``decode_sample``.
 
         Yields:
             dict: a new sample, whose image is a tensor of shape ``(3, height, width)``, or ``(height, width, 3)``.
@@ -241,6 +243,7 @@ class IterDataPipe(TorchNames[T_co]):
             DecodeError: names member, sample and shard; the decoder's own error is its ``__cause__``. Also for more than
                 ``decoders.MAX_PIXELS`` pixels, of the file or while it is resized.
             MissingMemberError: names the sample, the requested members and the existing ones.
+            SampleError: for a sample without a key, which random crops and flips need.
 
         Example:
             >>> import io
@@ -257,6 +260,7 @@ class IterDataPipe(TorchNames[T_co]):
         decoders: Mapping[str, Decoder] | None = None,
         *,
         num_threads: int | None = None,
+        on_bad_sample: OnBadSample = raise_error,
     ) -> DecodeSample:
         """Decode members by their extension (functional name: ``decode_sample``).
 
@@ -276,6 +280,10 @@ class IterDataPipe(TorchNames[T_co]):
                 ``bytes`` leaves a member undecoded. The function gets the file of a lazy member, in place of its bytes.
             num_threads: that decode, as those of ``parallel_map`` do; order and state do not depend on it. ``None`` for
                 those that the loader gives, as ``thread_loader`` does, or none.
+            on_bad_sample: called with the error of a sample that cannot be decoded. It raises, as ``raise_error`` does; or
+                it returns, as ``skip_with_warning`` does, and the sample is left out: ``skipped.bad_samples`` has its key,
+                URL and error, and a warning at the end of the epoch says how many there were. The errors of a store are
+                raised. There is no ``len`` then, and ``equalize_ranks`` is refused.
 
         Yields:
             dict: a new sample.
@@ -363,16 +371,16 @@ class IterDataPipe(TorchNames[T_co]):
         equal numbers chain ``repeat_epochs().flat_map(...).take(n)``. There is no ``len``.
 
         Args:
-            function: called with an item, and with ``seed`` also with a ``random.Random``; returns an iterable. With
-                worker processes, what it refers to has to pickle.
-            seed: of the random numbers, any int. They are determined by the seed, the epoch, the stream and the number of
-                the item in it. A ``torch.Generator`` is made by ``torch.Generator().manual_seed(rng.getrandbits(63))``.
+            function: called with an item, and with ``seed`` also with a ``numpy.random.Generator``; returns an iterable.
+                With worker processes, what it refers to has to pickle.
+            seed: of the random numbers, as those of ``parallel_map``.
 
         Yields:
             What the function returns, one by one.
 
         Raises:
-            SampleError: if the function returns no iterable, or a single str, bytes or dict.
+            SampleError: if the function returns no iterable, or a single str, bytes or dict; with ``seed`` also for an item
+                without a key.
             StateError: if it returns fewer items than before the state was saved.
             Exception: of the function.
 
@@ -571,10 +579,12 @@ class IterDataPipe(TorchNames[T_co]):
 
     def parallel_map(
         self,
-        function: Callable[[T_co], U],
+        function: Callable[..., U],
         *,
+        seed: int | None = None,
         num_threads: int | None = None,
         max_ahead: int | None = None,
+        on_bad_sample: OnBadSample = raise_error,
     ) -> ParallelMap[U]:
         """Call a function with each item, in threads, in order (functional name: ``parallel_map``).
 
@@ -587,24 +597,29 @@ class IterDataPipe(TorchNames[T_co]):
         streams of a ``Resumable`` do. They are started by the first item and ended with the pass.
 
         The function is called in several threads at once, in no certain order, so it must not change what they share.
-        Random numbers from ``random``, ``numpy.random`` or torch's default generator differ from run to run then: make a
-        generator from the seed, the epoch and the sample's key instead. What a library allows in one thread only, such as
-        one open file or database handle, belongs into a ``threading.local``.
+        Random numbers from ``random``, ``numpy.random`` or torch's default generator differ from run to run then: pass
+        ``seed``, and draw from the generator that the function gets. What a library allows in one thread only, such as one
+        open file or database handle, belongs into a ``threading.local``.
 
         Args:
-            function: called with an item; what it returns is handed out. With worker processes, what it refers
-                to has to pickle.
+            function: called with an item, and with ``seed`` also with a ``numpy.random.Generator``; what it returns is
+                handed out. With worker processes, what it refers to has to pickle.
+            seed: of the random numbers, any int. They are determined by the seed, the epoch, the sample's key and the path
+                of its shard below the source, so they are the same in every world, after a resume, and in a copy of the
+                folder. A ``torch.Generator`` is made by ``torch.Generator().manual_seed(int(rng.integers(2**63)))``.
             num_threads: that call it. The thread that iterates calls it as well, with an item that it needs and that none
                 of them has begun. 0 calls it in that thread only, and takes nothing ahead. ``None`` for those that the
                 loader gives, as ``thread_loader`` does, or 0. Each worker of a ``DataLoader`` has as many.
             max_ahead: number of items that are taken from the source before they are asked for, which bounds the memory.
                 ``None`` for twice the threads. The streams of a ``Resumable`` in one process share it; each has one at
                 least.
+            on_bad_sample: called with the error of the function for a sample: as of ``decode_sample``.
 
         Yields:
             What the function returns.
 
         Raises:
+            SampleError: with ``seed`` for an item without a key: put it before ``to_tuple``.
             Exception: of the function.
 
         Example:

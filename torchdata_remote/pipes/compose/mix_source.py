@@ -27,10 +27,11 @@ class MixSource:
         self.items: Iterator[Any] = iter(())
         self.started = self.exhausted = False
         self.drawn = drawn
+        self.more = 0  # by which the epoch of the source is larger
 
     def open(self, epoch: int) -> MixSource:
         """Start a pass. Each pass has its own order, also within an epoch."""
-        set_epoch_of_pass(self._pipe, epoch, self.num_passes)
+        self.more = set_epoch_of_pass(self._pipe, epoch, self.num_passes)
         forget_start(self._pipe)
         if self._resume_from is not None:
             load_state(self._pipe, self._resume_from)

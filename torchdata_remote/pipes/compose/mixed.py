@@ -15,7 +15,7 @@ from ...core.world import World, detect_world
 from ...errors import EmptyShareError
 from ..base.chain import Snapshot, all_pipes, snapshots_of, take_together, warm_up
 from ..base.datapipe import StatefulPipe
-from ..base.epochs import PASS_STRIDE, SeededPipe
+from ..base.epochs import PASS_STRIDE, SeededPipe, of_pass
 from ..base.slots import share_of
 from .mix_phases import PhaseRecord, Replay, gone_source, require_mixture
 from .mix_schedule import Schedule, SlotSamples
@@ -123,7 +123,7 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
                         source.started = True
                         source.drawn += 1
                         self._num_passed += 1
-                        yield item
+                        yield of_pass(item, source.more) if source.more and self.marks_passes else item
                         break
                     else:
                         if self.stop is Stop.FIRST_EXHAUSTED:
