@@ -1,16 +1,25 @@
-"""``audio``: decode the samples of a section of an audio stream, by torchcodec."""
+"""``audio``: decode the samples of a section of an audio stream, by PyAV."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ...core.arguments.amounts import whole_or_none
 from ...core.arguments.calls import explained
-from ._media import Source, checked_section, container, require_size
+from ._media import Source, checked_section, open_container, require_size
 
 if TYPE_CHECKING:
     import torch
+
+Samples = np.ndarray[Any, np.dtype[np.float32]]
+_LEAST_GAP_S = 0.1  # smaller ones are rounding of the container
+_MARGIN_S = 0.1  # resampled beside a section, so that its samples are those of the whole
 
 
 @dataclass(frozen=True)
@@ -28,26 +37,78 @@ class AudioSection:
     sample_rate: int | None = None
 
     def __call__(self, source: Source) -> tuple[torch.Tensor, int]:
-        try:
-            from torchcodec.decoders import AudioDecoder
-        except (ImportError, OSError, RuntimeError) as error:
-            raise ImportError(
-                "torchcodec, which decodes audio, cannot be imported: pip install 'torchdata_remote[media]', and "
-                f"install FFmpeg's libraries (apt install ffmpeg). ({str(error).strip().partition(chr(10))[0]:.200})"
-            ) from error
-        decoder = AudioDecoder(container(source), sample_rate=self.sample_rate)
-        found = decoder.metadata
-        duration_s = found.duration_seconds_from_header
-        rate = self.sample_rate or found.sample_rate or 0
-        if duration_s is not None:
-            if self.start_s >= duration_s:
-                raise ValueError(f"start_s={self.start_s} is at or after its end, {duration_s:.3f} s")
-            length_s = (duration_s if self.stop_s is None else min(self.stop_s, duration_s)) - self.start_s
-            require_size(length_s * rate * (found.num_channels or 1) * 4)
-        begin_s = found.begin_stream_seconds_from_header or 0.0
-        stop_s = None if self.stop_s is None else begin_s + self.stop_s
-        samples = decoder.get_samples_played_in_range(begin_s + self.start_s, stop_s)
-        return samples.data, int(samples.sample_rate)
+        import torch
+
+        kept: list[Samples] = []
+        start = end = rate = made = 0
+        stop: float = math.inf
+        with closing(open_container(source)) as container:
+            for rate, piece in _pieces(container):
+                if made == 0:
+                    made = self.sample_rate or rate
+                    margin = 0 if made == rate else round(_MARGIN_S * rate)
+                    # A sample that is one after resampling, too
+                    step = rate // math.gcd(rate, made)
+                    start = max(0, round(self.start_s * rate) - margin) // step * step
+                    stop = math.inf if self.stop_s is None else round(self.stop_s * rate) + margin
+                begin, end = end, end + piece.shape[1]
+                if end > start:
+                    kept.append(piece[:, max(0, start - begin) : int(min(stop, end)) - begin])
+                    require_size(kept[0].shape[0] * (end - start) * 4)
+                if end >= stop:
+                    break
+        if end <= self.start_s * rate:
+            raise ValueError(f"start_s={self.start_s} is at or after its end, {end / (rate or 1):.3f} s")
+        samples = np.concatenate(kept, axis=1)
+        if made != rate:
+            samples = _resampled(samples, rate, made)
+        first = start * made // rate
+        last = None if self.stop_s is None else round(self.stop_s * made) - first
+        return torch.from_numpy(samples[:, round(self.start_s * made) - first : last].copy()), made
+
+
+def _pieces(container: Any) -> Iterator[tuple[int, Samples]]:
+    """Yield samples per second, and samples, float32 of shape ``(channels, samples)``. A gap between them is silence.
+
+    Raises:
+        ValueError: if there is no sound, or it is damaged.
+    """
+    import av
+
+    if not container.streams.audio:
+        raise ValueError("it has no sound, only pictures: decode it by decoders.video()")
+    name = container.format.name
+    converter = av.AudioResampler(format="fltp")
+    num_samples, begin_s = 0, None
+    for frame in container.decode(container.streams.audio[0]):
+        rate = frame.sample_rate
+        # A wav file of unknown length ends within what FFmpeg takes for a packet
+        if frame.is_corrupt and name != "wav":
+            raise ValueError(f"it is damaged or ends early, at {num_samples / rate:.3f} s")
+        # AVI has no times: FFmpeg estimates them
+        if frame.pts is not None and name != "avi":
+            time_s = float(frame.pts * frame.time_base)
+            begin_s = time_s if begin_s is None else begin_s
+            gap = round((time_s - begin_s) * rate) - num_samples
+            if gap >= _LEAST_GAP_S * rate:
+                require_size(gap * frame.layout.nb_channels * 4)
+                num_samples += gap
+                yield rate, np.zeros((frame.layout.nb_channels, gap), np.float32)
+        for converted in converter.resample(frame):
+            num_samples += converted.samples
+            yield rate, converted.to_ndarray()
+
+
+def _resampled(samples: Samples, rate: int, made: int) -> Samples:
+    import av
+
+    # The layout has no influence: no channel is made of others
+    layout = f"{len(samples)}c"
+    frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples), format="fltp", layout=layout)
+    frame.sample_rate = rate
+    resampler = av.AudioResampler(format="fltp", layout=layout, rate=made)
+    frames = resampler.resample(frame) + resampler.resample(None)
+    return np.concatenate([frame.to_ndarray() for frame in frames], axis=1)
 
 
 @explained

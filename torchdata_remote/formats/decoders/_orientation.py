@@ -1,0 +1,30 @@
+"""Show pictures as their files ask for: transposed, then flipped."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Orientation(NamedTuple):
+    """How stored pixels become those that are shown.
+
+    Args:
+        transposed: whether rows become columns first.
+        upside_down: whether the rows are reversed then.
+        mirrored: whether the columns are reversed then.
+    """
+
+    transposed: bool = False
+    upside_down: bool = False
+    mirrored: bool = False
+
+    def applied(self, pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the pixels that are shown, in the same memory.
+
+        Args:
+            pixels: shape ``(height, width, channels)``.
+        """
+        shown = pixels.swapaxes(0, 1) if self.transposed else pixels
+        return shown[:: -1 if self.upside_down else 1, :: -1 if self.mirrored else 1]
