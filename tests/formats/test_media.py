@@ -26,7 +26,7 @@ from torchdata_remote.formats.decoders import _media
 from torchdata_remote.formats.member_file import BytesFile
 
 VIDEOS = [*((ending, "") for ending in VIDEO_CODECS), ("avi", "libx264")]
-"""Endings and codecs, where they are not the usual ones: here frames are stored in another order than they are shown."""
+"""Endings, and a codec that is not the usual one: it stores frames in another order than they are shown."""
 
 
 def greys(frames: torch.Tensor) -> list[int]:
@@ -224,7 +224,7 @@ def test_a_playlist_that_begins_as_a_container_is_refused(head: bytes, size: int
         filling = b"<!--" + b"x" * size + b"-->" if head.startswith(b"<") else b"\n" * size
         for data in (head + filling + text.encode(), head + text.encode() + b" " * size):
             for source in (data, BytesFile("a.mp4", data)):
-                with pytest.raises(ValueError, match="cannot be opened as mp4|ends early"):
+                with pytest.raises(ValueError, match=r"cannot be opened as mp4|ends early"):
                     decoders.video()(source)
         with pytest.raises(BlockingIOError):
             server.accept()

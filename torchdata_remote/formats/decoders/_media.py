@@ -42,8 +42,8 @@ def open_container(source: Source) -> Any:
         return av.open(file, options={"format_whitelist": _FORMATS})
     except av.FFmpegError as error:
         raise ValueError(
-            f"it cannot be opened as {_ENDINGS}: it is damaged, or ends early, or has another format, for which you can "
-            f"pass a decoder of your own ({error})"
+            f"it cannot be opened as {_ENDINGS}: it is damaged, ends early, or has another format, for which "
+            f"you can pass a decoder of your own ({error})"
         ) from error
 
 

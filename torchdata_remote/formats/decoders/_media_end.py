@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 _HEAD_BYTES = 64 << 10
@@ -18,6 +18,8 @@ _ASF_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 _PACK, _PROGRAM_END = b"\0\0\1\xba", 0xB9
 _EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 
+Read = Callable[[int, int], bytes]
+
 
 def require_whole(file: Any) -> None:
     """Check that a file has all that its headers announce.
@@ -28,11 +30,16 @@ def require_whole(file: Any) -> None:
     Raises:
         ValueError: if it ends early.
     """
+
+    def read(at: int, length: int) -> bytes:
+        file.seek(at)
+        found: bytes = file.read(length)
+        return found
+
     size = file.seek(0, io.SEEK_END)
-    file.seek(0)
-    head = file.read(_HEAD_BYTES)
+    head = read(0, _HEAD_BYTES)
     try:
-        end = max(_announced_ends(file, head, size), default=0)
+        end = _end_of(head)(read, head, size)
     except IndexError:  # within the headers
         end = size + 1
     if end > size:
@@ -40,61 +47,45 @@ def require_whole(file: Any) -> None:
     file.seek(0)
 
 
-def _announced_ends(file: Any, head: bytes, size: int) -> Iterator[int]:
-    def read(at: int, length: int) -> bytes:
-        file.seek(at)
-        found: bytes = file.read(length)
-        return found
-
+def _end_of(head: bytes) -> Callable[[Read, bytes, int], int]:
     if head[4:8] in _ISO_BOXES:
-        at = num_fragments = 0
-        while at < size and num_fragments < _MAX_FRAGMENTS:
-            box = read(at, 16)
-            length = int.from_bytes(box[8:16] if box[:4] == b"\0\0\0\1" else box[:4], "big")
-            if box[4:8] not in _ISO_BOXES or length < 8:  # 0 for the rest of the file
-                return
-            num_fragments += box[4:8] == b"moof"
-            at += length
-            yield at
-    elif head.startswith(b"RIFF"):
-        at = 0
-        while head[:4] == b"RIFF" and (length := int.from_bytes(head[4:8], "little")) != _UNKNOWN:
-            # Some writers count the 8 bytes before
-            at += length if at + length == size else 8 + length
-            yield at
-            head = read(at, 8)
-    elif head.startswith(_EBML):
-        at = 4
-        length, at = _ebml_size(head, at)
-        if head[at + length : at + length + 4] == _SEGMENT:
-            length, at = _ebml_size(head, at + length + 4)
-            yield at + length
-    elif (at := head.find(_ASF_PROPERTIES)) > 0:
-        is_broadcast = head[at + 88] & 1
-        yield 0 if is_broadcast else int.from_bytes(head[at + 40 : at + 48], "little")
-    elif head.startswith(b"FLV"):
-        length = int.from_bytes(read(size - 4, 4), "big")
-        tag = read(max(0, size - 4 - length), 4)
-        yield size + (int.from_bytes(tag[1:4], "big") + 11 != length)
-    elif head.startswith(b"OggS"):
-        tail = read(max(0, size - _TAIL_BYTES), _TAIL_BYTES)
-        page = tail[tail.rfind(b"OggS") :]
-        num_segments = page[26] if len(page) > 26 else 255
-        yield size - len(page) + 27 + num_segments + sum(page[27 : 27 + num_segments])
-    elif head.startswith(_PACK):
-        tail = read(max(0, size - _TAIL_BYTES), _TAIL_BYTES)
-        at = tail.rfind(_PACK)
-        # MPEG-2, with stuffing, or MPEG-1
-        at += 14 + (tail[at + 13] & 7) if tail[at + 4] >> 6 == 1 else 12
-        while tail[at : at + 3] == _PACK[:3]:
-            at += 4 if tail[at + 3] == _PROGRAM_END else 6 + int.from_bytes(tail[at + 4 : at + 6], "big")
-        yield size - len(tail) + at
-    elif head[:1] == head[_TS_PACKET_BYTES : _TS_PACKET_BYTES + 1] == b"\x47":
-        yield -(-size // _TS_PACKET_BYTES) * _TS_PACKET_BYTES
-    elif (at := max(head.find(b"Xing"), head.find(b"Info"))) > 0 and head.startswith((b"ID3", b"\xff")):
-        flags = head[at + 7]
-        first = at + (12 if flags & 1 else 8)
-        yield at - 36 + int.from_bytes(head[first : first + 4], "big") if flags & 2 else 0
+        return _end_of_iso
+    if head[:1] == head[_TS_PACKET_BYTES : _TS_PACKET_BYTES + 1] == b"\x47":
+        return _end_of_ts
+    return next((found for begin, found in _ENDS.items() if head.startswith(begin)), lambda *_: 0)
+
+
+def _end_of_iso(read: Read, head: bytes, size: int) -> int:
+    at = num_fragments = 0
+    while at < size and num_fragments < _MAX_FRAGMENTS:
+        box = read(at, 16)
+        length = int.from_bytes(box[8:16] if box[:4] == b"\0\0\0\1" else box[:4], "big")
+        if box[4:8] not in _ISO_BOXES or length < 8:  # 0 for the rest of the file
+            break
+        num_fragments += box[4:8] == b"moof"
+        at += length
+    return at
+
+
+def _end_of_ts(read: Read, head: bytes, size: int) -> int:
+    return -(-size // _TS_PACKET_BYTES) * _TS_PACKET_BYTES
+
+
+def _end_of_riff(read: Read, head: bytes, size: int) -> int:
+    at = 0
+    while head[:4] == b"RIFF" and (length := int.from_bytes(head[4:8], "little")) != _UNKNOWN:
+        # Some writers count the 8 bytes before
+        at += length if at + length == size else 8 + length
+        head = read(at, 8)
+    return at
+
+
+def _end_of_matroska(read: Read, head: bytes, size: int) -> int:
+    length, at = _ebml_size(head, 4)
+    if head[at + length : at + length + 4] != _SEGMENT:
+        return 0
+    length, at = _ebml_size(head, at + length + 4)
+    return at + length
 
 
 def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
@@ -102,3 +93,52 @@ def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
     num_bytes = 9 - head[at].bit_length()
     size = int.from_bytes(head[at : at + num_bytes], "big") - (1 << 7 * num_bytes)
     return 0 if size == (1 << 7 * num_bytes) - 1 else size, at + num_bytes
+
+
+def _end_of_asf(read: Read, head: bytes, size: int) -> int:
+    at = head.find(_ASF_PROPERTIES)
+    is_broadcast = at < 0 or head[at + 88] & 1
+    return 0 if is_broadcast else int.from_bytes(head[at + 40 : at + 48], "little")
+
+
+def _end_of_flv(read: Read, head: bytes, size: int) -> int:
+    length = int.from_bytes(read(size - 4, 4), "big")
+    tag = read(max(0, size - 4 - length), 4)
+    return size + (int.from_bytes(tag[1:4], "big") + 11 != length)
+
+
+def _end_of_ogg(read: Read, head: bytes, size: int) -> int:
+    tail = read(max(0, size - _TAIL_BYTES), _TAIL_BYTES)
+    page = tail[tail.rfind(b"OggS") :]
+    return size - len(page) + 27 + page[26] + sum(page[27 : 27 + page[26]])
+
+
+def _end_of_mpeg(read: Read, head: bytes, size: int) -> int:
+    tail = read(max(0, size - _TAIL_BYTES), _TAIL_BYTES)
+    at = tail.rfind(_PACK)
+    # MPEG-2, with stuffing, or MPEG-1
+    at += 14 + (tail[at + 13] & 7) if tail[at + 4] >> 6 == 1 else 12
+    while tail[at : at + 3] == _PACK[:3]:
+        at += 4 if tail[at + 3] == _PROGRAM_END else 6 + int.from_bytes(tail[at + 4 : at + 6], "big")
+    return size - len(tail) + at
+
+
+def _end_of_mp3(read: Read, head: bytes, size: int) -> int:
+    at = max(head.find(b"Xing"), head.find(b"Info"))
+    if at < 0 or not head[at + 7] & 2:
+        return 0
+    first = at + (12 if head[at + 7] & 1 else 8)
+    # In a frame of which at most 36 bytes are before it
+    return at - 36 + int.from_bytes(head[first : first + 4], "big")
+
+
+_ENDS = {
+    b"RIFF": _end_of_riff,
+    _EBML: _end_of_matroska,
+    b"\x30\x26\xb2\x75": _end_of_asf,
+    b"FLV": _end_of_flv,
+    b"OggS": _end_of_ogg,
+    _PACK: _end_of_mpeg,
+    b"ID3": _end_of_mp3,
+    b"\xff": _end_of_mp3,
+}

@@ -28,3 +28,15 @@ class Orientation(NamedTuple):
         """
         shown = pixels.swapaxes(0, 1) if self.transposed else pixels
         return shown[:: -1 if self.upside_down else 1, :: -1 if self.mirrored else 1]
+
+
+# https://www.cipa.jp/std/documents/e/DC-X008-Translation-2019-E.pdf, 4.6.5
+EXIF_ORIENTATIONS = {
+    2: Orientation(mirrored=True),
+    3: Orientation(upside_down=True, mirrored=True),
+    4: Orientation(upside_down=True),
+    5: Orientation(transposed=True),
+    6: Orientation(transposed=True, mirrored=True),
+    7: Orientation(transposed=True, upside_down=True, mirrored=True),
+    8: Orientation(transposed=True, upside_down=True),
+}

@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from ...formats.crops.boxes import Box, Draws, center_box, is_flipped, random_box, resized_shape
-from ...formats.crops.region import Pixels, Region, decode_region
+from ...formats.crops.region import Pixels, Region, decode_region, decode_shown_region
 from ...formats.decoders import MAX_PIXELS
 
 Crop = Literal["random", "center"]
@@ -47,6 +47,7 @@ class ImageTensors:
         mean: of each channel, for floats.
         std: of each channel, for floats.
         layout: order of the dimensions.
+        exif_orientation: whether images are turned as their EXIF data ask for.
     """
 
     size: tuple[int, int]
@@ -59,6 +60,7 @@ class ImageTensors:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     layout: Layout
+    exif_orientation: bool
     _factors: tuple[Floats, Floats] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -99,7 +101,7 @@ class ImageTensors:
             return Region(Box(0, 0, height, width), least)
 
         chosen: list[tuple[int, int]] = []
-        pixels = decode_region(data, choose)
+        pixels = (decode_shown_region if self.exif_orientation else decode_region)(data, choose)
         if self.crop == "center":
             pixels = resized_part(pixels, chosen[0], center_box(*chosen[0], self.size))
         else:
