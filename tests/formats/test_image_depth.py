@@ -58,7 +58,12 @@ OTHERS = {
     ),
     "RGBA": ("png", encoded(Image.fromarray(RGBA.astype(np.uint8)), "PNG"), RGBA.astype(np.uint8)),
     "gray": ("png", encoded(Image.fromarray(DEPTH.astype(np.uint8)), "PNG"), DEPTH.astype(np.uint8)),
-    "bits": ("png", encoded(Image.fromarray(DEPTH % 2 == 1), "PNG"), (DEPTH % 2 * 255).astype(np.uint8)),
+    "bits": ("png", encoded(Image.fromarray(DEPTH % 2 == 1), "PNG"), DEPTH % 2 == 1),
+    "palette": (
+        "png",
+        encoded(Image.fromarray((DEPTH % 7).astype(np.uint8)).convert("P"), "PNG"),
+        (DEPTH % 7).astype(np.uint8),
+    ),
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 _HEAD_BYTES = 64 << 10
-_TAIL_BYTES = 27 + 255 + 255 * 255  # a page of Ogg; more than a pack of MPEG
+_TAIL_BYTES = 27 + 255 + 255 * 255  # a page of Ogg
 _TS_PACKET_BYTES = 188
 _UNKNOWN = (1 << 32) - 1
 _ISO_BOXES = frozenset(
@@ -15,7 +15,6 @@ _ISO_BOXES = frozenset(
 )
 _MAX_FRAGMENTS = 64  # of which each is a request for a lazy member
 _ASF_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
-_PACK, _PROGRAM_END = b"\0\0\1\xba", 0xB9
 _EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 
 Read = Callable[[int, int], bytes]
@@ -24,7 +23,7 @@ Read = Callable[[int, int], bytes]
 def require_whole(file: Any) -> None:
     """Check that a file has all that its headers announce.
 
-    Streams of aac and mp3 announce nothing, unless the latter has Xing's header. The parts of mpg, ts, flv and ogg
+    Streams of mpg, aac and mp3 announce nothing, unless the last one has Xing's header. The parts of ts, flv and ogg
     announce their own size: that a file ends between two of them is not noticed.
 
     Raises:
@@ -113,16 +112,6 @@ def _end_of_ogg(read: Read, head: bytes, size: int) -> int:
     return size - len(page) + 27 + page[26] + sum(page[27 : 27 + page[26]])
 
 
-def _end_of_mpeg(read: Read, head: bytes, size: int) -> int:
-    tail = read(max(0, size - _TAIL_BYTES), _TAIL_BYTES)
-    at = tail.rfind(_PACK)
-    # MPEG-2, with stuffing, or MPEG-1
-    at += 14 + (tail[at + 13] & 7) if tail[at + 4] >> 6 == 1 else 12
-    while tail[at : at + 3] == _PACK[:3]:
-        at += 4 if tail[at + 3] == _PROGRAM_END else 6 + int.from_bytes(tail[at + 4 : at + 6], "big")
-    return size - len(tail) + at
-
-
 def _end_of_mp3(read: Read, head: bytes, size: int) -> int:
     at = max(head.find(b"Xing"), head.find(b"Info"))
     if at < 0 or not head[at + 7] & 2:
@@ -138,7 +127,6 @@ _ENDS = {
     b"\x30\x26\xb2\x75": _end_of_asf,
     b"FLV": _end_of_flv,
     b"OggS": _end_of_ogg,
-    _PACK: _end_of_mpeg,
     b"ID3": _end_of_mp3,
     b"\xff": _end_of_mp3,
 }

@@ -30,13 +30,8 @@ class Orientation(NamedTuple):
         return shown[:: -1 if self.upside_down else 1, :: -1 if self.mirrored else 1]
 
 
-# https://www.cipa.jp/std/documents/e/DC-X008-Translation-2019-E.pdf, 4.6.5
-EXIF_ORIENTATIONS = {
-    2: Orientation(mirrored=True),
-    3: Orientation(upside_down=True, mirrored=True),
-    4: Orientation(upside_down=True),
-    5: Orientation(transposed=True),
-    6: Orientation(transposed=True, mirrored=True),
-    7: Orientation(transposed=True, upside_down=True, mirrored=True),
-    8: Orientation(transposed=True, upside_down=True),
-}
+def orientation_of_exif(number: int) -> Orientation:
+    """Return the meaning of EXIF's numbers 1 to 8; 1 leaves the pixels as they are stored."""
+    # https://www.cipa.jp/std/documents/e/DC-X008-Translation-2019-E.pdf, 4.6.5: in fours, clockwise
+    turn = (number - 1) % 4
+    return Orientation(number > 4, upside_down=turn >= 2, mirrored=turn in (1, 2))

@@ -12,7 +12,6 @@ from ._turbojpeg import check_size
 
 # FFmpeg's names
 _FORMATS = {"PNG": "png_pipe", "PPM": "ppm_pipe", "TIFF": "tiff_pipe"}
-_CONVERTED = {"1": "L", "P": "RGBA"}
 
 
 def pixels(data: bytes) -> np.ndarray[Any, Any]:
@@ -27,8 +26,8 @@ def pixels(data: bytes) -> np.ndarray[Any, Any]:
 
     Returns:
         Shape ``(height, width)`` for one channel, else ``(height, width, channels)``, with alpha as the last one.
-        uint8 for up to 8 bits, uint16 for 9 to 16 bits, float32 for floats, int32 for integers of 32 bits. A palette is
-        RGBA.
+        uint8 for 2 to 8 bits, uint16 for 9 to 16 bits, float32 for floats, int32 for integers of 32 bits, bool for one
+        bit. Of a palette, the numbers of the colours.
 
     Raises:
         ImportError: if PyAV is needed and cannot be imported.
@@ -50,8 +49,7 @@ def pixels(data: bytes) -> np.ndarray[Any, Any]:
         else:
             is_wide = opened.format == "TIFF" and opened.mode == "I"
             opened.load()
-            name = _CONVERTED.get(opened.mode)
-            array = np.array(opened if name is None else opened.convert(name))
+            array = np.array(opened)
             if opened.mode.startswith("I") and not is_wide:
                 array = array.astype(np.uint16)
     if maxval > 0xFF:
@@ -69,4 +67,5 @@ def _by_pyav(data: bytes, name: str) -> np.ndarray[Any, Any]:
             f"pip install 'torchdata_remote[media]'. ({error})"
         ) from error
     with av.open(io.BytesIO(data), format=name) as container:
-        return next(container.decode(video=0)).to_ndarray()
+        array: np.ndarray[Any, Any] = next(container.decode(video=0)).to_ndarray()
+        return array

@@ -14,7 +14,7 @@ from ...core.arguments import check
 from ...core.arguments.amounts import whole_or_none
 from ...core.arguments.calls import explained
 from ..images import IMAGE_FORMATS
-from ._orientation import EXIF_ORIENTATIONS, Orientation
+from ._orientation import Orientation, orientation_of_exif
 from ._turbojpeg import MAX_PIXELS, check_size, decode_plain_jpeg, divisor
 
 if TYPE_CHECKING:
@@ -144,8 +144,8 @@ def orientation_of(data: bytes) -> Orientation:
     """
     with open_image(data) as opened:
         # Pillow applies it to TIFF
-        number = 1 if opened.format == "TIFF" else opened.getexif().get(_EXIF_ORIENTATION)
-        return EXIF_ORIENTATIONS.get(number, Orientation())
+        number = 1 if opened.format == "TIFF" else opened.getexif().get(_EXIF_ORIENTATION, 1)
+        return orientation_of_exif(number if number in range(1, 9) else 1)
 
 
 def has_deep_channels(opened: ImageFile, data: bytes) -> bool:
@@ -153,8 +153,8 @@ def has_deep_channels(opened: ImageFile, data: bytes) -> bool:
     if opened.mode.startswith(("I", "F")):
         return False
     if opened.format == "TIFF":
-        return max(opened.tag_v2.get(_BITS_PER_SAMPLE, (1,))) > _BITS  # type: ignore[attr-defined]
-    return maxval_of(opened) > 0xFF or (opened.format == "PNG" and data[_PNG_BITS] > _BITS)
+        return bool(max(opened.tag_v2.get(_BITS_PER_SAMPLE, (1,))) > _BITS)  # type: ignore[attr-defined]
+    return (opened.format == "PNG" and data[_PNG_BITS] > _BITS) or maxval_of(opened) > 0xFF
 
 
 def maxval_of(opened: ImageFile) -> int:

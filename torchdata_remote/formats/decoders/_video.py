@@ -64,9 +64,9 @@ class VideoFrames:
 def video(*, start_s: float = 0.0, stop_s: float | None = None, num_frames: int | None = None) -> VideoFrames:
     """Make a decoder of the frames of a video, for ``decode_sample``. It takes bytes or the file of a lazy member.
 
-    Of a lazy member, the header and the bytes of the section are fetched. Decoded by torchcodec where it can be
-    imported, otherwise by PyAV (extra ``[media]``). Containers: mp4, mov, mkv, webm, avi, mpg, ts, flv, wmv. PyAV
-    does not apply a rotation that the header asks for.
+    Of a lazy member, the header and the bytes of the section are fetched. Decoded by PyAV (extra ``[media]``).
+    Containers: mp4, mov, mkv, webm, avi, mpg, ts, flv, wmv. Frames are those that the video holds, at the times at
+    which they are shown, with any rate; a rotation that the header asks for is applied.
 
     Args:
         start_s: begin of the section, in seconds from the first frame.
@@ -78,8 +78,9 @@ def video(*, start_s: float = 0.0, stop_s: float | None = None, num_frames: int 
         A decoder to a ``torch.Tensor``: uint8, shape ``(T, 3, H, W)``, RGB.
 
     Raises:
-        ImportError: when decoding, if neither torchcodec nor PyAV can be imported.
-        ValueError: when decoding, for another container, a section after the end, or more than 2 GiB of frames.
+        ImportError: when decoding, if PyAV cannot be imported.
+        ValueError: when decoding, for another container, one that ends early, a member without pictures, a section
+            after the end, or more than 2 GiB of frames.
 
     Example:
         >>> video(start_s=4, stop_s=6, num_frames=16)
