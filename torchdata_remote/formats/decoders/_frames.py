@@ -79,10 +79,10 @@ class Frames:
 
     def end_s(self, limit_s: float | None = None) -> float:
         """Return the end of the last frame, or the limit if that is earlier."""
-        guess_s = (self._container.duration or 0) / 1e6
+        near_s = (self._container.duration or 0) / 1e6 if limit_s is None else limit_s
         end_s = 0.0
-        for time_s, packet in self._from(guess_s if limit_s is None else limit_s, is_decoded=False):
-            end_s = max(end_s, time_s + (float((packet.duration or 0) * self._stream.time_base) or self._frame_s))
+        for time_s, item in self._from(near_s, is_decoded=not self._has_times):
+            end_s = max(end_s, time_s + (float((item.duration or 0) * self._stream.time_base) or self._frame_s))
             if limit_s is not None and end_s >= limit_s:
                 return limit_s
         return end_s
@@ -98,6 +98,8 @@ class Frames:
         if stream is None:
             raise ValueError("it has no pictures, only sound: decode it by decoders.audio()")
         self._stream = stream
+        # Not all packets of mpg have times: behind a seek FFmpeg guesses them
+        self._has_times = self._container.format.name not in ("mpeg", "mpegvideo")
         self._frame_s = float(1 / (stream.average_rate or 1))
         self._rounding_s = min(float(stream.time_base) / 2, _MAX_ROUNDING_S)
 
@@ -110,7 +112,7 @@ class Frames:
             items, self._unread = self._unread, None
             return items
         self._unread, before_s = None, 0.0
-        while before_s < start_s:
+        while self._has_times and before_s < start_s:
             wanted_s = self._begin_s + start_s - before_s
             self._container.seek(int(wanted_s / self._stream.time_base), stream=self._stream)
             items = self._items(is_decoded=is_decoded)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 _HEAD_BYTES = 64 << 10
 _TAIL_BYTES = 27 + 255 + 255 * 255  # a page of Ogg
@@ -15,9 +15,7 @@ _ISO_BOXES = frozenset(
 )
 _MAX_FRAGMENTS = 64  # of which each is a request for a lazy member
 _ASF_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
-_EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
-
-Read = Callable[[int, int], bytes]
+_SEGMENT = 0x18538067
 
 
 def require_whole(file: Any) -> None:
@@ -29,104 +27,92 @@ def require_whole(file: Any) -> None:
     Raises:
         ValueError: if it ends early.
     """
-
-    def read(at: int, length: int) -> bytes:
-        file.seek(at)
-        found: bytes = file.read(length)
-        return found
-
-    size = file.seek(0, io.SEEK_END)
-    head = read(0, _HEAD_BYTES)
-    try:
-        end = _end_of(head)(read, head, size)
-    except IndexError:  # within the headers
-        end = size + 1
-    if end > size:
-        raise ValueError(f"it ends early, after {size:,} bytes: it was cut, or is written still. Make it again")
+    media = _Media(file)
+    if media.end() > media.size:
+        raise ValueError(f"it ends early, after {media.size:,} bytes: it was cut, or is written still. Make it again")
     file.seek(0)
 
 
-def _end_of(head: bytes) -> Callable[[Read, bytes, int], int]:
-    if head[4:8] in _ISO_BOXES:
-        return _end_of_iso
-    if head[:1] == head[_TS_PACKET_BYTES : _TS_PACKET_BYTES + 1] == b"\x47":
-        return _end_of_ts
-    return next((found for begin, found in _ENDS.items() if head.startswith(begin)), lambda *_: 0)
+class _Media:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.size: int = file.seek(0, io.SEEK_END)
+        self._head = self._read(0, _HEAD_BYTES)
+
+    def end(self) -> int:
+        """Return where the file ends by its own headers, 0 if they do not say it."""
+        if self._head[4:8] in _ISO_BOXES:
+            return self._end_of_iso()
+        if self._head[:1] == self._head[_TS_PACKET_BYTES : _TS_PACKET_BYTES + 1] == b"\x47":
+            return -(-self.size // _TS_PACKET_BYTES) * _TS_PACKET_BYTES
+        return next((end(self) for begin, end in _ENDS.items() if self._head.startswith(begin)), 0)
+
+    def _read(self, at: int, length: int) -> bytes:
+        self._file.seek(max(0, at))
+        found: bytes = self._file.read(length)
+        return found
+
+    def _number(self, at: int, length: int = 4, order: Literal["big", "little"] = "big") -> int:
+        return int.from_bytes(self._read(at, length), order)
+
+    def _end_of_iso(self) -> int:
+        at = num_fragments = 0
+        while at < self.size and num_fragments < _MAX_FRAGMENTS:
+            kind, length = self._read(at + 4, 4), self._number(at)
+            if length == 1:
+                length = self._number(at + 8, 8)
+            if kind not in _ISO_BOXES or length < 8:  # 0 for the rest of the file
+                break
+            num_fragments += kind == b"moof"
+            at += length
+        return at
+
+    def _end_of_riff(self) -> int:
+        at = 0
+        while self._read(at, 4) == b"RIFF" and (length := self._number(at + 4, order="little")) != _UNKNOWN:
+            # Some writers count the 8 bytes before
+            at += length if at + length == self.size else 8 + length
+        return at
+
+    def _end_of_matroska(self) -> int:
+        at = self._end_of_element(4)
+        return self._end_of_element(at + 4) if self._number(at) == _SEGMENT else 0
+
+    def _end_of_element(self, at: int) -> int:
+        """Return the end of an element whose size is at a place, or where its content begins if that is unknown."""
+        num_bytes = 9 - self._number(at, 1).bit_length()
+        most = (1 << 7 * num_bytes) - 1
+        length = self._number(at, num_bytes) & most
+        return at + num_bytes + (0 if length == most else length)
+
+    def _end_of_asf(self) -> int:
+        at = self._head.find(_ASF_PROPERTIES)
+        is_broadcast = at < 0 or self._number(at + 88, 1) & 1
+        return 0 if is_broadcast else self._number(at + 40, 8, "little")
+
+    def _end_of_flv(self) -> int:
+        length = self._number(self.size - 4)
+        return self.size + (self._number(self.size - 3 - length, 3) + 11 != length)
+
+    def _end_of_ogg(self) -> int:
+        tail = self._read(self.size - _TAIL_BYTES, _TAIL_BYTES)
+        page = tail[tail.rfind(b"OggS") :]
+        num_segments = page[26] if len(page) > 26 else 0
+        return self.size - len(page) + 27 + num_segments + sum(page[27 : 27 + num_segments])
+
+    def _end_of_mp3(self) -> int:
+        at = max(self._head.find(b"Xing"), self._head.find(b"Info"))
+        flags = 0 if at < 0 else self._number(at + 4)
+        # In a frame of which at most 36 bytes are before it
+        return at - 36 + self._number(at + (12 if flags & 1 else 8)) if flags & 2 else 0
 
 
-def _end_of_iso(read: Read, head: bytes, size: int) -> int:
-    at = num_fragments = 0
-    while at < size and num_fragments < _MAX_FRAGMENTS:
-        box = read(at, 16)
-        length = int.from_bytes(box[8:16] if box[:4] == b"\0\0\0\1" else box[:4], "big")
-        if box[4:8] not in _ISO_BOXES or length < 8:  # 0 for the rest of the file
-            break
-        num_fragments += box[4:8] == b"moof"
-        at += length
-    return at
-
-
-def _end_of_ts(read: Read, head: bytes, size: int) -> int:
-    return -(-size // _TS_PACKET_BYTES) * _TS_PACKET_BYTES
-
-
-def _end_of_riff(read: Read, head: bytes, size: int) -> int:
-    at = 0
-    while head[:4] == b"RIFF" and (length := int.from_bytes(head[4:8], "little")) != _UNKNOWN:
-        # Some writers count the 8 bytes before
-        at += length if at + length == size else 8 + length
-        head = read(at, 8)
-    return at
-
-
-def _end_of_matroska(read: Read, head: bytes, size: int) -> int:
-    length, at = _ebml_size(head, 4)
-    if head[at + length : at + length + 4] != _SEGMENT:
-        return 0
-    length, at = _ebml_size(head, at + length + 4)
-    return at + length
-
-
-def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
-    """Return the size of an element, 0 if unknown, and where its content begins."""
-    num_bytes = 9 - head[at].bit_length()
-    size = int.from_bytes(head[at : at + num_bytes], "big") - (1 << 7 * num_bytes)
-    return 0 if size == (1 << 7 * num_bytes) - 1 else size, at + num_bytes
-
-
-def _end_of_asf(read: Read, head: bytes, size: int) -> int:
-    at = head.find(_ASF_PROPERTIES)
-    is_broadcast = at < 0 or head[at + 88] & 1
-    return 0 if is_broadcast else int.from_bytes(head[at + 40 : at + 48], "little")
-
-
-def _end_of_flv(read: Read, head: bytes, size: int) -> int:
-    length = int.from_bytes(read(size - 4, 4), "big")
-    tag = read(max(0, size - 4 - length), 4)
-    return size + (int.from_bytes(tag[1:4], "big") + 11 != length)
-
-
-def _end_of_ogg(read: Read, head: bytes, size: int) -> int:
-    tail = read(max(0, size - _TAIL_BYTES), _TAIL_BYTES)
-    page = tail[tail.rfind(b"OggS") :]
-    return size - len(page) + 27 + page[26] + sum(page[27 : 27 + page[26]])
-
-
-def _end_of_mp3(read: Read, head: bytes, size: int) -> int:
-    at = max(head.find(b"Xing"), head.find(b"Info"))
-    if at < 0 or not head[at + 7] & 2:
-        return 0
-    first = at + (12 if head[at + 7] & 1 else 8)
-    # In a frame of which at most 36 bytes are before it
-    return at - 36 + int.from_bytes(head[first : first + 4], "big")
-
-
-_ENDS = {
-    b"RIFF": _end_of_riff,
-    _EBML: _end_of_matroska,
-    b"\x30\x26\xb2\x75": _end_of_asf,
-    b"FLV": _end_of_flv,
-    b"OggS": _end_of_ogg,
-    b"ID3": _end_of_mp3,
-    b"\xff": _end_of_mp3,
+_ENDS: dict[bytes, Callable[[_Media], int]] = {
+    b"RIFF": _Media._end_of_riff,
+    b"\x1a\x45\xdf\xa3": _Media._end_of_matroska,
+    b"\x30\x26\xb2\x75": _Media._end_of_asf,
+    b"FLV": _Media._end_of_flv,
+    b"OggS": _Media._end_of_ogg,
+    b"ID3": _Media._end_of_mp3,
+    b"\xff": _Media._end_of_mp3,
 }
