@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from ...core.arguments import check
-from ...core.arguments.amounts import whole_or_none
+from ...core.arguments.amounts import whole
 from ...core.arguments.calls import explained
 from ..images import IMAGE_FORMATS
 from ._orientation import Orientation, orientation_of_exif
@@ -47,7 +47,8 @@ class RgbAtLeast:
     exif_orientation: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "min_size", whole_or_none("min_size", self.min_size))
+        if self.min_size is not None:
+            object.__setattr__(self, "min_size", whole("min_size", self.min_size))
         check.flag("exif_orientation", self.exif_orientation)
 
     def __call__(self, data: bytes) -> Image.Image:
