@@ -6,7 +6,7 @@ The store is nginx: 20 ms to each response, 60 MB/s a connection. 1, 10 and 50 %
 at random and in runs; what the store sent is compared with what was wanted. Captions are joined to images, in order and
 by keys, and compared with shards that hold both. Two seconds are decoded from the middle of each of some videos.
 Single processes, no DataLoader workers; sides alternate by rounds, each in a process of its own.
-Peers come from PyPI: pip install datasets s3fs 'litdata[extra]' megatron-energon; torchcodec and av for the videos.
+Peers come from PyPI: pip install datasets s3fs 'litdata[extra]' megatron-energon; av for the videos.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import io
 import itertools
 import json
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import fsspec
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import torchdata_remote as tdr
 from torchdata_remote import testing
@@ -117,9 +119,21 @@ def written_without_index() -> str:
     return folder + "/"
 
 
+def turned(**options: Any) -> list[int]:
+    """Decode an image that is black on its left and to be shown with black above."""
+    image, exif = Image.new("L", (16, 16)), Image.Exif()
+    image.paste(255, (8, 0, 16, 16))
+    exif[0x0112] = 6
+    image.save(file := io.BytesIO(), "PNG", exif=exif)
+    pipe = tdr.IterableWrapper([{"__key__": "a", "png": file.getvalue()}])
+    (sample,) = pipe.decode_image(16, crop=None, dtype=torch.uint8, **options)
+    return [int(value) for value in sample["png"][0, 0]]
+
+
 # Each is called with a flag; the result is that of a bool of Python.
 FLAGS: dict[str, Callable[[Any, Path], Any]] = {
     "AsyncPrefetch.in_order": lambda v, _: sorted(keys(urls().async_prefetch(in_order=v).shard_tar_reader())),
+    "DecodeImage.exif_orientation": lambda v, _: turned(exif_orientation=v),
     "Faults.listings": lambda v, _: repr(Faults(listings=v)),
     "ListRemote.match_named": lambda v, _: list(urls().list_remote(match_named=v)),
     "ListRemote.recursive": lambda v, _: list(tdr.IterableWrapper([SHARDS]).list_remote(recursive=v)),

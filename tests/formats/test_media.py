@@ -5,32 +5,28 @@ from __future__ import annotations
 import builtins
 import io
 import os
+import random
 import socket
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
-from tests.support.videos import grey_mp4, noise_mp4, wav
+from tests.support.videos import AUDIO_CODECS, VIDEO_CODECS, grey_mp4, noise_mp4, sound, variable_video, wav
 from torchdata_remote import IterableWrapper, decoders
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import DecodeError
 from torchdata_remote.fetch.lazy_members.lazy_file import LazyFile
-from torchdata_remote.formats.decoders import _media, _video, _video_libraries
-from torchdata_remote.formats.decoders._video_libraries import ByPyAV, ByTorchcodec
+from torchdata_remote.formats.decoders import _media
 from torchdata_remote.formats.member_file import BytesFile
 
-LIBRARIES = [ByTorchcodec, ByPyAV]
-
-
-@pytest.fixture(params=LIBRARIES)
-def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Each test runs with both."""
-    monkeypatch.setattr(_video, "video_library", lambda: request.param)
-    return request.param
+VIDEOS = [*((ending, "") for ending in VIDEO_CODECS), ("avi", "libx264")]
+"""Endings, and a codec that is not the usual one: it stores frames in another order than they are shown."""
 
 
 def greys(frames: torch.Tensor) -> list[int]:
@@ -39,7 +35,7 @@ def greys(frames: torch.Tensor) -> list[int]:
     return [round((float(value) - 16) / 4) for value in frames.float().mean(dim=(-1, -2, -3)).flatten()]
 
 
-def test_all_frames_of_a_section(library: Any) -> None:
+def test_all_frames_of_a_section() -> None:
     """Those that begin in it, of shape (T, 3, H, W)."""
     frames = decoders.video(start_s=1.2, stop_s=3.0)(grey_mp4())
     assert frames.shape == (18, 3, 32, 32)
@@ -49,14 +45,14 @@ def test_all_frames_of_a_section(library: Any) -> None:
     assert greys(decoders.video(start_s=0.05, stop_s=0.15)(grey_mp4())) == [1]
 
 
-def test_frames_in_the_middles_of_equal_parts(library: Any) -> None:
+def test_frames_in_the_middles_of_equal_parts() -> None:
     frames = decoders.video(num_frames=5)(grey_mp4())
     assert greys(frames) == [5, 15, 25, 35, 45]
     assert greys(decoders.video(start_s=2, stop_s=2.4, num_frames=4)(grey_mp4())) == [20, 21, 22, 23]
     assert greys(decoders.video(stop_s=0.2, num_frames=4)(grey_mp4())) == [0, 0, 1, 1]
 
 
-def test_clips_are_evenly_spaced(library: Any) -> None:
+def test_clips_are_evenly_spaced() -> None:
     """Of shape (clips, frames, 3, H, W); longer than the section, they are the section."""
     clips = decoders.video_clips(2, num_frames=4, clip_s=0.8)(grey_mp4())
     assert clips.shape == (2, 4, 3, 32, 32)
@@ -64,22 +60,94 @@ def test_clips_are_evenly_spaced(library: Any) -> None:
     assert greys(decoders.video_clips(2, num_frames=2, clip_s=60)(grey_mp4())) == [12, 37] * 2
 
 
-@settings(max_examples=10, deadline=None)
-@given(start=st.integers(0, 48), length=st.integers(1, 20), num_frames=st.none() | st.integers(1, 7))
-def test_both_libraries_decode_the_same_frames(start: int, length: int, num_frames: int | None) -> None:
-    """Of any section."""
-    stop = min(50, start + length)
-    decoder, found = decoders.video(start_s=start / 10, stop_s=stop / 10, num_frames=num_frames), []
-    for library in LIBRARIES:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_video, "video_library", lambda library=library: library)
-            found.append(greys(decoder(grey_mp4())))
-    assert found[0] == found[1]
-    if num_frames is None:
-        assert found[0] == list(range(start, stop))
+@pytest.mark.parametrize(("ending", "codec"), VIDEOS)
+def test_a_video_of_a_variable_rate_is_its_frames_at_their_times(ending: str, codec: str) -> None:
+    """All of them, those that begin in a section, and those that are shown at evenly spaced times."""
+    data, begins = variable_video(ending, codec)
+    assert greys(decoders.video()(data)) == list(range(50))
+    if begins[-1] > 10:
+        assert len(decoders.video(start_s=1, stop_s=3)(data)) == 14
+    rng = random.Random(0)
+    end = begins[-1] + begins[1]
+    for start, stop in [(0.5, 1.5), (1.0, None), *(sorted(rng.sample(begins, 2)) for _ in range(6))]:
+        section = [at for at, begin in enumerate(begins) if start <= begin < (stop or end)]
+        assert greys(decoders.video(start_s=start, stop_s=stop)(data)) == section
+        length = (stop or end) - start
+        times = [start + (part + 0.5) * length / 7 for part in range(7)]
+        shown = [max(at for at, begin in enumerate(begins) if begin <= time + 1e-5) for time in times]
+        assert greys(decoders.video(start_s=start, stop_s=stop, num_frames=7)(data)) == shown
+    assert greys(decoders.video(start_s=begins[-1])(BytesFile("a", data))) == [49]
 
 
-def test_a_section_of_a_lazy_file_costs_its_bytes(library: Any, tmp_path: Any) -> None:
+@pytest.mark.parametrize(("ending", "codec"), VIDEOS)
+def test_a_video_that_ends_early_is_an_error(ending: str, codec: str) -> None:
+    """Or its frames are right where the cut is between two parts of a stream, or only an index is missing."""
+    data, _ = variable_video(ending, codec)
+    rng, whole = random.Random(ending), decoders.video()(data)
+    num_refused = 0
+    for stop in [1, len(data) // 2, *(rng.randrange(len(data)) for _ in range(10))]:
+        try:
+            frames = decoders.video()(data[:stop])
+            assert torch.equal(frames, whole[: len(frames)])
+        except ValueError:
+            num_refused += 1
+    assert num_refused >= 5 or ending == "mpg"
+
+
+def test_a_section_before_the_cut_is_an_error_too() -> None:
+    """A fragmented mp4 says in each fragment how long it is."""
+    data, begins = variable_video("mp4", movflags="frag_keyframe+empty_moov")
+    assert greys(decoders.video(start_s=3, stop_s=6)(data)) == [n for n in range(50) if 3 <= begins[n] < 6]
+    for cut in (data[: len(data) * 2 // 3], data[:-1]):
+        with pytest.raises(ValueError, match=r"ends early, after [\d,]+ bytes"):
+            decoders.video(stop_s=0.5)(cut)
+
+
+IDENTITY = np.array([1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30], ">i4").tobytes()
+
+
+@pytest.mark.parametrize(
+    ("matrix", "shown"),
+    [
+        ((0, 1, -1, 0), lambda frames: frames.rot90(-1, (2, 3))),
+        ((-1, 0, 0, -1), lambda frames: frames.rot90(2, (2, 3))),
+        ((0, -1, 1, 0), lambda frames: frames.rot90(1, (2, 3))),
+        ((-1, 0, 0, 1), lambda frames: frames.flip(3)),
+        ((0, 1, 1, 0), lambda frames: frames.transpose(2, 3)),
+    ],
+)
+def test_a_rotation_in_the_header_is_applied(matrix: tuple[int, ...], shown: Any) -> None:
+    """As phones write it: pixels are shown as a player shows them."""
+    data = noise_mp4(30_000, num_frames=3)
+    a, b, c, d = (number << 16 for number in matrix)
+    rotation = np.array([a, b, 0, c, d, 0, 0, 0, 1 << 30], ">i4").tobytes()
+    track = data.index(b"tkhd")
+    rotated = data[:track] + data[track:].replace(IDENTITY, rotation, 1)
+    assert torch.equal(decoders.video()(rotated), shown(decoders.video()(data)))
+
+
+def test_a_member_without_pictures_or_sound_says_so() -> None:
+    """A cover in a file of sound is no video."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp3") as container:
+        stream = container.add_stream("libmp3lame", rate=8000, layout="mono")
+        cover = container.add_stream("png", rate=1)
+        cover.width = cover.height = 16
+        cover.pix_fmt, cover.disposition = "rgb24", av.stream.Disposition.attached_pic
+        container.mux(cover.encode(av.VideoFrame.from_image(Image.new("RGB", (16, 16)))))
+        samples = av.AudioFrame.from_ndarray(np.zeros((1, 8000), np.float32), format="fltp", layout="mono")
+        samples.sample_rate = 8000
+        container.mux(stream.encode(samples))
+        container.mux([*stream.encode(None), *cover.encode(None)])
+    for data in (sound("flac"), file.getvalue()):
+        pipe = IterableWrapper([{"__key__": "a", "mp4": data}]).decode_sample({"mp4": decoders.video()})
+        with pytest.raises(DecodeError, match=r"it has no pictures.*decoders\.audio"):
+            list(pipe)
+    with pytest.raises(ValueError, match=r"it has no sound.*decoders\.video"):
+        decoders.audio()(grey_mp4())
+
+
+def test_a_section_of_a_lazy_file_costs_its_bytes(tmp_path: Any) -> None:
     """Also frames that are far apart."""
     data = noise_mp4(20_000_000)
     (tmp_path / "a.mp4").write_bytes(data)
@@ -93,7 +161,7 @@ def test_a_section_of_a_lazy_file_costs_its_bytes(library: Any, tmp_path: Any) -
     assert fetched(decoders.video_clips(2, num_frames=2, clip_s=0.1)) < 0.25 * len(data)
 
 
-def test_decode_sample_gives_decoders_the_file(library: Any) -> None:
+def test_decode_sample_gives_decoders_the_file() -> None:
     samples: list[dict[str, Any]] = [
         {"__key__": "a", "mp4": BytesFile("a.mp4", grey_mp4())},
         {"__key__": "b", "mp4": grey_mp4()},
@@ -105,25 +173,31 @@ def test_decode_sample_gives_decoders_the_file(library: Any) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n", "which is none of mp4"),
-        (b"ffconcat version 1.0\nfile /etc/passwd\n", "which is none of mp4"),
-        (b"", "begins with b''"),
+        (b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n", "cannot be opened as mp4"),
+        (b"ffconcat version 1.0\nfile /etc/passwd\n", "cannot be opened as mp4"),
+        (b"", "cannot be opened as mp4"),
         (grey_mp4()[:300], "cannot be decoded"),
         (grey_mp4()[:1000] + bytes(len(grey_mp4())), "cannot be decoded"),
     ],
 )
-def test_what_is_no_video_is_an_error(library: Any, data: bytes, message: str) -> None:
+def test_what_is_no_video_is_an_error(data: bytes, message: str) -> None:
     """Playlists too, which would open what they name."""
     pipe = IterableWrapper([{"__key__": "a", "mp4": data}]).decode_sample({"mp4": decoders.video()})
     with pytest.raises(DecodeError, match=message):
         list(pipe)
 
 
-@given(data=st.binary(max_size=400) | st.text(max_size=400).map(str.encode))
-def test_a_text_is_no_container(data: bytes) -> None:
-    """A text may begin like one only by the letters of its boxes."""
-    for playlist in (b"#EXTM3U\n", b"ffconcat version 1.0\n", b"<?xml version='1.0'?><MPD>", b"v=0\no=- 0 0 IN IP4 "):
-        assert not _media._is_container(playlist + data)
+@settings(max_examples=50, deadline=None)
+@given(
+    start=st.sampled_from(["mp4", "mkv", "avi", "flv", "ts", "wmv", "ogg"]),
+    data=st.binary(max_size=400),
+    keep=st.integers(0, 400),
+)
+def test_noise_behind_a_header_is_an_error_of_its_value(start: str, data: bytes, keep: int) -> None:
+    """Whatever follows the beginning of a container."""
+    beginning = (variable_video(start)[0] if start in VIDEO_CODECS else sound(start))[:keep]
+    with pytest.raises(ValueError, match="it "):
+        decoders.video()(beginning + data)
 
 
 def dash(url: str) -> str:
@@ -141,7 +215,7 @@ SDP = "\nv=0\no=- 0 0 IN IP4 127.0.0.1\nc=IN IP4 127.0.0.1\nm=video 45678 RTP/AV
 
 @pytest.mark.parametrize("size", [0, 3_000, 100_000])
 @pytest.mark.parametrize("head", [b"<!--free-->", b"<!--skip-->", b"\xff\xe0", b"ID3\x03", b"AAAAfree", b"FLV\x01"])
-def test_a_playlist_that_begins_as_a_container_is_refused(library: Any, head: bytes, size: int) -> None:
+def test_a_playlist_that_begins_as_a_container_is_refused(head: bytes, size: int) -> None:
     """FFmpeg would take the first bytes for a comment, or pass over the line, and connect to what is named after it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0)
@@ -150,25 +224,22 @@ def test_a_playlist_that_begins_as_a_container_is_refused(library: Any, head: by
         filling = b"<!--" + b"x" * size + b"-->" if head.startswith(b"<") else b"\n" * size
         for data in (head + filling + text.encode(), head + text.encode() + b" " * size):
             for source in (data, BytesFile("a.mp4", data)):
-                with pytest.raises(ValueError, match="playlist"):
+                with pytest.raises(ValueError, match=r"cannot be opened as mp4|ends early"):
                     decoders.video()(source)
         with pytest.raises(BlockingIOError):
             server.accept()
 
 
-@pytest.mark.parametrize("size", [300, 16 << 10])
-def test_a_stream_without_a_zero_byte_is_a_container_if_all_of_it_was_seen(size: int) -> None:
-    assert _media.container(b"\xff" * size)
-
-
-def test_a_section_after_the_end_is_an_error(library: Any) -> None:
-    with pytest.raises(ValueError, match=r"start_s=5 is at or after its end, 5\.000 s"):
+def test_a_section_after_the_end_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"no frame begins in this section.*ends at 5\.000 s"):
         decoders.video(start_s=5)(grey_mp4())
+    with pytest.raises(ValueError, match=r"start_s=5 is at or after its end, 5\.000 s"):
+        decoders.video(start_s=5, num_frames=2)(grey_mp4())
 
 
-def test_a_video_that_would_fill_the_memory_is_refused(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_video_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_media, "MAX_BYTES", 100_000)
-    with pytest.raises(ValueError, match=r"about 153,600 bytes \(limit 100,000\).*num_frames="):
+    with pytest.raises(ValueError, match=r"more than 100,000 bytes, the limit.*num_frames="):
         decoders.video()(grey_mp4())
     assert len(decoders.video(num_frames=10)(grey_mp4())) == 10
 
@@ -182,24 +253,14 @@ def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
         return imported(name, *arguments, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    _video_libraries.video_library.cache_clear()
 
 
-def test_the_library_is_the_first_that_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any, the error says what to install."""
-    try:
-        with monkeypatch.context() as patch:
-            without(patch)
-            assert _video_libraries.video_library() is ByTorchcodec
-            without(patch, "torchcodec")
-            assert _video_libraries.video_library() is ByPyAV
-            without(patch, "torchcodec", "av")
-            with pytest.raises(ImportError, match=r"pip install 'torchdata_remote\[media\]'.*apt install ffmpeg"):
-                decoders.video()(grey_mp4())
-            with pytest.raises(ImportError, match=r"pip install 'torchdata_remote\[media\]'"):
-                decoders.audio()(wav(np.zeros((8000, 1), np.int16), 8000))
-    finally:
-        _video_libraries.video_library.cache_clear()
+def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, samples = grey_mp4(), wav(np.zeros((8000, 1), np.int16), 8000)
+    without(monkeypatch, "av")
+    for decode in (lambda: decoders.video()(data), lambda: decoders.audio()(samples)):
+        with pytest.raises(ImportError, match=r"pip install 'torchdata_remote\[media\]'"):
+            decode()
 
 
 @pytest.mark.parametrize(
@@ -238,6 +299,50 @@ def test_audio_is_float32_of_shape_channels_samples() -> None:
         decoders.audio(start_s=3)(data)
 
 
+@pytest.mark.parametrize("ending", AUDIO_CODECS)
+def test_a_section_of_sound_is_a_part_of_the_whole(ending: str) -> None:
+    """Sample by sample, also where it is resampled."""
+    data = sound(ending)
+    whole, rate = decoders.audio()(data)
+    assert rate == 48_000
+    assert whole.shape[0] == 2
+    # AAC has 1024 samples in a frame, and in ADTS no word on those that were added
+    assert 144_000 <= whole.shape[1] <= 144_000 + 2048
+    resampled, _ = decoders.audio(sample_rate=22_050)(data)
+    assert abs(resampled.shape[1] - whole.shape[1] * 22_050 / 48_000) <= 1
+    for start, stop in ((0, 1), (0.3, 0.7), (1.5, 2.99)):
+        section, _ = decoders.audio(start_s=start, stop_s=stop)(BytesFile("a", data))
+        assert torch.equal(section, whole[:, round(start * 48_000) : round(stop * 48_000)])
+        section, rate = decoders.audio(start_s=start, stop_s=stop, sample_rate=22_050)(data)
+        wanted = resampled[:, round(start * 22_050) : round(stop * 22_050)]
+        assert rate == 22_050
+        assert section.shape == wanted.shape
+        assert torch.allclose(section, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("ending", AUDIO_CODECS)
+def test_sound_that_ends_early_is_an_error(ending: str) -> None:
+    data = sound(ending)
+    for stop in (1, len(data) // 3, len(data) // 2, len(data) * 9 // 10):
+        with pytest.raises(ValueError, match=r"ends early|damaged|Invalid data"):
+            decoders.audio()(data[:stop])
+
+
+def test_a_gap_in_the_times_of_sound_is_silence() -> None:
+    """What follows it is at its time."""
+    whole, _ = decoders.audio()(sound("mkv"))
+    with_gap, _ = decoders.audio()(sound("mkv", gap=24_000))
+    silence = torch.zeros(2, 24_000)
+    assert torch.allclose(with_gap, torch.cat([whole[:, :48_000], silence, whole[:, 48_000:]], dim=1), atol=1e-6)
+
+
+def test_a_wav_of_unknown_length_is_what_it_holds() -> None:
+    """As a program writes that streams it."""
+    data = bytearray(wav((tone(1) * 1000).astype(np.int16), 8000))
+    data[4:8] = data[40:44] = b"\xff" * 4
+    assert decoders.audio()(bytes(data))[0].shape == (2, 8000)
+
+
 def test_a_section_of_a_lazy_wav_costs_the_bytes_up_to_its_end(tmp_path: Any) -> None:
     data = wav(np.zeros((8000 * 600, 1), np.int16), 8000)
     (tmp_path / "a.wav").write_bytes(data)
@@ -247,8 +352,7 @@ def test_a_section_of_a_lazy_wav_costs_the_bytes_up_to_its_end(tmp_path: Any) ->
     assert file.fetched_bytes < len(data) / 4
 
 
-def test_reading_a_file_raises_the_error_of_its_store(library: Any, tmp_path: Any) -> None:
-    """Where the library hands it on: PyAV does."""
+def test_reading_a_file_raises_the_error_of_its_store(tmp_path: Any) -> None:
     (tmp_path / "a.mp4").write_bytes(grey_mp4())
     file = LazyFile(f"file://{tmp_path}/a.mp4", 0, len(grey_mp4()), StorageOptions())
     os.remove(tmp_path / "a.mp4")

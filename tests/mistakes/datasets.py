@@ -240,7 +240,7 @@ TABLE = {
             DecodeError,
             (
                 "memory://mistakes/flat/0.png: its 10 bytes cannot be decoded: UnidentifiedImageError: not an "
-                "image of a known format (JPEG, PNG, WEBP, BMP, GIF, TIFF, PPM)"
+                "image of a known format (JPEG, PNG, WEBP, AVIF, BMP, GIF, TIFF, PPM)"
             ),
         ),
         Mistake(

@@ -616,7 +616,7 @@ TABLE = {
             "no picture",
             'tdr.decoders.rgb(b"no picture")',
             UnidentifiedImageError,
-            "not an image of a known format (JPEG, PNG, WEBP, BMP, GIF, TIFF, PPM)",
+            "not an image of a known format (JPEG, PNG, WEBP, AVIF, BMP, GIF, TIFF, PPM)",
         ),
         Mistake(
             "no array",

@@ -1780,8 +1780,8 @@ TABLE = {
             "next(iter(samples.decode_image(224)))",
             MissingMemberError,
             (
-                "sample 'cat/1' of s3://photos/0.tar has no 'jpg' or 'jpeg' or 'png' or 'webp'. It has ['txt']. Name "
-                'the images by decode_image(size, members="...").'
+                "sample 'cat/1' of s3://photos/0.tar has no 'jpg' or 'jpeg' or 'png' or 'webp' or 'avif'. It has "
+                "['txt']. Name the images by decode_image(size, members=\"...\")."
             ),
         ),
         Mistake(
@@ -1790,7 +1790,7 @@ TABLE = {
             DecodeError,
             (
                 "sample 'mistakes/flat/0' of memory://mistakes/flat/0.png: the 10 bytes of 'png' cannot be "
-                "decoded: UnidentifiedImageError: not an image of a known format (JPEG, PNG, WEBP, BMP, GIF, "
+                "decoded: UnidentifiedImageError: not an image of a known format (JPEG, PNG, WEBP, AVIF, BMP, GIF, "
                 "TIFF, PPM)"
             ),
         ),
@@ -2458,7 +2458,7 @@ TABLE = {
             DecodeError,
             (
                 "sample 'mistakes/flat/0' of memory://mistakes/flat/0.png: the 10 bytes of 'png' cannot be "
-                "decoded: UnidentifiedImageError: not an image of a known format (JPEG, PNG, WEBP, BMP, GIF, "
+                "decoded: UnidentifiedImageError: not an image of a known format (JPEG, PNG, WEBP, AVIF, BMP, GIF, "
                 "TIFF, PPM)"
             ),
         ),

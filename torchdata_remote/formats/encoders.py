@@ -17,7 +17,11 @@ from .member_file import MemberFile
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_SAVE_OPTIONS: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True, "exact": True}}
+_SAVE_OPTIONS: dict[str, dict[str, Any]] = {
+    "AVIF": {"quality": 95},
+    "JPEG": {"quality": 95},
+    "WEBP": {"lossless": True, "exact": True},
+}
 
 
 def encode_member(extension: str, value: Any) -> bytes:
@@ -26,8 +30,8 @@ def encode_member(extension: str, value: Any) -> bytes:
     ``bytes``, ``memoryview`` and the files of lazy members, which are read whole, are not changed, so a JPEG is never
     encoded again. ``str`` becomes UTF-8, an integer
     (also of NumPy, or a tensor without dimensions) decimal digits, a ``PIL.Image`` a file of the format that the
-    extension names (JPEG at quality 95, WebP without loss), a NumPy array ``npy``. Under ``json`` every value but
-    bytes, a ``str`` too, is written as JSON.
+    extension names (JPEG and AVIF at quality 95, WebP without loss), a NumPy array ``npy``. Under ``json`` every value
+    but bytes, a ``str`` too, is written as JSON.
 
     Raises:
         EncodeError: if there is no encoding for this type under this extension.

@@ -7,6 +7,7 @@ IMAGE_FORMATS = {
     "jpeg": "JPEG",
     "png": "PNG",
     "webp": "WEBP",
+    "avif": "AVIF",
     "bmp": "BMP",
     "gif": "GIF",
     "tif": "TIFF",
@@ -18,7 +19,7 @@ IMAGE_FORMATS = {
 }
 """Extension (lower case, without the dot) -> Pillow's name of the format."""
 
-_NOT_IN_IMAGE_FOLDERS = ("gif", "pbm", "pnm")
+_NOT_IN_IMAGE_FOLDERS = ("avif", "gif", "pbm", "pnm")
 IMAGE_FOLDER_SUFFIXES = tuple(f".{extension}" for extension in IMAGE_FORMATS if extension not in _NOT_IN_IMAGE_FOLDERS)
 """Suffixes of the files that torchvision's ``ImageFolder`` takes."""
 

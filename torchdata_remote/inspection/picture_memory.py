@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import threading
 import warnings
 from collections import deque
@@ -14,10 +13,9 @@ from typing import TypeVar
 from PIL import Image
 
 from ..formats.decoders import MAX_PIXELS
-from ..formats.images import IMAGE_FORMATS
+from ..formats.decoders._rgb import open_image
 
 T = TypeVar("T")
-_FORMATS = tuple(sorted(set(IMAGE_FORMATS.values())))
 _JPEG_SCALES = (8, 4, 2)
 # Pillow's 4 for the picture and 4 for its copy in RGB, and 4 for a strip of TIFF that is the whole picture
 _PIXEL_BYTES = 12
@@ -89,7 +87,7 @@ def decoding_bytes(data: bytes, min_size: int) -> int | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            opened = Image.open(io.BytesIO(data), formats=_FORMATS)
+            opened = open_image(data)
     except Exception:  # noqa: BLE001  # Pillow raises nearly anything for damaged images
         return None
     with opened:

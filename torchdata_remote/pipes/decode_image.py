@@ -45,8 +45,8 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
     they are the same with any number of ranks, workers, threads and streams, in any order, after a resume, and in a
     copy of the folder. Their distribution is torchvision's. Epochs are counted as by ``shuffle_shards``.
 
-    Images become RGB, 8 bits per channel, as :func:`decoders.rgb` makes them: gray, palette, CMYK and 16-bit images are
-    converted, alpha is dropped, EXIF orientation is not applied. JPEGs are decoded by simplejpeg if it is installed
+    Images become RGB, 8 bits per channel, as :func:`decoders.rgb` makes them: gray, palette, CMYK and, with a warning,
+    16-bit images are converted, alpha is dropped. JPEGs are decoded by simplejpeg if it is installed
     (``pip install 'torchdata_remote[turbo]'``), else by Pillow, to the same pixels. Where simplejpeg decodes, it stops
     below the crop. Damage in the middle of a JPEG is noticed only if Pillow refuses the file. An image at least twice
     as large as needed is decoded at a half, a quarter or an eighth of its size. Resizing is bilinear with antialiasing.
@@ -69,6 +69,7 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         mean: of the channels, where 1 is white; a number for all. ``None`` for ImageNet's: 0.485, 0.456, 0.406.
         std: of the channels; ``None`` for ImageNet's: 0.229, 0.224, 0.225.
         layout: ``"CHW"`` or ``"HWC"``, the order of the dimensions.
+        exif_orientation: turn and mirror images as their EXIF data ask for, before the crop.
         members: extensions separated by ``;``, of which the first that the sample has is decoded. Its name stays.
         seed: any int.
         num_threads: that decode, as those of ``parallel_map`` do. ``None`` for those that the loader gives, as
@@ -108,7 +109,8 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         mean: float | Sequence[float] | None = None,
         std: float | Sequence[float] | None = None,
         layout: Literal["CHW", "HWC"] = "CHW",
-        members: str = "jpg;jpeg;png;webp",
+        exif_orientation: bool = False,
+        members: str = "jpg;jpeg;png;webp;avif",
         seed: int = 0,
         num_threads: int | None = None,
         on_bad_sample: OnBadSample = raise_error,
@@ -127,6 +129,7 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
             mean=mean,
             std=std,
             layout=layout,
+            exif_orientation=exif_orientation,
         )
         self._members, self._names = members, member_names(members)
         self.seed = seed_of(seed)

@@ -24,13 +24,14 @@ from .base.threaded import ThreadedMap
 class DecodeSample(ThreadedMap[Sample]):
     """Decode members by their extension (functional name: ``decode_sample``).
 
-    By default, images (jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, ...) become ``PIL.Image`` in mode RGB,
-    ``cls`` an int, ``json`` its value, ``txt`` a str, ``npy`` an array, ``npz`` a dict of arrays, ``safetensors`` a
-    dict of tensors (extra ``[tensors]``), ``pt`` and ``pth`` what ``torch.load(weights_only=True)`` returns. What would
-    need unpickling is refused. For an extension of several parts, such as ``seg.png``, a decoder of the complete
-    extension takes precedence over one of its last part. Members that are compressed by gzip, bzip2, xz or zstd, such
-    as ``json.gz`` and ``npy.zst``, are decompressed for the decoder of the extension before it, up to 1 GiB. Other
-    members stay ``bytes``; values that are neither ``bytes`` nor the file of a lazy member are unchanged.
+    By default, images (jpg, jpeg, png, webp, avif, bmp, gif, tif, tiff, ppm, ...) become ``PIL.Image`` in mode RGB, 8
+    bits per channel (``decoders.pixels`` keeps 16 bits and floats), ``cls`` an int, ``json`` its value, ``txt`` a str,
+    ``npy`` an array, ``npz`` a dict of arrays, ``safetensors`` a dict of tensors (extra ``[tensors]``), ``pt`` and
+    ``pth`` what ``torch.load(weights_only=True)`` returns. What would need unpickling is refused. For an extension of
+    several parts, such as ``seg.png``, a decoder of the complete extension takes precedence over one of its last part.
+    Members that are compressed by gzip, bzip2, xz or zstd, such as ``json.gz`` and ``npy.zst``, are decompressed for
+    the decoder of the extension before it, up to 1 GiB. Other members stay ``bytes``; values that are neither ``bytes``
+    nor the file of a lazy member are unchanged.
 
     For training, ``decode_image`` makes tensors of images, with crop, resize, flip and normalisation, in about half of
     the time; chain it before this pipe, which decodes the other members.

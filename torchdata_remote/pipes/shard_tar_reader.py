@@ -66,9 +66,9 @@ class ShardTarReader(ShardReader):
             and a worker process cannot send one (the loader would wait forever).
         lazy: extensions of members that are read where they are needed, such as ``{"mp4", "wav"}``: complete ones
             (``left.mp4``) or last parts. Such a member is a seekable, read-only binary file with ``name`` and ``size``,
-            which ``av.open``, torchcodec and ``decode_sample`` take; ``bytes(file)`` is the whole. Nothing of it is
-            fetched before it is read, unless it has at most 64 KiB. The reader then requests what it needs, and the
-            beginnings of the next shards: name all large members, because others are fetched one after the other.
+            which ``av.open`` and ``decode_sample`` take; ``bytes(file)`` is the whole. Nothing of it is fetched before
+            it is read, unless it has at most 64 KiB. The reader then requests what it needs, and the beginnings of the
+            next shards: name all large members, because others are fetched one after the other.
             There is no cache, and checksums of manifests are not compared. In compressed and nested archives, and in
             streams of other openers, the file is in memory.
         max_member_bytes: maximum size of a member; a larger one is an error, before memory is allocated for it.

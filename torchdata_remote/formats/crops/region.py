@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ..decoders import _turbojpeg as turbojpeg
-from ..decoders._rgb import decode_by_pillow
+from ..decoders._orientation import Orientation
+from ..decoders._rgb import decode_by_pillow, orientation_of
 from .boxes import Box
 
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
@@ -39,6 +40,26 @@ class Region(NamedTuple):
 
 
 Choose = Callable[[int, int], Region]
+
+
+def decode_shown_region(data: bytes | memoryview, choose: Choose) -> Pixels:
+    """Decode a part of an image that is turned as its EXIF data ask for. Otherwise as :func:`decode_region`."""
+    orientation = orientation_of(bytes(data))
+    return orientation.applied(decode_region(data, lambda height, width: _stored(orientation, choose, height, width)))
+
+
+def _stored(orientation: Orientation, choose: Choose, height: int, width: int) -> Region:
+    """Return what is needed of the stored image of that size, for a part of the image as it is shown."""
+    if orientation.transposed:
+        height, width = width, height
+    (top, left, rows, columns), least = choose(height, width)
+    if orientation.upside_down:
+        top = height - top - rows
+    if orientation.mirrored:
+        left = width - left - columns
+    if orientation.transposed:
+        return Region(Box(left, top, columns, rows), (least[1], least[0]))
+    return Region(Box(top, left, rows, columns), least)
 
 
 def decode_region(data: bytes | memoryview, choose: Choose) -> Pixels:

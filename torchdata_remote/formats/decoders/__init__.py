@@ -10,6 +10,7 @@ from ...core.arguments import check
 from ..images import IMAGE_FORMATS
 from ._audio import AudioSection, audio
 from ._compressed import Decompressing
+from ._pixels import pixels
 from ._rgb import RgbAtLeast, rgb
 from ._tensors import npz, safetensors, torch_file
 from ._turbojpeg import MAX_PIXELS
@@ -28,6 +29,7 @@ __all__ = [
     "integer",
     "npy",
     "npz",
+    "pixels",
     "rgb",
     "safetensors",
     "takes_files",
@@ -50,7 +52,7 @@ DEFAULT_DECODERS: Mapping[str, Decoder] = {
     "safetensors": safetensors,
     **dict.fromkeys(("pt", "pth"), torch_file),
 }
-_OF_BYTES = frozenset({*DEFAULT_DECODERS.values()})
+_OF_BYTES = frozenset({*DEFAULT_DECODERS.values(), pixels})
 
 
 def takes_files(decoder: Decoder) -> bool:

@@ -1,75 +1,50 @@
-"""What the decoders of video and audio share: which files they open, and the sections that they decode."""
+"""What the decoders of video and audio share: the files that they open, by PyAV, and the sections that they decode."""
 
 from __future__ import annotations
 
 import io
-import re
 from typing import Any
 
 from ...core.arguments import check
 from ...core.arguments.amounts import seconds
 from ..member_file import MemberFile
+from ._media_end import require_whole
 
 MAX_BYTES = 2 << 30
 """Limit of what one call decodes."""
 
-_ISO_BOXES = frozenset({b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot", b"styp", b"sidx", b"moof"})
-_MAGIC = (
-    b"\x1a\x45\xdf\xa3",  # Matroska, WebM
-    b"\x00\x00\x01\xba",  # MPEG program stream
-    b"\x00\x00\x01\xb3",  # MPEG video
-    b"\x30\x26\xb2\x75",  # ASF: wmv, wma
-    b"FLV\x01",
-    b"OggS\x00",
-    b"fLaC\x00",
-    b"ID3\x02",
-    b"ID3\x03",
-    b"ID3\x04",
-)
-_HEAD_BYTES = 16 << 10
-# What FFmpeg looks for beyond the first bytes, up to the first zero byte: DASH and IMF, which may begin with a comment,
-# and SDP, which may begin with any line. Other formats that name files or addresses begin with their mark.
-_PLAYLISTS = re.compile(rb"<MPD|<CompositionPlaylist|c=IN IP", re.IGNORECASE)
-_RIFF = {b"RIFF": (b"WAVE", b"AVI "), b"RF64": (b"WAVE",)}
+# FFmpeg's names. Others are playlists, which name further files and addresses to open, or are no containers.
+_FORMATS = "aac,asf,avi,flac,flv,matroska,mov,mp3,mpeg,mpegts,mpegvideo,ogg,wav"
+_ENDINGS = "mp4, mov, mkv, webm, avi, mpg, ts, flv, wmv, ogg, wav, flac, mp3, aac"
 
 Source = bytes | MemberFile | io.BufferedIOBase
 
 
-def container(source: Source) -> Any:
-    """Return bytes or a file for a library of media, if its beginning is that of a container.
+def open_container(source: Source) -> Any:
+    """Return PyAV's container of bytes or a file.
 
-    FFmpeg guesses formats by content, and some are playlists, which name further files and addresses to open. Those
-    are refused, because others may have written the members: also those that begin as a container does.
+    FFmpeg guesses formats by content. Those that name files or addresses are refused before they are read, because
+    others may have written the members.
 
     Raises:
-        ValueError: for another beginning.
+        ImportError: without PyAV.
+        ValueError: for another format, or a member that ends early.
     """
-    if isinstance(source, bytes):
-        head, size = source[:_HEAD_BYTES], len(source)
-    else:
-        source.seek(0)
-        head = source.read(_HEAD_BYTES)
-        size = source.seek(0, io.SEEK_END)
-        source.seek(0)
-    text, zero, _ = head.partition(b"\0")
-    if _PLAYLISTS.search(text) or (not zero and size > len(head)):
-        raise ValueError(f"it begins with {head[:12]!r}, but the text of a playlist may follow, which is not opened")
-    if not _is_container(head):
+    try:
+        import av
+    except ImportError as error:
+        raise ImportError(
+            f"PyAV, which decodes video and audio, cannot be imported: pip install 'torchdata_remote[media]'. ({error})"
+        ) from error
+    file = io.BytesIO(source) if isinstance(source, bytes) else source
+    require_whole(file)
+    try:
+        return av.open(file, options={"format_whitelist": _FORMATS})
+    except av.FFmpegError as error:
         raise ValueError(
-            f"it begins with {head[:12]!r}, which is none of mp4, mov, mkv, webm, avi, mpg, ts, flv, wmv, ogg, wav, "
-            "flac, mp3, aac. Pass a decoder of your own for another format"
-        )
-    return source
-
-
-def _is_container(head: bytes) -> bool:
-    if head[4:8] in _ISO_BOXES or head.startswith(_MAGIC):
-        return True
-    if head[8:12] in _RIFF.get(head[:4], ()):
-        return True
-    is_stream = len(head) >= 377 and head[0] == head[188] == head[376] == 0x47  # MPEG transport stream
-    # MP3, and AAC in ADTS: eleven bits of synchronisation
-    return is_stream or (head[:1] == b"\xff" and len(head) > 1 and head[1] & 0xE0 == 0xE0)
+            f"it cannot be opened as {_ENDINGS}: it is damaged, ends early, or has another format, for which "
+            f"you can pass a decoder of your own ({error})"
+        ) from error
 
 
 def checked_section(start_s: Any, stop_s: Any) -> tuple[float, float | None]:
@@ -87,7 +62,7 @@ def checked_section(start_s: Any, stop_s: Any) -> tuple[float, float | None]:
     return start_s, stop_s
 
 
-def require_size(num_bytes: float) -> None:
+def require_size(num_bytes: int) -> None:
     """Refuse to decode too much at once.
 
     Raises:
@@ -95,6 +70,6 @@ def require_size(num_bytes: float) -> None:
     """
     if num_bytes > MAX_BYTES:
         raise ValueError(
-            f"decoded it would have about {int(num_bytes):,} bytes (limit {MAX_BYTES:,}). Decode a section of it: "
-            "start_s=, stop_s=, or for video num_frames="
+            f"decoded it would have more than {MAX_BYTES:,} bytes, the limit. Decode a section of it: start_s=, "
+            "stop_s=, or for video num_frames="
         )

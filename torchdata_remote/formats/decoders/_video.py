@@ -1,4 +1,4 @@
-"""``video`` and ``video_clips``: decode frames of a section of a video, by torchcodec or PyAV."""
+"""``video`` and ``video_clips``: decode frames of a section of a video, by PyAV."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import numpy as np
 
 from ...core.arguments.amounts import seconds, whole, whole_or_none
 from ...core.arguments.calls import explained
-from ._media import Source, checked_section, container, require_size
-from ._video_libraries import video_library
+from ._frames import Frames
+from ._media import Source, checked_section
 
 if TYPE_CHECKING:
     import torch
-
-
-_BORDER_S = 1e-6  # a time between two frames, but for rounding, shows the second one
 
 
 @dataclass(frozen=True)
@@ -39,16 +36,13 @@ class VideoFrames:
     clip_s: float | None = None
 
     def __call__(self, source: Source) -> torch.Tensor:
-        opened = video_library()(container(source))
+        opened = Frames(source)
         try:
-            stop_s = opened.duration_s if self.stop_s is None else min(self.stop_s, opened.duration_s)
-            length_s = stop_s - self.start_s
-            if length_s <= 0:
-                raise ValueError(f"start_s={self.start_s} is at or after its end, {opened.duration_s:.3f} s")
-            num_frames = (self.num_clips or 1) * (self.num_frames or math.ceil(length_s * opened.rate))
-            require_size(num_frames * opened.height * opened.width * 3)
             if self.num_frames is None:
-                return opened.between(self.start_s, stop_s)
+                return opened.between(self.start_s, math.inf if self.stop_s is None else self.stop_s)
+            stop_s = opened.end_s(self.stop_s)
+            if stop_s <= self.start_s:
+                raise ValueError(f"start_s={self.start_s} is at or after its end, {stop_s:.3f} s")
             frames = opened.at(self._times(stop_s))
         finally:
             opened.close()
@@ -62,7 +56,6 @@ class VideoFrames:
         starts = self.start_s + (np.arange(num_clips) + 0.5) * length_s / num_clips - clip_s / 2
         starts = starts.clip(self.start_s, stop_s - clip_s)
         times = starts[:, None] + (np.arange(self.num_frames) + 0.5) * clip_s / self.num_frames
-        times += _BORDER_S
         found: list[float] = times.ravel().tolist()
         return found
 
@@ -71,9 +64,9 @@ class VideoFrames:
 def video(*, start_s: float = 0.0, stop_s: float | None = None, num_frames: int | None = None) -> VideoFrames:
     """Make a decoder of the frames of a video, for ``decode_sample``. It takes bytes or the file of a lazy member.
 
-    Of a lazy member, the header and the bytes of the section are fetched. Decoded by torchcodec where it can be
-    imported, otherwise by PyAV (extra ``[media]``). Containers: mp4, mov, mkv, webm, avi, mpg, ts, flv, wmv. PyAV
-    does not apply a rotation that the header asks for.
+    Of a lazy member, the header and the bytes of the section are fetched. Decoded by PyAV (extra ``[media]``).
+    Containers: mp4, mov, mkv, webm, avi, mpg, ts, flv, wmv. Frames are those that the video holds, at the times at
+    which they are shown, with any rate; a rotation that the header asks for is applied.
 
     Args:
         start_s: begin of the section, in seconds from the first frame.
@@ -85,8 +78,9 @@ def video(*, start_s: float = 0.0, stop_s: float | None = None, num_frames: int 
         A decoder to a ``torch.Tensor``: uint8, shape ``(T, 3, H, W)``, RGB.
 
     Raises:
-        ImportError: when decoding, if neither torchcodec nor PyAV can be imported.
-        ValueError: when decoding, for another container, a section after the end, or more than 2 GiB of frames.
+        ImportError: when decoding, if PyAV cannot be imported.
+        ValueError: when decoding, for another container, one that ends early, a member without pictures, a section
+            after the end, or more than 2 GiB of frames.
 
     Example:
         >>> video(start_s=4, stop_s=6, num_frames=16)

@@ -35,6 +35,7 @@ def image_tensors(
     mean: Any,
     std: Any,
     layout: Any,
+    exif_orientation: Any,
 ) -> ImageTensors:
     """Return how images become tensors.
 
@@ -65,6 +66,7 @@ def image_tensors(
         mean=_channels("mean", _IMAGENET_MEAN if mean is None else mean, positive=False),
         std=_channels("std", _IMAGENET_STD if std is None else std, positive=True),
         layout=layout,
+        exif_orientation=check.flag("exif_orientation", exif_orientation),
     )
 
 

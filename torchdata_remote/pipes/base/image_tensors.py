@@ -17,7 +17,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from ...formats.crops.boxes import Box, center_box, random_box, resized_shape
-from ...formats.crops.region import Pixels, Region, decode_region
+from ...formats.crops.region import Pixels, Region, decode_region, decode_shown_region
 from ...formats.decoders import MAX_PIXELS
 
 Crop = Literal["random", "center"]
@@ -48,6 +48,7 @@ class ImageTensors:
         mean: of each channel, for floats.
         std: of each channel, for floats.
         layout: order of the dimensions.
+        exif_orientation: whether images are turned as their EXIF data ask for.
     """
 
     size: tuple[int, int]
@@ -60,6 +61,7 @@ class ImageTensors:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     layout: Layout
+    exif_orientation: bool
     _factors: tuple[Floats, Floats] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -102,7 +104,7 @@ class ImageTensors:
             return Region(Box(0, 0, height, width), least)
 
         chosen: list[tuple[int, int]] = []
-        pixels = decode_region(data, choose)
+        pixels = (decode_shown_region if self.exif_orientation else decode_region)(data, choose)
         if self.crop == "center":
             pixels = resized_part(pixels, chosen[0], center_box(*chosen[0], self.size))
         else:

@@ -193,7 +193,8 @@ class IterDataPipe(TorchNames[T_co]):
         mean: float | Sequence[float] | None = None,
         std: float | Sequence[float] | None = None,
         layout: Literal["CHW", "HWC"] = "CHW",
-        members: str = "jpg;jpeg;png;webp",
+        exif_orientation: bool = False,
+        members: str = "jpg;jpeg;png;webp;avif",
         seed: int = 0,
         num_threads: int | None = None,
         on_bad_sample: OnBadSample = raise_error,
@@ -207,8 +208,8 @@ class IterDataPipe(TorchNames[T_co]):
         they are the same with any number of ranks, workers, threads and streams, in any order, after a resume, and in a
         copy of the folder. Their distribution is torchvision's. Epochs are counted as by ``shuffle_shards``.
 
-        Images become RGB, 8 bits per channel, as :func:`decoders.rgb` makes them: gray, palette, CMYK and 16-bit images are
-        converted, alpha is dropped, EXIF orientation is not applied. JPEGs are decoded by simplejpeg if it is installed
+        Images become RGB, 8 bits per channel, as :func:`decoders.rgb` makes them: gray, palette, CMYK and, with a warning,
+        16-bit images are converted, alpha is dropped. JPEGs are decoded by simplejpeg if it is installed
         (``pip install 'torchdata_remote[turbo]'``), else by Pillow, to the same pixels. Where simplejpeg decodes, it stops
         below the crop. Damage in the middle of a JPEG is noticed only if Pillow refuses the file. An image at least twice
         as large as needed is decoded at a half, a quarter or an eighth of its size. Resizing is bilinear with antialiasing.
@@ -230,6 +231,7 @@ class IterDataPipe(TorchNames[T_co]):
             mean: of the channels, where 1 is white; a number for all. ``None`` for ImageNet's: 0.485, 0.456, 0.406.
             std: of the channels; ``None`` for ImageNet's: 0.229, 0.224, 0.225.
             layout: ``"CHW"`` or ``"HWC"``, the order of the dimensions.
+            exif_orientation: turn and mirror images as their EXIF data ask for, before the crop.
             members: extensions separated by ``;``, of which the first that the sample has is decoded. Its name stays.
             seed: any int.
             num_threads: that decode, as those of ``parallel_map`` do. ``None`` for those that the loader gives, as
@@ -264,13 +266,14 @@ class IterDataPipe(TorchNames[T_co]):
     ) -> DecodeSample:
         """Decode members by their extension (functional name: ``decode_sample``).
 
-        By default, images (jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, ...) become ``PIL.Image`` in mode RGB,
-        ``cls`` an int, ``json`` its value, ``txt`` a str, ``npy`` an array, ``npz`` a dict of arrays, ``safetensors`` a
-        dict of tensors (extra ``[tensors]``), ``pt`` and ``pth`` what ``torch.load(weights_only=True)`` returns. What would
-        need unpickling is refused. For an extension of several parts, such as ``seg.png``, a decoder of the complete
-        extension takes precedence over one of its last part. Members that are compressed by gzip, bzip2, xz or zstd, such
-        as ``json.gz`` and ``npy.zst``, are decompressed for the decoder of the extension before it, up to 1 GiB. Other
-        members stay ``bytes``; values that are neither ``bytes`` nor the file of a lazy member are unchanged.
+        By default, images (jpg, jpeg, png, webp, avif, bmp, gif, tif, tiff, ppm, ...) become ``PIL.Image`` in mode RGB, 8
+        bits per channel (``decoders.pixels`` keeps 16 bits and floats), ``cls`` an int, ``json`` its value, ``txt`` a str,
+        ``npy`` an array, ``npz`` a dict of arrays, ``safetensors`` a dict of tensors (extra ``[tensors]``), ``pt`` and
+        ``pth`` what ``torch.load(weights_only=True)`` returns. What would need unpickling is refused. For an extension of
+        several parts, such as ``seg.png``, a decoder of the complete extension takes precedence over one of its last part.
+        Members that are compressed by gzip, bzip2, xz or zstd, such as ``json.gz`` and ``npy.zst``, are decompressed for
+        the decoder of the extension before it, up to 1 GiB. Other members stay ``bytes``; values that are neither ``bytes``
+        nor the file of a lazy member are unchanged.
 
         For training, ``decode_image`` makes tensors of images, with crop, resize, flip and normalisation, in about half of
         the time; chain it before this pipe, which decodes the other members.
@@ -752,9 +755,9 @@ class IterDataPipe(TorchNames[T_co]):
                 and a worker process cannot send one (the loader would wait forever).
             lazy: extensions of members that are read where they are needed, such as ``{"mp4", "wav"}``: complete ones
                 (``left.mp4``) or last parts. Such a member is a seekable, read-only binary file with ``name`` and ``size``,
-                which ``av.open``, torchcodec and ``decode_sample`` take; ``bytes(file)`` is the whole. Nothing of it is
-                fetched before it is read, unless it has at most 64 KiB. The reader then requests what it needs, and the
-                beginnings of the next shards: name all large members, because others are fetched one after the other.
+                which ``av.open`` and ``decode_sample`` take; ``bytes(file)`` is the whole. Nothing of it is fetched before
+                it is read, unless it has at most 64 KiB. The reader then requests what it needs, and the beginnings of the
+                next shards: name all large members, because others are fetched one after the other.
                 There is no cache, and checksums of manifests are not compared. In compressed and nested archives, and in
                 streams of other openers, the file is in memory.
             max_member_bytes: maximum size of a member; a larger one is an error, before memory is allocated for it.
