@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
-from ...core.shard_view import is_view, split_view_url, view_url
-from ...core.urls import LOCAL, RemoteUrl, redact
+from ...core.joined_url import split_joined_url
+from ...core.shard_view import split_view_url
+from ...core.urls import LOCAL, RemoteUrl, redact, split_sample_range
 from ...errors import StateError
 from .content_sums import content_sums
 from .group_sums import ALIKE, COUNTS, GROUPS, PRIME, Pair, encoded, groups_of, mark, marks_of, packed, pairs, unpacked
@@ -22,7 +23,7 @@ Fingerprint = dict[str, Any]
 
 _VERSIONS = {"md5": "MD5", "etag": "etag", "content": "content"}
 _MOST_NAMED = 5
-_REDACTED = frozenset("?#@")  # a URL without these has nothing to redact
+_REDACTED = frozenset("?#@+")  # a URL without these has nothing to redact
 _MD5 = re.compile(r"[0-9a-fA-F]{32}")  # some listings leave it empty
 
 
@@ -73,7 +74,7 @@ def sorted_names(urls: Sequence[Any]) -> list[str]:
 def _name(url: Any) -> str:
     """Redact a URL. Local paths become URLs: the shards of a manifest are paths if the manifest is."""
     shown = str(url)
-    if is_view(shown) or not _REDACTED.isdisjoint(shown):
+    if not _REDACTED.isdisjoint(shown):
         shown = redact(shown)
     return f"file://{shown}" if shown.startswith("/") else shown
 
@@ -162,28 +163,59 @@ def _describe(field: str, pair: Pair, group: range, names: Sequence[str]) -> str
 def _columns(urls: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
     """The fields of each object; ``None`` where a field is unknown."""
     known = [url if isinstance(url, RemoteUrl) else RemoteUrl("") for url in urls]
-    md5 = [url.md5.lower() if url.md5 and _MD5.fullmatch(url.md5) else None for url in known]
+    read = list(map(_read, urls))
+    md5 = [_version(one, _md5) for one in read]
     # Reading detects a shard that does not match the checksums of its manifest
-    are_checked = None not in md5 and all(url.checksums is not None for url in known)
+    are_checked = None not in md5 and all(shard.checksums is not None for one in read for shard in one.shards)
     return {
         "url": list(names),
         "size": [url.size for url in known],
         "samples": [url.num_samples for url in known],
         "md5": md5,
-        "etag": [_etag(url) for url in known],
-        "content": [None] * len(urls) if are_checked else content_sums(urls),
+        "etag": [_version(one, _etag) for one in read],
+        "content": [None] * len(urls) if are_checked else content_sums([one.shards for one in read]),
     }
 
 
+class _Read(NamedTuple):
+    """The objects that a URL reads and, of a view or of joined shards, a digest of their ranges."""
+
+    shards: Sequence[Any]
+    ranges: str | None = None
+
+
+def _read(url: Any) -> _Read:
+    if not isinstance(url, str) or "+" not in url:
+        return _Read((url,))
+    whole, _ = split_sample_range(url)
+    _, view = split_view_url(whole)
+    if view is None:
+        shards = split_joined_url(whole)
+        return _Read(shards, None if shards == (whole,) else "")
+    columns = b"".join(column.tobytes() for column in view[1:] if column is not None)
+    return _Read(view.urls, hashlib.blake2b(columns, digest_size=8).hexdigest())
+
+
+def _version(read: _Read, tag: Callable[[RemoteUrl], str | None]) -> str | None:
+    """The version tag of an object; of several, one that also tells their names and ranges."""
+    tags = [tag(shard) if isinstance(shard, RemoteUrl) else None for shard in read.shards]
+    if read.ranges is None:
+        return tags[0]
+    if tag is _md5 and None in tags:
+        return None
+    return repr([read.ranges, *((_name(shard), shard.size, of) for shard, of in zip(read.shards, tags, strict=True))])
+
+
+def _md5(url: RemoteUrl) -> str | None:
+    return url.md5.lower() if url.md5 and _MD5.fullmatch(url.md5) else None
+
+
 def _etag(url: RemoteUrl) -> str | None:
-    """The store's version tag without quotes, which LIST and GET may differ in; that of a view is of its selection.
+    """The store's version tag without quotes, which LIST and GET may differ in.
 
     ``None`` for a local file: its tag is made of inode and time, and differs in a copy of the folder.
     """
-    _, view = split_view_url(url) if "+file://" in url else (url, None)
-    if view is not None:
-        shards = (RemoteUrl(shard, shard.size, _etag(shard)) for shard in view.urls)
-        return view_url(view._replace(urls=tuple(shards))).etag
-    if url.etag is None or url.partition("://")[0].lower() in LOCAL:
+    scheme, separator, _ = url.partition("://")
+    if url.etag is None or not separator or scheme.lower() in LOCAL:
         return None
     return url.etag.removeprefix("W/").strip('"') or None
