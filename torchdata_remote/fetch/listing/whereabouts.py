@@ -8,6 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from ...core.arguments.suggestions import did_you_mean
+from ...core.object_version import same_etag
 from ...core.urls import LOCAL, join_url, redact, split_url
 from ...errors import RemoteDataError
 from ...storage import broken_link, is_internal_name
@@ -34,6 +35,17 @@ def about_missing(store: Any, url: str) -> str:
         return _about_missing(store, url)
     except (RemoteDataError, OSError, AttributeError, TypeError, NotImplementedError):
         return ""
+
+
+def is_as_listed(store: Any, path: str, size: int | None, etag: str | None) -> bool:
+    """Whether a store still lists an object with the size and etag that were listed before."""
+    try:
+        entry = None if etag is None else store.find(path)
+    except (RemoteDataError, OSError, AttributeError, TypeError, NotImplementedError):
+        return False
+    if entry is None or entry.etag is None:
+        return False
+    return same_etag(entry.etag, etag) and size in (None, entry.size)
 
 
 def about_empty(store: Any, url: str, *, recursive: bool = False) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from ...core.joined_url import split_joined_url
+from ...core.object_version import bare_etag
 from ...core.shard_view import split_view_url
 from ...core.urls import LOCAL, RemoteUrl, redact, split_sample_range
 from ...errors import StateError
@@ -211,11 +212,11 @@ def _md5(url: RemoteUrl) -> str | None:
 
 
 def _etag(url: RemoteUrl) -> str | None:
-    """The store's version tag without quotes, which LIST and GET may differ in.
+    """The store's version tag, without its form.
 
     ``None`` for a local file: its tag is made of inode and time, and differs in a copy of the folder.
     """
     scheme, separator, _ = url.partition("://")
     if url.etag is None or not separator or scheme.lower() in LOCAL:
         return None
-    return url.etag.removeprefix("W/").strip('"') or None
+    return bare_etag(url.etag) or None
