@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 from ...core.joined_url import split_joined_url
@@ -164,47 +164,45 @@ def _describe(field: str, pair: Pair, group: range, names: Sequence[str]) -> str
 def _columns(urls: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
     """The fields of each object; ``None`` where a field is unknown."""
     known = [url if isinstance(url, RemoteUrl) else RemoteUrl("") for url in urls]
-    read = list(map(_read, urls))
-    md5 = [_version(one, _md5) for one in read]
+    md5, etags = list(map(_md5, known)), list(map(_etag, known))
+    read: list[Any] = list(urls)
+    for index, url in enumerate(urls):
+        if isinstance(url, str) and "+" in url:
+            read[index], ranges = _read(url)
+            md5[index], etags[index] = (_version(read[index], ranges, tag) for tag in (_md5, _etag))
     # Reading detects a shard that does not match the checksums of its manifest
-    are_checked = None not in md5 and all(shard.checksums is not None for one in read for shard in one.shards)
+    are_checked = None not in md5 and all(
+        shard.checksums is not None for one in read for shard in (one if isinstance(one, tuple) else (one,))
+    )
     return {
         "url": list(names),
         "size": [url.size for url in known],
         "samples": [url.num_samples for url in known],
         "md5": md5,
-        "etag": [_version(one, _etag) for one in read],
-        "content": [None] * len(urls) if are_checked else content_sums([one.shards for one in read]),
+        "etag": etags,
+        "content": [None] * len(urls) if are_checked else content_sums(read),
     }
 
 
-class _Read(NamedTuple):
+def _read(url: str) -> tuple[tuple[Any, ...], str | None]:
     """The objects that a URL reads and, of a view or of joined shards, a digest of their ranges."""
-
-    shards: Sequence[Any]
-    ranges: str | None = None
-
-
-def _read(url: Any) -> _Read:
-    if not isinstance(url, str) or "+" not in url:
-        return _Read((url,))
     whole, _ = split_sample_range(url)
     _, view = split_view_url(whole)
     if view is None:
         shards = split_joined_url(whole)
-        return _Read(shards, None if shards == (whole,) else "")
+        return shards, None if shards == (whole,) else ""
     columns = b"".join(column.tobytes() for column in view[1:] if column is not None)
-    return _Read(view.urls, hashlib.blake2b(columns, digest_size=8).hexdigest())
+    return view.urls, hashlib.blake2b(columns, digest_size=8).hexdigest()
 
 
-def _version(read: _Read, tag: Callable[[RemoteUrl], str | None]) -> str | None:
-    """The version tag of an object; of several, one that also tells their names and ranges."""
-    tags = [tag(shard) if isinstance(shard, RemoteUrl) else None for shard in read.shards]
-    if read.ranges is None:
+def _version(shards: Sequence[Any], ranges: str | None, tag: Callable[[RemoteUrl], str | None]) -> str | None:
+    """The version tag of an object; of what is put together, one that also tells the names and ranges."""
+    tags = [tag(shard) if isinstance(shard, RemoteUrl) else None for shard in shards]
+    if ranges is None:
         return tags[0]
     if tag is _md5 and None in tags:
         return None
-    return repr([read.ranges, *((_name(shard), shard.size, of) for shard, of in zip(read.shards, tags, strict=True))])
+    return repr([ranges, *((_name(shard), shard.size, of) for shard, of in zip(shards, tags, strict=True))])
 
 
 def _md5(url: RemoteUrl) -> str | None:
@@ -216,7 +214,9 @@ def _etag(url: RemoteUrl) -> str | None:
 
     ``None`` for a local file: its tag is made of inode and time, and differs in a copy of the folder.
     """
+    if url.etag is None:
+        return None
     scheme, separator, _ = url.partition("://")
-    if url.etag is None or not separator or scheme.lower() in LOCAL:
+    if not separator or scheme.lower() in LOCAL:
         return None
     return bare_etag(url.etag) or None
