@@ -144,9 +144,6 @@ def from_unknown(error: Exception, url: str) -> Exception:
 def _status_of(error: BaseException | None) -> int | None:
     """HTTP status of an error, in the attribute that its library uses."""
     response = getattr(error, "response", None)
-    if isinstance(response, dict):
-        response = response.get("ResponseMetadata", {})
-        return int(response["HTTPStatusCode"]) if "HTTPStatusCode" in response else None
     for holder, name in ((error, "status"), (error, "status_code"), (error, "code"), (response, "status_code")):
         found = getattr(holder, name, None)
         if isinstance(found, int) and 100 <= found <= 599:

@@ -40,12 +40,11 @@ def about_missing(store: Any, url: str) -> str:
 def is_as_listed(store: Any, path: str, size: int | None, etag: str | None) -> bool:
     """Whether a store still lists an object with the size and etag that were listed before."""
     try:
-        entry = None if etag is None else store.find(path)
+        entry = store.find(path)
     except (RemoteDataError, OSError, AttributeError, TypeError, NotImplementedError):
         return False
-    if entry is None or entry.etag is None:
-        return False
-    return same_etag(entry.etag, etag) and size in (None, entry.size)
+    is_same = entry is not None and None not in (etag, entry.etag) and same_etag(etag, entry.etag)
+    return is_same and size in (None, entry.size)
 
 
 def about_empty(store: Any, url: str, *, recursive: bool = False) -> str:

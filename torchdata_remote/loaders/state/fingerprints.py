@@ -171,9 +171,7 @@ def _columns(urls: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
             read[index], ranges = _read(url)
             md5[index], etags[index] = (_version(read[index], ranges, tag) for tag in (_md5, _etag))
     # Reading detects a shard that does not match the checksums of its manifest
-    are_checked = None not in md5 and all(
-        shard.checksums is not None for one in read for shard in (one if isinstance(one, tuple) else (one,))
-    )
+    are_checked = None not in md5 and all(getattr(one, "checksums", None) is not None for one in read)
     return {
         "url": list(names),
         "size": [url.size for url in known],
