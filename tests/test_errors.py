@@ -159,3 +159,12 @@ def test_docstring_names_the_builtin_parents() -> None:
         assert [base.__name__ for base in getattr(errors, name).__bases__[1:]] == [builtin], name
     with_builtin = {kind.__name__ for kind in ALL if len(kind.__bases__) > 1}
     assert {name for name, _ in drawn} == with_builtin
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_no_error_shows_the_query_of_an_http_url(kind: type[errors.RemoteDataError]) -> None:
+    """It may be a signature; also where a value is shown that holds URLs. What follows the URL stays."""
+    signed = "https://host/a.tar?X-Amz-Signature=secret%3D"
+    error = kind(f"{signed}: expected one, got {[signed, signed]}. See {signed}.", url=f"{signed}/index.json")
+    assert str(error) == f"https://host/a.tar: expected one, got {['https://host/a.tar'] * 2}. See https://host/a.tar."
+    assert "secret" not in repr(error) + repr(vars(error)) + repr(pickle.loads(pickle.dumps(error)))

@@ -52,10 +52,11 @@ WORKER_REPORT = re.compile(
     rf"(?P<line>\S.*?))(?:{NOTE_OF_PIPE}.*)?\s*\Z",
     re.DOTALL,
 )
+_QUERY = re.compile(r"(https?://[^\s'\"<>()?#]*)[?#](?:[^\s'\"<>()]*[^\s'\"<>().,:;])?", re.IGNORECASE)
 
 
 class RemoteDataError(Exception):
-    """Base of all errors of this package.
+    """Base of all errors of this package. The queries of http URLs are cut off: they may be signatures.
 
     Args:
         message: where it happened, what was received, what was expected, and what to do.
@@ -66,8 +67,8 @@ class RemoteDataError(Exception):
         if (report := WORKER_REPORT.match(str(message))) is not None:
             message = report["line"].partition(": ")[2]
             self.__cause__ = RuntimeError(f"in a worker:\n\n{report['traceback']}")
-        super().__init__(message)
-        self.url = url
+        super().__init__(_QUERY.sub(r"\1", str(message)))
+        self.url = None if url is None else _QUERY.sub(r"\1", url)
 
     def __str__(self) -> str:
         return str(self.args[0]).partition(NOTE_OF_PIPE)[0]  # KeyError would print a repr, and torch adds notes

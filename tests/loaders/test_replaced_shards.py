@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import re
 import shutil
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+from tests.servers.files_over_http import files_over_http
 from tests.servers.s3 import S3Server
 from tests.support.shard_places import Place, memory_place
-from torchdata_remote import Resumable, ShardWriter, index_shards, merge_states, stateful_loader
-from torchdata_remote.errors import StateError
+from torchdata_remote import Resumable, ShardWriter, index_shards, join, merge_states, stateful_loader
+from torchdata_remote.errors import RemoteDataError, StateError
 
 NUM_SHARDS, SAMPLES = 10, 10
 
@@ -206,3 +212,82 @@ def test_a_loader_detects_a_replaced_shard(tmp_path: Path, num_workers: int) -> 
     after.load_state_dict(state)
     with pytest.raises(StateError, match=r"04\.tar differs in its content"):
         next(iter(after))
+
+
+WAYS = ["select", "order", "keys", "row groups"]
+
+
+def put_together(folder: str, way: str, query: str = "", *, lists: bool = True) -> Any:
+    """Samples of two sets of shards in a folder, which is listed as http is: by names."""
+
+    def urls(name: str) -> Any:
+        named = IterableWrapper([f"{folder}/{name}/{number}{query}" for number in ("0.tar", "1.tar", "2.tar")])
+        return named.list_remote() if lists else named
+
+    if way == "row groups":
+        table = IterableWrapper([f"{folder}/table.parquet{query}"]).list_row_groups()
+        return table.sharding_filter_rank().table_reader(key="number")
+    if way == "select":
+        return urls("one").select(keys=KEYS[::2]).sharding_filter_rank().async_prefetch().shard_tar_reader()
+    return join({name: urls(name) for name in ("one", "two")}, align=way, shuffle="shards")  # type: ignore[arg-type]
+
+
+KEYS = [f"k{number}" for number in range(6)]
+
+
+def write_sets(folder: Path, text: str = "first") -> None:
+    for name in ("one", "two"):
+        with ShardWriter(f"{folder}/{name}/{{shard}}.tar", max_shard_samples=2, overwrite=True) as writer:
+            for key in KEYS:
+                writer.write({"__key__": key, name: f"{text} {key}".encode()})
+    rows = pa.table({"number": KEYS, "text": [f"{text} {key}" for key in KEYS]})
+    parquet.write_table(rows, folder / "table.parquet", row_group_size=2, compression="none", use_dictionary=False)
+
+
+def resumed(pipes: tuple[Any, Any], between: Callable[[], object] = lambda: None) -> list[str]:
+    """The keys of a pass that stops after one sample, and is resumed by another chain."""
+    before, after = map(Resumable, pipes)
+    keys = [sample["__key__"] for sample in islice(before, 1)]
+    state = json.dumps(before.state_dict())
+    assert not SECRETS.search(state)
+    between()
+    after.load_state_dict(json.loads(state))
+    return keys + [sample["__key__"] for sample in after]
+
+
+SECRETS = re.compile(r"secret|(?:joined|view)\+(?!\.\.\.\+)")  # and codes, which may hold one
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_of_what_is_put_together_resumes_and_other_content_is_detected(way: str, tmp_path: Path) -> None:
+    """Of local files: their tags differ in a copy, and their contents are compared."""
+    folder = tmp_path / "d"
+    write_sets(folder)
+    chains = put_together(str(folder), way), put_together(str(folder), way)
+
+    def copy() -> None:
+        shutil.move(folder, tmp_path / "original")
+        shutil.copytree(tmp_path / "original", folder, copy_function=shutil.copyfile)
+
+    assert sorted(resumed(chains, copy)) == KEYS[:: 2 if way == "select" else 1]
+    with pytest.raises(StateError, match=r"differs in its content") as caught:
+        resumed(chains, lambda: write_sets(folder, "later"))
+    assert not SECRETS.search(str(caught.value))
+
+
+@pytest.mark.parametrize("lists", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_urls_that_are_signed_anew_resume_and_signatures_are_shown_nowhere(
+    way: str, lists: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also in the log of the library that sends the requests; a replaced object is detected where it was listed."""
+    write_sets(tmp_path)
+    caplog.set_level(logging.DEBUG)
+    with files_over_http(tmp_path) as url:
+        chains = [put_together(url, way, f"?X-Amz-Signature=secret{number}", lists=lists) for number in range(2)]
+        assert sorted(resumed((chains[0], chains[1]))) == KEYS[:: 2 if way == "select" else 1]
+        (tmp_path / "one" / "1.tar").write_bytes(b"no tar" * 1_000)
+        (tmp_path / "table.parquet").write_bytes(b"no table" * 1_000)
+        with pytest.raises(RemoteDataError) as caught:
+            list(put_together(url, way, "?X-Amz-Signature=secret2", lists=lists))
+    assert not SECRETS.search(f"{caught.value!r} {vars(caught.value)} {caplog.text}")

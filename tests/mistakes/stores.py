@@ -31,7 +31,7 @@ TABLE = {
             (
                 "['s3://mistakes-.../: 127.0.0.1:... refuses connections (EndpointConnectionError: Could not "
                 "connect to the endpoint URL: "
-                '"http://127.0.0.1:.../mistakes-...?list-type=2&prefix=&encoding-type=url"). Check the '
+                '"http://127.0.0.1:.../mistakes-..."). Check the '
                 "endpoint_url (in storage_options, AWS_ENDPOINT_URL or ~/.aws/config), the region and the "
                 "port. Attempt 1 failed; it is repeated until ... (deadline_s=0.3).']"
             ),
@@ -42,7 +42,7 @@ TABLE = {
             TransientStorageError,
             (
                 "s3://mistakes-.../: ReadTimeoutError: Read timeout on endpoint URL: "
-                '"http://127.0.0.1:.../mistakes-...?list-type=2&prefix=&encoding-type=url". Gave up after 1 '
+                '"http://127.0.0.1:.../mistakes-...". Gave up after 1 '
                 "attempts in ... s (deadline_s=0.3, max_attempts=None)."
             ),
         ),

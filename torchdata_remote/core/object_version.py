@@ -1,4 +1,4 @@
-"""Versions of objects in URLs of S3: ``s3://bucket/key?versionId=...`` names one version of an object.
+"""Versions of objects: their etags, and ``s3://bucket/key?versionId=...``, which names one version of an object.
 
 A key may contain the same text. So only the end of a URL is a version, and one more ``?versionId=`` with nothing after
 it says that what is before it is the whole key. Listings write such keys in this way.
@@ -10,6 +10,20 @@ import re
 
 _MARK = "?versionId="
 _VERSION = re.compile(r"\?versionId=([A-Za-z0-9._~+=-]{0,1024})\Z")
+
+
+def bare_etag(etag: str) -> str:
+    """Return an etag without quotes and the mark of a weak one, in which listings and responses may differ.
+
+    >>> [bare_etag(etag) for etag in ("1f", '"1f"', 'W/"1f"')]
+    ['1f', '1f', '1f']
+    """
+    return etag.strip().removeprefix("W/").strip('"')
+
+
+def same_etag(one: str | None, other: str | None) -> bool:
+    """Whether two etags name one version of an object, as far as both are known."""
+    return one is None or other is None or one == other or bare_etag(one) == bare_etag(other)
 
 
 def version_start(path: str) -> int:

@@ -1,4 +1,4 @@
-"""Signatures of Azure's shared access signatures (SAS), without which the rest of a SAS gives no access."""
+"""Signatures in URLs that are signed, such as Azure's (SAS): without them the rest of the query gives no access."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import re
 
 _HEADER_VALUE = re.compile(r"(Invalid header value )b?(['\"]).*?(?<!\\)\2", re.DOTALL)
-_SIGNATURE = re.compile(r"(?<![A-Za-z0-9])(sig=)[^&\s\"'<>()]+", re.IGNORECASE)
+_SIGNATURE = re.compile(r"(?<![A-Za-z0-9])((?:sig|signature|security-token)=)[^&\s\"'<>()]+", re.IGNORECASE)
 
 
 def hide_signatures(text: str) -> str:

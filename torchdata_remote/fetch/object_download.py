@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..core.object_version import same_etag
 from ..core.options import StorageOptions
 from ..core.threads.pool import Pool
 from ..core.urls import RemoteUrl, redact
@@ -90,7 +91,7 @@ class ObjectDownload(Download):
                 "again.",
                 url=url,
             )
-        if self.etag is not None and found.etag is not None and self.etag != found.etag:
+        if not same_etag(self.etag, found.etag):
             url = redact(self.url)
             raise ObjectChangedError(
                 f"{url} has the etag {found.etag}, and another part of it had {self.etag}. It was replaced while "

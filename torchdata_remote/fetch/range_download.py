@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from ..core.checksums import BlockCheck, Checksums
+from ..core.object_version import same_etag
 from ..core.options import PROGRESS_BYTES
 from ..core.urls import redact
 from ..errors import ObjectChangedError, ShardCorruptError, TransientStorageError
@@ -143,8 +144,7 @@ class RangeDownload:
         """
         size, etag = self._size(), self.etag
         same_size = size is None or answer.total_bytes == size
-        same_etag = etag is None or answer.etag is None or answer.etag == etag
-        if same_size and same_etag:
+        if same_size and same_etag(etag, answer.etag):
             self._other_versions = ()
             return
         received = _shown(answer.total_bytes, answer.etag)

@@ -10,9 +10,9 @@ from ..core.options import RetryPolicy
 from ..core.retry import Attempts
 from ..core.stats.counters import FETCH
 from ..core.urls import redact
-from ..errors import ObjectNotFoundError, StorageError, TransientStorageError
+from ..errors import ObjectChangedError, ObjectNotFoundError, StorageError, TransientStorageError
 from ..storage import RangeNotSatisfiableError
-from .listing.whereabouts import about_missing
+from .listing.whereabouts import about_missing, is_as_listed
 from .range_download import ObjectVersion, RangeDownload, RangeRequest, RangeSource
 
 
@@ -67,6 +67,10 @@ def read_range(
         except StorageError as error:
             if isinstance(error, ObjectNotFoundError):
                 error.args = (f"{error}{about_missing(source, request.url)}",)
+            if isinstance(error, ObjectChangedError) and is_as_listed(source, request.path, request.size, request.etag):
+                what = f"is still listed with the etag {request.etag}, and not read with it"
+                advice = "Its server has two for one object: pass on URLs without etags, list_remote(...).map(str)."
+                error.args = (f"{redact(request.url)} {what}. {advice}",)
             raise _with_context(error, download, attempts) from error
 
 

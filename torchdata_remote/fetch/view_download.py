@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from ..core.object_version import same_etag
 from ..core.options import StorageOptions
 from ..core.retry import call_with_retries
 from ..core.shard_view import split_view_url
@@ -167,7 +168,7 @@ class ViewDownload(Download):
             (shard.size, shard.etag, "its samples were selected from a version of"),
             (known.size, known.etag, "another part of it had"),
         ):
-            if size not in (None, found.size) or (None not in (etag, found.etag) and etag != found.etag):
+            if size not in (None, found.size) or not same_etag(etag, found.etag):
                 raise ObjectChangedError(
                     f"{shown} has {found.size:,} bytes and the etag {found.etag}, and {where} {size} bytes and the "
                     f"etag {etag}. It was replaced: list it again, and select again.",

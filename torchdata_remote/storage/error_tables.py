@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterable
+from typing import TypeGuard
 
 from ..core.arguments.suggestions import did_you_mean
 from ..core.urls import redact
@@ -29,7 +31,8 @@ _HADOOP = {"hdfs", "viewfs", "har"}
 _OWN = ("s3", "http", "https", "datasets", "hf", "file", "memory")
 _S3_SERVERS = {"s3n", "aws", "minio", "ceph", "r2", "b2", "wasabi", "oss", "swift"}  # words for servers of s3
 _QUERY = re.compile(r"\?[^\s'\")]*")
-_CODE = re.compile(r"<Code>(\w+)</Code>")
+_CODE = re.compile(r"<Code>([\w.]+)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _REGION = re.compile(r"<Region>([\w-]+)</Region>")
 
 
@@ -51,6 +54,7 @@ def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Excep
             writing=writing,
             retry_after=about.get("HTTPHeaders", {}).get("retry-after"),
             region=problem.get("Region") or about.get("HTTPHeaders", {}).get("x-amz-bucket-region"),
+            said="" if code.isdigit() else str(problem.get("Message", "")),
         )
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError | boto.CredentialRetrievalError):
         return AccessDeniedError(
@@ -86,8 +90,10 @@ def from_obstore(error: Exception, url: str) -> Exception:
     text = str(error)
     status, code = status_and_code(text)
     if status is not None:
-        region = _REGION.search(text)
-        return from_status(status, code, url, region=region[1] if region else None)
+        region, said = _REGION.search(text), _MESSAGE.search(text)
+        return from_status(
+            status, code, url, region=region[1] if region else None, said=html.unescape(said[1]) if said else ""
+        )
     if "redirect without LOCATION" in text:
         return RedirectWithoutLocationError(
             f"{redact(url)}: the bucket is in another region, or on another host.", url=redact(url)
@@ -145,20 +151,23 @@ def from_os(error: Exception, url: str, *, transient: bool) -> Exception:
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
         what = "object" if transient else "file"
         return ObjectNotFoundError(f"{shown}: no such {what}.", url=shown)
-    if isinstance(error, PermissionError):
-        return AccessDeniedError(f"{shown}: access denied: {error}.", url=shown)
     if isinstance(error, FileExistsError):
         return from_status(412, "", url, writing=True)
+    for found in filter(_is_of_botocore, (error, error.__cause__)):  # s3fs raises it, or a builtin one of this cause
+        return to_package_error(from_botocore, found, url)
+    if isinstance(error, PermissionError):
+        return AccessDeniedError(f"{shown}: access denied: {error}.", url=shown)
     if isinstance(error, EOFError) and not transient:  # truncated since
         return from_status(412, "", url)
     if isinstance(error, OSError) and not transient:
         return StorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
     if isinstance(error, OSError) and _NATIVE_LIBRARY.search(str(error)):
         return _missing_library(error, url)
-    if any(kind.__module__.startswith("botocore.") for kind in type(error).__mro__):  # raised by s3fs unchanged
-        known = from_botocore(error, url)
-        return known if isinstance(known, RemoteDataError) else from_unknown(error, url)
     return from_unknown(error, url)
+
+
+def _is_of_botocore(error: object) -> TypeGuard[Exception]:
+    return any(kind.__module__.startswith("botocore.") for kind in type(error).__mro__)
 
 
 def is_missing_on_webdav(error: BaseException | None) -> bool:

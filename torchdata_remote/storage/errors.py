@@ -26,15 +26,21 @@ from .protocol import RangeNotSatisfiableError, UnsupportedRequestError, WrongRe
 
 Table = Callable[..., Exception]
 _NOT_FOUND = {"NoSuchKey", "NoSuchBucket", "NotFound"}
-_TRANSIENT_CODES = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "ConditionalRequestConflict"}
+_TRANSIENT_CODES = {
+    *("SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "ConditionalRequestConflict"),
+    *("ThrottlingException", "KMS.ThrottlingException"),
+}
 _TRANSIENT_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 _OVERLOADED_STATUSES = {429, 503}
 _UNSUPPORTED_CODES, _UNSUPPORTED_STATUSES = {"NotImplemented", "MethodNotAllowed"}, {405, 501}
 _REGION_CODES = {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"}
 _DENIED_ADVICE = {
+    "KMS": "The object is encrypted: its key of KMS must be enabled, and the credentials need kms:Decrypt for it, or "
+    "kms:GenerateDataKey to write.",
     "InvalidAccessKeyId": "This store does not know the access key. Check 'key', and that endpoint_url is its server.",
     "SignatureDoesNotMatch": "The secret is not that of the access key: check 'secret', also for a missing character.",
 }
+_MOST_SAID = 500  # characters
 _EXPIRED_CODES = {
     "ExpiredToken",
     "ExpiredTokenException",
@@ -138,9 +144,6 @@ def from_unknown(error: Exception, url: str) -> Exception:
 def _status_of(error: BaseException | None) -> int | None:
     """HTTP status of an error, in the attribute that its library uses."""
     response = getattr(error, "response", None)
-    if isinstance(response, dict):
-        response = response.get("ResponseMetadata", {})
-        return int(response["HTTPStatusCode"]) if "HTTPStatusCode" in response else None
     for holder, name in ((error, "status"), (error, "status_code"), (error, "code"), (response, "status_code")):
         found = getattr(holder, name, None)
         if isinstance(found, int) and 100 <= found <= 599:
@@ -160,6 +163,7 @@ def from_status(
     writing: bool = False,
     retry_after: str | None = None,
     region: str | None = None,
+    said: str = "",
 ) -> Exception:
     """Make the error for an HTTP status and S3's error code.
 
@@ -170,9 +174,10 @@ def from_status(
         writing: whether the request would have written an object.
         retry_after: the header, if the transport shows it.
         region: of the bucket, if the store says so.
+        said: the store's own words.
     """
-    url = redact(url)
-    message = f"{url}: the store answered {status} {code}".rstrip() + "."
+    url, said = redact(url), " ".join(said.split())[:_MOST_SAID].rstrip(".")
+    message = f"{url}: the store answered {status} {code}".rstrip() + (f": {said}." if said else ".")
     is_s3 = url.partition("://")[0] in S3
     if code in _EXPIRED_CODES:
         return ExpiredCredentialsError(f"{message} Renew the credentials, and check this machine's clock.", url=url)
@@ -185,8 +190,8 @@ def from_status(
         return refused_by_proxy(url)
     if status == 404 or code in _NOT_FOUND:
         return ObjectNotFoundError(f"{url}: {_missing(code, url)}", url=url)
-    if status in (401, 403):
-        return AccessDeniedError(f"{message} {_DENIED_ADVICE.get(code) or _denied_advice(url)}", url=url)
+    if status in (401, 403) or code.startswith("KMS."):
+        return _denied(message, code, said, url)
     if code in _REGION_CODES or (status in (301, 307) and is_s3):
         where = "another region" if region is None else f"the region {region}"
         return WrongRegionError(
@@ -215,6 +220,13 @@ def _missing(code: str, url: str) -> str:
             "AWS_ENDPOINT_URL or ~/.aws/config; none means AWS) is the server that has it."
         )
     return "no such object: the server answered 404. Check host and path." if scheme in HTTP else "no such object."
+
+
+def _denied(message: str, code: str, said: str, url: str) -> StorageError:
+    if code == "InvalidObjectState":
+        return StorageError(f"{message} The object is archived: restore it (aws s3api restore-object).", url=url)
+    advice = "KMS" if code.startswith("KMS.") or "kms:" in said else code
+    return AccessDeniedError(f"{message} {_DENIED_ADVICE.get(advice) or _denied_advice(url)}", url=url)
 
 
 def _denied_advice(url: str) -> str:

@@ -18,7 +18,7 @@ from .error_tables import from_obstore
 from .errors import translate_errors
 from .http.content_encoding import IDENTITY, require_unencoded
 from .network import ENVIRONMENT, NetworkSettings, obstore_client_options
-from .protocol import Answer, UnsupportedByTransportError, normalized_etag
+from .protocol import Answer, UnsupportedByTransportError, for_if_match, normalized_etag
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -125,8 +125,8 @@ class ObstoreReader:
             options["range"] = (start, end)
         elif start:
             options["range"] = {"offset": start}
-        if etag is not None and self._if_match:
-            options["if_match"] = etag
+        if self._if_match and (expected := for_if_match(etag)) is not None:
+            options["if_match"] = expected
         version = None if self._version is None else self._version(path)
         if version is not None:
             options["version"] = version

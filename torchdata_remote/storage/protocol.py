@@ -30,6 +30,13 @@ def normalized_etag(received: object) -> str | None:
     return f'{weak}"{tag}"' if tag else None
 
 
+def for_if_match(etag: str | None) -> str | None:
+    """Return an etag to send in If-Match, which never holds for a weak one; ``None`` for that."""
+    if etag is None or etag.startswith('"'):
+        return etag
+    return None if etag.startswith("W/") else normalized_etag(etag)
+
+
 class Entry(NamedTuple):
     """An object in a listing: path as in the URL, size in bytes, etag, and time of the last write (UTC)."""
 

@@ -68,9 +68,9 @@ def test_encoded_bytes_are_read_if_the_name_has_their_extension(transport: str, 
 
 
 @EACH
-@pytest.mark.parametrize("encoding", ["aws-chunked", "AWS-Chunked, identity"])
+@pytest.mark.parametrize("encoding", ["aws-chunked", "AWS-Chunked, identity", "UTF-8", "utf-8", "binary", "none"])
 def test_content_encodings_without_meaning_are_accepted(transport: str, encoding: str) -> None:
-    """Uploads by some clients leave ``aws-chunked`` behind."""
+    """Uploads by some clients leave ``aws-chunked`` behind, and users write the name of a charset there."""
     with scripted(stored_as(encoding, DATA)) as server:
         assert read(transport, server.url, "cat.jpg") == DATA
 

@@ -7,9 +7,10 @@ import math
 import threading
 
 from ...core.notices.slow_notice import say
+from ...core.object_version import same_etag
 from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
-from ...storage import Answer, LocalStore, Page, Store, single_chunk
+from ...storage import Answer, Entry, LocalStore, Page, Store, single_chunk
 from .disk_cache import MAX_SMALL_BYTES, DiskCache
 from .entry import CachedFile, DamagedError
 from .writer import CacheEntryWriter
@@ -65,11 +66,16 @@ class CachedObject:
             return Answer(start, start + len(view), self._num_bytes, self._etag, single_chunk(view))
         answer = self._store.read(path, start, end, etag or self._etag or None)
         accepted = self._is_accepted(answer, etag)
-        if accepted and (answer.etag, answer.total_bytes) != (self._etag, self._num_bytes):
+        is_same = answer.etag is not None and same_etag(answer.etag, self._etag)
+        if accepted and not (is_same and answer.total_bytes == self._num_bytes):
             self._stores, self._filling = False, None  # it may be another version
         elif accepted and self._num_bytes == 0:
             self.keep(0, memoryview(b""))
         return answer
+
+    def find(self, path: str) -> Entry | None:
+        """Find the object as the store does, for errors."""
+        return self._store.find(path)
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         """List as the store does, for errors. Stores without folders raise ``AttributeError``."""
@@ -80,7 +86,7 @@ class CachedObject:
         """Whether the caller uses a response: it refuses another etag, and another size than the listed one."""
         listed_size, _ = self._listed
         same_size = listed_size is None or answer.total_bytes == listed_size
-        return same_size and (etag is None or answer.etag is None or answer.etag == etag)
+        return same_size and same_etag(answer.etag, etag)
 
     def _cached_view(self, start: int, end: int | None) -> memoryview | None:
         """Return the bytes from the cache; ``None`` on a miss, or if they are damaged."""

@@ -8,6 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from ...core.arguments.suggestions import did_you_mean
+from ...core.object_version import same_etag
 from ...core.urls import LOCAL, join_url, redact, split_url
 from ...errors import RemoteDataError
 from ...storage import broken_link, is_internal_name
@@ -34,6 +35,16 @@ def about_missing(store: Any, url: str) -> str:
         return _about_missing(store, url)
     except (RemoteDataError, OSError, AttributeError, TypeError, NotImplementedError):
         return ""
+
+
+def is_as_listed(store: Any, path: str, size: int | None, etag: str | None) -> bool:
+    """Whether a store still lists an object with the size and etag that were listed before."""
+    try:
+        entry = store.find(path)
+    except (RemoteDataError, OSError, AttributeError, TypeError, NotImplementedError):
+        return False
+    is_same = entry is not None and None not in (etag, entry.etag) and same_etag(etag, entry.etag)
+    return is_same and size in (None, entry.size)
 
 
 def about_empty(store: Any, url: str, *, recursive: bool = False) -> str:

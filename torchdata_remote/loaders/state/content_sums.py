@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from ...core.options import StorageOptions
@@ -17,27 +18,34 @@ _WINDOW_BYTES = 4 << 10  # at the start and in the middle
 _LAST_BYTES = 16 << 10  # more than the zeros with which tar programs pad an archive
 
 
-def content_sums(urls: Sequence[Any]) -> list[int | None]:
+def content_sums(items: Sequence[Any]) -> list[int | None]:
     """Compute the CRC-32 of samples of the contents of local objects and of those of ``memory://``.
 
     A local file has no tag that a copy of it has too. Summed are its size, the first 4 KiB, 4 KiB in the middle and the
-    last 16 KiB, of at most 1,024 objects, which are selected by their index only.
+    last 16 KiB, of the objects of at most 1,024 items, which are selected by their index only.
 
     Args:
-        urls: in an order that is the same in all processes.
+        items: URLs, or tuples of those that are read together, in an order that is the same in all processes.
 
     Returns:
-        A sum for each URL; 0 if it was not selected, ``None`` if the object is not local or cannot be read.
+        A sum for each item; 0 if it was not selected, ``None`` if no object is local, or one cannot be read.
     """
-    num_summed = min(len(urls), _MOST_SUMMED)
-    selected = {number * len(urls) // num_summed for number in range(num_summed)}
-    texts = [os.fspath(url) if isinstance(url, os.PathLike) else url for url in urls]
-    return [(_sum(url) if index in selected else 0) if _is_local(url) else None for index, url in enumerate(texts)]
+    num_summed = min(len(items), _MOST_SUMMED)
+    selected = {number * len(items) // num_summed for number in range(num_summed)}
+    sum_of = cache(_sum)  # several items may read the same object
+    sums: list[int | None] = []
+    for index, item in enumerate(items):
+        local = list(filter(_is_local, item)) if isinstance(item, tuple) else [item] * _is_local(item)
+        found = [sum_of(os.fspath(url)) for url in local] if index in selected else [0] * len(local)
+        if len(found) > 1:
+            found = [None if None in found else zlib.crc32(repr(found).encode())]
+        sums += found or [None]
+    return sums
 
 
 def _is_local(url: Any) -> bool:
     if not isinstance(url, str):
-        return False
+        return isinstance(url, os.PathLike)
     scheme, separator, _ = url.partition("://")
     return not separator or scheme.lower() in WITHOUT_BUCKET
 

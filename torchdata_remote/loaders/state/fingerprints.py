@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 from zlib import crc32
 
-from ...core.shard_view import is_view, split_view_url, view_url
-from ...core.urls import LOCAL, RemoteUrl, redact
+from ...core.joined_url import split_joined_url
+from ...core.object_version import bare_etag
+from ...core.shard_view import split_view_url
+from ...core.urls import LOCAL, RemoteUrl, redact, split_sample_range
 from ...errors import StateError
 from .content_sums import content_sums
 from .group_sums import ALIKE, COUNTS, GROUPS, PRIME, Pair, encoded, groups_of, mark, marks_of, packed, pairs, unpacked
@@ -22,7 +24,7 @@ Fingerprint = dict[str, Any]
 
 _VERSIONS = {"md5": "MD5", "etag": "etag", "content": "content"}
 _MOST_NAMED = 5
-_REDACTED = frozenset("?#@")  # a URL without these has nothing to redact
+_REDACTED = frozenset("?#@+")  # a URL without these has nothing to redact
 _MD5 = re.compile(r"[0-9a-fA-F]{32}")  # some listings leave it empty
 
 
@@ -73,7 +75,7 @@ def sorted_names(urls: Sequence[Any]) -> list[str]:
 def _name(url: Any) -> str:
     """Redact a URL. Local paths become URLs: the shards of a manifest are paths if the manifest is."""
     shown = str(url)
-    if is_view(shown) or not _REDACTED.isdisjoint(shown):
+    if not _REDACTED.isdisjoint(shown):
         shown = redact(shown)
     return f"file://{shown}" if shown.startswith("/") else shown
 
@@ -162,28 +164,57 @@ def _describe(field: str, pair: Pair, group: range, names: Sequence[str]) -> str
 def _columns(urls: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
     """The fields of each object; ``None`` where a field is unknown."""
     known = [url if isinstance(url, RemoteUrl) else RemoteUrl("") for url in urls]
-    md5 = [url.md5.lower() if url.md5 and _MD5.fullmatch(url.md5) else None for url in known]
+    md5, etags = list(map(_md5, known)), list(map(_etag, known))
+    read: list[Any] = list(urls)
+    for index, url in enumerate(urls):
+        if isinstance(url, str) and "+" in url:
+            read[index], ranges = _read(url)
+            md5[index], etags[index] = (_version(read[index], ranges, tag) for tag in (_md5, _etag))
     # Reading detects a shard that does not match the checksums of its manifest
-    are_checked = None not in md5 and all(url.checksums is not None for url in known)
+    are_checked = None not in md5 and all(getattr(one, "checksums", None) is not None for one in read)
     return {
         "url": list(names),
         "size": [url.size for url in known],
         "samples": [url.num_samples for url in known],
         "md5": md5,
-        "etag": [_etag(url) for url in known],
-        "content": [None] * len(urls) if are_checked else content_sums(urls),
+        "etag": etags,
+        "content": [None] * len(urls) if are_checked else content_sums(read),
     }
 
 
+def _read(url: str) -> tuple[tuple[Any, ...], str | None]:
+    """The objects that a URL reads and, of a view or of joined shards, a digest of their ranges."""
+    whole, _ = split_sample_range(url)
+    _, view = split_view_url(whole)
+    if view is None:
+        shards = split_joined_url(whole)
+        return shards, None if shards == (whole,) else ""
+    columns = b"".join(column.tobytes() for column in view[1:] if column is not None)
+    return view.urls, hashlib.blake2b(columns, digest_size=8).hexdigest()
+
+
+def _version(shards: Sequence[Any], ranges: str | None, tag: Callable[[RemoteUrl], str | None]) -> str | None:
+    """The version tag of an object; of what is put together, one that also tells the names and ranges."""
+    tags = [tag(shard) if isinstance(shard, RemoteUrl) else None for shard in shards]
+    if ranges is None:
+        return tags[0]
+    if tag is _md5 and None in tags:
+        return None
+    return repr([ranges, *((_name(shard), shard.size, of) for shard, of in zip(shards, tags, strict=True))])
+
+
+def _md5(url: RemoteUrl) -> str | None:
+    return url.md5.lower() if url.md5 and _MD5.fullmatch(url.md5) else None
+
+
 def _etag(url: RemoteUrl) -> str | None:
-    """The store's version tag without quotes, which LIST and GET may differ in; that of a view is of its selection.
+    """The store's version tag, without its form.
 
     ``None`` for a local file: its tag is made of inode and time, and differs in a copy of the folder.
     """
-    _, view = split_view_url(url) if "+file://" in url else (url, None)
-    if view is not None:
-        shards = (RemoteUrl(shard, shard.size, _etag(shard)) for shard in view.urls)
-        return view_url(view._replace(urls=tuple(shards))).etag
-    if url.etag is None or url.partition("://")[0].lower() in LOCAL:
+    if url.etag is None:
         return None
-    return url.etag.removeprefix("W/").strip('"') or None
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme.lower() in LOCAL:
+        return None
+    return bare_etag(url.etag) or None

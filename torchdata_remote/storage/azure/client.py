@@ -19,7 +19,7 @@ from ..http.content_range import parse_content_length, parse_content_range, rang
 from ..http.request import chunks_of, send, whole_body
 from ..network import ServerPools
 from ..network_errors import unusable_response
-from ..protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag
+from ..protocol import CONNECT_TIMEOUT_S, Answer, for_if_match, normalized_etag
 from .credentials import AzureCredentials
 from .errors import from_azure
 from .settings import AzureSettings
@@ -103,8 +103,8 @@ class AzureClient:
         """Read bytes of an object."""
         wanted = range_header(start, end)
         headers = {**IDENTITY} if wanted is None else {**IDENTITY, "Range": wanted}
-        if etag is not None:
-            headers["If-Match"] = etag
+        if (expected := for_if_match(etag)) is not None:
+            headers["If-Match"] = expected
         response = self.with_renewal(shown, lambda: self._send("GET", path, shown, {}, headers, None))
         try:
             received = response.headers

@@ -12,7 +12,7 @@ from ..http.request import stream_body
 from ..network_errors import unusable_response
 from ..obstore_reader import ObstoreReader, can_express, http_store
 from ..preferred_reader import PreferredReader
-from ..protocol import Answer, normalized_etag
+from ..protocol import Answer, for_if_match, normalized_etag
 from .client import ServiceClient, ServiceRequests
 from .errors import from_obstore_at_service
 
@@ -38,12 +38,12 @@ class DatasetsReader(ServiceRequests):
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         self._client.split(path)
-        return self._read(path, start, end, _for_if_match(etag))
+        return self._read(path, start, end, for_if_match(etag))
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like :meth:`read`, by urllib3."""
         self._client.split(path)
-        return self._read.read_by_fallback(path, start, end, _for_if_match(etag))
+        return self._read.read_by_fallback(path, start, end, for_if_match(etag))
 
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._reader().read(path, start, end, etag)
@@ -84,11 +84,6 @@ class DatasetsReader(ServiceRequests):
                 response.release_conn()
         finally:
             response.close()
-
-
-def _for_if_match(etag: str | None) -> str | None:
-    """The etag, unless it is weak: If-Match never holds for a weak one."""
-    return None if etag is None or etag.startswith("W/") else etag
 
 
 def service_reader(origin: str, root: str, read_timeout_s: float, headers: dict[str, str]) -> ObstoreReader:

@@ -14,7 +14,8 @@ from ...core.urls import HTTP, S3, redact
 from ...errors import ContentEncodingError
 
 IDENTITY = {"Accept-Encoding": "identity"}
-_NO_CODING = {"", "identity", "aws-chunked"}  # some uploads to S3 leave the last one behind; it has no meaning
+# Uploads to S3 leave others behind, which have no meaning: of aws-chunked bodies, and names of charsets
+_NO_CODING = {"", "identity", "aws-chunked", "utf-8", "utf8", "binary", "none"}
 # Extensions of files that are stored encoded. Shard readers detect the compression of a tar by its content.
 _NAMES = {
     "gzip": (".gz", ".tgz", ".tar"),

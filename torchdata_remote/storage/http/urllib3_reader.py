@@ -12,6 +12,7 @@ from typing import Any
 import urllib3
 from urllib3.exceptions import MaxRetryError, ResponseError
 
+from ...core.signatures import hide_signatures_in_log
 from ...core.urls import redact
 from ...errors import RemoteDataError, StorageError
 from ..error_tables import from_urllib3
@@ -38,6 +39,7 @@ class UrllibReader:
 
     def __init__(self, origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> None:
         self._origin, self._headers = origin, headers or {}
+        hide_signatures_in_log("urllib3.connectionpool")
         retries = urllib3.Retry(
             total=None,
             connect=0,

@@ -99,7 +99,7 @@ class HubClient:
         for _ in range(_MAX_REDIRECTS + 1):
             response = self._send(method, url, shown, headers or {})
             if self.is_hub(url):
-                etag = etag or strong_etag(response.headers.get("X-Linked-Etag"))
+                etag = etag or normalized_etag(response.headers.get("X-Linked-Etag"))
                 size = size if size is not None else parse_content_length(response.headers.get("X-Linked-Size"))
             location = response.headers.get("Location") if 300 <= response.status < 400 else None
             if location is None:
@@ -184,9 +184,3 @@ def _origin(url: str) -> str:
     assert match is not None
     scheme, host = match[1].lower(), match[2].lower()
     return f"{scheme}://{host.removesuffix(_PORTS[scheme])}"
-
-
-def strong_etag(etag: str | None) -> str | None:
-    """The etag without the mark of a weak one, which a proxy that compresses adds: contents have one name."""
-    found = normalized_etag(etag)
-    return None if found is None else found.removeprefix("W/")

@@ -11,8 +11,8 @@ from ..errors import to_package_error
 from ..http.content_range import parse_content_length, parse_content_range, range_header
 from ..http.request import chunks_of
 from ..network_errors import unusable_response
-from ..protocol import Answer, Entry
-from .client import HubClient, Received, RefusedLocationError, strong_etag
+from ..protocol import Answer, Entry, normalized_etag
+from .client import HubClient, Received, RefusedLocationError
 from .locations import Location, Locations
 from .repository import Repository
 
@@ -66,7 +66,7 @@ class HubReader:
         response, size, etag = received.response, received.size, received.etag
         if is_here:
             length = parse_content_length(response.headers.get("Content-Length"))
-            size, etag = length if size is None else size, etag or strong_etag(response.headers.get("ETag"))
+            size, etag = length if size is None else size, etag or normalized_etag(response.headers.get("ETag"))
             _release(response, shown)
         self._remember(url, received._replace(size=size, etag=etag))
         return Entry(path, size, etag)
@@ -99,7 +99,7 @@ class HubReader:
         except BaseException:
             response.close()
             raise
-        etag = etag or strong_etag(response.headers.get("ETag"))
+        etag = etag or normalized_etag(response.headers.get("ETag"))
         return Answer(span.start, span.end, total, etag, chunks_of(response, shown))
 
 

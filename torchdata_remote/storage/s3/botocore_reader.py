@@ -7,6 +7,7 @@ import logging
 from collections.abc import Generator
 from typing import Any, Protocol
 
+from ...core.object_version import same_etag
 from ..error_tables import from_botocore
 from ..errors import translate_errors
 from ..http.content_encoding import require_unencoded
@@ -14,7 +15,7 @@ from ..http.content_range import parse_content_length, parse_content_range, rang
 from ..http.request import stream_body
 from ..network_errors import unusable_response
 from ..preferred_reader import MAX_UNREADABLE
-from ..protocol import Answer, Entry, normalized_etag
+from ..protocol import Answer, Entry, for_if_match, normalized_etag
 
 _log = logging.getLogger("torchdata_remote")
 
@@ -54,8 +55,8 @@ class BotocoreReader:
         wanted_range = range_header(start, end)
         if wanted_range is not None:
             arguments["Range"] = wanted_range
-        if etag is not None:
-            arguments["IfMatch"] = etag
+        if (expected := for_if_match(etag)) is not None:
+            arguments["IfMatch"] = expected
         response = self._store.request("get_object", path, **arguments)
         metadata, url = response["ResponseMetadata"], self._store.url(path)
         headers = metadata["HTTPHeaders"]
@@ -74,7 +75,7 @@ class BotocoreReader:
     def _total_bytes(self, path: str, etag: str | None) -> int:
         """Size of an object, if the response to a range does not contain it."""
         entry = self._store.stat(path)
-        if entry.size is None or (etag is not None and entry.etag is not None and etag != entry.etag):
+        if entry.size is None or not same_etag(etag, entry.etag):
             raise unusable_response(self._store.url(path), f"the store does not send the size of the version {etag}")
         return entry.size
 

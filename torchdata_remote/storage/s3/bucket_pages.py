@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,9 @@ from ..entry_table import EntryTable
 from ..network_errors import unusable_response
 from ..paging import every_page, first_page
 from ..protocol import Page
-from .page_parser import to_page
+from .page_parser import ARCHIVED, to_page
 
+_log = logging.getLogger("torchdata_remote")
 _MAX_KEYS = 1000  # S3's limit for a page
 _LAST = "\U0010ffff"  # sorts after every name in a folder
 
@@ -26,6 +28,7 @@ class BucketPages:
 
     def __init__(self, request: Callable[..., Any], url: Callable[[str], str]) -> None:
         self._request, self._url = request, url
+        self._warned = False
 
     def _key(self, path: str) -> str:
         """Return the key of a path."""
@@ -48,6 +51,13 @@ class BucketPages:
         if "IsTruncated" not in response or (response["IsTruncated"] and not response.get("NextContinuationToken")):
             # botocore parses an empty body as an empty listing
             raise unusable_response(self._url(prefix), "a page of the listing does not say whether it is the last one")
+        if ARCHIVED in response and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s: some of the objects there are archived (%s), and must be restored before they are read",
+                self._url(prefix),
+                response[ARCHIVED],
+            )
         return to_page(response, self._paths)
 
     def first(self, prefix: str, extra: dict[str, Any]) -> Page:

@@ -7,6 +7,7 @@ ElementTree, without the dates.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,7 +18,8 @@ from ..entry_table import EntryTable
 from ..protocol import Page, normalized_etag
 from .page_text import Objects, take_objects
 
-_OBJECTS = "TorchdataRemoteObjects"  # beside the fields of botocore's response
+_ARCHIVED = re.compile(rb"<StorageClass>(GLACIER|DEEP_ARCHIVE)<")
+ARCHIVED, _OBJECTS = "TorchdataRemoteArchived", "TorchdataRemoteObjects"  # beside the fields of botocore's response
 
 
 def install_page_parser(client: Any) -> None:
@@ -42,7 +44,9 @@ def _before_parse(handler: Callable[..., None] | None, operation_model: Any, **r
 
 
 def _take_objects(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """Remove the objects from the text of a page, before it is parsed."""
+    """Remove the objects from the text of a page, before it is parsed, and note whether some are archived."""
+    if (archived := _ARCHIVED.search(response_dict["body"])) is not None:
+        customized_response_dict[ARCHIVED] = archived[1].decode()
     taken = take_objects(response_dict["body"]) if response_dict["status_code"] == 200 else None
     if taken is not None:
         customized_response_dict[_OBJECTS], response_dict["body"] = taken
