@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +54,26 @@ class SampleTable:
         self._objects.append(len(self.urls) - 1)
         self._starts.append(start)
         self._sizes.append(size)
+
+    def copy_place(self, source: int, member: int) -> None:
+        """Let a member be stored where another one is."""
+        for column in (self._objects, self._starts, self._sizes):
+            column[member] = column[source]
+
+    def remove_members(self, members: Sequence[int]) -> None:
+        """Remove members, and samples without any other one."""
+        if not members:
+            return
+        kept = np.ones(len(self.names), np.bool_)
+        kept[members] = False
+        counts = np.diff(np.append(0, np.cumsum(kept))[self.firsts()])
+        counts = counts[counts > 0]
+        columns, lengths = self.columns(), self.names.lengths()
+        columns |= {name.removeprefix("_"): columns[name.removeprefix("_")][kept] for name in _NUMBERS[:-1]}
+        columns["firsts"] = np.cumsum(counts) - counts
+        columns["names.data"] = columns["names.data"][np.repeat(kept, lengths)]
+        columns["names.ends"] = np.cumsum(lengths[kept])
+        vars(self).update(vars(SampleTable.from_columns(columns, self.urls)))
 
     def __len__(self) -> int:
         return len(self._firsts)

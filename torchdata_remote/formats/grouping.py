@@ -29,6 +29,7 @@ def samples_of(
     prefix: str = "",
     on_skip: Callable[[str], object] = lambda kind: None,
     on_bad_member: Callable[[BadMemberError], object] = raise_error,
+    on_empty: Callable[[ShardReadError], object] = raise_error,
     position: ReadPosition | None = None,
 ) -> Iterator[Sample]:
     """Yield samples: groups of adjacent members that share a key.
@@ -42,6 +43,7 @@ def samples_of(
         on_bad_member: called with the error of a member that cannot be part of a sample, because of its name or because
             the sample has its extension already; if it returns, the member is skipped. It has no other effect, so
             reading from any sample on yields the same samples.
+        on_empty: called with the error of an archive without a single sample; if it returns, there are none.
         position: updated with the members of the current batch that have been looked at, and with the last sample.
 
     Raises:
@@ -50,7 +52,8 @@ def samples_of(
         ShardReadError: for a key that comes back, or an archive without a single sample.
     """
     shown = inside or url
-    return chain.from_iterable(_Grouping(url, shown, prefix, on_skip, on_bad_member, position).runs(batches))
+    grouping = _Grouping(url, shown, prefix, on_skip, on_bad_member, on_empty, position)
+    return chain.from_iterable(grouping.runs(batches))
 
 
 def sample_runs(
@@ -61,6 +64,7 @@ def sample_runs(
     prefix: str = "",
     on_skip: Callable[[str], object] = lambda kind: None,
     on_bad_member: Callable[[BadMemberError], object] = raise_error,
+    on_empty: Callable[[ShardReadError], object] = raise_error,
     position: ReadPosition | None = None,
 ) -> Iterator[SampleRun]:
     """Like :func:`samples_of`, in runs: iterators over samples that are complete, whose length hints are exact.
@@ -68,7 +72,7 @@ def sample_runs(
     The samples of a batch whose data are a list are one run, if they are like those before; others are one run each. A
     run has to be consumed before the next one is asked for.
     """
-    return _Grouping(url, inside or url, prefix, on_skip, on_bad_member, position).runs(batches)
+    return _Grouping(url, inside or url, prefix, on_skip, on_bad_member, on_empty, position).runs(batches)
 
 
 class _Grouping:
@@ -81,10 +85,11 @@ class _Grouping:
         prefix: str,
         on_skip: Callable[[str], object],
         on_bad_member: Callable[[BadMemberError], object],
+        on_empty: Callable[[ShardReadError], object],
         position: ReadPosition | None,
     ) -> None:
         self._url, self._shown, self._prefix = url, shown, prefix
-        self._on_skip, self._on_bad_member = on_skip, on_bad_member
+        self._on_skip, self._on_bad_member, self._on_empty = on_skip, on_bad_member, on_empty
         self._is_tracked, self._position = position is not None, position or ReadPosition()
         # As they are written -> in lower case
         self._extensions: dict[str, str] = {}
@@ -105,14 +110,11 @@ class _Grouping:
             elif run := self._together(keys, values):
                 yield run
             del values  # or they would keep a part in memory
-        if not self._sample:
-            raise ShardReadError(
-                f"{self._shown}: an archive without a single sample. An object of zeros, as a crashed disk leaves it, "
-                "is one: write the shard again, or remove it.",
-                url=self._url,
-            )
         self._position.ended = True
-        yield iter((self._sample,))
+        if self._sample:
+            yield iter((self._sample,))
+        else:
+            self._on_empty(ShardReadError(f"{self._shown}: an archive without a single sample.", url=self._url))
 
     def _plain_keys(self, names: Sequence[str]) -> list[str] | None:
         keys = self._pattern.keys_in(names, self._current or "", self._endings)

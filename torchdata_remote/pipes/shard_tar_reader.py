@@ -142,9 +142,10 @@ class ShardTarReader(ShardReader):
             first_byte=position.start.byte,
             last_byte=getattr(stream, "last_byte", None),
             on_skip=self.skipped.count_member,
+            on_link=guard.on_link,
             on_missing_end=guard.accepts,
         )
-        read = partial(self._nested_runs if self._nested else _plain_runs, url, guard.on_bad_member, batches)
+        read = partial(self._nested_runs if self._nested else _plain_runs, url, guard, batches)
         runs = self._bare_runs(read, parts, url, options, position)
         # Of a nested archive the samples that were selected are inner archives
         is_checked = not self._nested and hasattr(stream, "selected")
@@ -174,7 +175,7 @@ class ShardTarReader(ShardReader):
     def _nested_runs(
         self,
         url: str,
-        on_bad_member: OnBadMember,
+        guard: ShardErrorHandler,
         batches: _Batches,
         parts: Iterable[Data],
         options: TarOptions,
@@ -186,19 +187,19 @@ class ShardTarReader(ShardReader):
             if is_meta(inner.name):
                 options.on_skip("meta")
                 continue
-            prefix = prefixes.of(inner.name, on_bad_member)
+            prefix = prefixes.of(inner.name, guard.on_bad_member)
             if prefix is None:
                 continue
             within = position.enter(inner, following=inner.after())
             inside = f"{url}, in {inner.name!r:.200}"
-            read = partial(_plain_runs, url, on_bad_member, batches, inside=inside, prefix=prefix)
+            read = partial(_plain_runs, url, guard, batches, inside=inside, prefix=prefix)
             limits = replace(options, num_bytes=inner.num_bytes, first_byte=within.start.byte, last_byte=None)
             yield from self._bare_runs(read, pieces, inside, limits, within)
 
 
 def _plain_runs(
     url: str,
-    on_bad_member: OnBadMember,
+    guard: ShardErrorHandler,
     batches: _Batches,
     parts: Iterable[Data],
     options: TarOptions,
@@ -213,6 +214,7 @@ def _plain_runs(
         inside=inside,
         prefix=prefix,
         on_skip=options.on_skip,
-        on_bad_member=on_bad_member,
+        on_bad_member=guard.on_bad_member,
+        on_empty=guard.on_empty,
         position=position,
     )

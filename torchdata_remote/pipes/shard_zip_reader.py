@@ -90,10 +90,18 @@ class ShardZipReader(ShardReader):
             max_member_bytes=self._max_member_bytes,
             max_ratio=self._max_ratio,
             on_skip=on_skip,
+            on_link=guard.on_link,
             position=position,
         )
         batches = (([path], (data,)) for path, data in members)
-        return sample_runs(batches, url=url, on_skip=on_skip, on_bad_member=guard.on_bad_member, position=position)
+        return sample_runs(
+            batches,
+            url=url,
+            on_skip=on_skip,
+            on_bad_member=guard.on_bad_member,
+            on_empty=guard.on_empty,
+            position=position,
+        )
 
 
 def _directory(url: str, stream: Any) -> list[Entry]:

@@ -19,7 +19,7 @@ from ..fetch.listing.sources import list_source
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
 from ..formats.companions import companion_urls
-from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
+from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error, warn_of_empty
 from ..formats.manifest import MANIFEST_NAME, ShardInfo, dump_manifest
 from ..formats.shard_digest import ShardDigest
 from ..formats.shard_members import read_shard_members
@@ -87,12 +87,16 @@ def index_shards(
             raise ObjectExistsError(
                 f"{redact(written)} exists already. Pass overwrite=True (--overwrite) to replace it.", url=written
             )
-    shards, policy = [], MemberErrorHandler(on_bad_member, Skipped())
+    shards, skipped = [], Skipped()
+    policy = MemberErrorHandler(on_bad_member, skipped)
     with Progress("manifest", sum(one.size or 0 for one in urls) or None, "B", shown=progress) as shown:
         for shard_url, stream in stream_objects(urls, FetchSession(FetchOptions(), options)):
             with closing(stream):
                 digest = ShardDigest(shown.passed(parts_of(shard_url, stream)))
-                found = read_shard_members(str(shard_url), digest, policy)
+                found = read_shard_members(
+                    str(shard_url), digest, policy, on_empty=lambda error: warn_of_empty(error, skipped)
+                )
+            found.links.warn()
             beside = found.beside()
             info = digest.info(str(shard_url), found.num_samples, *beside)
             for beside_url, data in zip(companion_urls(info.url), beside, strict=True):
