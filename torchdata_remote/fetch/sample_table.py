@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..core.urls import RemoteUrl
-from ..formats.decoders import npz
 from .listing.url_table import StringColumn, UrlTable
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -55,24 +54,19 @@ class SampleTable:
         self._starts.append(start)
         self._sizes.append(size)
 
-    def copy_place(self, source: int, member: int) -> None:
-        """Let a member be stored where another one is."""
-        for column in (self._objects, self._starts, self._sizes):
-            column[member] = column[source]
+    def move(self, sources: Mapping[int, int | None]) -> None:
+        """Let members be stored where others are: number -> that of the other one.
 
-    def remove_members(self, members: Sequence[int]) -> None:
-        """Remove members, and samples without any other one."""
-        if not members:
-            return
-        kept = np.ones(len(self.names), np.bool_)
-        kept[members] = False
+        Members without another one are removed, and samples that then have none.
+        """
+        columns, places, lengths = self.columns(), np.arange(len(self.names)), self.names.lengths()
+        places[list(sources)] = [-1 if source is None else source for source in sources.values()]
+        kept = places >= 0
         counts = np.diff(np.append(0, np.cumsum(kept))[self.firsts()])
         counts = counts[counts > 0]
-        columns, lengths = self.columns(), self.names.lengths()
-        columns |= {name.removeprefix("_"): columns[name.removeprefix("_")][kept] for name in _NUMBERS[:-1]}
-        columns["firsts"] = np.cumsum(counts) - counts
+        columns |= {name: columns[name][places[kept]] for name in ("objects", "starts", "sizes")}
+        columns |= {"firsts": np.cumsum(counts) - counts, "names.ends": np.cumsum(lengths[kept])}
         columns["names.data"] = columns["names.data"][np.repeat(kept, lengths)]
-        columns["names.ends"] = np.cumsum(lengths[kept])
         vars(self).update(vars(SampleTable.from_columns(columns, self.urls)))
 
     def __len__(self) -> int:
@@ -132,14 +126,6 @@ class SampleTable:
         table.names = StringColumn.from_columns(columns["names.data"], columns["names.ends"])
         table.urls = UrlTable(urls)
         return table
-
-    @classmethod
-    def load(cls, data: bytes) -> SampleTable:
-        """Restore a table from the file of a release before the first one, with the URLs of its objects."""
-        found = npz(data)
-        urls = {name.removeprefix("urls."): found[name] for name in found if name.startswith("urls.")}
-        columns = {name.removeprefix("_"): found[name] for name in found if not name.startswith("urls.")}
-        return cls.from_columns(columns, UrlTable.from_columns(urls))
 
 
 _NUMBERS = ("_objects", "_starts", "_sizes", "_firsts")

@@ -46,14 +46,6 @@ def skip_with_warning(error: ShardReadError | MissingKeyError) -> None:
     warnings.warn(f"{error} The rest of the shard is left out.", RuntimeWarning, stacklevel=2)
 
 
-def warn_of_empty(error: ShardReadError, skipped: Skipped) -> None:
-    """Count an archive without a sample, and warn of the first one."""
-    skipped.num_empty += 1
-    if skipped.num_empty == 1:
-        what = "It is passed over; others are counted without a warning."
-        warnings.warn(f"{error} {what}", RuntimeWarning, stacklevel=2)
-
-
 def accept_missing_end(error: ShardReadError) -> bool:
     """Accept a tar without its end-of-archive blocks as complete, and stop at every other error.
 
@@ -94,6 +86,13 @@ class Skipped:
         """Count a member that is not part of a sample."""
         self.members[kind] += 1
 
+    def count_empty(self, error: ShardReadError) -> None:
+        """Count an archive without a sample, and warn of the first one."""
+        self.num_empty += 1
+        if self.num_empty == 1:
+            what = "It is passed over; others are counted without a warning."
+            warnings.warn(f"{error} {what}", RuntimeWarning, stacklevel=2)
+
     @classmethod
     def of_all(cls, readers: Iterable[Skipped]) -> Skipped:
         """Add up what several readers skipped."""
@@ -117,7 +116,7 @@ class LinkCounter:
     def __init__(self, url: str) -> None:
         self.number, self._url, self._first = 0, url, ""
 
-    def __call__(self, name: str, path: str, is_symbolic: bool) -> None:
+    def __call__(self, name: str, *_: object) -> None:
         """Count a link."""
         self._first = self._first or name
         self.number += 1
@@ -198,8 +197,9 @@ class ShardErrorHandler:
             ShardReadError: if the manifest counts samples of it.
         """
         if self._num_samples:
-            raise ShardReadError(f"{error} Its manifest counts {self._num_samples:,} samples.", url=self._url)
-        warn_of_empty(error, self._skipped)
+            what = f"Its manifest counts {self._num_samples:,} samples: write the shard again."
+            raise ShardReadError(f"{error} {what}", url=self._url)
+        self._skipped.count_empty(error)
 
     def __enter__(self) -> ShardErrorHandler:
         return self

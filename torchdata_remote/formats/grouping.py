@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain
+from typing import Any
 
 from ..errors import BadMemberError, ShardReadError
 from .error_policy import raise_error
@@ -21,39 +22,17 @@ _OTHER = "\n"
 _ADVICE = "Pass on_bad_member=skip_with_warning to leave such members out."
 
 
-def samples_of(
-    batches: Iterable[MemberBatch],
-    *,
-    url: str,
-    inside: str | None = None,
-    prefix: str = "",
-    on_skip: Callable[[str], object] = lambda kind: None,
-    on_bad_member: Callable[[BadMemberError], object] = raise_error,
-    on_empty: Callable[[ShardReadError], object] = raise_error,
-    position: ReadPosition | None = None,
-) -> Iterator[Sample]:
+def samples_of(batches: Iterable[tuple[Sequence[str], Iterable[Any]]], **options: Any) -> Iterator[Sample]:
     """Yield samples: groups of adjacent members that share a key.
 
     Args:
         batches: names and data of members, in the order of the archive.
-        url: of the shard, redacted, for samples and errors.
-        inside: shown in errors instead of ``url``, for an archive inside the shard.
-        prefix: prepended to each key.
-        on_skip: called with ``"meta"`` for each member named like ``__this__``.
-        on_bad_member: called with the error of a member that cannot be part of a sample, because of its name or because
-            the sample has its extension already; if it returns, the member is skipped. It has no other effect, so
-            reading from any sample on yields the same samples.
-        on_empty: called with the error of an archive without a single sample; if it returns, there are none.
-        position: updated with the members of the current batch that have been looked at, and with the last sample.
+        options: as of :func:`sample_runs`.
 
     Raises:
-        BadMemberError: for a member without key or extension, a path that leaves its folder, or an extension twice in
-            a sample, unless ``on_bad_member`` returns.
-        ShardReadError: for a key that comes back, or an archive without a single sample.
+        ShardReadError: as :func:`sample_runs`.
     """
-    shown = inside or url
-    grouping = _Grouping(url, shown, prefix, on_skip, on_bad_member, on_empty, position)
-    return chain.from_iterable(grouping.runs(batches))
+    return chain.from_iterable(sample_runs(batches, **options))
 
 
 def sample_runs(
@@ -71,6 +50,23 @@ def sample_runs(
 
     The samples of a batch whose data are a list are one run, if they are like those before; others are one run each. A
     run has to be consumed before the next one is asked for.
+
+    Args:
+        batches: names and data of members, in the order of the archive.
+        url: of the shard, redacted, for samples and errors.
+        inside: shown in errors instead of ``url``, for an archive inside the shard.
+        prefix: prepended to each key.
+        on_skip: called with ``"meta"`` for each member named like ``__this__``.
+        on_bad_member: called with the error of a member that cannot be part of a sample, because of its name or because
+            the sample has its extension already; if it returns, the member is skipped. It has no other effect, so
+            reading from any sample on yields the same samples.
+        on_empty: called with the error of an archive without a single sample; if it returns, there are none.
+        position: updated with the members of the current batch that have been looked at, and with the last sample.
+
+    Raises:
+        BadMemberError: for a member without key or extension, a path that leaves its folder, or an extension twice in
+            a sample, unless ``on_bad_member`` returns.
+        ShardReadError: for a key that comes back, or an archive without a single sample.
     """
     return _Grouping(url, inside or url, prefix, on_skip, on_bad_member, on_empty, position).runs(batches)
 

@@ -83,6 +83,9 @@ class ShardZipReader(ShardReader):
     def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
         on_skip = self.skipped.count_member
         entries = _directory(url, stream)
+        for entry in entries:
+            if entry.kind == "link":
+                guard.on_link(entry.path)
         members = read_members(
             parts_of(url, stream),
             entries,
@@ -90,7 +93,6 @@ class ShardZipReader(ShardReader):
             max_member_bytes=self._max_member_bytes,
             max_ratio=self._max_ratio,
             on_skip=on_skip,
-            on_link=guard.on_link,
             position=position,
         )
         batches = (([path], (data,)) for path, data in members)

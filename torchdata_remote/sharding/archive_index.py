@@ -14,7 +14,7 @@ from ..fetch.sample_table import SampleTable
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
 from ..formats.compression.decompress import CompressionLimits, decompressed
-from ..formats.error_policy import LinkCounter, MemberErrorHandler, OnBadMember, Skipped, raise_error, warn_of_empty
+from ..formats.error_policy import LinkCounter, MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.grouping import samples_of
 from ..formats.nested import NestedPrefixes, bad_inner, is_archive_name, without_ending
 from ..formats.sample import KEY, URL, Sample, is_meta, naming_fault
@@ -145,7 +145,7 @@ class _Indexer:
             links.among(runs),
             url=shown,
             on_bad_member=self._on_bad_member,
-            on_empty=lambda error: warn_of_empty(error, self._skipped),
+            on_empty=self._skipped.count_empty,
         ):
             self._table.start_sample()
             self._add(sample, prefix, offset, links)
@@ -158,7 +158,7 @@ class _Indexer:
                 continue
             name = prefix + found[0].removeprefix("./")
             if len(found) == 1:
-                links.add_member(len(self._table.names), found[0])
+                links.members[len(self._table.names)] = found[0]
                 self._table.add_member(name, 0, 0)
                 continue
             if len(found) == 3:

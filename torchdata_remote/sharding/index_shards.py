@@ -19,7 +19,7 @@ from ..fetch.listing.sources import list_source
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
 from ..formats.companions import companion_urls
-from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error, warn_of_empty
+from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.manifest import MANIFEST_NAME, ShardInfo, dump_manifest
 from ..formats.shard_digest import ShardDigest
 from ..formats.shard_members import read_shard_members
@@ -93,9 +93,7 @@ def index_shards(
         for shard_url, stream in stream_objects(urls, FetchSession(FetchOptions(), options)):
             with closing(stream):
                 digest = ShardDigest(shown.passed(parts_of(shard_url, stream)))
-                found = read_shard_members(
-                    str(shard_url), digest, policy, on_empty=lambda error: warn_of_empty(error, skipped)
-                )
+                found = read_shard_members(str(shard_url), digest, policy, skipped.count_empty)
             found.links.warn()
             beside = found.beside()
             info = digest.info(str(shard_url), found.num_samples, *beside)

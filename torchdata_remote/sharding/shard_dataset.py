@@ -24,6 +24,7 @@ from .job import SOURCES, Job
 from .journal import Journal
 from .planned_samples import keep_dataset
 from .source import open_source
+from .stored_files import with_stored_files
 from .task import ShardOptions, Transform
 from .workers.pool import Workers
 
@@ -135,6 +136,7 @@ def shard_dataset(
     destination = ShardFolder(ShardTemplate(url_template), StorageOptions(storage_options))
     if source_options is None and isinstance(source, str | os.PathLike):
         source_options = storage_options if _scheme(source) == _scheme(url_template) else None
+    source = with_stored_files(source)
     own_workers = executor is None and num_workers > 0
     if own_workers:
         require_main_guard()

@@ -116,10 +116,7 @@ def _samples(
 ) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
     members = read_member_offsets(parts, url=shown, options=options)
     batches = ((batch.names, list(zip(batch.starts, batch.sizes, strict=True))) for batch in members)
-    grouped = samples_of(  # type: ignore[arg-type]  # offsets, where readers pass data
-        batches, url=shown, on_bad_member=on_bad_member, on_empty=lambda error: None
-    )
-    for sample in grouped:
+    for sample in samples_of(batches, url=shown, on_bad_member=on_bad_member, on_empty=lambda error: None):
         yield sample[KEY], [(name, *place) for name, place in sample.items() if name not in (KEY, URL)]
 
 

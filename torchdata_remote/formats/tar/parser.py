@@ -18,8 +18,6 @@ _SKIPPED_TYPES = {**dict.fromkeys(b"12", "link"), **dict.fromkeys(b"346", "devic
 _SYMBOLIC_TYPE = ord("2")
 _SPARSE_TYPE = ord("S")
 _ZEROS_BYTES = 1 << 20
-# Of an archive without a member: its two end-of-archive blocks, or a record of 20 blocks
-_EMPTY_BYTES = (2 * BLOCK, 20 * BLOCK)
 
 
 @dataclass(frozen=True)
@@ -191,6 +189,7 @@ class TarParser:
                 raise fault(url, start, "data after the end of the archive; tars cannot be put together by appending")
             start = self.cursor.offset
             second = self.cursor.take(_ZEROS_BYTES)
-        if not self._start and start not in _EMPTY_BYTES:
+        # Without a member, an archive is its two end-of-archive blocks, or a record of 20 blocks
+        if not self._start and start not in (1_024, 10_240):
             what = f"{start:,} zero bytes, as a crashed disk leaves them; a tar without a member has 1,024 or 10,240"
             raise fault(url, 0, what, advice="Remove it, or write")

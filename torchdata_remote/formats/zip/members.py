@@ -58,7 +58,6 @@ def read_members(
     max_member_bytes: int = MAX_MEMBER_BYTES,
     max_ratio: int = MAX_RATIO,
     on_skip: Callable[[str], object] = lambda kind: None,
-    on_link: Callable[[str, str, bool], object] = lambda name, path, is_symbolic: None,
     position: ReadPosition | None = None,
 ) -> Iterator[tuple[str, bytes]]:
     """Yield path and data of each regular file in an archive, in the order of their offsets.
@@ -76,7 +75,6 @@ def read_members(
         max_member_bytes: a member that claims more is an error, before memory is allocated for it.
         max_ratio: a member that claims more than 16 MiB and this many times its compressed length is an error.
         on_skip: called with ``"directory"`` or ``"link"`` for each member that is skipped.
-        on_link: called for each symbolic link, as that of ``TarOptions``.
         position: the byte at which ``parts`` and reading start; set to where each member begins.
 
     Raises:
@@ -96,8 +94,6 @@ def read_members(
         elif entry.kind == "link" and (not data or b"\0" in data):
             raise fault(url, entry.header_offset, f"link {entry.path!r:.200} has the target {data!r:.40}")
         else:
-            if entry.kind == "link":
-                on_link(entry.path, data.decode("utf-8", "replace"), True)
             on_skip(entry.kind)
         del data  # or it would be kept while the next one is read
 
