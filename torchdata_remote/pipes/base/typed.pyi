@@ -646,6 +646,7 @@ class IterDataPipe(TorchNames[T_co]):
         members: str | Sequence[str] | None = None,
         key_column: str = "__key__",
         on_missing_key: Callable[[MissingKeyError], object] = raise_error,
+        on_bad_member: OnBadMember = raise_error,
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Select:
@@ -669,6 +670,8 @@ class IterDataPipe(TorchNames[T_co]):
             key_column: of a table, the column with the keys.
             on_missing_key: policy for keys that no shard has: ``raise_error``, ``skip_with_warning``, or a function that is
                 called with the error.
+            on_bad_member: policy for members that cannot be part of a sample, where headers of shards are read. Pass the
+                reader's, as ``stream_shards`` does.
             retry: policy for transient errors, for each request.
             storage_options: for the store, in fsspec's vocabulary; also for the file of ``keys`` in the same kind of store.
 
