@@ -34,7 +34,7 @@ SOUNDS = [b"RIFF" + bytes([number]) for number in range(80)]
 def dataset(path: Path) -> Any:
     """Pictures, of which one is a file beside the dataset, sounds, classes and texts."""
     path.write_bytes(PICTURES[7])
-    stored = [{"bytes": data, "path": None} for data in PICTURES]
+    stored: list[dict[str, Any]] = [{"bytes": data, "path": None} for data in PICTURES]
     stored[7] = {"bytes": None, "path": str(path)}
     columns = {
         "jpg": stored,

@@ -85,7 +85,7 @@ class ShardHeaders:
         """Read the headers of all members; a compressed shard is read as a stream.
 
         Raises:
-            ShardReadError: as ``tar.read_members``.
+            ShardReadError: as ``tar.read_member_batches``.
         """
         if self.compression is not None:
             yield from self._streamed(wanted, on_skip)
@@ -131,7 +131,7 @@ class ShardHeaders:
             on_skip: as in ``TarOptions``.
 
         Raises:
-            ShardReadError: as ``tar.read_members``, and if a member extends beyond ``stop``.
+            ShardReadError: as ``tar.read_member_batches``, and if a member extends beyond ``stop``.
         """
         windows = ReadAhead(
             self.url,

@@ -64,7 +64,8 @@ def shard_dataset(
         source: URL or path of a folder of files (those whose paths differ in the extension only are one sample), of a
             tar, a tar of tars or a compressed one, or of shards; or a map-style dataset of ``(image, label)`` or of
             dicts. With several archives, their names are the first folder of the paths in labels and provenance.
-            ``escape_url(name)`` takes a name literally.
+            Links in a tar are followed to members of the same tar. Images and sounds of a ``datasets.Dataset`` are
+            written as they are stored. ``escape_url(name)`` takes a name literally.
         url_template: URL with one ``{shard}`` field in its base name, such as ``s3://b/train/{shard:06d}.tar``. Shards
             are compressed if it ends in ``.tar.gz`` or ``.tar.zst``.
         max_shard_bytes: limit of a shard in bytes, headers and padding included, before compression.

@@ -716,10 +716,11 @@ class IterDataPipe(TorchNames[T_co]):
 
         Consecutive members with the same key are one sample. The key ends at the first dot of the base name, and the
         extension is the rest, in lower case; a leading ``./`` is dropped. Directories, links, devices and members named
-        like ``__this__`` are skipped and counted. Compression by gzip, bzip2, xz or zstd is detected by content.
+        like ``__this__`` are skipped and counted; of links, and of an archive without a sample, a warning is given.
+        Compression by gzip, bzip2, xz or zstd is detected by content.
 
         ``skipped`` counts what the last pass in this process has skipped: ``skipped.shards`` (URL -> reason),
-        ``skipped.members`` (kind -> count) and ``skipped.bad_members`` (reason -> count).
+        ``skipped.members`` (kind -> count), ``skipped.bad_members`` (reason -> count) and ``skipped.num_empty``.
 
         Args:
             on_bad_shard: called with the ``ShardReadError`` of a shard that cannot be read further. It raises, as
