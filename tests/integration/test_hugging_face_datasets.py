@@ -90,7 +90,7 @@ def dataset(path: Path, *, package: bool = False) -> Any:
     path.write_bytes(PICTURES[7])
     stored: list[dict[str, Any]] = [{"bytes": data, "path": None} for data in PICTURES]
     stored[7] = {"bytes": None, "path": str(path)}
-    columns = {
+    columns: dict[str, list[Any]] = {
         "jpg": stored,
         "wav": [{"bytes": data, "path": "a.wav"} for data in SOUNDS],
         "cls": [number % 2 for number in range(80)],
