@@ -60,7 +60,8 @@ def test_verify_json_has_the_same_facts(folder: Path, capsys: pytest.CaptureFixt
     (folder / "000002.tar").unlink()
     assert main(["verify", "--json", str(folder)]) == 1
     document = json.loads(capsys.readouterr().out)
-    assert list(document) == ["manifest_url", "num_shards", "num_samples", "num_bytes", "faults", "bad_members"]
+    counts = ["num_shards", "num_samples", "num_bytes"]
+    assert list(document) == ["manifest_url", *counts, "faults", "bad_members", "num_links"]
     assert document["num_samples"] == 8
     assert document["faults"] == [
         {"url": f"file://{folder}/000002.tar", "what": "the manifest names it, but it does not exist"}

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,26 +40,15 @@ def again_of(table: SampleTable) -> SampleTable:
     return SampleTable.from_columns(table.columns(), table.urls)
 
 
-def old_dump(table: SampleTable) -> bytes:
-    """The file in which the journal folders of earlier versions have a table."""
-    columns: dict[str, Any] = {f"urls.{name}": column for name, column in table.urls.columns().items()}
-    for name, column in table.columns().items():
-        columns[name if name.startswith("names.") else f"_{name}"] = column
-    buffer = io.BytesIO()
-    np.savez(buffer, **columns)
-    return buffer.getvalue()
-
-
 WAYS: dict[str, Callable[[SampleTable], SampleTable]] = {
     "filled": lambda table: table,
     "columns": again_of,
-    "file": lambda table: SampleTable.load(old_dump(table)),
 }
 
 
 @given(objects=OBJECTS, data=st.data(), way=st.sampled_from(sorted(WAYS)))
 def test_samples_are_selected_in_any_order_also_after_a_dump(objects: Filled, data: st.DataObject, way: str) -> None:
-    """What was put in is selected, with its object's size and etag, also from columns and files of earlier versions."""
+    """What was put in is selected, with its object's size and etag, also from columns."""
     table = WAYS[way](filled(objects))
     every = [(url, members) for url, samples in objects for members in samples]
     wanted = data.draw(st.lists(st.integers(0, len(every) - 1), max_size=8) if every else st.just([]))
@@ -96,13 +82,3 @@ def test_a_loaded_table_can_be_extended() -> None:
     again.start_sample()
     again.add_member("z.jpg", 9, 9)
     assert list(again.first_names()) == ["x.jpg", "y.jpg", "z.jpg"]
-
-
-def test_loading_a_dump_unpickles_nothing() -> None:
-    """A dump with pickled objects is refused, and a pickle."""
-    file = io.BytesIO()
-    np.savez(file, objects=np.array([{}], object))
-    with pytest.raises(ValueError, match="allow_pickle is off"):
-        SampleTable.load(file.getvalue())
-    with pytest.raises(ValueError, match="no npz archive"):
-        SampleTable.load(b"\x80\x04N.")

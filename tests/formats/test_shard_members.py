@@ -73,7 +73,7 @@ def test_members_are_those_that_readers_get(data: bytes, cuts: list[int]) -> Non
     for sample in samples_of(runs, url=URL, on_bad_member=ignore, position=position):
         expected.append(dict(sample))
         offsets.append(position.archive_end if position.ended else position.next_byte())
-    compression, found_offsets, keys = read_shard_members(URL, in_parts(tar, cuts), ignore)
+    compression, _, found_offsets, keys = read_shard_members(URL, in_parts(tar, cuts), ignore)
     assert (compression, found_offsets) == (None, offsets)
     assert keys.keys == [sample["__key__"] for sample in expected]
     ends = keys.firsts().tolist()
@@ -93,11 +93,11 @@ def test_members_are_those_that_readers_get(data: bytes, cuts: list[int]) -> Non
 def test_bytes_of_members_in_a_row_are_a_tar_of_the_samples(data: bytes) -> None:
     """From the first byte of a sample's members to the last one: what selections read."""
     tar = data + END_OF_ARCHIVE
-    _, _, keys = read_shard_members(URL, [tar], ignore)
+    keys = read_shard_members(URL, [tar], ignore).keys
     begins, stops, firsts = keys.begins(), keys.stops(), keys.firsts()
     for number in {0, len(keys.keys) // 2, len(keys.keys) - 1}:
         part = tar[begins[firsts[number]] : stops[firsts[number + 1] - 1]]
-        _, _, alone = read_shard_members(URL, [part, END_OF_ARCHIVE], ignore)
+        alone = read_shard_members(URL, [part, END_OF_ARCHIVE], ignore).keys
         # A member that was left out is in front of it: a reader that takes it for a sample refuses the view
         assert alone.keys[-1] == keys.keys[number]
         assert (

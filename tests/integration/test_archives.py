@@ -22,10 +22,11 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from webdataset.tariterators import group_by_keys, tar_file_iterator
 
 from tests.support.archive_bytes import make_header, make_member, pack_tar
+from tests.support.tar_members import read_members
 from torchdata_remote import ShardTarReader, ShardWriter, ShardZipReader, WriteShards
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.formats.grouping import samples_of
-from torchdata_remote.formats.tar import END_OF_ARCHIVE, read_members
+from torchdata_remote.formats.tar import END_OF_ARCHIVE
 
 Members = list[tuple[str, bytes]]
 

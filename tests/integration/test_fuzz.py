@@ -23,9 +23,10 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support import fuzz_archives
 from tests.support.archive_bytes import in_parts, make_header, octal_size, pax_line
+from tests.support.tar_members import read_members
 from torchdata_remote import ShardTarReader
 from torchdata_remote.errors import ShardReadError
-from torchdata_remote.formats.tar import TarOptions, read_member_batches, read_members
+from torchdata_remote.formats.tar import TarOptions, read_member_batches
 from torchdata_remote.formats.tar import fast_path as plain
 from torchdata_remote.formats.tar import vector_scan as scan
 

@@ -513,7 +513,7 @@ TABLE = {
             TypeError,
             (
                 "shard_dataset: expected a URL, a path or a map-style dataset with len() and [i], got a dict. "
-                "Write list(source.values())."
+                "Pass one of its values, or list(source.values())."
             ),
         ),
         Mistake(

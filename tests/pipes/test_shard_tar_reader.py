@@ -90,15 +90,6 @@ def test_samples_are_read_as_written(samples: list[Sample], at_most: int) -> Non
     assert got == [{**sample, "__url__": URL} for sample in samples]
 
 
-@pytest.mark.parametrize(
-    "data", [bytes(10_240), _tar(), _tar(("__meta.json__", b"{}"))], ids=["zeros", "empty", "meta"]
-)
-def test_a_shard_without_a_sample_is_an_error(data: bytes) -> None:
-    """Nobody writes one on purpose, and zeros are what a crashed disk leaves."""
-    with pytest.raises(ShardReadError, match="without a single sample"):
-        list(ShardTarReader(IterableWrapper([(URL, io.BytesIO(data))], deepcopy=False)))
-
-
 @pytest.mark.parametrize("name", ["on_bad_shard", "on_bad_member"])
 def test_policy_that_is_not_callable_is_refused(name: str) -> None:
     """When the pipe is built, not at the first bad shard of a long run."""
@@ -420,7 +411,6 @@ def test_prefix_is_the_name_without_its_extension(name: str) -> None:
             "keys of 'n01.tar.gz' would begin with 'n01/'",
         ),
         ([("../n01.tar", _tar(("a.x", b"")))], "leaves its folder"),
-        ([("n01.tar", _tar())], "in 'n01.tar': an archive without a single sample"),
         ([("n01.tar", _tar(("a.x", b""))[:-1100])], "in 'n01.tar': at byte"),
     ],
 )

@@ -255,7 +255,7 @@ DAMAGED = {
     "cut in a member": SOUND[:2000],
     "cut before its end": SOUND[: -len(END_OF_ARCHIVE)],
     "bit in a header": SOUND[:3] + bytes([SOUND[3] ^ 1]) + SOUND[4:],
-    "zeros": bytes(10_240),
+    "zeros": bytes(20_480),
     "empty": b"",
     "no tar": b"<html>" * 500,
     "scattered sample": pack_tar([("a.txt", b""), ("b.txt", b""), ("a.cls", b"")]),

@@ -13,9 +13,8 @@ from tests.support.shard_places import Place, memory_place, tar_of
 from torchdata_remote import labels
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.errors import ShardWriteError
-from torchdata_remote.formats.error_policy import skip_with_warning
 from torchdata_remote.sharding.planned_samples import DatasetSamples
-from torchdata_remote.sharding.source import DatasetSource, FilesSource, ShardSource, _digest_of, open_source
+from torchdata_remote.sharding.source import DatasetSource, FilesSource, ShardSource, open_source
 from torchdata_remote.writing.shard_folder import ShardFolder
 from torchdata_remote.writing.template import ShardTemplate
 
@@ -165,8 +164,3 @@ def test_a_string_is_a_url_and_not_a_dataset() -> None:
     place = memory_place()
     place.put(FILES)
     assert isinstance(opened(place.url), FilesSource)
-
-
-def test_digests_of_policies_do_not_depend_on_their_module() -> None:
-    """A job that an earlier version left is resumed with its index, although the policies have moved."""
-    assert _digest_of(skip_with_warning) == "c7d84fa4"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fetch.test_sample_table import MEMBER, old_dump
+from tests.fetch.test_sample_table import MEMBER
 from tests.support.parsing_threads import fail_literal_eval
 from tests.support.shard_places import memory_place
 from torchdata_remote.core.options import StorageOptions
@@ -55,20 +54,11 @@ def test_a_saved_index_loads_with_the_archives_of_the_present_listing(table: Sam
     assert contents(load_index(dump_index(table, ARCHIVES, SCRATCH), ARCHIVES, SCRATCH)) == contents(table)
 
 
-@pytest.mark.parametrize("dump", [lambda table: dump_index(table, ARCHIVES, SCRATCH), old_dump])
-def test_an_index_loads_while_other_threads_parse(
-    dump: Callable[[SampleTable], bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_loads_while_other_threads_parse(monkeypatch: pytest.MonkeyPatch) -> None:
     """CPython's ``literal_eval`` fails now and then beside other threads: an intact index would be made again."""
-    data = dump(SMALL)
+    data = dump_index(SMALL, ARCHIVES, SCRATCH)
     fail_literal_eval(monkeypatch)
     assert contents(load_index(data, ARCHIVES, SCRATCH)) == contents(SMALL)
-
-
-@given(TABLES)
-def test_an_index_of_an_earlier_version_loads(table: SampleTable) -> None:
-    """A zip file of columns, with the URLs of the objects."""
-    assert contents(load_index(old_dump(table), ARCHIVES, SCRATCH)) == contents(table)
 
 
 @given(at=st.integers(0), how=st.sampled_from(["flip", "cut", "longer"]), bit=st.integers(0, 7))

@@ -102,9 +102,6 @@ def _print_classes(contents: ShardContents) -> None:
     if not counts:
         return
     kind = "classes (cls)" if contents.labels else "folders of keys"
-    notes = ["", "names from classes.json"][: 1 + bool(contents.class_names)]
-    if len(counts) > _MAX_CLASSES:
-        notes.append("the most frequent:")
     notes = ["names from classes.json"] if contents.class_names else []
     shown, rest = ordered_classes(counts), []
     if len(counts) > _MAX_CLASSES:

@@ -28,7 +28,7 @@ def add(commands: Commands) -> None:
         "--json",
         action="store_true",
         help="print one JSON document at the end: manifest_url, num_shards, num_samples, num_bytes, faults, "
-        "bad_members",
+        "bad_members, num_links",
     )
     add_quiet(parser)
     add_storage_options(parser)
@@ -55,6 +55,8 @@ def _run(args: argparse.Namespace) -> int:
     else:
         for reason, number in found.bad_members.items():
             print_line(f"{number:,} members cannot be part of a sample: {printable(reason)} (on_bad_member=)")
+        if found.num_links:
+            print_line(f"{found.num_links:,} links, which readers leave out (tar --hard-dereference --dereference)")
         number = len(found.faults)
         result = "no faults" if not number else f"{number:,} fault{'s' if number > 1 else ''}"
         print_line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from types import TracebackType
@@ -97,13 +98,10 @@ class CoalescedRead:
         position, at = chunk.start, 0
         for piece in pieces:
             stop = position + len(piece)
-            while at < len(members) and members[at][0] < stop:
-                start, end, offset = members[at]
+            for start, end, offset in members[at : bisect_left(members, (stop,))]:
                 first, last = max(start, position), min(end, stop)
                 self._data[offset + first - start : offset + last - start] = piece[first - position : last - position]
-                if end > stop:
-                    break
-                at += 1
+                at += end <= stop
             position = stop
 
 
@@ -140,7 +138,7 @@ class RangeCoalescer:
         self._session.leave()
 
     def start_read(self, members: Members) -> CoalescedRead:
-        """Request the data of members that do not overlap, without waiting.
+        """Request the data of members, of which two have the same bytes or none in common, without waiting.
 
         Memory for all of them is allocated at once.
         """

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.urls import RemoteUrl
-from ..formats.decoders import npz
 from .listing.url_table import StringColumn, UrlTable
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -54,6 +53,21 @@ class SampleTable:
         self._objects.append(len(self.urls) - 1)
         self._starts.append(start)
         self._sizes.append(size)
+
+    def move(self, sources: Mapping[int, int | None]) -> None:
+        """Let members be stored where others are: number -> that of the other one.
+
+        Members without another one are removed, and samples that then have none.
+        """
+        columns, places, lengths = self.columns(), np.arange(len(self.names)), self.names.lengths()
+        places[list(sources)] = [-1 if source is None else source for source in sources.values()]
+        kept = places >= 0
+        counts = np.diff(np.append(0, np.cumsum(kept))[self.firsts()])
+        counts = counts[counts > 0]
+        columns |= {name: columns[name][places[kept]] for name in ("objects", "starts", "sizes")}
+        columns |= {"firsts": np.cumsum(counts) - counts, "names.ends": np.cumsum(lengths[kept])}
+        columns["names.data"] = columns["names.data"][np.repeat(kept, lengths)]
+        vars(self).update(vars(SampleTable.from_columns(columns, self.urls)))
 
     def __len__(self) -> int:
         return len(self._firsts)
@@ -112,14 +126,6 @@ class SampleTable:
         table.names = StringColumn.from_columns(columns["names.data"], columns["names.ends"])
         table.urls = UrlTable(urls)
         return table
-
-    @classmethod
-    def load(cls, data: bytes) -> SampleTable:
-        """Restore a table from the file of a release before the first one, with the URLs of its objects."""
-        found = npz(data)
-        urls = {name.removeprefix("urls."): found[name] for name in found if name.startswith("urls.")}
-        columns = {name.removeprefix("_"): found[name] for name in found if not name.startswith("urls.")}
-        return cls.from_columns(columns, UrlTable.from_columns(urls))
 
 
 _NUMBERS = ("_objects", "_starts", "_sizes", "_firsts")

@@ -77,6 +77,7 @@ class Skipped:
         bad_members: reason -> number of members that ``on_bad_member`` skipped: ``"it has no extension"``.
         num_missing_ends: archives that were accepted without their end-of-archive blocks.
         bad_samples: (URL, key) -> error, for each sample that ``on_bad_sample`` skipped.
+        num_empty: intact archives without a single sample.
     """
 
     shards: dict[str, str] = field(default_factory=dict)
@@ -84,10 +85,18 @@ class Skipped:
     bad_members: Counter[str] = field(default_factory=Counter)
     num_missing_ends: int = 0
     bad_samples: dict[tuple[str, str], str] = field(default_factory=dict)
+    num_empty: int = 0
 
     def count_member(self, kind: str) -> None:
         """Count a member that is not part of a sample."""
         self.members[kind] += 1
+
+    def count_empty(self, error: ShardReadError) -> None:
+        """Count an archive without a sample, and warn of the first one."""
+        self.num_empty += 1
+        if self.num_empty == 1:
+            what = "It is passed over; others are counted without a warning."
+            warnings.warn(f"{error} {what}", RuntimeWarning, stacklevel=2)
 
     @classmethod
     def of_all(cls, readers: Iterable[Skipped]) -> Skipped:
@@ -99,11 +108,39 @@ class Skipped:
             total.bad_members.update(skipped.bad_members)
             total.num_missing_ends += skipped.num_missing_ends
             total.bad_samples.update(skipped.bad_samples)
+            total.num_empty += skipped.num_empty
         return total
 
     def clear(self) -> None:
         """Forget what the pass before has skipped."""
         vars(self).update(vars(Skipped()))
+
+
+class LinkCounter:
+    """Counts the links of one archive that are left out.
+
+    Args:
+        url: of the archive, as messages may show it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.number, self._url, self._first = 0, url, ""
+
+    def __call__(self, name: str, *_: object) -> None:
+        """Count a link."""
+        self._first = self._first or name
+        self.number += 1
+
+    def warn(self) -> None:
+        """Say how many there were, and how to pack files in place of links."""
+        if self.number:
+            warnings.warn(
+                f"{self._url}: links are left out ({self.number:,}, such as {self._first!r:.200}): they have no data, "
+                "and samples or members are missing. Pack files in place of them: tar --hard-dereference "
+                "--dereference, zip without --symlinks. shard_dataset follows the links within a tar.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
 class MemberErrorHandler:
@@ -140,13 +177,19 @@ class ShardErrorHandler:
         policy: raises, or returns to skip the rest of the shard; returns ``True`` to accept a ``MissingEndError``.
         skipped: records the skipped shards.
         on_bad_member: raises, or returns to skip a bad member. Its errors are errors of the shard.
+        num_samples: of the shard, by its manifest; ``None`` if that is unknown.
     """
 
     def __init__(
-        self, url: str, policy: OnBadShard, skipped: Skipped, on_bad_member: OnBadMember = raise_error
+        self,
+        url: str,
+        policy: OnBadShard,
+        skipped: Skipped,
+        on_bad_member: OnBadMember = raise_error,
+        num_samples: int | None = None,
     ) -> None:
-        self._url, self._policy, self._skipped = url, policy, skipped
-        self.on_bad_member = MemberErrorHandler(on_bad_member, skipped)
+        self._url, self._policy, self._skipped, self._num_samples = url, policy, skipped, num_samples
+        self.on_bad_member, self.on_link = MemberErrorHandler(on_bad_member, skipped), LinkCounter(url)
         self._refused: ShardReadError | None = None
 
     def accepts(self, error: ShardReadError) -> bool:
@@ -157,12 +200,25 @@ class ShardErrorHandler:
         self._refused = error
         return False
 
+    def on_empty(self, error: ShardReadError) -> None:
+        """Count an archive without a sample, and say it of the first one.
+
+        Raises:
+            ShardReadError: if the manifest counts samples of it.
+        """
+        if self._num_samples:
+            what = f"Its manifest counts {self._num_samples:,} samples: write the shard again."
+            raise ShardReadError(f"{error} {what}", url=self._url)
+        self._skipped.count_empty(error)
+
     def __enter__(self) -> ShardErrorHandler:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        if kind is not GeneratorExit:
+            self.on_link.warn()
         if not isinstance(error, ShardReadError):
             return False
         error.url = self._url

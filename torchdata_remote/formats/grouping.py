@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain
+from typing import Any
 
 from ..errors import BadMemberError, ShardReadError
 from .error_policy import raise_error
@@ -21,36 +22,17 @@ _OTHER = "\n"
 _ADVICE = "Pass on_bad_member=skip_with_warning to leave such members out."
 
 
-def samples_of(
-    batches: Iterable[MemberBatch],
-    *,
-    url: str,
-    inside: str | None = None,
-    prefix: str = "",
-    on_skip: Callable[[str], object] = lambda kind: None,
-    on_bad_member: Callable[[BadMemberError], object] = raise_error,
-    position: ReadPosition | None = None,
-) -> Iterator[Sample]:
+def samples_of(batches: Iterable[tuple[Sequence[str], Iterable[Any]]], **options: Any) -> Iterator[Sample]:
     """Yield samples: groups of adjacent members that share a key.
 
     Args:
         batches: names and data of members, in the order of the archive.
-        url: of the shard, redacted, for samples and errors.
-        inside: shown in errors instead of ``url``, for an archive inside the shard.
-        prefix: prepended to each key.
-        on_skip: called with ``"meta"`` for each member named like ``__this__``.
-        on_bad_member: called with the error of a member that cannot be part of a sample, because of its name or because
-            the sample has its extension already; if it returns, the member is skipped. It has no other effect, so
-            reading from any sample on yields the same samples.
-        position: updated with the members of the current batch that have been looked at, and with the last sample.
+        options: as of :func:`sample_runs`.
 
     Raises:
-        BadMemberError: for a member without key or extension, a path that leaves its folder, or an extension twice in
-            a sample, unless ``on_bad_member`` returns.
-        ShardReadError: for a key that comes back, or an archive without a single sample.
+        ShardReadError: as :func:`sample_runs`.
     """
-    shown = inside or url
-    return chain.from_iterable(_Grouping(url, shown, prefix, on_skip, on_bad_member, position).runs(batches))
+    return chain.from_iterable(sample_runs(batches, **options))
 
 
 def sample_runs(
@@ -61,14 +43,32 @@ def sample_runs(
     prefix: str = "",
     on_skip: Callable[[str], object] = lambda kind: None,
     on_bad_member: Callable[[BadMemberError], object] = raise_error,
+    on_empty: Callable[[ShardReadError], object] = raise_error,
     position: ReadPosition | None = None,
 ) -> Iterator[SampleRun]:
     """Like :func:`samples_of`, in runs: iterators over samples that are complete, whose length hints are exact.
 
     The samples of a batch whose data are a list are one run, if they are like those before; others are one run each. A
     run has to be consumed before the next one is asked for.
+
+    Args:
+        batches: names and data of members, in the order of the archive.
+        url: of the shard, redacted, for samples and errors.
+        inside: shown in errors instead of ``url``, for an archive inside the shard.
+        prefix: prepended to each key.
+        on_skip: called with ``"meta"`` for each member named like ``__this__``.
+        on_bad_member: called with the error of a member that cannot be part of a sample, because of its name or because
+            the sample has its extension already; if it returns, the member is skipped. It has no other effect, so
+            reading from any sample on yields the same samples.
+        on_empty: called with the error of an archive without a single sample; if it returns, there are none.
+        position: updated with the members of the current batch that have been looked at, and with the last sample.
+
+    Raises:
+        BadMemberError: for a member without key or extension, a path that leaves its folder, or an extension twice in
+            a sample, unless ``on_bad_member`` returns.
+        ShardReadError: for a key that comes back, or an archive without a single sample.
     """
-    return _Grouping(url, inside or url, prefix, on_skip, on_bad_member, position).runs(batches)
+    return _Grouping(url, inside or url, prefix, on_skip, on_bad_member, on_empty, position).runs(batches)
 
 
 class _Grouping:
@@ -81,10 +81,11 @@ class _Grouping:
         prefix: str,
         on_skip: Callable[[str], object],
         on_bad_member: Callable[[BadMemberError], object],
+        on_empty: Callable[[ShardReadError], object],
         position: ReadPosition | None,
     ) -> None:
         self._url, self._shown, self._prefix = url, shown, prefix
-        self._on_skip, self._on_bad_member = on_skip, on_bad_member
+        self._on_skip, self._on_bad_member, self._on_empty = on_skip, on_bad_member, on_empty
         self._is_tracked, self._position = position is not None, position or ReadPosition()
         # As they are written -> in lower case
         self._extensions: dict[str, str] = {}
@@ -105,14 +106,11 @@ class _Grouping:
             elif run := self._together(keys, values):
                 yield run
             del values  # or they would keep a part in memory
-        if not self._sample:
-            raise ShardReadError(
-                f"{self._shown}: an archive without a single sample. An object of zeros, as a crashed disk leaves it, "
-                "is one: write the shard again, or remove it.",
-                url=self._url,
-            )
         self._position.ended = True
-        yield iter((self._sample,))
+        if self._sample:
+            yield iter((self._sample,))
+        else:
+            self._on_empty(ShardReadError(f"{self._shown}: an archive without a single sample.", url=self._url))
 
     def _plain_keys(self, names: Sequence[str]) -> list[str] | None:
         keys = self._pattern.keys_in(names, self._current or "", self._endings)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple, cast
 
 import numpy as np
 
 from ..core.urls import redact
+from ..errors import ShardReadError
 from .compression.decompress import CompressionLimits, decompressed
-from .error_policy import OnBadMember, raise_error
+from .error_policy import LinkCounter, OnBadMember, raise_error
 from .grouping import sample_runs
 from .key_columns import KeyColumns
 from .key_index import Ints, KeyIndex, dump_keys
@@ -31,11 +32,13 @@ class ShardMembers(NamedTuple):
 
     Args:
         compression: of the shard; ``None`` for none.
+        links: in it, which readers leave out.
         offsets: of the samples in the tar, and of the last one's end.
         keys: of the samples, and their members.
     """
 
     compression: str | None
+    links: LinkCounter
     offsets: list[int]
     keys: KeyIndex
 
@@ -50,7 +53,10 @@ class ShardMembers(NamedTuple):
 
 
 def read_shard_members(
-    url: str, parts: Iterable[bytes | memoryview], on_bad_member: OnBadMember = raise_error
+    url: str,
+    parts: Iterable[bytes | memoryview],
+    on_bad_member: OnBadMember = raise_error,
+    on_empty: Callable[[ShardReadError], object] = lambda error: None,
 ) -> ShardMembers:
     """Read the headers of a shard. No data of members are held in memory.
 
@@ -62,18 +68,20 @@ def read_shard_members(
         on_bad_member: called with the error of a member that cannot be part of a sample. The bytes of one that is
             skipped count as bytes of the sample before it, or of the first one; among the keys, as headers of the
             member that follows.
+        on_empty: called with the error of a shard without a sample.
 
     Raises:
         ShardReadError: for a shard that is damaged, or not made of samples.
     """
-    shown, position = redact(url), ReadPosition()
+    shown, position, links = redact(url), ReadPosition(), LinkCounter(redact(url))
     compression, bare = decompressed(parts, url=shown, limits=CompressionLimits())
     with closing(bare):
         members = _Members()
-        found = read_member_offsets(bare, url=shown, options=TarOptions(), position=position)
-        for run in sample_runs(members.numbered(found), url=shown, on_bad_member=on_bad_member):
+        found = read_member_offsets(bare, url=shown, options=TarOptions(on_link=links), position=position)
+        batches = members.numbered(found)
+        for run in sample_runs(batches, url=shown, on_bad_member=on_bad_member, on_empty=on_empty):
             members.add(list(run))
-    return ShardMembers(compression, *members.offsets_and_keys(position.archive_end))
+    return ShardMembers(compression, links, *members.offsets_and_keys(position.archive_end))
 
 
 class _Members:
@@ -119,7 +127,7 @@ class _Members:
         begins = starts[firsts] - BLOCK
         for sample, number in enumerate(used[firsts].tolist()) if self._extended else ():
             begins[sample] += BLOCK - self._extended.get(number, BLOCK)
-        return [0, *begins[1:].tolist(), archive_end], self._columns.index(starts, sizes)
+        return [*[0][: len(begins)], *begins[1:].tolist(), archive_end], self._columns.index(starts, sizes)
 
 
 def _column(numbers: array[int]) -> Ints:

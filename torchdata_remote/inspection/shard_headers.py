@@ -6,17 +6,17 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from typing import Any
 
 from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
-from ..errors import BadMemberError, ShardReadError
+from ..errors import ShardReadError
 from ..fetch.listing.shard_set import read_if_there
 from ..fetch.read_ahead import LEAST_BYTES, ReadAhead
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
 from ..formats.compression.decompress import CompressionLimits, decompressed
-from ..formats.error_policy import raise_error
 from ..formats.grouping import samples_of
 from ..formats.sample import Sample
 from ..formats.sample_index import index_url, parse_index
@@ -85,7 +85,7 @@ class ShardHeaders:
         """Read the headers of all members; a compressed shard is read as a stream.
 
         Raises:
-            ShardReadError: as ``tar.read_members``.
+            ShardReadError: as ``tar.read_member_batches``.
         """
         if self.compression is not None:
             yield from self._streamed(wanted, on_skip)
@@ -131,7 +131,7 @@ class ShardHeaders:
             on_skip: as in ``TarOptions``.
 
         Raises:
-            ShardReadError: as ``tar.read_members``, and if a member extends beyond ``stop``.
+            ShardReadError: as ``tar.read_member_batches``, and if a member extends beyond ``stop``.
         """
         windows = ReadAhead(
             self.url,
@@ -155,17 +155,14 @@ class ShardHeaders:
             self.num_requests += num_requests
 
 
-def group_headers(
-    headers: Iterable[MemberHeader],
-    *,
-    url: str,
-    on_skip: Callable[[str], object] = lambda kind: None,
-    on_bad_member: Callable[[BadMemberError], object] = raise_error,
-) -> Iterator[Sample]:
+def group_headers(headers: Iterable[MemberHeader], **options: Any) -> Iterator[Sample]:
     """Group headers into samples, as readers group members: extension -> header.
+
+    Args:
+        headers: in the order of the archive.
+        options: as of ``sample_runs``.
 
     Raises:
         ShardReadError: as ``samples_of``.
     """
-    batches = (([header.name], [header]) for header in headers)
-    return samples_of(batches, url=url, on_skip=on_skip, on_bad_member=on_bad_member)  # type: ignore[arg-type]  # headers, where readers pass data
+    return samples_of((([header.name], [header]) for header in headers), **options)

@@ -41,6 +41,7 @@ class Verification:
         faults: empty if all shards agree with the manifest.
         bad_members: reason why members cannot be part of a sample -> how many. They are not faults as long as the
             manifest does not count them; readers raise for them, unless ``on_bad_member`` leaves them out.
+        num_links: hard and symbolic links, which readers leave out. They are no faults either.
     """
 
     manifest_url: str
@@ -49,6 +50,7 @@ class Verification:
     num_bytes: int
     faults: list[Fault]
     bad_members: dict[str, int] = field(default_factory=dict)
+    num_links: int = 0
 
 
 def verify_shards(
@@ -97,7 +99,7 @@ def verify_shards(
     listed = {str(file): file for file in shards.folder}
     expected = {shard.url: shard for shard in shards.manifest}
     existing = [shard for shard in shards.shards if not listed or str(shard) in listed]
-    num_samples = num_bytes = 0
+    num_samples = num_bytes = num_links = 0
     skipped = Skipped()
     session, total = FetchSession(FetchOptions(), options), sum(shard.num_bytes for shard in shards.manifest)
     bar = Progress("verify", total, "B", shown=progress)
@@ -108,9 +110,11 @@ def verify_shards(
                 check.read(shard_url, stream, bar)
             num_samples += check.num_samples
             num_bytes += check.num_bytes
+            num_links += check.num_links
             faults += check.faults
             on_checked(redact(shard_url), check.faults)
-    return Verification(shown, len(shards.manifest), num_samples, num_bytes, faults, dict(skipped.bad_members))
+    bad_members = dict(skipped.bad_members)
+    return Verification(shown, len(shards.manifest), num_samples, num_bytes, faults, bad_members, num_links)
 
 
 def _faults_of_the_folder(shards: ShardSet) -> Iterator[Fault]:
@@ -147,7 +151,7 @@ class _ShardCheck:
         self._expected, self._listed, self._options, self._retry = expected, listed, options, retry
         self._on_bad_member = MemberErrorHandler(lambda error: None, skipped)
         self.faults: list[Fault] = []
-        self.num_samples = self.num_bytes = 0
+        self.num_samples = self.num_bytes = self.num_links = 0
 
     def _fault(self, what: str) -> None:
         self.faults.append(Fault(redact(self._expected.url), what))
@@ -172,7 +176,7 @@ class _ShardCheck:
         self.num_bytes = info.num_bytes
         self._compare_bytes(info)
         if found is not None:
-            self.num_samples = found.num_samples
+            self.num_samples, self.num_links = found.num_samples, found.links.number
             if self.num_samples != self._expected.num_samples:
                 self._fault(f"has {self.num_samples:,} samples, the manifest has {self._expected.num_samples:,}")
             self.faults += faults_beside(self._expected, found, self._listed, self._options, self._retry)

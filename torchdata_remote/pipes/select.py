@@ -19,7 +19,7 @@ from ..fetch.selections.key_files import is_expression, is_table, keys_of_file, 
 from ..fetch.selections.key_indexes import key_indexes
 from ..fetch.selections.key_set import KeySearch, key_column
 from ..fetch.selections.selection import IndexedSample, Selection, planned_views, require_whole_shards
-from ..formats.error_policy import raise_error
+from ..formats.error_policy import OnBadMember, raise_error
 from .base.chain import all_pipes
 from .base.datapipe import DataPipe
 from .base.slots import require_end
@@ -50,6 +50,8 @@ class Select(DataPipe[RemoteUrl]):
         key_column: of a table, the column with the keys.
         on_missing_key: policy for keys that no shard has: ``raise_error``, ``skip_with_warning``, or a function that is
             called with the error.
+        on_bad_member: policy for members that cannot be part of a sample, where headers of shards are read. Pass the
+            reader's, as ``stream_shards`` does.
         retry: policy for transient errors, for each request.
         storage_options: for the store, in fsspec's vocabulary; also for the file of ``keys`` in the same kind of store.
 
@@ -87,6 +89,7 @@ class Select(DataPipe[RemoteUrl]):
         members: str | Sequence[str] | None = None,
         key_column: str = "__key__",
         on_missing_key: Callable[[MissingKeyError], object] = raise_error,
+        on_bad_member: OnBadMember = raise_error,
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -100,6 +103,7 @@ class Select(DataPipe[RemoteUrl]):
         function = None if is_expression(where) else check.function_or_none("where", where, example=_EXAMPLE)
         policy = check.function("on_missing_key", on_missing_key, example="skip_with_warning")
         self._selection = Selection(function, _alternatives(members), policy)
+        self._on_bad_member = check.function("on_bad_member", on_bad_member, example="skip_with_warning")
         self._retry, self._storage_options = policy_of(retry), StorageOptions(storage_options)
         # The shards of the last plan, and what was selected of them
         self._planned: tuple[list[tuple[Any, ...]], list[RemoteUrl]] | None = None
@@ -118,7 +122,8 @@ class Select(DataPipe[RemoteUrl]):
             options = options_beside(keys, shards[0], self._storage_options) if shards else self._storage_options
             keys = keys_of_file(keys, self._column, self._expression, options, self._retry)
         search = None if keys is None else KeySearch(keys)
-        with closing(key_indexes(shards, self._storage_options, self._retry)) as indexes:
+        policy = self._on_bad_member
+        with closing(key_indexes(shards, self._storage_options, self._retry, on_bad_member=policy)) as indexes:
             return planned_views(indexes, self._selection, search)
 
 

@@ -40,10 +40,11 @@ class ShardTarReader(ShardReader):
 
     Consecutive members with the same key are one sample. The key ends at the first dot of the base name, and the
     extension is the rest, in lower case; a leading ``./`` is dropped. Directories, links, devices and members named
-    like ``__this__`` are skipped and counted. Compression by gzip, bzip2, xz or zstd is detected by content.
+    like ``__this__`` are skipped and counted; of links, and of an archive without a sample, a warning is given.
+    Compression by gzip, bzip2, xz or zstd is detected by content.
 
     ``skipped`` counts what the last pass in this process has skipped: ``skipped.shards`` (URL -> reason),
-    ``skipped.members`` (kind -> count) and ``skipped.bad_members`` (reason -> count).
+    ``skipped.members`` (kind -> count), ``skipped.bad_members`` (reason -> count) and ``skipped.num_empty``.
 
     Args:
         source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are prefetched with the default
@@ -142,9 +143,10 @@ class ShardTarReader(ShardReader):
             first_byte=position.start.byte,
             last_byte=getattr(stream, "last_byte", None),
             on_skip=self._skipped.count_member,
+            on_link=guard.on_link,
             on_missing_end=guard.accepts,
         )
-        read = partial(self._nested_runs if self._nested else _plain_runs, url, guard.on_bad_member, batches)
+        read = partial(self._nested_runs if self._nested else _plain_runs, url, guard, batches)
         runs = self._bare_runs(read, parts, url, options, position)
         # Of a nested archive the samples that were selected are inner archives
         is_checked = not self._nested and hasattr(stream, "selected")
@@ -174,7 +176,7 @@ class ShardTarReader(ShardReader):
     def _nested_runs(
         self,
         url: str,
-        on_bad_member: OnBadMember,
+        guard: ShardErrorHandler,
         batches: _Batches,
         parts: Iterable[Data],
         options: TarOptions,
@@ -186,19 +188,19 @@ class ShardTarReader(ShardReader):
             if is_meta(inner.name):
                 options.on_skip("meta")
                 continue
-            prefix = prefixes.of(inner.name, on_bad_member)
+            prefix = prefixes.of(inner.name, guard.on_bad_member)
             if prefix is None:
                 continue
             within = position.enter(inner, following=inner.after())
             inside = f"{url}, in {inner.name!r:.200}"
-            read = partial(_plain_runs, url, on_bad_member, batches, inside=inside, prefix=prefix)
+            read = partial(_plain_runs, url, guard, batches, inside=inside, prefix=prefix)
             limits = replace(options, num_bytes=inner.num_bytes, first_byte=within.start.byte, last_byte=None)
             yield from self._bare_runs(read, pieces, inside, limits, within)
 
 
 def _plain_runs(
     url: str,
-    on_bad_member: OnBadMember,
+    guard: ShardErrorHandler,
     batches: _Batches,
     parts: Iterable[Data],
     options: TarOptions,
@@ -213,6 +215,7 @@ def _plain_runs(
         inside=inside,
         prefix=prefix,
         on_skip=options.on_skip,
-        on_bad_member=on_bad_member,
+        on_bad_member=guard.on_bad_member,
+        on_empty=guard.on_empty,
         position=position,
     )

@@ -83,6 +83,9 @@ class ShardZipReader(ShardReader):
     def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
         on_skip = self._skipped.count_member
         entries = _directory(url, stream)
+        for entry in entries:
+            if entry.kind == "link":
+                guard.on_link(entry.path)
         members = read_members(
             parts_of(url, stream),
             entries,
@@ -93,7 +96,14 @@ class ShardZipReader(ShardReader):
             position=position,
         )
         batches = (([path], (data,)) for path, data in members)
-        return sample_runs(batches, url=url, on_skip=on_skip, on_bad_member=guard.on_bad_member, position=position)
+        return sample_runs(
+            batches,
+            url=url,
+            on_skip=on_skip,
+            on_bad_member=guard.on_bad_member,
+            on_empty=guard.on_empty,
+            position=position,
+        )
 
 
 def _directory(url: str, stream: Any) -> list[Entry]:

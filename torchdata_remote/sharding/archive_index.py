@@ -14,11 +14,12 @@ from ..fetch.sample_table import SampleTable
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
 from ..formats.compression.decompress import CompressionLimits, decompressed
-from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
+from ..formats.error_policy import LinkCounter, MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.grouping import samples_of
 from ..formats.nested import NestedPrefixes, bad_inner, is_archive_name, without_ending
 from ..formats.sample import KEY, URL, Sample, is_meta, naming_fault
 from ..formats.tar import TarOptions, first_name, read_archives, read_member_batches, read_member_offsets
+from .archive_links import ArchiveLinks
 from .temporary_objects import TemporaryObjects
 
 _Parts = Iterable[bytes | memoryview]
@@ -47,18 +48,17 @@ def index_archives(
     Raises:
         ShardReadError: for an archive that is damaged, or does not consist of samples.
     """
-    table = SampleTable()
+    table, skipped = SampleTable(), Skipped()
     for url, stream in stream_objects(archives, session):
         assert isinstance(url, RemoteUrl)
         with closing(stream):
             prefix = without_ending(url.rpartition("/")[2]) + "/" if len(archives) > 1 else ""
-            num_before = len(table)
-            indexer = _Indexer(table, scratch, on_bytes, MemberErrorHandler(on_bad_member, Skipped()))
+            indexer = _Indexer(table, scratch, on_bytes, on_bad_member, skipped)
             indexer.read(url, parts_of(url, stream), prefix)
-            if url.num_samples not in (None, len(table) - num_before):
+            if url.num_samples not in (None, indexer.num_samples):
                 shown = redact(url)
                 raise ShardReadError(
-                    f"{shown} has {len(table) - num_before:,} samples, and its manifest says {url.num_samples:,}.",
+                    f"{shown} has {indexer.num_samples:,} samples, and its manifest says {url.num_samples:,}.",
                     url=shown,
                 )
     scratch.finish()
@@ -76,8 +76,11 @@ class _Indexer:
         scratch: TemporaryObjects,
         on_bytes: Callable[[int], object],
         on_bad_member: OnBadMember,
+        skipped: Skipped,
     ) -> None:
-        self._table, self._scratch, self._on_bytes, self._on_bad_member = table, scratch, on_bytes, on_bad_member
+        self.num_samples = 0  # without those that consist of links, which readers and manifests leave out
+        self._table, self._scratch, self._on_bytes, self._skipped = table, scratch, on_bytes, skipped
+        self._on_bad_member = MemberErrorHandler(on_bad_member, skipped)
         self._unpacked: RemoteUrl | None = None  # temporary object that was added to the table last
 
     def read(self, url: RemoteUrl, parts: _Parts, prefix: str) -> None:
@@ -90,8 +93,8 @@ class _Indexer:
             if name is None or not is_archive_name(name):
                 self._read_samples(whole, shown, prefix, container, 0, None)
                 return
-            prefixes = NestedPrefixes(shown)
-            for inner, pieces in read_archives(whole, url=shown, options=TarOptions()):
+            prefixes, links = NestedPrefixes(shown), LinkCounter(shown)
+            for inner, pieces in read_archives(whole, url=shown, options=TarOptions(on_link=links)):
                 if is_meta(inner.name):
                     continue
                 if not is_archive_name(inner.name):
@@ -111,6 +114,7 @@ class _Indexer:
                         inner.start,
                         inner.num_bytes,
                     )
+            links.warn()
 
     def _counted(self, parts: _Parts) -> Iterator[bytes | memoryview]:
         for part in parts:
@@ -121,7 +125,9 @@ class _Indexer:
         self, parts: _Parts, shown: str, prefix: str, container: RemoteUrl | None, offset: int, num_bytes: int | None
     ) -> None:
         """Index the samples of one archive at ``offset`` of ``container``; ``None`` if it has to be unpacked."""
-        options = TarOptions(copy=False, num_bytes=num_bytes if container is not None else None)
+        links, first = ArchiveLinks(shown), len(self._table.names)
+        num_bytes = num_bytes if container is not None else None
+        options = TarOptions(copy=False, num_bytes=num_bytes, on_link=links.add)
         if container is not None:
             options = replace(options, max_member_bytes=sys.maxsize)  # they are not held in memory
             self._table.add_object(container)
@@ -135,15 +141,26 @@ class _Indexer:
                 (names, zip(names, data, strict=True))
                 for names, data in read_member_batches(parts, url=shown, options=options)
             )
-        for sample in samples_of(runs, url=shown, on_bad_member=self._on_bad_member):
+        for sample in samples_of(
+            links.among(runs),
+            url=shown,
+            on_bad_member=self._on_bad_member,
+            on_empty=self._skipped.count_empty,
+        ):
             self._table.start_sample()
-            self._add(sample, prefix, offset)
+            self._add(sample, prefix, offset, links)
+            self.num_samples += any(len(found) > 1 for name, found in sample.items() if name not in (KEY, URL))
+        links.follow(self._table, first, prefix)
 
-    def _add(self, sample: Sample, prefix: str, offset: int) -> None:
+    def _add(self, sample: Sample, prefix: str, offset: int, links: ArchiveLinks) -> None:
         for extension, found in sample.items():
             if extension in (KEY, URL):
                 continue
             name = prefix + found[0].removeprefix("./")
+            if len(found) == 1:
+                links.members[len(self._table.names)] = found[0]
+                self._table.add_member(name, 0, 0)
+                continue
             if len(found) == 3:
                 self._table.add_member(name, offset + found[1], found[2])
                 continue

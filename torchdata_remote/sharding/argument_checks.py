@@ -69,7 +69,7 @@ def require_dataset(source: object, *, has_options: bool) -> None:
     if isinstance(source, Mapping) or not (hasattr(source, "__getitem__") and hasattr(source, "__len__")):
         advice = "For an iterable of samples use write_shards."
         if isinstance(source, Mapping):
-            advice = "Write list(source.values())."
+            advice = "Pass one of its values, or list(source.values())."
         raise check.marked(
             TypeError(
                 "expected a URL, a path or a map-style dataset with len() and [i], got "

@@ -87,12 +87,14 @@ def index_shards(
             raise ObjectExistsError(
                 f"{redact(written)} exists already. Pass overwrite=True (--overwrite) to replace it.", url=written
             )
-    shards, policy = [], MemberErrorHandler(on_bad_member, Skipped())
+    shards, skipped = [], Skipped()
+    policy = MemberErrorHandler(on_bad_member, skipped)
     with Progress("manifest", sum(one.size or 0 for one in urls) or None, "B", shown=progress) as shown:
         for shard_url, stream in stream_objects(urls, FetchSession(FetchOptions(), options)):
             with closing(stream):
                 digest = ShardDigest(shown.passed(parts_of(shard_url, stream)))
-                found = read_shard_members(str(shard_url), digest, policy)
+                found = read_shard_members(str(shard_url), digest, policy, skipped.count_empty)
+            found.links.warn()
             beside = found.beside()
             info = digest.info(str(shard_url), found.num_samples, *beside)
             for beside_url, data in zip(companion_urls(info.url), beside, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core.notices.progress_bar import Progress
+from ..core.pil_image import is_pil_image
 from ..core.urls import redact
 from ..errors import ShardWriteError, StorageError, TransientStorageError
 from ..fetch.sample_table import Int64s
@@ -186,12 +188,24 @@ class Job:
         if sizes is not None:
             return cut_by_bytes(sizes[order], options.max_shard_bytes, options.max_shard_samples)
         measured = order[np.unique(np.linspace(0, len(order) - 1, _MEASURED).astype(np.int64))]
-        num_bytes = sum(
-            pack_sample(sample, self._options.max_member_bytes).num_bytes
-            for _, sample in transformed(
-                self._source.select(measured, here=True), options.transform, options.max_shard_bytes
+        num_bytes, pictures = 0, set()
+        here = self._source.select(measured, here=True)
+        for _, sample in transformed(here, options.transform, options.max_shard_bytes):
+            num_bytes += pack_sample(sample, options.max_member_bytes).num_bytes
+            pictures |= {
+                name
+                for name, value in sample.items()
+                # What a transform has made of a picture has no format
+                if is_pil_image(value) and (value.format or options.transform is None)
+            }
+        if pictures:
+            warnings.warn(
+                f"The dataset returns PIL images, which are encoded as {', '.join(sorted(pictures))}: where they were "
+                "decoded from files, other bytes are written. To keep those of the files, shard their folder, or let "
+                "the dataset return bytes.",
+                RuntimeWarning,
+                stacklevel=2,
             )
-        )
         return cut_evenly(len(order), num_bytes / len(measured), options.max_shard_bytes, options.max_shard_samples)
 
     def _finish(self, shards: list[ShardInfo], plan: str, *, overwrite: bool) -> None:

@@ -25,6 +25,7 @@ from .job import SOURCES, Job
 from .journal import Journal
 from .planned_samples import keep_dataset
 from .source import open_source
+from .stored_files import with_stored_files
 from .task import ShardOptions, Transform
 from .workers.pool import Workers
 
@@ -64,7 +65,8 @@ def shard_dataset(
         source: URL or path of a folder of files (those whose paths differ in the extension only are one sample), of a
             tar, a tar of tars or a compressed one, or of shards; or a map-style dataset of ``(image, label)`` or of
             dicts. With several archives, their names are the first folder of the paths in labels and provenance.
-            ``escape_url(name)`` takes a name literally.
+            Links in a tar are followed to members of the same tar. Images and sounds of a ``datasets.Dataset`` are
+            written as they are stored. ``escape_url(name)`` takes a name literally.
         url_template: URL with one ``{shard}`` field in its base name, such as ``s3://b/train/{shard:06d}.tar``. Shards
             are compressed if it ends in ``.tar.gz`` or ``.tar.zst``.
         max_shard_bytes: limit of a shard in bytes, headers and padding included, before compression.
@@ -140,6 +142,7 @@ def shard_dataset(
     destination = ShardFolder(ShardTemplate(url_template), StorageOptions(storage_options))
     if source_options is None and isinstance(source, str | os.PathLike):
         source_options = storage_options if _scheme(source) == _scheme(url_template) else None
+    source = with_stored_files(source)
     own_workers = executor is None and num_workers > 0
     if own_workers:
         require_main_guard()

@@ -24,10 +24,10 @@ from .plan import Labels, folders_to_drop, packed_bytes, require_sizes, require_
 from .planned_samples import DatasetSamples, FileSamples, PlannedSamples
 from .source_index import dump_index, read_index
 from .source_listing import list_samples
+from .stored_files import class_names
 from .temporary_objects import TemporaryObjects
 
 Table = Mapping[str, ClassEntry]
-_POLICIES_MODULE = "torchdata_remote.policies"  # where jobs of the first version had them: their digests stay valid
 _TEXT = (str, bytes, bytearray, os.PathLike)
 
 
@@ -163,8 +163,7 @@ class FilesSource:
 
 def _digest_of(policy: OnBadMember) -> str:
     kind: Any = policy if hasattr(policy, "__qualname__") else type(policy)
-    module = _POLICIES_MODULE if kind.__module__ == raise_error.__module__ else kind.__module__
-    return hashlib.sha256(f"{module}.{kind.__qualname__}".encode()).hexdigest()[:8]
+    return hashlib.sha256(f"{kind.__module__}.{kind.__qualname__}".encode()).hexdigest()[:8]
 
 
 def _require_apart(url: str, archives: Sequence[str], destination: ShardFolder) -> None:
@@ -201,7 +200,7 @@ class DatasetSource:
         self.classes: dict[str, ClassEntry] | None = None
 
     def prepare(self, destination: ShardFolder, *, known: Table | None, resume: bool, progress: bool) -> None:
-        names = getattr(self._dataset, "classes", None)
+        names = getattr(self._dataset, "classes", None) or class_names(self._dataset)
         if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names):
             own: Table = {name: {"id": number, "name": name} for number, name in enumerate(names)}
             self.classes = merged_tables(known, own)

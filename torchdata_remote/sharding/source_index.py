@@ -16,11 +16,10 @@ from ..fetch.sample_table import Int64s, SampleTable
 from ..formats.decoders import npz
 from ..writing import UNFINISHED, ShardFolder
 
-_MAGIC = b"torchdata_remote index 2\n"
+_MAGIC = b"torchdata_remote index 3\n"
 _DIGEST_BYTES = 16
 _LEVEL = 1  # names and differences shrink to a seventh already, at 150 MB/s
 _log = logging.getLogger("torchdata_remote")
-_FIRST_VERSION = b"PK"  # of a zip file, in which each column has its CRC-32
 
 
 def dump_index(table: SampleTable, archives: Sequence[RemoteUrl], scratch: str) -> bytes:
@@ -64,17 +63,15 @@ def read_index(folder: ShardFolder, name: str, archives: Sequence[RemoteUrl]) ->
 
 
 def load_index(data: bytes, archives: Sequence[RemoteUrl], scratch: str) -> SampleTable:
-    """Decode the table of these archives, as :func:`dump_index` or an earlier release wrote it.
+    """Decode the table of these archives, as :func:`dump_index` wrote it.
 
     Raises:
-        ValueError: if it is damaged.
+        ValueError: if it is damaged, or of another version.
     """
     try:
-        if data.startswith(_FIRST_VERSION):
-            return SampleTable.load(data)
         body = data[len(_MAGIC) + _DIGEST_BYTES :]
         if not data.startswith(_MAGIC + _digest(body)):
-            raise ValueError("its digest does not match")
+            raise ValueError("its version or digest does not match")
         found = npz(zlib.decompress(body))
         columns = {name: array if name == "names.data" else _whole(array) for name, array in found.items()}
         names = found["scratch"].tobytes().decode("utf-8", "surrogateescape").split("\0")

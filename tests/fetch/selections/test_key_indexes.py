@@ -21,7 +21,7 @@ from torchdata_remote.core.options import RetryPolicy, StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import BadMemberError, ManifestError, ShardReadError
 from torchdata_remote.fetch.read_ahead import ReadAhead
-from torchdata_remote.fetch.selections.key_indexes import key_indexes, read_key_index
+from torchdata_remote.fetch.selections.key_indexes import key_indexes
 from torchdata_remote.formats.key_index import KeyIndex, dump_keys
 
 URL = "memory://key-indexes/0.tar"
@@ -42,7 +42,8 @@ def _store(tar: bytes, keys: bytes | None = None, **known: Any) -> RemoteUrl:
 
 
 def _read(url: RemoteUrl) -> KeyIndex:
-    return read_key_index(url, StorageOptions(), RetryPolicy())
+    ((_, index),) = key_indexes([url], StorageOptions(), RetryPolicy())
+    return index
 
 
 def _scanned(tar: bytes) -> KeyIndex:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.archive_bytes import in_parts, make_header, octal_size, pack_tar
+from tests.support.tar_members import read_members
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.formats.member_file import BytesFile, MemberFile
-from torchdata_remote.formats.tar import TarOptions, read_members
+from torchdata_remote.formats.tar import TarOptions
 from torchdata_remote.formats.tar.lazy_members import SMALL_BYTES, JumpingParts, LazyExtensions, read_lazy_batches
 
 URL = "s3://b/0.tar"

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.formats.tar.test_tar import MEMBERS, ONE, URL, Members
 from tests.formats.test_byte_reader import JumpingParts
 from tests.support.archive_bytes import in_parts, make_header, make_member, octal_size, pack_tar, pax_line
+from tests.support.tar_members import read_members
 from torchdata_remote.errors import ShardReadError
-from torchdata_remote.formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, read_member_headers, read_members
+from torchdata_remote.formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, read_member_headers
 
 
 def outcome(read: Any, *arguments: Any, **options: Any) -> Any:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.formats.tar.test_tar import MEMBERS, URL, Members
 from tests.support.archive_bytes import in_parts, make_header, make_member, pack_tar, pax_line
+from tests.support.tar_members import read_members
 from torchdata_remote.errors import ShardReadError
-from torchdata_remote.formats.tar import END_OF_ARCHIVE, TarOptions, first_name, read_member_offsets, read_members
+from torchdata_remote.formats.tar import END_OF_ARCHIVE, TarOptions, first_name, read_member_offsets
 
 CUTS = st.lists(st.integers(0, 20_000), max_size=12)
 

@@ -16,15 +16,9 @@ from hypothesis import strategies as st
 from webdataset.tariterators import tar_file_iterator
 
 from tests.support.archive_bytes import in_parts, make_header, make_member, octal_size, pack_tar, padded, pax_line
+from tests.support.tar_members import read_members
 from torchdata_remote.errors import ShardReadError
-from torchdata_remote.formats.tar import (
-    BLOCK,
-    END_OF_ARCHIVE,
-    TarOptions,
-    pack_header,
-    padding,
-    read_members,
-)
+from torchdata_remote.formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, pack_header, padding
 from torchdata_remote.formats.tar.header import _ustar
 from torchdata_remote.formats.tar.packing import is_plain, pack_plain_members
 

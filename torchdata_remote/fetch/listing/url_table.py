@@ -134,17 +134,8 @@ class UrlTable(Sequence[RemoteUrl]):
         return found
 
     @classmethod
-    def from_columns(cls, columns: dict[str, Column]) -> UrlTable:
-        """Restore a table from :meth:`columns`."""
-        table = cls()
-        table._sizes = array("q", columns["sizes"].tobytes())
-        table._urls = StringColumn.from_columns(columns["urls.data"], columns["urls.ends"])
-        table._etags = StringColumn.from_columns(columns["etags.data"], columns["etags.ends"])
-        return table
-
-    @classmethod
     def view(cls, columns: Mapping[str, Column], prefix: str = "") -> UrlTable:
-        """As :meth:`from_columns`, without a copy: nothing can be appended.
+        """Restore a table without a copy: nothing can be appended.
 
         Args:
             columns: as :meth:`columns` returns them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import warnings
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -15,6 +14,7 @@ from ...core.threads.ordered_map import ordered_map
 from ...core.urls import RemoteUrl, redact
 from ...errors import ManifestError, ShardReadError
 from ...formats.compression.decompress import CompressionLimits, decompressed
+from ...formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ...formats.grouping import samples_of
 from ...formats.key_index import KeyIndex, key_index, keys_url, parse_keys
 from ...formats.sample import KEY, URL
@@ -28,21 +28,31 @@ _WRITE = "Write it: torchdata-remote manifest --overwrite FOLDER."
 
 
 def key_indexes(
-    urls: Iterable[RemoteUrl], options: StorageOptions, retry: RetryPolicy, *, max_requests: int = MAX_REQUESTS
+    urls: Iterable[RemoteUrl],
+    options: StorageOptions,
+    retry: RetryPolicy,
+    *,
+    on_bad_member: OnBadMember = raise_error,
+    max_requests: int = MAX_REQUESTS,
 ) -> Generator[tuple[RemoteUrl, KeyIndex], None, None]:
     """Yield each shard with the index of its keys, in order.
 
+    It is read from the file beside the shard; without one, from the headers of the shard, with one warning. The file is
+    verified by its checksum in the manifest. If that is unknown, the headers of the last sample are read.
+
     Args:
-        urls: of the shards.
+        urls: of the shards, with their sizes, and with number of samples and checksum of the keys if they are known.
         options: for the store.
         retry: policy for transient faults.
+        on_bad_member: called with the error of a member of a shard without such a file.
         max_requests: indexes that are read at once.
 
     Raises:
-        ManifestError: as :func:`read_key_index`.
+        ManifestError: if a file does not belong to its shard, or the shard cannot have one.
+        ShardReadError: if the headers of a shard are damaged.
     """
     is_warned = False
-    tasks = (partial(_read_with, url, options, retry) for url in urls)
+    tasks = (partial(_read_with, url, options, retry, on_bad_member) for url in urls)
     with closing(ordered_map(tasks, max_threads=max_requests)) as found:
         for url, index, is_scanned in found:
             if is_scanned and not is_warned:
@@ -51,41 +61,18 @@ def key_indexes(
             yield url, index
 
 
-def read_key_index(url: RemoteUrl, options: StorageOptions, retry: RetryPolicy) -> KeyIndex:
-    """Read the keys of a shard from the file beside it; without one, from the headers of the shard, with a warning.
-
-    The file is verified by its checksum in the manifest. If that is unknown, the headers of the last sample are read.
-
-    Args:
-        url: of the shard, with its size, and with number of samples and checksum of the keys if they are known.
-        options: for the store.
-        retry: policy for transient faults.
-
-    Raises:
-        ManifestError: if the file does not belong to this shard, or the shard cannot have one.
-        ShardReadError: if the headers of the shard are damaged.
-        BadMemberError: if it has a member that cannot be part of a sample, and there is no file.
-    """
-    index, is_scanned = _read(url, options, retry)
-    if is_scanned:
-        _warn(url)
-    return index
-
-
 def _read_with(
-    url: RemoteUrl, options: StorageOptions, retry: RetryPolicy, wait: Callable[[float], None]
+    url: RemoteUrl,
+    options: StorageOptions,
+    retry: RetryPolicy,
+    on_bad_member: OnBadMember,
+    wait: Callable[[float], None],
 ) -> tuple[RemoteUrl, KeyIndex, bool]:
-    return url, *_read(url, options, retry, wait)
-
-
-def _read(
-    url: RemoteUrl, options: StorageOptions, retry: RetryPolicy, wait: Callable[[float], object] = time.sleep
-) -> tuple[KeyIndex, bool]:
     """Return the index, and whether it is that of the shard's headers."""
     # Without obstore, so that a process that only lists can be forked
     data = read_if_there(keys_url(url), options, retry, by_obstore=False)
     if data is None:
-        return _scan(url, ReadAhead(url, options, retry=retry, sleep=wait)), True
+        return url, _scan(url, ReadAhead(url, options, retry=retry, sleep=wait), on_bad_member), True
     expected = url.keys_crc32
     if expected is not None and zlib.crc32(data) != expected:  # as a block of a shard, once more
         data = read_if_there(keys_url(url), options, retry, by_obstore=False) or data
@@ -97,10 +84,10 @@ def _read(
         raise _unusable(url, str(error)) from error
     if expected is None and len(index.keys):
         _check_last(url, index, ReadAhead(url, options, retry=retry, start=_last_begin(index), sleep=wait))
-    return index, False
+    return url, index, False
 
 
-def _scan(url: RemoteUrl, parts: ReadAhead) -> KeyIndex:
+def _scan(url: RemoteUrl, parts: ReadAhead, on_bad_member: OnBadMember) -> KeyIndex:
     """Read the index from the headers of a shard."""
     shown, head = redact(url), parts.head()
     if head[:4] in _ZIP:
@@ -113,7 +100,8 @@ def _scan(url: RemoteUrl, parts: ReadAhead) -> KeyIndex:
             "uncompressed, and their images or arrays in formats that are compressed by themselves.",
             url=shown,
         )
-    index = key_index(_samples(parts, shown, TarOptions(url.size, max_member_bytes=sys.maxsize)))
+    policy = MemberErrorHandler(on_bad_member, Skipped())
+    index = key_index(_samples(parts, shown, TarOptions(url.size, max_member_bytes=sys.maxsize), policy))
     if url.num_samples not in (None, len(index.keys)):
         raise ManifestError(
             f"{shown} has {len(index.keys):,} samples, and its manifest has {url.num_samples:,}: it was replaced. "
@@ -123,10 +111,12 @@ def _scan(url: RemoteUrl, parts: ReadAhead) -> KeyIndex:
     return index
 
 
-def _samples(parts: ReadAhead, shown: str, options: TarOptions) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
+def _samples(
+    parts: ReadAhead, shown: str, options: TarOptions, on_bad_member: OnBadMember
+) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
     members = read_member_offsets(parts, url=shown, options=options)
     batches = ((batch.names, list(zip(batch.starts, batch.sizes, strict=True))) for batch in members)
-    for sample in samples_of(batches, url=shown):  # type: ignore[arg-type]  # offsets, where readers pass data
+    for sample in samples_of(batches, url=shown, on_bad_member=on_bad_member, on_empty=lambda error: None):
         yield sample[KEY], [(name, *place) for name, place in sample.items() if name not in (KEY, URL)]
 
 
@@ -146,7 +136,8 @@ def _check_last(url: RemoteUrl, index: KeyIndex, parts: ReadAhead) -> None:
     ]
     options = TarOptions(url.size, begin, max_member_bytes=sys.maxsize)
     try:
-        found = list(_samples(parts, shown, options))
+        # Bad members were left out of the file, in front of the samples that follow
+        found = list(_samples(parts, shown, options, lambda error: None))
     except ShardReadError as error:
         raise _unusable(url, f"puts a sample at byte {begin:,}, where none begins") from error
     if found != [(index.keys[-1], expected)]:
@@ -158,7 +149,7 @@ def _warn(url: str) -> None:
         f"{redact(keys_url(url))} is missing: the keys of this shard, and of others without such a file, were read "
         f"from the shards' headers, which takes more requests. {_WRITE}",
         RuntimeWarning,
-        stacklevel=3,
+        stacklevel=2,
     )
 
 

@@ -44,8 +44,10 @@ class Extended:
         self._kinds += bytes([kind])
         if kind == ord("L"):
             self._set_name(text_field(record.rstrip(b"\0")), start)
-        elif kind == ord("x"):
-            self._fields = pax_fields(record, self._url, start)
+        elif kind == ord("K"):
+            self._fields["linkpath"] = text_field(record.rstrip(b"\0"))
+        else:
+            self._fields |= pax_fields(record, self._url, start)
             self._add_fields(self._fields, start)
 
     def _add_fields(self, fields: dict[str, str], start: int) -> None:

@@ -69,7 +69,7 @@ def read_lazy_batches(
         file_of: makes the file of a member. Small ones, and those that it makes no file of, are read into memory.
 
     Raises:
-        ShardReadError: as ``read_members``.
+        ShardReadError: as ``read_member_batches``.
     """
     position = position or ReadPosition()
     parser = TarParser(parts, url, options)

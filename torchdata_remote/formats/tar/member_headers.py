@@ -31,7 +31,7 @@ def read_member_headers(
     options: TarOptions,
     wanted: Callable[[str, int], bool] = lambda name, num_bytes: False,
 ) -> Iterator[MemberHeader]:
-    """Yield each regular file of an archive, as strictly as :func:`read_members`; skip the data of the others.
+    """Yield each regular file of an archive, as strictly as :func:`read_member_batches`; skip the data of the others.
 
     Args:
         parts: the archive's bytes. If they are :class:`~..byte_reader.Skippable`, skipped data are not downloaded.
@@ -40,7 +40,7 @@ def read_member_headers(
         wanted: called with name and size of a member; returns whether its data are requested.
 
     Raises:
-        ShardReadError: as :func:`read_members`.
+        ShardReadError: as :func:`read_member_batches`.
     """
     parser = TarParser(parts, url, options)
     while (member := parser.next_member()) is not None:

@@ -44,7 +44,7 @@ def read_member_offsets(
         position: its ``archive_end`` is set after the last member.
 
     Raises:
-        ShardReadError: as :func:`read_members`.
+        ShardReadError: as :func:`read_member_batches`.
     """
     parser, fast_path = TarParser(parts, url, options), FastPath(options.max_member_bytes)
     cursor = parser.cursor

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from ..position import ReadPosition
 from .fast_path import FastPath
@@ -26,32 +26,22 @@ _ONE = (0,)
 _BATCH_MEMBERS, _BATCH_BYTES = 60, 256 << 10
 
 
-def read_members(
-    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions | None = None
-) -> Iterator[tuple[str, bytes]]:
-    """Yield name and data of each regular file in an archive, in order; the data are copied.
+def read_member_batches(
+    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions, position: ReadPosition | None = None
+) -> Iterator[MemberBatch]:
+    """Yield names and data of the regular files in an archive, in order and in batches. Others are skipped.
 
-    Directories, links and devices are skipped.
+    A batch has at most 60 members, and about 256 KiB if data are copied.
 
     Args:
         parts: the archive's bytes, in consecutive parts of any length.
         url: for error messages.
         options: limits.
+        position: is set to where the members of a batch begin.
 
     Raises:
         ShardReadError: for a damaged header, an unsupported type of member (sparse files, volumes), an archive that
             ends early, or data after its end. The message has the offset.
-    """
-    for names, values in read_member_batches(parts, url=url, options=replace(options or TarOptions(), copy=True)):
-        yield from zip(names, cast(list[bytes], values), strict=True)
-
-
-def read_member_batches(
-    parts: Iterable[bytes | memoryview], *, url: str, options: TarOptions, position: ReadPosition | None = None
-) -> Iterator[MemberBatch]:
-    """Like :func:`read_members`, in batches: names of members, and a list of their data.
-
-    A batch has at most 60 members, and about 256 KiB if data are copied. ``position`` is set to where they begin.
     """
     position = position or ReadPosition()
     parser, fast_path = TarParser(parts, url, options), FastPath(options.max_member_bytes)
@@ -121,7 +111,7 @@ def read_archives(
         begun: the nested archive in which ``parts`` begin; ``None`` if they begin at a header.
 
     Raises:
-        ShardReadError: as :func:`read_members`. ``max_member_bytes`` does not apply: nothing is held in memory.
+        ShardReadError: as :func:`read_member_batches`. ``max_member_bytes`` does not apply: nothing is held in memory.
     """
     parser = TarParser(parts, url, replace(options, max_member_bytes=sys.maxsize))
     while True:

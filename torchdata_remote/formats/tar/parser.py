@@ -10,11 +10,12 @@ from ..byte_reader import ByteReader
 from ..limits import MAX_MEMBER_BYTES
 from ..text_instead import text_instead
 from .extended_headers import EXTENDED_TYPES, MAX_RECORD_BYTES, SPARSE, Extended
-from .header import BLOCK, CUT_SHORT, checksum_fits, fault, name_field, number_field, padding
+from .header import BLOCK, CUT_SHORT, checksum_fits, fault, name_field, number_field, padding, text_field
 
 _ZERO_BLOCK = bytes(BLOCK)
 _FILE_TYPES = frozenset(b"0\x007")
 _SKIPPED_TYPES = {**dict.fromkeys(b"12", "link"), **dict.fromkeys(b"346", "device"), ord("5"): "directory"}
+_SYMBOLIC_TYPE = ord("2")
 _SPARSE_TYPE = ord("S")
 _ZEROS_BYTES = 1 << 20
 
@@ -30,6 +31,8 @@ class TarOptions:
         max_member_bytes: a member that claims more is an error, before memory is allocated for it.
         copy: whether data are ``bytes``; otherwise they are slices, which keep the parts in memory.
         on_skip: called with ``"directory"``, ``"link"`` or ``"device"`` for each member that is not a regular file.
+        on_link: called for each link with its name, the path in it, and whether that is a symbolic link's: below the
+            link's folder; a hard link's is the name of a member.
         on_missing_end: called with the error if the archive ends after a member, without its end-of-archive blocks;
             returns whether it is accepted.
     """
@@ -40,6 +43,7 @@ class TarOptions:
     max_member_bytes: int = MAX_MEMBER_BYTES
     copy: bool = True
     on_skip: Callable[[str], object] = lambda kind: None
+    on_link: Callable[[str, str, bool], object] = lambda name, path, is_symbolic: None
     on_missing_end: Callable[[ShardReadError], object] = lambda error: False
 
 
@@ -98,7 +102,11 @@ class TarParser:
                 what = SPARSE if kind == _SPARSE_TYPE else "which cannot be read as a stream"
                 raise fault(url, start, f"member {name!r:.200} of type {chr(kind)!r}, {what}")
             # Links and directories have no data: their size field may be that of the target, or a quota
-            self._options.on_skip(_SKIPPED_TYPES.get(kind, "directory"))
+            skipped = _SKIPPED_TYPES.get(kind, "directory")
+            if skipped == "link":
+                path = self.records.get("linkpath") or text_field(header[157:257].partition(b"\0")[0])
+                self._options.on_link(name, path, kind == _SYMBOLIC_TYPE)
+            self._options.on_skip(skipped)
 
     @property
     def records(self) -> dict[str, str]:
@@ -181,3 +189,7 @@ class TarParser:
                 raise fault(url, start, "data after the end of the archive; tars cannot be put together by appending")
             start = self.cursor.offset
             second = self.cursor.take(_ZEROS_BYTES)
+        # Without a member, an archive is its two end-of-archive blocks, or a record of 20 blocks
+        if not self._start and start not in (1_024, 10_240):
+            what = f"{start:,} zero bytes, as a crashed disk leaves them; a tar without a member has 1,024 or 10,240"
+            raise fault(url, 0, what, advice="Remove it, or write")

@@ -142,12 +142,13 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
                 )
 
     def _opened(self, url: str, stream: Any, position: Position | None) -> OpenShard:
+        num_samples: int | None = getattr(url, "num_samples", None)
         url, samples = split_sample_range(str(url))
         if not self.reads_parts:
             refuse_part(url, samples, type(self).__name__)
         start = Position(getattr(stream, "first_byte", 0)) if position is None else position
         tracked = ReadPosition(start)
-        return OpenShard(stream, tracked, self._shard(redact(named_shard(url)), stream, tracked))
+        return OpenShard(stream, tracked, self._shard(redact(named_shard(url)), stream, tracked, num_samples))
 
     def _opened_again(
         self, streams: Iterator[tuple[str, Any]], number: int, position: Position | None
@@ -165,9 +166,12 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         """Decode the position of an open shard."""
         return Position.from_json(saved)
 
-    def _shard(self, url: str, stream: Any, position: ReadPosition) -> Generator[Sample, None, None]:
+    def _shard(
+        self, url: str, stream: Any, position: ReadPosition, num_samples: int | None = None
+    ) -> Generator[Sample, None, None]:
+        policies = self._on_bad_shard, self._skipped, self._on_bad_member
         try:
-            with ShardErrorHandler(url, self._on_bad_shard, self._skipped, self._on_bad_member) as guard:
+            with ShardErrorHandler(url, *policies, num_samples) as guard:
                 for run in timed_runs(self.runs_in(url, stream, guard, position), READ, within=FETCH):
                     yield from run
         finally:

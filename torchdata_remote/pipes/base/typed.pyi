@@ -664,6 +664,7 @@ class IterDataPipe(TorchNames[T_co]):
         members: str | Sequence[str] | None = None,
         key_column: str = "__key__",
         on_missing_key: Callable[[MissingKeyError], object] = raise_error,
+        on_bad_member: OnBadMember = raise_error,
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Select:
@@ -687,6 +688,8 @@ class IterDataPipe(TorchNames[T_co]):
             key_column: of a table, the column with the keys.
             on_missing_key: policy for keys that no shard has: ``raise_error``, ``skip_with_warning``, or a function that is
                 called with the error.
+            on_bad_member: policy for members that cannot be part of a sample, where headers of shards are read. Pass the
+                reader's, as ``stream_shards`` does.
             retry: policy for transient errors, for each request.
             storage_options: for the store, in fsspec's vocabulary; also for the file of ``keys`` in the same kind of store.
 
@@ -731,10 +734,11 @@ class IterDataPipe(TorchNames[T_co]):
 
         Consecutive members with the same key are one sample. The key ends at the first dot of the base name, and the
         extension is the rest, in lower case; a leading ``./`` is dropped. Directories, links, devices and members named
-        like ``__this__`` are skipped and counted. Compression by gzip, bzip2, xz or zstd is detected by content.
+        like ``__this__`` are skipped and counted; of links, and of an archive without a sample, a warning is given.
+        Compression by gzip, bzip2, xz or zstd is detected by content.
 
         ``skipped`` counts what the last pass in this process has skipped: ``skipped.shards`` (URL -> reason),
-        ``skipped.members`` (kind -> count) and ``skipped.bad_members`` (reason -> count).
+        ``skipped.members`` (kind -> count), ``skipped.bad_members`` (reason -> count) and ``skipped.num_empty``.
 
         Args:
             on_bad_shard: called with the ``ShardReadError`` of a shard that cannot be read further. It raises, as

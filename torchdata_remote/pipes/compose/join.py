@@ -135,7 +135,13 @@ def join(
             )
         )
     urls: IterDataPipe[str] = JoinShards(
-        listings, selected, how=chosen_how, align=aligned, options=options, retry=RetryPolicy()
+        listings,
+        selected,
+        how=chosen_how,
+        align=aligned,
+        options=options,
+        retry=RetryPolicy(),
+        on_bad_member=on_bad_member,
     )
     if mode and seed is not None:
         urls = ShuffleShards(urls, seed)

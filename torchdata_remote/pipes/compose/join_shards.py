@@ -17,6 +17,7 @@ from ...fetch.listing.source_argument import url_of
 from ...fetch.selections.join_plan import How, planned_views
 from ...fetch.selections.key_indexes import key_indexes
 from ...fetch.selections.key_table import KeyTable
+from ...formats.error_policy import OnBadMember
 from ..base.datapipe import DataPipe
 from ..base.slots import require_end
 from ..base.typed import IterDataPipe
@@ -47,6 +48,7 @@ class JoinShards(DataPipe[RemoteUrl]):
         align: how samples are brought together.
         options: for the stores, which reads the files of keys.
         retry: policy for transient faults.
+        on_bad_member: policy for members that cannot be part of a sample.
     """
 
     gives_urls = True
@@ -60,12 +62,13 @@ class JoinShards(DataPipe[RemoteUrl]):
         align: Align,
         options: StorageOptions,
         retry: RetryPolicy,
+        on_bad_member: OnBadMember,
     ) -> None:
         for source in sources.values():
             require_end(source)
         self.sources, self._members = dict(sources), dict(members)
         self.how, self.align, self._options, self._retry = how, align, options, retry
-        self._latest = _LatestPlan()
+        self._latest, self._on_bad_member = _LatestPlan(), on_bad_member
 
     def __iter__(self) -> Iterator[RemoteUrl]:
         sets = {name: [_remote(url) for url in source] for name, source in self.sources.items()}
@@ -97,7 +100,7 @@ class JoinShards(DataPipe[RemoteUrl]):
     def _table(self, name: str, urls: list[RemoteUrl]) -> KeyTable:
         members = self._members[name]
         table = KeyTable(members)
-        for url, index in key_indexes(urls, self._options, self._retry):
+        for url, index in key_indexes(urls, self._options, self._retry, on_bad_member=self._on_bad_member):
             table.add(url, index)
         table.finish()
         if members is not None and (absent := sorted(members - table.extensions)):

@@ -82,7 +82,8 @@ class JoinedTarReader(ShardTarReader):
     def _opened(self, url: str, stream: JoinedStream, position: Any) -> OpenShard:
         starts = [Position(one.first_byte) for one in stream.streams] if position is None else position
         tracked: Any = JoinedPosition([ReadPosition(start) for start in starts])
-        return OpenShard(stream, tracked, self._shard(stream.shown[0], stream, tracked))
+        num_samples = getattr(url, "num_samples", None)
+        return OpenShard(stream, tracked, self._shard(stream.shown[0], stream, tracked, num_samples))
 
     def _saved_position(self, saved: Any) -> Any:
         if None in saved:

@@ -107,6 +107,7 @@ def stream_shards(
     if options is not None and not isinstance(options, Mapping):
         advice = 'expected arguments of select, such as {"keys": "s3://b/train.parquet"}'
         raise check.marked(TypeError(f"select: {advice}, got {check.shown(select)}."))
+    select = select and {"on_bad_member": on_bad_member, **select}
     urls = urls_of(url, of="stream_shards")
     shuffled = seed if mode else None
     streams = _streams(
