@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import redact
@@ -11,6 +11,7 @@ from ..errors import EmptyListingError
 from ..fetch.listing.patterns import path_below
 from ..fetch.listing.sources import list_source
 from ..fetch.listing.whereabouts import Others
+from ..formats.sample import is_of_macos
 from ._file_table import FileTable
 
 _SHARD = re.compile(r"\.(tar(\.\w+)?|tgz|zip)$", re.IGNORECASE)
@@ -22,6 +23,7 @@ def list_files(
     extensions: tuple[str, ...] | None,
     options: StorageOptions,
     retry: RetryPolicy,
+    on_skip: Callable[[str], object],
 ) -> FileTable:
     """List the files of a folder, sorted as by torchvision's ``ImageFolder``: by first folder, by folder, by name.
 
@@ -31,6 +33,7 @@ def list_files(
         extensions: of the files to select; ``None`` selects all.
         options: for the store.
         retry: applied to each page of the listing.
+        on_skip: called with ``"macos"`` for each file that macOS added, which is left out.
 
     Returns:
         FileTable: URLs, and paths below the folder.
@@ -44,8 +47,18 @@ def list_files(
 
     if listed is None:
         below = path_below(url)
-        found = list_source(url, pattern=None, recursive=True, options=options, retry=retry, is_wanted=is_selected)
+        found = list_source(
+            url,
+            pattern=None,
+            recursive=True,
+            options=options,
+            retry=retry,
+            is_wanted=is_selected,
+            on_skip=on_skip,
+        )
         listed = ((file_url, below(file_url)) for file_url in found)
+    else:
+        listed = (file for file in listed if not is_of_macos(file[1]) or on_skip("macos"))
     others = Others()
     is_sorted, previous = True, ("", "", "")
 

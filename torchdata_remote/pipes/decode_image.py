@@ -22,6 +22,7 @@ from .base.calls import works_ahead
 from .base.epochs import EpochPipe
 from .base.image_options import RATIO, SCALE, image_tensors, member_names
 from .base.image_tensors import ImageTensors
+from .base.members import member_named
 from .base.threaded import ThreadedMap
 
 
@@ -66,7 +67,8 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         mean: of the channels, where 1 is white; a number for all. ``None`` for ImageNet's: 0.485, 0.456, 0.406.
         std: of the channels; ``None`` for ImageNet's: 0.229, 0.224, 0.225.
         layout: ``"CHW"`` or ``"HWC"``, the order of the dimensions.
-        members: extensions separated by ``;``, of which the first that the sample has is decoded. Its name stays.
+        members: extensions separated by ``;``, in any case, of which the first that the sample has is decoded. Its name
+            stays.
         seed: any int.
         num_threads: that decode, as those of ``parallel_map`` do. ``None`` for those that the loader gives, as
             ``thread_loader`` does, or none.
@@ -138,7 +140,7 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         """Take the row of a sample: in the order of the samples, in which the batch needs them."""
         if not isinstance(item, dict):
             require_sample(item, of="decode_image")
-        name = next((name for name in self._names if name in item), None)
+        name = member_named(item, self._names)
         if name is None:
             members = sorted(name for name in item if not name.startswith("__"))
             raise MissingMemberError(

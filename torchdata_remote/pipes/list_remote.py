@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -12,9 +12,11 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import RetryPolicy, StorageOptions, policy_of
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.urls import RemoteUrl
+from ..fetch.listing.choices import Tars
 from ..fetch.listing.lookups import with_lookups
 from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.listing.sources import list_source
+from ..formats.error_policy import Skipped
 from .base.split_guard import SplitReader, require_split
 
 
@@ -38,8 +40,9 @@ class ListRemote(SplitReader[RemoteUrl]):
     The objects of a source are sorted by path (by code points), and the sources keep their order, so the listing is
     the same in all processes. Objects are yielded while later pages of the listing are requested. Sources that name one
     object are looked up by one request each, up to 16 at a time, and a ``RemoteUrl`` with its size by none. Directory
-    markers are dropped. Sources that overlap or are repeated yield their objects repeatedly. (A manifest that has a
-    shard twice is refused.)
+    markers are dropped, and so are files that macOS adds to folders (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``), unless
+    a source names one: ``skipped.members["macos"]`` counts them. Sources that overlap or are repeated yield their
+    objects repeatedly. (A manifest that has a shard twice is refused.)
 
     Args:
         source_datapipe: source URLs (str, or ``os.PathLike``). A bare local path becomes a ``file://`` URL.
@@ -86,19 +89,39 @@ class ListRemote(SplitReader[RemoteUrl]):
         self.match_named = check.flag("match_named", match_named)
         self._storage_options = StorageOptions(storage_options)
         self._retry = policy_of(retry)
+        self._skipped = Skipped()
+        self._takes_tars = False
+        self._page_check: Callable[[], Callable[[list[str]], object]] = _no_check
+
+    def take_tars(self) -> ListRemote:
+        """Hook of recipes: without a pattern, only tars of folders, of any compression. Returns this pipe."""
+        self._takes_tars = self.pattern is None
+        return self
+
+    def check_pages(self, make: Callable[[], Callable[[list[str]], object]]) -> ListRemote:
+        """Hook of recipes: call a new ``make()`` of each pass with the paths of objects. Returns this pipe."""
+        self._page_check = make
+        return self
 
     def __iter__(self) -> Iterator[RemoteUrl]:
         end_worker_with_trainer()
         require_split(self, lists_only=True)
+        self._skipped, on_page = Skipped(), self._page_check()
         urls = (url_of(url, of="list_remote") for url in self.source_datapipe)
         with closing(with_lookups(urls, self._storage_options, self._retry)) as sources:
             for url, lookup in sources:
                 yield from list_source(
                     url,
-                    pattern=self.pattern,
+                    pattern=Tars(url) if self._takes_tars else self.pattern,
                     recursive=self.recursive,
-                    match_named=self.match_named,
+                    match_named=self.match_named and not self._takes_tars,
+                    on_skip=self._skipped.count_member,
+                    on_page=on_page,
                     options=self._storage_options,
                     retry=self._retry,
                     lookup=lookup,
                 )
+
+
+def _no_check() -> Callable[[list[str]], object]:
+    return lambda paths: None

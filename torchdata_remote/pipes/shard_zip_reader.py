@@ -81,7 +81,7 @@ class ShardZipReader(ShardReader):
         self._max_ratio = whole("max_ratio", max_ratio)
 
     def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
-        on_skip = self.skipped.count_member
+        on_skip = self._skipped.count_member
         entries = _directory(url, stream)
         members = read_members(
             parts_of(url, stream),

@@ -197,6 +197,8 @@ class Others:
         compressed = next((end for end in _COMPRESSED if self.names[0].endswith(end)), None)
         if compressed is not None:
             return f"{text}: pass pattern='*{compressed}' for compressed shards."
+        if any(name.lower().endswith(".zip") for name in self.names):
+            return f"{text}: zips are read by list_remote(pattern='*.zip').shard_zip_reader()."
         if pattern == "*.tar":
             return (
                 f"{text}: loose files are read by stream_files, or by file_reader after list_remote without a pattern."

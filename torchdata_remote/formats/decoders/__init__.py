@@ -64,11 +64,11 @@ def takes_files(decoder: Decoder) -> bool:
 
 
 def checked_decoders(decoders: Mapping[str, Decoder] | None) -> dict[str, Decoder]:
-    """Return the decoders of a ``decoders=`` argument.
+    """Return the decoders of a ``decoders=`` argument, by extension in lower case.
 
     Raises:
         TypeError: if it is not a dict of functions.
-        ValueError: for an extension with a dot before it, or in upper case, which no member has.
+        ValueError: for an extension with a dot before it, which no member has, and for two that differ in case only.
     """
     example = '{"jpg": decoders.rgb}'
     if decoders is None:
@@ -79,15 +79,20 @@ def checked_decoders(decoders: Mapping[str, Decoder] | None) -> dict[str, Decode
                 f"decoders must be a dict from extension to function such as {example}, got {check.shown(decoders)}."
             )
         )
+    found: dict[str, Decoder] = {}
+    written: dict[str, str] = {}
     for extension, decoder in decoders.items():
         check.text("the extension of a decoder", extension, example="jpg")
-        expected = extension.lstrip("*.").lower()
+        expected = extension.lstrip("*.")
         if extension != expected:
             raise check.marked(
                 ValueError(
-                    f"no member has the extension {extension!r}: extensions are in lower case, without a dot. "
-                    f"Write {expected!r}."
+                    f"no member has the extension {extension!r}: an extension has no dot before it. Write {expected!r}."
                 )
             )
-        check.function(f"decoders[{extension!r}]", decoder, example="decoders.rgb")
-    return dict(decoders)
+        if (other := written.setdefault(extension.lower(), extension)) != extension:
+            raise check.marked(
+                ValueError(f"decoders has {other!r} and {extension!r}, which differ in case only: leave one out.")
+            )
+        found[extension.lower()] = check.function(f"decoders[{extension!r}]", decoder, example="decoders.rgb")
+    return found

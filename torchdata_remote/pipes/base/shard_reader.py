@@ -73,11 +73,6 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         self._is_followed = False  # whether the state is asked for after each sample
         self._warmed_up: Generator[tuple[str, Any], None, None] | None = None
 
-    @property
-    def skipped(self) -> Skipped:
-        """What the last pass in this process has left out."""
-        return self._skipped
-
     def warm_up(self) -> Iterator[None]:
         require_split(self)
         self._warmed_up = open_first(self._streams(self._loaded))
@@ -172,7 +167,7 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
 
     def _shard(self, url: str, stream: Any, position: ReadPosition) -> Generator[Sample, None, None]:
         try:
-            with ShardErrorHandler(url, self._on_bad_shard, self.skipped, self._on_bad_member) as guard:
+            with ShardErrorHandler(url, self._on_bad_shard, self._skipped, self._on_bad_member) as guard:
                 for run in timed_runs(self.runs_in(url, stream, guard, position), READ, within=FETCH):
                     yield from run
         finally:
