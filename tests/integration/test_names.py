@@ -200,7 +200,8 @@ def test_split_at_the_last_dot_no_byte_is_lost(names: list[str]) -> None:
     put(folder, {name: name.encode() for name in names})
     made = {name: (name.rpartition("/")[2].rpartition(".")[0].replace(".", "_"), name.lower()[-3:]) for name in names}
     full = {name: (name[: name.rfind("/") + 1] + key, extension) for name, (key, extension) in made.items()}
-    if len(set(full.values())) < len(names):
+    stems = {name.rpartition(".")[0] for name in names}
+    if len(set(full.values())) < len(names) or len({key for key, _ in full.values()}) < len(stems):
         with pytest.raises(errors.RemoteDataError, match=r"already, of|have the key"):
             sharded(folder, split_name="last")
         return
@@ -211,16 +212,17 @@ def test_split_at_the_last_dot_no_byte_is_lost(names: list[str]) -> None:
 
 
 def test_options_that_split_no_names_are_refused(memory_folder: str) -> None:
-    """Another word, a function that returns something else, and archives."""
+    """Another word, a function that returns something else, and archives, whose names are no samples."""
     put(memory_folder, PRICES)
     wrong: Any = "middle"
-    with pytest.raises(ValueError, match=r"split_name must be 'first' or 'last'.*'middle'"):
+    with pytest.raises(TypeError, match=r"split_name must be .* 'first' or 'last', got 'middle'"):
         tdr.stream_files(memory_folder, split_name=wrong)
     wrong = str.upper
     for read in (streamed, sharded):
         with pytest.raises(TypeError, match=r"split_name must return \(key, extension\) for '22\.05\.png'"):
             read(memory_folder, split_name=wrong)
-    put(memory_folder, {"a.tar": shard("a")})
+    put(memory_folder, {"a.0.tar": shard("a"), "a.1.tar": shard("b")})
+    assert sharded(memory_folder).keys() == {"a", "b"}
     with pytest.raises(ValueError, match=r"split_name is for loose files.*a\.tar"):
         sharded(memory_folder, split_name="last")
 
@@ -349,5 +351,5 @@ def test_two_members_that_differ_in_case_only_are_an_error_that_shows_both(memor
     samples = tdr.IterableWrapper([{"__key__": "1", "Text": b"hi", "text": b"ho"}])
     with pytest.raises(errors.SampleError, match="'Text' and 'text'"):
         list(tdr.ToTuple(samples, "TEXT"))
-    with pytest.raises(ValueError, match="'JPG' and 'jpg'"):
+    with pytest.raises(ValueError, match="differ in case only: 'JPG' and 'jpg'"):
         tdr.DecodeSample(samples, {"JPG": bytes, "jpg": bytes})

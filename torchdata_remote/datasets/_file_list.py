@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 
 from ..core.options import RetryPolicy, StorageOptions
@@ -13,8 +12,6 @@ from ..fetch.listing.sources import list_source
 from ..fetch.listing.whereabouts import Others
 from ..formats.sample import is_of_macos
 from ._file_table import FileTable
-
-_SHARD = re.compile(r"\.(tar(\.\w+)?|tgz|zip)$", re.IGNORECASE)
 
 
 def list_files(
@@ -76,18 +73,10 @@ def list_files(
     if not len(files):
         shown = redact(url)
         kinds = "" if extensions is None else f" whose name ends in one of {', '.join(extensions)}"
-        raise EmptyListingError(f"{shown}: there is no file{kinds}.{_about(others)}", url=shown)
+        raise EmptyListingError(f"{shown}: there is no file{kinds}.{others.text('*.tar')}", url=shown)
     if is_sorted:
         return files
     return files.chosen(sorted(range(len(files)), key=lambda number: _sort_key(files.paths[number])))
-
-
-def _about(others: Others) -> str:
-    """Say what a folder has instead of the files that were looked for."""
-    text = others.text(None)
-    if any(_SHARD.search(name) for name in others.names):
-        text += " They are shards: read them by stream_shards(url), or by ShardedDataset(url)."
-    return text
 
 
 def _sort_key(path: str) -> tuple[str, str, str]:

@@ -87,12 +87,8 @@ def naming_fault(path: str) -> str | None:
         return "it is absolute"
     if ".." in path.split("/"):
         return 'it leaves its folder by ".."'
-    kind = ignored_kind(path)
-    if kind is not None:
-        return {
-            "meta": "names that begin and end with two underscores are not members",
-            "macos": "it is named like a file that macOS adds, and these are not members",
-        }[kind]
+    if ignored_kind(path) is not None:
+        return "names that begin and end with two underscores, and files that macOS adds, are not members"
     key, extension = split_key(path)
     if not key:
         return "its base name starts with a dot, which leaves no key"

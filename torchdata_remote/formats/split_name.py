@@ -8,6 +8,7 @@ from functools import partial
 from typing import Literal
 
 from ..core.arguments import check
+from .nested import is_archive_name
 from .sample import split_key
 
 Split = Callable[[str], tuple[str, str]]
@@ -18,29 +19,19 @@ def splitter(split_name: SplitName) -> Split:
     """Return the function that splits paths, for a ``split_name=`` argument.
 
     Raises:
-        ValueError: for another value.
+        TypeError: for another value.
+
+    >>> splitter("last")("cat/22.05.PNG"), splitter("last")("README")
+    (('cat/22_05', 'png'), ('README', ''))
     """
     if split_name is None or split_name == "first":
         return split_key
     if split_name == "last":
-        return split_at_last_dot
-    if not callable(split_name):
-        raise check.marked(
-            ValueError(
-                "split_name must be 'first' or 'last', the dot at which names are split, None, or a function from a "
-                f"name to (key, extension), got {check.shown(split_name)}."
-            )
-        )
-    return partial(_split_by, split_name)
-
-
-def split_at_last_dot(path: str) -> tuple[str, str]:
-    """Split at the last dot of the base name. Dots before it become underscores: keys of shards have none.
-
-    >>> split_at_last_dot("cat/22.05.PNG"), split_at_last_dot("README")
-    (('cat/22_05', 'png'), ('README', ''))
-    """
-    return _split_by(_at_last_dot, path)
+        return partial(_split_by, _at_last_dot)  # dots become underscores, as keys of shards have none
+    return partial(
+        _split_by,
+        check.function("split_name", split_name, example="lambda name: (key, extension), or 'first' or 'last'"),
+    )
 
 
 def _at_last_dot(name: str) -> tuple[str, str]:
@@ -63,43 +54,41 @@ class SharedKeys:
     """Warns once if two files of a listing have the same key: called with the paths of each page.
 
     Args:
-        split: a path into key and extension.
+        split: a path into key and extension; ``None`` checks nothing.
+        what: the two are.
     """
 
-    def __init__(self, split: Split) -> None:
-        self._split, self._is_over = split, False
+    def __init__(self, split: Split | None, what: str = "two samples with one key") -> None:
+        self._split, self._what = split, what
         self._last: list[str] = []  # of the page before
 
     def __call__(self, paths: list[str]) -> None:
         paths = [*self._last, *paths]
         self._last = paths[-1:]
         # Equal keys have equal names before their first dot
-        if self._is_over or (
-            self._split is split_key and len({path.partition(".")[0] for path in paths}) == len(paths)
-        ):
+        is_plain = self._split in _AT_FIRST and len({path.partition(".")[0] for path in paths}) == len(paths)
+        if self._split is None or is_plain:
             return
         found: dict[str, str] = {}
         for path in paths:
             key = self._split(path)[0]
             other = found.setdefault(key, path)
             if key and other != path:
-                self._is_over = True
-                warn_of_key(other, path, key, "two samples with one key")
+                self._split = None  # once
+                warnings.warn(
+                    f"{other!r:.200} and {path!r:.200} are {self._what}. Pass split_name='first' if that is right, "
+                    "split_name='last' to split names at the last dot, or a function from a name to (key, extension).",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
                 return
 
 
-def warn_of_key(one: str, other: str, key: str, what: str) -> None:
-    """Warn that two files such as ``22.05.png`` and ``22.06.png`` have the same key.
+def split_by_kind(path: str) -> tuple[str, str]:
+    """Split at the first dot, with the last part of the extension in the key: ``22.05.png`` is ``22 png``."""
+    key, extension = split_key(path)
+    is_member = bool(key) and not is_archive_name(path)
+    return f"{key} {extension.rpartition('.')[2]}" if is_member else "", extension
 
-    Args:
-        one: path.
-        other: path.
-        key: of both.
-        what: they are.
-    """
-    warnings.warn(
-        f"{one!r:.200} and {other!r:.200} are {what}, {key!r:.200}. Pass split_name='first' if that is right, "
-        "split_name='last' to split names at their last dot, or a function from a name to (key, extension).",
-        RuntimeWarning,
-        stacklevel=3,
-    )
+
+_AT_FIRST = (split_key, split_by_kind)

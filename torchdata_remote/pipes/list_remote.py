@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..fetch.listing.lookups import with_lookups
 from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.listing.sources import list_source
 from ..formats.error_policy import Skipped
+from ..formats.split_name import SharedKeys, Split
 from .base.split_guard import SplitReader, require_split
 
 
@@ -48,8 +49,6 @@ class ListRemote(SplitReader[RemoteUrl]):
         source_datapipe: source URLs (str, or ``os.PathLike``). A bare local path becomes a ``file://`` URL.
         pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.
         recursive: whether folders below a prefix are listed too. Does not apply to a glob or a brace range.
-        match_named: whether ``pattern`` also applies to objects that a source names itself: the shards of a manifest,
-            one object, a brace range, a glob that ends with an extension. Otherwise it applies to folders only.
         retry: policy for transient errors, for each page of a listing.
         storage_options: for the store, in fsspec's vocabulary.
 
@@ -79,34 +78,31 @@ class ListRemote(SplitReader[RemoteUrl]):
         *,
         pattern: str | None = None,
         recursive: bool = True,
-        match_named: bool = True,
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="list_remote")
         self.pattern = check.text_or_none("pattern", pattern, example="*.tar")
         self.recursive = check.flag("recursive", recursive)
-        self.match_named = check.flag("match_named", match_named)
         self._storage_options = StorageOptions(storage_options)
         self._retry = policy_of(retry)
         self._skipped = Skipped()
         self._takes_tars = False
-        self._page_check: Callable[[], Callable[[list[str]], object]] = _no_check
+        self._split: Split | None = None
 
     def take_tars(self) -> ListRemote:
         """Hook of recipes: without a pattern, only tars of folders, of any compression. Returns this pipe."""
         self._takes_tars = self.pattern is None
         return self
 
-    def check_pages(self, make: Callable[[], Callable[[list[str]], object]]) -> ListRemote:
-        """Hook of recipes: call a new ``make()`` of each pass with the paths of objects. Returns this pipe."""
-        self._page_check = make
-        return self
+    def warn_of_shared_keys(self, split: Split) -> None:
+        """Hook of recipes: warn of files that have the same key."""
+        self._split = split
 
     def __iter__(self) -> Iterator[RemoteUrl]:
         end_worker_with_trainer()
         require_split(self, lists_only=True)
-        self._skipped, on_page = Skipped(), self._page_check()
+        self._skipped, shared_keys = Skipped(), SharedKeys(self._split)
         urls = (url_of(url, of="list_remote") for url in self.source_datapipe)
         with closing(with_lookups(urls, self._storage_options, self._retry)) as sources:
             for url, lookup in sources:
@@ -114,14 +110,9 @@ class ListRemote(SplitReader[RemoteUrl]):
                     url,
                     pattern=Tars(url) if self._takes_tars else self.pattern,
                     recursive=self.recursive,
-                    match_named=self.match_named and not self._takes_tars,
                     on_skip=self._skipped.count_member,
-                    on_page=on_page,
+                    on_page=shared_keys,
                     options=self._storage_options,
                     retry=self._retry,
                     lookup=lookup,
                 )
-
-
-def _no_check() -> Callable[[list[str]], object]:
-    return lambda paths: None

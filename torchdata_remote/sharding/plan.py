@@ -11,7 +11,7 @@ import numpy as np
 from ..core.permutation import permutation_array
 from ..errors import ShardReadError, ShardWriteError
 from ..fetch.sample_table import Int64s, SampleTable
-from ..formats.sample import writing_fault
+from ..formats.sample import split_key, writing_fault
 from ..formats.tar import BLOCK, END_OF_ARCHIVE, pack_header
 from .planned_samples import LABEL, Naming
 
@@ -30,14 +30,14 @@ def packed_bytes(table: SampleTable, labels: Labels | None, naming: Naming) -> I
     """Return the bytes of a shard that each sample takes, headers and padding included; shape ``(num_samples,)``."""
     sizes, names = table.sizes(), table.names
     plain = names.are_ascii() & (names.lengths() + len(f".{LABEL}") <= _PLAIN_NAME) & (sizes < _PLAIN_BYTES)
-    plain &= naming.keeps_length
+    plain &= (keeps_length := naming.split is split_key)
     member_bytes = BLOCK + sizes + -sizes % BLOCK
     for index in np.flatnonzero(~plain).tolist():
         key, extension = naming(names[index])
         size = int(sizes[index])
         member_bytes[index] = len(pack_header(f"{key}.{extension}", size)) + _padded(size)
     if labels is not None:
-        for index in np.flatnonzero(names.end_with(f".{LABEL}") | (not naming.keeps_length)).tolist():
+        for index in np.flatnonzero(names.end_with(f".{LABEL}") | (not keeps_length)).tolist():
             if naming(names[index])[1] == LABEL:
                 member_bytes[index] = 0
     firsts = table.firsts()

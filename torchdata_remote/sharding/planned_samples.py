@@ -16,7 +16,7 @@ from ..fetch.coalesced import RangeCoalescer
 from ..fetch.sample_table import Int64s, Members
 from ..fetch.session import FetchSession
 from ..formats.sample import KEY, Sample, split_key
-from ..formats.split_name import Split, split_at_last_dot
+from ..formats.split_name import Split
 
 _IN_FLIGHT = 32
 LABEL = "cls"
@@ -51,11 +51,6 @@ class Naming:
     def __call__(self, name: str) -> tuple[str, str]:
         """Return key and extension."""
         return self.split(name.split("/", self.num_folders)[self.num_folders] if self.num_folders else name)
-
-    @property
-    def keeps_length(self) -> bool:
-        """Whether a name is as long in a shard as in the source."""
-        return self.split in (split_key, split_at_last_dot)
 
 
 @dataclass(frozen=True)

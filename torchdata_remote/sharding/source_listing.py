@@ -20,7 +20,7 @@ from ..formats.companions import COMPANION_ENDINGS, companion_urls
 from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME
 from ..formats.sample import naming_fault
-from ..formats.split_name import SplitName, splitter, warn_of_key
+from ..formats.split_name import SharedKeys, SplitName, split_by_kind, splitter
 from ..storage import open_store
 
 _BESIDE = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
@@ -67,7 +67,8 @@ def list_samples(
     file: RemoteUrl | None = None  # the first one that is neither
     files = _Files(source, split_name, table, MemberErrorHandler(on_bad_member, Skipped()))
     tars = Tars(source)
-    for url in _listed(source, pattern, options, retry):
+    shared_keys = SharedKeys(None if split_name else split_by_kind, "one sample")
+    for url in _listed(source, pattern, options, retry, shared_keys):
         digest.update(f"{url}\0{url.size}\0{url.etag or url.md5}\n".encode("utf-8", "surrogateescape"))
         if tars(files.below(url)):
             archives.append(url)
@@ -125,12 +126,14 @@ def _of_manifest(
     return shards
 
 
-def _listed(source: str, pattern: str | None, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
+def _listed(
+    source: str, pattern: str | None, options: StorageOptions, retry: RetryPolicy, on_page: SharedKeys
+) -> Iterator[RemoteUrl]:
     """Yield the objects of a source with size and, if the store reports it, etag."""
     if pattern is None and object_path(source).rpartition("/")[2] == MANIFEST_NAME:
         yield from _of_manifest(literal_url(source), [], options, retry)
         return
-    for url in list_source(source, pattern=pattern, recursive=True, options=options, retry=retry):
+    for url in list_source(source, pattern=pattern, recursive=True, options=options, retry=retry, on_page=on_page):
         if url.size is not None:
             yield url
             continue
@@ -152,7 +155,7 @@ class _Files:
 
     def __init__(self, source: str, split_name: SplitName, table: SampleTable, on_bad_member: OnBadMember) -> None:
         self.below = path_below(source)
-        self._split, self._split_name, self._start = splitter(split_name), split_name, ""
+        self._split, self._is_sorted, self._start = splitter(split_name), not callable(split_name), ""
         self._table, self._on_bad_member = table, on_bad_member
         self._open: dict[
             str, dict[str, tuple[str, RemoteUrl]]
@@ -168,7 +171,7 @@ class _Files:
             return
         if not path.startswith(self._start):
             self.finish()
-        if not self._open and not callable(self._split_name):  # by a function, they may be anywhere
+        if not self._open and self._is_sorted:  # by a function, files of a sample may be anywhere
             self._start = path[: len(path) - len(extension)]
         members = self._open.setdefault(key, {})
         if extension in members:
@@ -176,12 +179,6 @@ class _Files:
             what = f"the sample {key!r} has {extension!r} already, of {other!r:.200} (compared in lower case)"
             self._on_bad_member(_bad_file(url, what, "the sample has its extension already"))
             return
-        if self._split_name is None:
-            kind = extension.rpartition(".")[2]
-            other = next((path for name, (path, _) in members.items() if name.rpartition(".")[2] == kind), "")
-            if other:
-                warn_of_key(other, path, key, "one sample")
-                self._split_name = "first"  # once
         members[extension] = path, url
 
     def finish(self) -> None:

@@ -62,30 +62,23 @@ class Tars:
             )
 
 
-class WithoutMacos:
-    """Leaves out the files that macOS adds to folders.
+def without_macos(table: EntryTable, fixed: int, others: Others, on_skip: Callable[[str], object]) -> EntryTable:
+    """Return a page of a listing without the files that macOS adds to folders.
 
     Args:
-        on_skip: called with ``"macos"`` for each.
-        others: are told their paths.
+        table: the page.
+        fixed: characters of its paths that are above the source.
+        others: are told the paths that are left out.
+        on_skip: called with ``"macos"`` for each of them.
     """
-
-    def __init__(self, on_skip: Callable[[str], object], others: Others) -> None:
-        self._on_skip, self._others, self._num = on_skip, others, 0
-
-    def __call__(self, table: EntryTable, fixed: int) -> EntryTable:
-        """Return the rest of a page; ``fixed`` characters of its paths are above the source."""
-        found = paths_of_macos(table.paths, fixed)
-        for path in found:
-            self._on_skip("macos")
-            self._others.add(path[fixed:])
-        self._num += len(found)
-        return table.selected([path not in found for path in table.paths]) if found else table
-
-    def log(self, url: str) -> None:
-        """Say how many were left out of a listing."""
-        if self._num:
-            _log.info("%s: %s files of macOS are left out (._*, .DS_Store, __MACOSX/)", redact(url), f"{self._num:,}")
+    found = paths_of_macos(table.paths, fixed)
+    if not found:
+        return table
+    others.extend([path[fixed:] for path in sorted(found)])
+    for _ in found:
+        on_skip("macos")
+    _log.info("%d files of macOS, such as %s, are left out of the listing", len(found), others.names[-1])
+    return table.selected([path not in found for path in table.paths])
 
 
 def require_found(
@@ -93,7 +86,6 @@ def require_found(
     url: str,
     pattern: str | Tars | None,
     others: Others,
-    left_out: str,
     options: StorageOptions,
     retry: RetryPolicy,
     *,
@@ -106,7 +98,6 @@ def require_found(
         url: that was listed.
         pattern: that objects had to match.
         others: objects that were not chosen.
-        left_out: name of a shard of a manifest that was not chosen.
         options: for the store.
         retry: of the listing.
         recursive: whether folders were entered.
@@ -122,17 +113,12 @@ def require_found(
     raise EmptyListingError(
         f"{shown}: no objects found"
         + ("" if pattern is None else " that are tars" if is_tars else f" that match pattern={pattern!r}")
+        + ("." if recursive else ", with recursive=False.")
         + (
-            f". The manifest names shards such as {left_out!r}: remove the pattern, a manifest needs none."
-            if left_out
-            else ("" if recursive else ", with recursive=False")
-            + "."
-            + (
-                others.text("*.tar" if isinstance(pattern, Tars) else pattern)
-                or _about_nothing(url, options, retry, recursive=recursive)
-            )
-            + _advice(url)
-        ),
+            others.text("*.tar" if isinstance(pattern, Tars) else pattern)
+            or _about_nothing(url, options, retry, recursive=recursive)
+        )
+        + _advice(url),
         url=shown,
     )
 

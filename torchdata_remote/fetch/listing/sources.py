@@ -15,7 +15,7 @@ from ...core.urls import HTTP, LOCAL, RemoteUrl, join_url, object_path, remote_u
 from ...formats.manifest import load_manifest
 from ...formats.snapshot import SNAPSHOT_SUFFIX, load_snapshot
 from ...storage import EntryTable, broken_link_error, list_tables, read_whole
-from .choices import Tars, WithoutMacos, require_found
+from .choices import Tars, require_found, without_macos
 from .globs import glob_regex, glob_start, unescape
 from .lookups import Lookup, find_named, is_listed_object, lists_shards
 from .patterns import expand_braces, has_braces, literal_url
@@ -32,7 +32,6 @@ def list_source(
     recursive: bool,
     options: StorageOptions,
     retry: RetryPolicy,
-    match_named: bool = True,
     is_wanted: Callable[[str], bool] = lambda below: True,
     on_skip: Callable[[str], object] = lambda kind: None,
     on_page: Callable[[list[str]], object] = lambda paths: None,
@@ -43,12 +42,11 @@ def list_source(
     Args:
         url: a prefix, a glob, a brace range, a manifest (``index.json``), or one object. Characters escaped by
             ``escape_url`` are literal, and so is all of a ``RemoteUrl``.
-        pattern: a glob that objects must match: by base name, or by the path below the source if it has a slash;
-            or ``Tars``.
+        pattern: a glob that objects must match: by base name, or by the path below the source if it has a slash.
+            ``Tars`` applies to folders, not to objects that the source names itself.
         recursive: whether folders below a prefix are entered.
         options: for the store.
         retry: applied to each page of the listing.
-        match_named: whether the pattern also filters objects that the source names itself, not only those in folders.
         is_wanted: whether the caller takes an object of this path below the source. Only a local link that leads
             nowhere is left out by it.
         on_skip: called with ``"macos"`` for each file of macOS.
@@ -60,11 +58,10 @@ def list_source(
         ObjectNotFoundError: for a local link that leads nowhere, unless the pattern leaves it out.
     """
     matches = in_folder = _matcher(pattern)
-    if not match_named:
+    if isinstance(pattern, Tars):
         matches = None
-    num_found, left_out = 0, ""
+    num_found = 0
     others = Others()  # that do not match
-    without_macos = WithoutMacos(on_skip, others)
     is_literal = isinstance(url, RemoteUrl)
     are_choices = not is_literal and has_braces(url)
     for single in expand_braces(url) if are_choices else [url]:
@@ -82,16 +79,18 @@ def list_source(
             continue
         if lists_shards(split_version(path)[0].rpartition("/")[2]):
             for shard in _shards(literal, options, retry):
-                left_out = object_path(split_view_url(shard)[0]).rpartition("/")[2]
-                if matches is None or matches(left_out):
+                name = object_path(split_view_url(shard)[0]).rpartition("/")[2]
+                if matches is None or matches(name):
                     num_found += 1
                     yield shard
+                else:
+                    others.add(name)
             continue
         chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(split_url(single)[2]) else in_folder
         for table, fixed in _tables(single, literal, is_glob, recursive, options, retry, lookup):
             is_named = table.paths == [path]
             if not is_named:
-                table = without_macos(table, fixed)
+                table = without_macos(table, fixed, others, on_skip)
             is_matching = matches if is_named else chosen
             if is_matching is not None or (scheme in LOCAL and None in table.sizes):
                 belows = [one[fixed:] for one in ([object_path(literal)] if is_named else table.paths)]
@@ -105,8 +104,7 @@ def list_source(
             num_found += len(table)
             on_page(table.paths)
             yield from remote_urls(join_url(scheme, bucket, ""), table.paths, table.sizes, table.etags)
-    without_macos.log(url)
-    require_found(num_found, url, pattern, others, left_out, options, retry, recursive=recursive)
+    require_found(num_found, url, pattern, others, options, retry, recursive=recursive)
 
 
 def _has_target(scheme: str, path: str, below: str, is_wanted: Callable[[str], bool]) -> bool:

@@ -80,19 +80,9 @@ def checked_decoders(decoders: Mapping[str, Decoder] | None) -> dict[str, Decode
             )
         )
     found: dict[str, Decoder] = {}
-    written: dict[str, str] = {}
-    for extension, decoder in decoders.items():
-        check.text("the extension of a decoder", extension, example="jpg")
-        expected = extension.lstrip("*.")
-        if extension != expected:
-            raise check.marked(
-                ValueError(
-                    f"no member has the extension {extension!r}: an extension has no dot before it. Write {expected!r}."
-                )
-            )
-        if (other := written.setdefault(extension.lower(), extension)) != extension:
-            raise check.marked(
-                ValueError(f"decoders has {other!r} and {extension!r}, which differ in case only: leave one out.")
-            )
-        found[extension.lower()] = check.function(f"decoders[{extension!r}]", decoder, example="decoders.rgb")
+    for written, decoder in decoders.items():
+        extension = check.extension("the extension of a decoder", written, example="jpg")
+        if extension in found:
+            raise check.marked(ValueError(f"decoders differ in case only: {' and '.join(map(repr, decoders))}."))
+        found[extension] = check.function(f"decoders[{written!r}]", decoder, example="decoders.rgb")
     return found

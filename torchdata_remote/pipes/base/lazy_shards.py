@@ -31,17 +31,7 @@ def checked_extensions(lazy: Any) -> frozenset[str]:
         raise check.marked(
             TypeError(f"lazy must be a set of extensions such as {{'mp4', 'wav'}}, got {check.shown(lazy)}.{advice}")
         )
-    found = frozenset(check.text("an extension in lazy", extension, example="mp4") for extension in lazy)
-    for extension in sorted(found):
-        expected = extension.lstrip("*.")
-        if extension != expected or not extension:
-            raise check.marked(
-                ValueError(
-                    f"lazy: no member has the extension {extension!r}: an extension has no dot before it. "
-                    f"Write {expected or 'mp4'!r}."
-                )
-            )
-    return frozenset(map(str.lower, found))
+    return frozenset(check.extension("lazy", extension, example="mp4") for extension in lazy)
 
 
 def read_source_by_jumps(pipe: IterDataPipe[Any]) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.arguments.suggestions import did_you_mean
@@ -11,7 +10,7 @@ from ...errors import MissingMemberError, SampleError
 from ...formats.sample import describe, describe_item, extensions, require_sample, sample_url
 
 
-def member_named(sample: Mapping[str, Any], names: Iterable[str]) -> str | None:
+def member_named(sample: Mapping[str, Any], names: Sequence[str]) -> str | None:
     """Return the first of these names that a sample has, as the sample writes it, in any case; ``None`` for none.
 
     Raises:
@@ -23,25 +22,17 @@ def member_named(sample: Mapping[str, Any], names: Iterable[str]) -> str | None:
     for name in names:
         if name in sample:
             return name
-        found = _in_lower_case(tuple(sample)).get(name.lower(), ())
+    for name in names:
+        found = [one for one in sample if str(one).lower() == name.lower()]
         if len(found) > 1:
-            shown = " and ".join(map(repr, found))
             raise SampleError(
-                f"{describe(sample)} has {shown}, which differ in case only: {name!r} may be each of them. Write the "
-                "name exactly, or rename one of them.",
+                f"{describe(sample)} has {' and '.join(map(repr, found))}, which differ in case only: {name!r} may be "
+                "each of them. Write the name exactly, or rename one of them.",
                 url=sample_url(sample),
             )
         if found:
             return found[0]
     return None
-
-
-@lru_cache(1024)
-def _in_lower_case(names: tuple[str, ...]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for name in names:
-        found.setdefault(str(name).lower(), []).append(name)
-    return found
 
 
 def alternatives(names: str) -> tuple[str, ...]:

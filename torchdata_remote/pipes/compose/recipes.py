@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal
 
 from ...core.arguments import check
@@ -16,7 +15,7 @@ from ...core.world import World
 from ...fetch.listing.source_argument import urls_of
 from ...formats.error_policy import OnBadMember, OnBadShard, raise_error
 from ...formats.sample import Sample
-from ...formats.split_name import SharedKeys, SplitName, splitter
+from ...formats.split_name import SplitName, splitter
 from ...storage import check_options
 from ..async_prefetch import AsyncPrefetch
 from ..base.typed import IterableWrapper, IterDataPipe
@@ -168,7 +167,7 @@ def stream_files(
     urls = urls_of(url, of="stream_files")
     listing = _listing(urls, pattern, storage_options)
     if split_name != "first":
-        listing = listing.check_pages(partial(SharedKeys, splitter(split_name)))
+        listing.warn_of_shared_keys(splitter(split_name))
     streams = _streams(
         listing, seed if shuffle else None, world, max_in_flight, cache_dir, cache_bytes, storage_options
     )
