@@ -221,7 +221,7 @@ def open_source(
     source: Any,
     *,
     pattern: str | None,
-    split_name: SplitName,
+    split_name: SplitName = None,
     labels: Labeller | None,
     options: StorageOptions,
     travels: bool,

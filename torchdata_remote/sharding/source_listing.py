@@ -39,7 +39,7 @@ def list_samples(
     source: str,
     *,
     pattern: str | None,
-    split_name: SplitName,
+    split_name: SplitName = None,
     options: StorageOptions,
     retry: RetryPolicy,
     on_bad_member: OnBadMember = raise_error,
@@ -176,7 +176,7 @@ class _Files:
         members = self._open.setdefault(key, {})
         if extension in members:
             other = members[extension][0]
-            what = f"the sample {key!r} has {extension!r} already, of {other!r:.200} (compared in lower case)"
+            what = f"the sample {key!r} has {extension!r} twice, before as {other!r:.200} (compared in lower case)"
             self._on_bad_member(_bad_file(url, what, "the sample has its extension already"))
             return
         members[extension] = path, url
