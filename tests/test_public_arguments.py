@@ -135,7 +135,6 @@ FLAGS: dict[str, Callable[[Any, Path], Any]] = {
     "AsyncPrefetch.in_order": lambda v, _: sorted(keys(urls().async_prefetch(in_order=v).shard_tar_reader())),
     "DecodeImage.exif_orientation": lambda v, _: turned(exif_orientation=v),
     "Faults.listings": lambda v, _: repr(Faults(listings=v)),
-    "ListRemote.match_named": lambda v, _: list(urls().list_remote(match_named=v)),
     "ListRemote.recursive": lambda v, _: list(tdr.IterableWrapper([SHARDS]).list_remote(recursive=v)),
     "Pack.cu_seqlens": lambda v, _: [sorted(row) for row in tdr.IterableWrapper([[1, 2]]).pack(2, cu_seqlens=v)],
     "Pack.split": lambda v, _: len(list(tdr.IterableWrapper([[1, 2, 3]] * 3).pack(4, split=v))),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torchdata_remote.errors import BadMemberError, ShardReadError
 from torchdata_remote.formats.grouping import samples_of
 from torchdata_remote.formats.position import ReadPosition
-from torchdata_remote.formats.sample import is_meta, naming_fault, split_key
+from torchdata_remote.formats.sample import ignored_kind, naming_fault, split_key
 
 URL = "s3://b/t-000.tar"
 NAMES = st.text("ab./_A\n", min_size=1, max_size=12) | st.from_regex(r"\A[ab]{1,2}\.(jpg|JPG|cls|seg\.png)\Z")
@@ -25,7 +25,7 @@ def _by_the_rules(names: list[str], *, bad: list[str] | None = None) -> list[dic
     """
     samples: list[dict[str, Any]] = []
     for number, name in enumerate(names):
-        if is_meta(name):
+        if ignored_kind(name) is not None:
             continue
         path = name.removeprefix("./")
         key, extension = split_key(path)

@@ -32,7 +32,7 @@ from torchdata_remote.inspection.verification import verify_shards
 from torchdata_remote.testing import all_worlds, assert_resumes_everywhere
 
 Member = tuple[str, bytes]
-BAD = ["README", "LICENSE", "docs/Makefile", ".DS_Store", "a/.hidden", "/abs.txt", "../up.txt", "x.", "x.__key__"]
+BAD = ["README", "LICENSE", "docs/Makefile", ".backup", "a/.hidden", "/abs.txt", "../up.txt", "x.", "x.__key__"]
 NO_EXTENSION = "it has no extension"
 
 
@@ -229,7 +229,7 @@ SOURCES: dict[str, dict[str, bytes]] = {
             [("n0.tar", pack_tar(good(0))), ("about.txt", b""), ("x", b""), ("n1.tar", pack_tar(good(1)))]
         )
     },
-    "files": {**dict(good(0)), "README": b"x", **dict(good(1)), "a/.DS_Store": b"y"},
+    "files": {**dict(good(0)), "README": b"x", **dict(good(1)), "a/.backup": b"y"},
 }
 
 

@@ -812,7 +812,7 @@ def test_files_beside_inner_archives_are_an_error() -> None:
         shard(f"{source.url}a.tar", memory_place())
 
 
-@pytest.mark.parametrize("name", [".hidden", "README", "a/.DS_Store", "a/__meta__.json__"])
+@pytest.mark.parametrize("name", [".hidden", "README", "a/.backup", "a/__meta__.json__"])
 def test_a_file_that_cannot_be_a_member_is_named_with_advice(name: str) -> None:
     """With what to do about it."""
     source = memory_place()

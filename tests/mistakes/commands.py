@@ -179,9 +179,11 @@ TABLE = {
             'run("manifest", files)',
             CommandLineError,
             (
-                "torchdata-remote: memory://mistakes/files/: no objects found that match pattern='*.tar', with "
-                "recursive=False. There are 3 others, such as '0.txt', '1.txt', '2.txt': loose files are read "
-                "by stream_files, or by file_reader after list_remote without a pattern."
+                "torchdata-remote: memory://mistakes/files/: no objects found that are tars, with "
+                "recursive=False. There are 3 others, such as '0.txt', '1.txt', '2.txt': tars are read by "
+                "stream_shards or "
+                "ShardedDataset, zips by list_remote(pattern='*.zip').shard_zip_reader(), loose files by "
+                "stream_files or RemoteFiles."
             ),
         ),
     ],

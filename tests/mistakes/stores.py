@@ -156,7 +156,7 @@ TABLE = {
             "a bucket without scheme",
             'list(tdr.stream_shards("bucket/train/"))',
             EmptyListingError,
-            ("bucket/train/: no objects found that match pattern='*.tar'. The folder .../bucket does not exist. ..."),
+            ("bucket/train/: no objects found that are tars. The folder .../bucket does not exist. ..."),
         ),
         Mistake(
             "a misspelt scheme",
@@ -171,14 +171,14 @@ TABLE = {
             "a local folder that is missing",
             'list(tdr.stream_shards(f"{folder}/trian/"))',
             EmptyListingError,
-            (".../trian/: no objects found that match pattern='*.tar'. There is no such folder. .../ is empty."),
+            (".../trian/: no objects found that are tars. There is no such folder. .../ is empty."),
         ),
         Mistake(
             "a name that is similar",
             ('(folder / "train").mkdir()\nlist(tdr.stream_shards(f"{folder}/trian/"))'),
             EmptyListingError,
             (
-                ".../trian/: no objects found that match pattern='*.tar'. There is no such folder. .../ has "
+                ".../trian/: no objects found that are tars. There is no such folder. .../ has "
                 "'train/'; did you mean 'train'?"
             ),
         ),
@@ -189,8 +189,9 @@ TABLE = {
             (
                 "memory://mistakes/shards/: there is no file whose name ends in one of .jpg, .jpeg, .png, "
                 ".webp, .bmp, .tif, .tiff, .ppm, .pgm. There are 7 others, such as '000000.tar', "
-                "'000000.tar.idx', '000000.tar.keys'. They are shards: read them by stream_shards(url), or by "
-                "ShardedDataset(url)."
+                "'000000.tar.idx', '000000.tar.keys': tars are read by stream_shards or "
+                "ShardedDataset, zips by list_remote(pattern='*.zip').shard_zip_reader(), loose files by "
+                "stream_files or RemoteFiles."
             ),
         ),
         Mistake(

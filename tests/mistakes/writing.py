@@ -727,9 +727,10 @@ TABLE = {
             "tdr.index_shards(files)",
             EmptyListingError,
             (
-                "memory://mistakes/files/: no objects found that match pattern='*.tar', with recursive=False. "
-                "There are 3 others, such as '0.txt', '1.txt', '2.txt': loose files are read by stream_files, "
-                "or by file_reader after list_remote without a pattern."
+                "memory://mistakes/files/: no objects found that are tars, with recursive=False. "
+                "There are 3 others, such as '0.txt', '1.txt', '2.txt': tars are read by stream_shards or "
+                "ShardedDataset, zips by list_remote(pattern='*.zip').shard_zip_reader(), loose files by "
+                "stream_files or RemoteFiles."
             ),
         ),
         Mistake(
@@ -765,8 +766,8 @@ TABLE = {
         Mistake(
             "pattern=None",
             "tdr.index_shards(shards, pattern=None)",
-            TypeError,
-            "index_shards: pattern must be a str such as '*.tar', got None.",
+            ObjectExistsError,
+            "memory://mistakes/shards/index.json exists already. Pass overwrite=True (--overwrite) to replace it.",
         ),
         Mistake(
             "pattern by position",
@@ -818,7 +819,7 @@ TABLE = {
             'tdr.index_shards("memory://mistakes/nothing/")',
             EmptyListingError,
             (
-                "memory://mistakes/nothing/: no objects found that match pattern='*.tar', with "
+                "memory://mistakes/nothing/: no objects found that are tars, with "
                 "recursive=False. memory://mistakes/ has ..."
             ),
         ),

@@ -568,7 +568,7 @@ _RESUMED: dict[str, tuple[list[bytes], dict[str, Any]]] = {
     "meta": ([_tar(("__meta__", b"x"), *_named(n, 5, 9), ("a/__b__", b"y" * 600)) for n in range(3)], {}),
     "bad members": (
         [
-            _tar(("README", b"x"), *_named(n, 5, 9), (".DS_Store", b"y" * 600), *_named(n + 3, 2), ("LICENSE", b""))
+            _tar(("README", b"x"), *_named(n, 5, 9), (".backup", b"y" * 600), *_named(n + 3, 2), ("LICENSE", b""))
             for n in range(3)
         ],
         {"on_bad_member": skip_with_warning},

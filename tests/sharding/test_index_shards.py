@@ -275,10 +275,10 @@ def test_a_damaged_shard_is_an_error(memory_folder: str, data: bytes) -> None:
 
 def test_a_folder_without_shards_is_an_error(memory_folder: str) -> None:
     """Indexes and subfolders are not shards."""
-    put(f"{memory_folder}/0.tar.gz", gzip.compress(SOUND))
+    put(f"{memory_folder}/0.zip", b"PK")
     put(f"{memory_folder}/0.tar.idx", b"")
     put(f"{memory_folder}/below/0.tar", SOUND)
-    with pytest.raises(EmptyListingError, match=r"\*\.tar"):
+    with pytest.raises(EmptyListingError, match="are tars"):
         index_shards(memory_folder)
     assert MANIFEST_NAME not in files_in(memory_folder)
 

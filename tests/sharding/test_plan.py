@@ -20,7 +20,7 @@ from torchdata_remote.sharding.plan import (
     require_writable,
     sample_order,
 )
-from torchdata_remote.sharding.planned_samples import key_of
+from torchdata_remote.sharding.planned_samples import Naming
 from torchdata_remote.writing.packed_sample import pack_sample
 
 END_BYTES = 1024  # of an archive: two empty blocks
@@ -60,12 +60,12 @@ def test_packed_bytes_are_those_of_the_writer(
     if data.draw(st.booleans()):
         numbers = st.integers(0, 9) | st.integers(0, (1 << 31) - 1)
         labels = np.array(data.draw(st.lists(numbers, min_size=len(samples), max_size=len(samples))), np.int32)
-    found = packed_bytes(table_of(samples), labels, num_folders).tolist()
+    found = packed_bytes(table_of(samples), labels, Naming(num_folders)).tolist()
     expected = []
     for index, members in enumerate(samples):
         sample: dict[str, Any] = {}
         for name, size in members:
-            key, extension = key_of(name, num_folders)
+            key, extension = Naming(num_folders)(name)
             sample[extension] = bytes(size)
         if labels is not None:
             sample["cls"] = int(labels[index])
@@ -75,8 +75,8 @@ def test_packed_bytes_are_those_of_the_writer(
 
 def test_members_above_8_gib_need_a_larger_header() -> None:
     """From 8 GiB on the header's size field does not hold it."""
-    (below,) = packed_bytes(table_of([[("a.bin", (8 << 30) - 1)]]), None, 0).tolist()
-    (above,) = packed_bytes(table_of([[("a.bin", 8 << 30)]]), None, 0).tolist()
+    (below,) = packed_bytes(table_of([[("a.bin", (8 << 30) - 1)]]), None, Naming()).tolist()
+    (above,) = packed_bytes(table_of([[("a.bin", 8 << 30)]]), None, Naming()).tolist()
     assert below == 512 + (8 << 30)
     assert above > below
 
@@ -143,7 +143,7 @@ def test_the_order_is_a_permutation_that_depends_on_the_seed() -> None:
 )
 def test_folders_are_dropped_where_keys_stay_apart(names: list[str], num_archives: int, expected: int) -> None:
     """Names of archives are no part of keys, unless the archives use keys again."""
-    assert folders_to_drop(table_of([[(name, 1)] for name in names]), num_archives) == expected
+    assert folders_to_drop(table_of([[(name, 1)] for name in names]), Naming(), num_archives) == Naming(expected)
 
 
 @pytest.mark.parametrize("num_archives", [0, 1, 2])
@@ -151,15 +151,15 @@ def test_a_duplicate_key_is_named(num_archives: int) -> None:
     """It is named."""
     table = table_of([[("t/a.jpg", 1)], [("t/b.jpg", 1)], [("t/a.png", 1)]])
     with pytest.raises(ShardReadError, match="the key 't/a'"):
-        folders_to_drop(table, num_archives)
+        folders_to_drop(table, Naming(), num_archives)
 
 
 def test_equal_hashes_are_not_equal_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashes only find suspects."""
     monkeypatch.setattr("torchdata_remote.sharding.plan.hash", lambda key: len(key), raising=False)
-    assert folders_to_drop(table_of([[("a.jpg", 1)], [("b.jpg", 1)], [("cc.jpg", 1)]]), 1) == 0
+    assert folders_to_drop(table_of([[("a.jpg", 1)], [("b.jpg", 1)], [("cc.jpg", 1)]]), Naming(), 1) == Naming(0)
     with pytest.raises(ShardReadError, match="the key 'b'"):
-        folders_to_drop(table_of([[("a.jpg", 1)], [("b.jpg", 1)], [("b.png", 1)]]), 1)
+        folders_to_drop(table_of([[("a.jpg", 1)], [("b.jpg", 1)], [("b.png", 1)]]), Naming(), 1)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_members_that_cannot_be_written_are_found_first(name: str, size: int, la
     table = table_of([[("a/good.jpg", 5)], [(name, size)]])
     num_folders = name.startswith("a/")
     if says is None:
-        require_writable(table, num_folders, labelled, 1_000)
+        require_writable(table, Naming(num_folders), labelled, 1_000)
         return
     with pytest.raises(ShardWriteError, match=says):
-        require_writable(table, num_folders, labelled, 1_000)
+        require_writable(table, Naming(num_folders), labelled, 1_000)

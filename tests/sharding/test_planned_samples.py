@@ -18,7 +18,7 @@ from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ShardWriteError
 from torchdata_remote.fetch.sample_table import SampleTable
-from torchdata_remote.sharding.planned_samples import DatasetSamples, FileSamples, keep_dataset, key_of, sample_of
+from torchdata_remote.sharding.planned_samples import DatasetSamples, FileSamples, Naming, keep_dataset, sample_of
 
 
 @given(
@@ -46,7 +46,7 @@ def test_samples_are_the_same_for_any_window(sizes: list[list[int]], window_byte
     order = np.array(data.draw(st.permutations(range(len(sizes)))))
     options = StorageOptions()
     labels = (order * 3).astype(np.int32)
-    samples = FileSamples(table.select(order), labels, 1, options, ("memory://none", options))
+    samples = FileSamples(table.select(order), labels, Naming(1), options, ("memory://none", options))
     found = list(pickle.loads(pickle.dumps(samples)).draw(window_bytes))
     assert [(source, {name: plain(value) for name, value in made.items()}) for source, made in found] == [
         expected[number] for number in order
@@ -65,7 +65,7 @@ def test_labels_of_the_source_stay() -> None:
         table.start_sample()
         table.add_object(RemoteUrl(f"{place.url}{name}", 1))
         table.add_member(name, 0, 1)
-    made = FileSamples(table.select(np.arange(2)), None, 0, options, ("memory://none", options)).draw(100)
+    made = FileSamples(table.select(np.arange(2)), None, Naming(), options, ("memory://none", options)).draw(100)
     assert [sample for _, sample in made] == [{"__key__": "a", "cls": b"7"}, {"__key__": "b", "jpg": b"8"}]
 
 
@@ -80,7 +80,7 @@ def test_labels_of_the_source_stay() -> None:
 )
 def test_folders_are_dropped_from_keys(name: str, num_folders: int, expected: tuple[str, str]) -> None:
     """Key and extension, without folders from the front."""
-    assert key_of(name, num_folders) == expected
+    assert Naming(num_folders)(name) == expected
 
 
 IMAGE = Image.new("RGB", (2, 2))

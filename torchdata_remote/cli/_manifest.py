@@ -24,8 +24,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("folder", help="URL or path, such as s3://bucket/train/")
     parser.add_argument(
         "--pattern",
-        default="*.tar",
-        help="glob that the shards' names match (default: %(default)s; for compressed shards such as *.tgz)",
+        help="glob that the shards' names match (default: all tars, in any case and compression)",
     )
     parser.add_argument("--on-bad-member", type=bad_member_choice, default="raise", metavar=CHOICES, help=HELP)
     parser.add_argument(

@@ -25,6 +25,7 @@ _OPTIONS = (
     ),
     Option("num_workers", integer(0), "N", "worker processes (default: 0, this process writes)"),
     Option("pattern", text, "GLOB", "which files of the source are used"),
+    Option("split_name", text, "first|last", "dot at which names of files are split into key and extension"),
     Option("on_bad_member", bad_member_choice, CHOICES, HELP),
     Option("append", flag, None, "add shards to existing ones"),
     Option("overwrite", flag, None, "replace existing shards"),

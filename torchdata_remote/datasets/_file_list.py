@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import redact
@@ -11,9 +10,8 @@ from ..errors import EmptyListingError
 from ..fetch.listing.patterns import path_below
 from ..fetch.listing.sources import list_source
 from ..fetch.listing.whereabouts import Others
+from ..formats.sample import is_of_macos
 from ._file_table import FileTable
-
-_SHARD = re.compile(r"\.(tar(\.\w+)?|tgz|zip)$", re.IGNORECASE)
 
 
 def list_files(
@@ -22,6 +20,7 @@ def list_files(
     extensions: tuple[str, ...] | None,
     options: StorageOptions,
     retry: RetryPolicy,
+    on_skip: Callable[[str], object],
 ) -> FileTable:
     """List the files of a folder, sorted as by torchvision's ``ImageFolder``: by first folder, by folder, by name.
 
@@ -31,6 +30,7 @@ def list_files(
         extensions: of the files to select; ``None`` selects all.
         options: for the store.
         retry: applied to each page of the listing.
+        on_skip: called with ``"macos"`` for each file that macOS added, which is left out.
 
     Returns:
         FileTable: URLs, and paths below the folder.
@@ -44,8 +44,18 @@ def list_files(
 
     if listed is None:
         below = path_below(url)
-        found = list_source(url, pattern=None, recursive=True, options=options, retry=retry, is_wanted=is_selected)
+        found = list_source(
+            url,
+            pattern=None,
+            recursive=True,
+            options=options,
+            retry=retry,
+            is_wanted=is_selected,
+            on_skip=on_skip,
+        )
         listed = ((file_url, below(file_url)) for file_url in found)
+    else:
+        listed = (file for file in listed if not is_of_macos(file[1]) or on_skip("macos"))
     others = Others()
     is_sorted, previous = True, ("", "", "")
 
@@ -63,18 +73,10 @@ def list_files(
     if not len(files):
         shown = redact(url)
         kinds = "" if extensions is None else f" whose name ends in one of {', '.join(extensions)}"
-        raise EmptyListingError(f"{shown}: there is no file{kinds}.{_about(others)}", url=shown)
+        raise EmptyListingError(f"{shown}: there is no file{kinds}.{others.text('*.tar')}", url=shown)
     if is_sorted:
         return files
     return files.chosen(sorted(range(len(files)), key=lambda number: _sort_key(files.paths[number])))
-
-
-def _about(others: Others) -> str:
-    """Say what a folder has instead of the files that were looked for."""
-    text = others.text(None)
-    if any(_SHARD.search(name) for name in others.names):
-        text += " They are shards: read them by stream_shards(url), or by ShardedDataset(url)."
-    return text
 
 
 def _sort_key(path: str) -> tuple[str, str, str]:

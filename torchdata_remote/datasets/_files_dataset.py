@@ -16,7 +16,7 @@ from ..errors import RemoteDataError
 from ..fetch.listing.index_file import Index, read_index
 from ..fetch.listing.source_argument import url_of
 from ..fetch.session import FetchSession
-from ..formats.error_policy import raise_error
+from ..formats.error_policy import Skipped, raise_error
 from ._file_list import list_files
 from ._map_style import MapStyle
 from ._parallel_fetch import Fetched, fetch_objects
@@ -88,7 +88,11 @@ class FilesDataset(MapStyle[Any]):
         source, store_options = url_of(url, of=type(self).__name__), self._session.storage_options
         found = index_of(index)
         listed = None if found is None else read_index(found, source, options=store_options, retry=options.retry)
-        self._files = list_files(source, listed, self._suffixes, store_options, options.retry).first(limit)
+        self.skipped = Skipped()
+        found_files = list_files(
+            source, listed, self._suffixes, store_options, options.retry, self.skipped.count_member
+        )
+        self._files = found_files.first(limit)
 
     def __len__(self) -> int:
         return len(self._files)

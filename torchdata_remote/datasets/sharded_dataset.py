@@ -26,7 +26,7 @@ from ..fetch.session import FetchSession
 from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.grouping import samples_of
 from ..formats.manifest import MANIFEST_NAME
-from ..formats.sample import Sample, is_meta, split_key
+from ..formats.sample import Sample, ignored_kind, split_key
 from ..formats.sample_index import Offsets
 from ..formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, first_name, read_member_batches
 from ._map_style import MapStyle
@@ -187,7 +187,8 @@ class ShardedDataset(MapStyle[Any]):
     def _item(self, data: memoryview, num_bytes: int, url: RemoteUrl, number: int) -> Any:
         shown = redact(url)
         runs = read_member_batches([data[:num_bytes], END_OF_ARCHIVE], url=shown, options=TarOptions())
-        sample, *more = samples_of(runs, url=shown, on_bad_member=MemberErrorHandler(self._on_bad_member, self.skipped))
+        handler = MemberErrorHandler(self._on_bad_member, self.skipped)
+        sample, *more = samples_of(runs, url=shown, on_skip=self.skipped.count_member, on_bad_member=handler)
         if more:
             raise ShardReadError(
                 f"{shown}: sample {number:,} is {1 + len(more)} samples by its index. Write the index again: "
@@ -209,4 +210,4 @@ def _key_at(data: memoryview, url: str) -> str | None:
         name = first_name([data], url=url)[0]
     except ShardReadError:
         return None
-    return None if name is None or is_meta(name) else split_key(name.removeprefix("./"))[0]
+    return None if name is None or ignored_kind(name) is not None else split_key(name.removeprefix("./"))[0]

@@ -73,7 +73,7 @@ class Skipped:
     Args:
         shards: URL -> reason, for each shard whose rest was skipped.
         members: number of members that are not part of samples, by kind: ``"directory"``, ``"link"``, ``"device"``,
-            ``"meta"``.
+            ``"meta"``, ``"macos"``.
         bad_members: reason -> number of members that ``on_bad_member`` skipped: ``"it has no extension"``.
         num_missing_ends: archives that were accepted without their end-of-archive blocks.
         bad_samples: (URL, key) -> error, for each sample that ``on_bad_sample`` skipped.

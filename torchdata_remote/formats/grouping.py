@@ -10,14 +10,14 @@ from typing import Any
 from ..errors import BadMemberError, ShardReadError
 from .error_policy import raise_error
 from .position import ReadPosition
-from .sample import KEY, URL, Sample, is_meta, naming_fault, split_key
+from .sample import KEY, URL, Sample, ignored_kind, naming_fault, split_key
 from .sample_pattern import LONG_KEY, SamplePattern, need_care
 
 MemberBatch = tuple[Sequence[str], Iterable[bytes | memoryview]]
 SampleRun = Iterator[Sample]
 
 _MAX_EXTENSIONS = 1_000
-# Stands for the ending of a name whose first dot does not end its key
+# Before the ending of a name whose first dot does not end its key
 _OTHER = "\n"
 _ADVICE = "Pass on_bad_member=skip_with_warning to leave such members out."
 
@@ -56,7 +56,7 @@ def sample_runs(
         url: of the shard, redacted, for samples and errors.
         inside: shown in errors instead of ``url``, for an archive inside the shard.
         prefix: prepended to each key.
-        on_skip: called with ``"meta"`` for each member named like ``__this__``.
+        on_skip: called with ``"meta"`` for each member named like ``__this__``, with ``"macos"`` for one of macOS.
         on_bad_member: called with the error of a member that cannot be part of a sample, because of its name or because
             the sample has its extension already; if it returns, the member is skipped. It has no other effect, so
             reading from any sample on yields the same samples.
@@ -155,7 +155,7 @@ class _Grouping:
                     continue
                 key, extension = found
                 if ending not in self._extensions:
-                    ending = _OTHER
+                    ending = _OTHER + name[-len(extension) :]
             if key != current:
                 if sample:
                     if self._pattern.endings != tuple(endings):
@@ -165,7 +165,8 @@ class _Grouping:
                 current, endings = key, [f".{ending}"]
                 sample = {KEY: self._prefix + key, URL: self._url, extension: value}
             elif extension in sample:
-                self._on_bad_member(_twice(name, key, extension, self._shown))
+                before = endings[list(sample).index(extension) - 2].replace(_OTHER, "")
+                self._on_bad_member(_twice(name, key, extension, before, self._shown))
             else:
                 sample[extension] = value
                 endings.append(f".{ending}")
@@ -173,8 +174,8 @@ class _Grouping:
 
     def _checked(self, name: str) -> tuple[str, str] | None:
         """Return key and extension of a member; ``None`` if it is not part of a sample."""
-        if is_meta(name):
-            self._on_skip("meta")
+        if (kind := ignored_kind(name)) is not None:
+            self._on_skip(kind)
             return None
         path = name[2:] if name.startswith("./") else name
         reason = naming_fault(path)
@@ -196,7 +197,7 @@ class _Grouping:
 
 
 def _pattern_of(endings: list[str], sample: Sample) -> SamplePattern:
-    if any("\n" in ending for ending in endings):
+    if any(_OTHER in ending for ending in endings):
         return SamplePattern()
     return SamplePattern(tuple(endings), tuple(name for name in sample if name not in (KEY, URL)))
 
@@ -219,10 +220,11 @@ def _came_back(name: str, key: str, shown: str) -> ShardReadError:
     )
 
 
-def _twice(name: str, key: str, extension: str, shown: str) -> BadMemberError:
+def _twice(name: str, key: str, extension: str, before: str, shown: str) -> BadMemberError:
     return BadMemberError(
-        f"{shown}: member {name!r:.200}: the sample {key!r:.200} has {extension!r:.200} twice (extensions are compared "
-        f"in lower case). Write the shard again with other names. {_ADVICE}",
+        f"{shown}: member {name!r:.200}: the sample {key!r:.200} has {extension!r:.200} twice, before as "
+        f"{key + before!r:.200} (extensions are compared in lower case). Write the shard again with other names. "
+        f"{_ADVICE}",
         url=shown,
         member=name,
         reason="the sample has its extension already",

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +24,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_/-]*(?<!/)")
 _PLAIN_EXTENSION = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?")
 # Of a key and of an extension each
 _PLAIN_LENGTH = MAX_NAME_LENGTH // 2 - 1
+_OF_MACOS = re.compile(r"(?:^|/)(?:\._[^/]*\Z|\.DS_Store\Z|__MACOSX/)")
 
 
 def split_key(path: str) -> tuple[str, str]:
@@ -45,10 +46,32 @@ def split_key(path: str) -> tuple[str, str]:
     return path[:dot], path[dot + 1 :].lower()
 
 
-def is_meta(path: str) -> bool:
-    """Return whether readers ignore a member of this name, as those of WebDataset do: ``__meta.json__``."""
+def is_of_macos(path: str) -> bool:
+    """Return whether macOS wrote a file beside those of the user, which readers and listings leave out.
+
+    >>> is_of_macos("cat/._1.jpg"), is_of_macos("cat/.DS_Store"), is_of_macos("__MACOSX/1.jpg"), is_of_macos("1.jpg")
+    (True, True, True, False)
+    """
+    return _OF_MACOS.search(path) is not None
+
+
+def paths_of_macos(paths: Iterable[str], start: int) -> frozenset[str]:
+    """Return those of :func:`is_of_macos` among the paths of a page of a listing, from their ``start`` on."""
+    text = "\n".join(paths)
+    if not any(name in text for name in ("._", ".DS_Store", "__MACOSX/")):  # most pages
+        return frozenset()
+    return frozenset(path for path in paths if is_of_macos(path[start:]))
+
+
+def ignored_kind(path: str) -> str | None:
+    """Return as what readers skip and count a member of this name; ``None`` for others.
+
+    ``"meta"`` as readers of WebDataset do: ``__meta.json__``. ``"macos"``: see :func:`is_of_macos`.
+    """
     base = path.rpartition("/")[2]
-    return base.startswith("__") and base.endswith("__")
+    if base.startswith("__") and base.endswith("__"):
+        return "meta"
+    return "macos" if is_of_macos(path) else None
 
 
 def naming_fault(path: str) -> str | None:
@@ -64,8 +87,8 @@ def naming_fault(path: str) -> str | None:
         return "it is absolute"
     if ".." in path.split("/"):
         return 'it leaves its folder by ".."'
-    if is_meta(path):
-        return "names that begin and end with two underscores are not members"
+    if ignored_kind(path) is not None:
+        return "names that begin and end with two underscores, and files that macOS adds, are not members"
     key, extension = split_key(path)
     if not key:
         return "its base name starts with a dot, which leaves no key"
@@ -113,7 +136,7 @@ def is_plain_key(key: str) -> bool:
     """Return whether a key is valid at first sight."""
     # Most keys are numbers, which need no regular expression
     is_plain = (key.isalnum() and key.isascii()) or _PLAIN_KEY.fullmatch(key) is not None
-    return is_plain and len(key) <= _PLAIN_LENGTH
+    return is_plain and len(key) <= _PLAIN_LENGTH and "__MACOSX" not in key
 
 
 def _is_plain_extension(extension: str) -> bool:

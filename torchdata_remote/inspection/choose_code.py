@@ -66,8 +66,6 @@ def code_for_shards(
     paths = [folder.path(shard) for shard in shards]
     below = _training_folder(paths, least_below=0)
     used = [path for path in paths if path.startswith(below)]
-    suffixes = Counter(path[path.lower().rindex(".t") :] for path in used)
-    suffix = suffixes.most_common(1)[0][0]
     num_samples = sum(probe.num_samples for probe in probes)
     members: Counter[str] = sum((probe.extensions for probe in probes), Counter())
     labels: Counter[str] = sum((probe.labels for probe in probes), Counter())
@@ -83,13 +81,12 @@ def code_for_shards(
     return stream_code(
         TrainingData(
             below,
-            f"*{suffix}",
-            wanted or ["__url__"],
+            members=wanted or ["__url__"],
             are_images=are_images,
             labelled=labelled and num_samples > 0,
             classes=classes,
             are_shards=True,
-            num_urls=suffixes[suffix],
+            num_urls=len(used),
         )
     )
 

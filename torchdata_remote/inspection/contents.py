@@ -47,7 +47,8 @@ class ShardContents:
         compression: its name, or ``None``.
         num_members: regular files that belong to samples.
         num_samples: groups of members that share a key.
-        passed_over: entries outside samples: ``"directory"``, ``"link"``, ``"device"``, ``"meta"`` -> how many.
+        passed_over: entries outside samples: ``"directory"``, ``"link"``, ``"device"``, ``"meta"``, ``"macos"`` -> how
+            many.
         bad_members: reason why members cannot be part of a sample -> how many. Readers raise for them, unless
             ``on_bad_member`` leaves them out.
         extensions: of members, in the order of their first occurrence.

@@ -16,7 +16,7 @@ from ..core.urls import RemoteUrl, join_url, redact, split_url
 from ..errors import RemoteDataError, ShardReadError
 from ..fetch.read_ahead import FAR_BYTES, LEAST_BYTES
 from ..formats.manifest import MANIFEST_NAME, load_manifest
-from ..formats.sample import KEY, Sample
+from ..formats.sample import KEY, Sample, paths_of_macos
 from ..formats.tar import MemberHeader
 from ..storage import list_folder, read_whole
 from .label_member import LABEL_EXTENSION, decode_label, is_label, is_unread
@@ -70,11 +70,13 @@ class Folder:
         url: of the folder, with a trailing slash.
         files: sorted by path.
         complete: whether these are all files.
+        num_of_macos: files that macOS added, which are not among them.
     """
 
     url: str
     files: list[RemoteUrl]
     complete: bool
+    num_of_macos: int = 0
 
     def path(self, file: str) -> str:
         """Return a file's path below the folder."""
@@ -99,7 +101,9 @@ def list_dataset(
     if files is None:
         files = list_folder(url, recursive=True, options=options, retry=BRIEF_RETRY)
     listed = list(islice(files, max_files + 1))
-    return Folder(url, listed[:max_files], len(listed) <= max_files)
+    of_macos = paths_of_macos(listed, len(url))
+    found = [file for file in listed[:max_files] if file not in of_macos]
+    return Folder(url, found, len(listed) <= max_files, len(of_macos))
 
 
 @dataclass

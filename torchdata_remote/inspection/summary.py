@@ -52,6 +52,7 @@ class Summary:
         code: Python lines to train from it, with the placeholders ``datasets://HOST:PORT/NAME`` for its address and
             ``"secure": False`` for whether it is reached by https; empty if there are no files.
         problems: why shards cannot be read, for up to three of them.
+        num_of_macos: files that macOS added (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``), which no number contains.
     """
 
     num_files: int
@@ -67,6 +68,7 @@ class Summary:
     has_pictures: bool = False
     code: str = ""
     problems: tuple[str, ...] = ()
+    num_of_macos: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Return a dict that ``json.dumps`` accepts."""
@@ -110,7 +112,14 @@ def summarize(
     num_bytes = sum(file.size or 0 for file in folder.files)
     shards = [file for file in folder.files if is_archive_name(file)]
     images = [file for file in folder.files if is_image_name(file)]
-    summary = partial(Summary, len(folder.files), num_bytes, folder.complete, num_shards=len(shards))
+    summary = partial(
+        Summary,
+        len(folder.files),
+        num_bytes,
+        folder.complete,
+        num_shards=len(shards),
+        num_of_macos=folder.num_of_macos,
+    )
     if shards and 2 * sum(file.size or 0 for file in shards) >= num_bytes:
         if not look_inside:
             return summary("shards", classes_complete=False)

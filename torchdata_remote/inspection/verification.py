@@ -21,6 +21,7 @@ from ..fetch.streams import parts_of, stream_objects
 from ..formats.error_policy import MemberErrorHandler, Skipped
 from ..formats.manifest import MANIFEST_NAME, ShardInfo
 from ..formats.nested import is_archive_name
+from ..formats.sample import is_of_macos
 from ..formats.shard_digest import ShardDigest
 from ..formats.shard_members import ShardMembers, read_shard_members
 from .companion_check import faults_beside
@@ -125,7 +126,7 @@ def _faults_of_the_folder(shards: ShardSet) -> Iterator[Fault]:
         if listed and shard.url not in listed:
             yield Fault(redact(shard.url), "the manifest names it, but it does not exist")
     for file in shards.folder:
-        if is_archive_name(base_name(file)) and file not in named:
+        if is_archive_name(base_name(file)) and not is_of_macos(base_name(file)) and file not in named:
             yield Fault(redact(file), "the manifest does not name it, so readers of the manifest leave it out")
 
 

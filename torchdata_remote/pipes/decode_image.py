@@ -25,6 +25,7 @@ from .base.draws import Draws
 from .base.epochs import EpochPipe
 from .base.image_options import RATIO, SCALE, image_tensors, member_names
 from .base.image_tensors import ImageTensors
+from .base.members import member_named
 from .base.threaded import ThreadedMap
 
 
@@ -70,7 +71,8 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         std: of the channels; ``None`` for ImageNet's: 0.229, 0.224, 0.225.
         layout: ``"CHW"`` or ``"HWC"``, the order of the dimensions.
         exif_orientation: turn and mirror images as their EXIF data ask for, before the crop.
-        members: extensions separated by ``;``, of which the first that the sample has is decoded. Its name stays.
+        members: extensions separated by ``;``, in any case, of which the first that the sample has is decoded. Its name
+            stays.
         seed: any int.
         num_threads: that decode, as those of ``parallel_map`` do. ``None`` for those that the loader gives, as
             ``thread_loader`` does, or none.
@@ -143,7 +145,7 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         """Take the row of a sample: in the order of the samples, in which the batch needs them."""
         if not isinstance(item, dict):
             require_sample(item, of="decode_image")
-        name = next((name for name in self._names if name in item), None)
+        name = member_named(item, self._names)
         if name is None:
             return _Task(item, None, None)
         shape, dtype = self._tensors.shape, self._tensors.dtype

@@ -38,8 +38,9 @@ class DecodeSample(ThreadedMap[Sample]):
 
     Args:
         source_datapipe: samples.
-        decoders: extension -> function from bytes to a value, in addition to the defaults or in place of them;
-            ``bytes`` leaves a member undecoded. The function gets the file of a lazy member, in place of its bytes.
+        decoders: extension, in any case -> function from bytes to a value, in addition to the defaults or in place of
+            them; ``bytes`` leaves a member undecoded. The function gets the file of a lazy member, in place of its
+            bytes.
         num_threads: that decode, as those of ``parallel_map`` do; order and state do not depend on it. ``None`` for
             those that the loader gives, as ``thread_loader`` does, or none.
         on_bad_sample: called with the error of a sample that cannot be decoded. It raises, as ``raise_error`` does; or
@@ -87,8 +88,9 @@ class DecodeSample(ThreadedMap[Sample]):
     def _decode(self, name: str, value: object, sample: Sample) -> object:
         if not isinstance(value, bytes | memoryview | MemberFile):
             return value
-        decoder: Decoder | None = self._decoders.get(name) or self._decoders.get(name.rpartition(".")[2])
-        if decoder is None and (decoder := compressed_decoder(name, self._decoders)) is None:
+        extension = name.lower()
+        decoder: Decoder | None = self._decoders.get(extension) or self._decoders.get(extension.rpartition(".")[2])
+        if decoder is None and (decoder := compressed_decoder(extension, self._decoders)) is None:
             return value
         try:
             return decoder(value if isinstance(value, MemberFile) and takes_files(decoder) else bytes(value))

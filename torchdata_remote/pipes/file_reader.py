@@ -13,7 +13,8 @@ from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
 from ..fetch.session import FetchSession
 from ..fetch.streams import whole_of
-from ..formats.sample import KEY, URL, Sample, split_key
+from ..formats.sample import KEY, URL, Sample
+from ..formats.split_name import SplitName, splitter
 from .base.datapipe import StatefulPipe
 from .base.input_streams import number_of, open_first, refuse_part, require_number, streams_of
 from .base.split_guard import SplitReader, require_split
@@ -26,6 +27,9 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
     Args:
         source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are prefetched with the default
             options of ``async_prefetch``.
+        split_name: how names of files are split into key and extension: at the ``"first"`` dot, as readers of shards
+            do; at the ``"last"`` one, where dots of the key become underscores (``22.05.png`` is ``22_05``); or by a
+            function from a base name to ``(key, extension)``.
         storage_options: for bare URLs, in fsspec's vocabulary.
 
     Yields:
@@ -46,8 +50,13 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
     keys_are_paths = True
 
     def __init__(
-        self, source_datapipe: IterDataPipe[str | tuple[str, Any]], *, storage_options: Mapping[str, Any] | None = None
+        self,
+        source_datapipe: IterDataPipe[str | tuple[str, Any]],
+        *,
+        split_name: SplitName = "first",
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
+        self._split = splitter(split_name)
         self.source_datapipe = pipe_of(source_datapipe, of="file_reader")
         self._session = FetchSession(FetchOptions(), StorageOptions(storage_options))
         self._warmed_up: Generator[tuple[str, Any], None, None] | None = None
@@ -74,7 +83,7 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
             try:
                 whole, samples = split_sample_range(url)
                 refuse_part(whole, samples, type(self).__name__)
-                key, extension = split_key(object_path(url))
+                key, extension = self._split(object_path(url))
                 if not key or not extension or extension in (KEY, URL):
                     fault = (
                         f"has the extension {extension!r}"

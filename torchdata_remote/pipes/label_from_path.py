@@ -10,6 +10,7 @@ from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import KEY, Sample, describe, require_sample, sample_url
 from ..labels import Classes, Labeller, from_pattern, labeller_of
 from .base.datapipe import OneForOne
+from .base.members import member_named
 
 
 @functional_datapipe("label_from_path")
@@ -53,9 +54,9 @@ class LabelFromPath(OneForOne[Sample]):
         for sample in self.source_datapipe:
             if not isinstance(sample, dict):
                 require_sample(sample, of="label_from_path")
-            if "cls" in sample:
+            if (labelled := member_named(sample, ("cls",))) is not None:
                 raise LabelError(
-                    f"{describe(sample)} has a 'cls' already: leave label_from_path out, or remove the member first.",
+                    f"{describe(sample)} has {labelled!r} already: leave label_from_path out, or remove it first.",
                     url=sample_url(sample),
                 )
             if not isinstance(sample.get(KEY), str):

@@ -12,9 +12,12 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import RetryPolicy, StorageOptions, policy_of
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.urls import RemoteUrl
+from ..fetch.listing.choices import Tars
 from ..fetch.listing.lookups import with_lookups
 from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.listing.sources import list_source
+from ..formats.error_policy import Skipped
+from ..formats.split_name import SharedKeys, Split
 from .base.split_guard import SplitReader, require_split
 
 
@@ -38,15 +41,14 @@ class ListRemote(SplitReader[RemoteUrl]):
     The objects of a source are sorted by path (by code points), and the sources keep their order, so the listing is
     the same in all processes. Objects are yielded while later pages of the listing are requested. Sources that name one
     object are looked up by one request each, up to 16 at a time, and a ``RemoteUrl`` with its size by none. Directory
-    markers are dropped. Sources that overlap or are repeated yield their objects repeatedly. (A manifest that has a
-    shard twice is refused.)
+    markers are dropped, and so are files that macOS adds to folders (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``), unless
+    a source names one: ``skipped.members["macos"]`` counts them. Sources that overlap or are repeated yield their
+    objects repeatedly. (A manifest that has a shard twice is refused.)
 
     Args:
         source_datapipe: source URLs (str, or ``os.PathLike``). A bare local path becomes a ``file://`` URL.
         pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.
         recursive: whether folders below a prefix are listed too. Does not apply to a glob or a brace range.
-        match_named: whether ``pattern`` also applies to objects that a source names itself: the shards of a manifest,
-            one object, a brace range, a glob that ends with an extension. Otherwise it applies to folders only.
         retry: policy for transient errors, for each page of a listing.
         storage_options: for the store, in fsspec's vocabulary.
 
@@ -76,28 +78,40 @@ class ListRemote(SplitReader[RemoteUrl]):
         *,
         pattern: str | None = None,
         recursive: bool = True,
-        match_named: bool = True,
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.source_datapipe = pipe_of(source_datapipe, of="list_remote")
         self.pattern = check.text_or_none("pattern", pattern, example="*.tar")
         self.recursive = check.flag("recursive", recursive)
-        self.match_named = check.flag("match_named", match_named)
         self._storage_options = StorageOptions(storage_options)
         self._retry = policy_of(retry)
+        self._skipped = Skipped()
+        self._takes_tars = False
+        self._split: Split | None = None
+
+    def take_tars(self) -> ListRemote:
+        """Hook of recipes: without a pattern, only tars of folders, of any compression. Returns this pipe."""
+        self._takes_tars = self.pattern is None
+        return self
+
+    def warn_of_shared_keys(self, split: Split) -> None:
+        """Hook of recipes: warn of files that have the same key."""
+        self._split = split
 
     def __iter__(self) -> Iterator[RemoteUrl]:
         end_worker_with_trainer()
         require_split(self, lists_only=True)
+        self._skipped, shared_keys = Skipped(), SharedKeys(self._split)
         urls = (url_of(url, of="list_remote") for url in self.source_datapipe)
         with closing(with_lookups(urls, self._storage_options, self._retry)) as sources:
             for url, lookup in sources:
                 yield from list_source(
                     url,
-                    pattern=self.pattern,
+                    pattern=Tars(url) if self._takes_tars else self.pattern,
                     recursive=self.recursive,
-                    match_named=self.match_named,
+                    on_skip=self._skipped.count_member,
+                    on_page=shared_keys,
                     options=self._storage_options,
                     retry=self._retry,
                     lookup=lookup,

@@ -22,6 +22,7 @@ from ..fetch.selections.selection import IndexedSample, Selection, planned_views
 from ..formats.error_policy import OnBadMember, raise_error
 from .base.chain import all_pipes
 from .base.datapipe import DataPipe
+from .base.members import alternatives
 from .base.slots import require_end
 
 _EXAMPLE = "lambda sample: sample.members['jpg'] < 1 << 20"
@@ -45,8 +46,8 @@ class Select(DataPipe[RemoteUrl]):
         where: with a table, an expression of pyarrow or polars that its rows must fulfil. Otherwise a function that is
             called with the :class:`IndexedSample` of each sample (that ``keys`` selects), and returns whether it is
             selected; one that workers receive must be importable.
-        members: of each selected sample that are read: extensions; of ``"jpg;jpeg;png"`` the first that the sample has.
-            ``None`` reads all.
+        members: of each selected sample that are read: extensions, in any case; of ``"jpg;jpeg;png"`` the first
+            that the sample has. ``None`` reads all.
         key_column: of a table, the column with the keys.
         on_missing_key: policy for keys that no shard has: ``raise_error``, ``skip_with_warning``, or a function that is
             called with the error.
@@ -179,7 +180,7 @@ def _alternatives(members: Any) -> tuple[tuple[str, ...], ...] | None:
             raise check.marked(
                 ValueError(f"members must be extensions such as ('jpg;png', 'cls'), got {check.shown(name)} in them.")
             )
-        found.append(tuple(choice.strip() for choice in name.split(";") if choice.strip()))
+        found.append(alternatives(name.lower()))
     if not found:
         raise check.marked(ValueError("members must be extensions such as ('jpg;png', 'cls'), and there are none."))
     return tuple(found)

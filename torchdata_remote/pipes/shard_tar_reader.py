@@ -21,7 +21,7 @@ from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, r
 from ..formats.grouping import SampleRun, sample_runs
 from ..formats.nested import NestedPrefixes
 from ..formats.position import ReadPosition
-from ..formats.sample import is_meta
+from ..formats.sample import ignored_kind
 from ..formats.tar import NestedArchive, TarOptions, read_archives, read_member_batches
 from ..formats.tar.lazy_members import LazyExtensions
 from .base.lazy_shards import LazyMembers, checked_extensions, read_source_by_jumps
@@ -39,8 +39,9 @@ class ShardTarReader(ShardReader):
     """Read samples from tar shards (functional name: ``shard_tar_reader``).
 
     Consecutive members with the same key are one sample. The key ends at the first dot of the base name, and the
-    extension is the rest, in lower case; a leading ``./`` is dropped. Directories, links, devices and members named
-    like ``__this__`` are skipped and counted; of links, and of an archive without a sample, a warning is given.
+    extension is the rest, in lower case; a leading ``./`` is dropped. Directories, links, devices, members named like
+    ``__this__`` and files that macOS adds (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``) are skipped and counted. Links, and
+    an archive without a sample, cause a warning.
     Compression by gzip, bzip2, xz or zstd is detected by content.
 
     ``skipped`` counts what the last pass in this process has skipped: ``skipped.shards`` (URL -> reason),
@@ -54,7 +55,7 @@ class ShardTarReader(ShardReader):
             ``accept_missing_end`` returns ``True`` for a ``MissingEndError``: it accepts archives without the
             end-of-archive blocks.
         on_bad_member: called with the ``BadMemberError`` of a member that cannot be part of a sample, in a valid
-            archive: without an extension (``README``) or a key (``.DS_Store``), with a path that leaves its folder, or
+            archive: without an extension (``README``) or a key (``.hidden``), with a path that leaves its folder, or
             with an extension that its sample has already. It raises, as ``raise_error`` does, which makes the shard a
             bad shard; or it returns, as ``skip_with_warning`` does, and the member is skipped. A key that is repeated
             later in the shard always makes it a bad shard.
@@ -66,10 +67,10 @@ class ShardTarReader(ShardReader):
             complete part in memory. Decode them first: torch's default collate treats a slice as a list of numbers,
             and a worker process cannot send one (the loader would wait forever).
         lazy: extensions of members that are read where they are needed, such as ``{"mp4", "wav"}``: complete ones
-            (``left.mp4``) or last parts. Such a member is a seekable, read-only binary file with ``name`` and ``size``,
-            which ``av.open`` and ``decode_sample`` take; ``bytes(file)`` is the whole. Nothing of it is fetched before
-            it is read, unless it has at most 64 KiB. The reader then requests what it needs, and the beginnings of the
-            next shards: name all large members, because others are fetched one after the other.
+            (``left.mp4``) or last parts, in any case. Such a member is a seekable, read-only binary file with ``name``
+            and ``size``, which ``av.open`` and ``decode_sample`` take; ``bytes(file)`` is the whole. Nothing of it is
+            fetched before it is read, unless it has at most 64 KiB. The reader then requests what it needs, and the
+            beginnings of the next shards: name all large members, because others are fetched one after the other.
             There is no cache, and checksums of manifests are not compared. In compressed and nested archives, and in
             streams of other openers, the file is in memory.
         max_member_bytes: maximum size of a member; a larger one is an error, before memory is allocated for it.
@@ -185,8 +186,8 @@ class ShardTarReader(ShardReader):
         prefixes = NestedPrefixes(url)
         begun = None if position.start.nested is None else NestedArchive(*position.start.nested)
         for inner, pieces in read_archives(parts, url=url, options=options, begun=begun):
-            if is_meta(inner.name):
-                options.on_skip("meta")
+            if (kind := ignored_kind(inner.name)) is not None:
+                options.on_skip(kind)
                 continue
             prefix = prefixes.of(inner.name, guard.on_bad_member)
             if prefix is None:

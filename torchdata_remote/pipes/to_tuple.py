@@ -15,6 +15,7 @@ from ..errors import MissingMemberError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import Sample, describe, require_sample, sample_url
 from .base.datapipe import OneForOne
+from .base.members import alternatives, member_named
 
 # A tuple as long as the names, from the chained form; see `.ci/make_typed.py`
 Items = TypeVar("Items", bound=tuple[Any, ...], default=tuple[Any, ...], covariant=True)
@@ -26,8 +27,8 @@ class ToTuple(OneForOne[Items]):
 
     Args:
         source_datapipe: samples.
-        *names: one per element of the tuple: extensions separated by ``;``, of which the first that the sample has is
-            selected. ``"__key__"`` and ``"__url__"`` are valid names too.
+        *names: one per element of the tuple: extensions separated by ``;``, in any case, of which the first that the
+            sample has is selected. ``"__key__"`` and ``"__url__"`` are valid names too.
 
     Yields:
         tuple: the values, as long as ``names``.
@@ -49,7 +50,7 @@ class ToTuple(OneForOne[Items]):
             raise ValueError(f"to_tuple needs names such as 'jpg;png', 'cls'; got {names!r:.200}.{advice}")
         self.source_datapipe = pipe_of(source_datapipe, of="to_tuple", holds="samples")
         self._names = names
-        self._choices = [tuple(choice.strip() for choice in name.split(";") if choice.strip()) for name in names]
+        self._choices = [alternatives(name) for name in names]
 
     def __iter__(self) -> Iterator[Items]:
         is_first = True
@@ -74,9 +75,9 @@ class ToTuple(OneForOne[Items]):
             raise
 
     def _pick(self, sample: Sample, choice: tuple[str, ...]) -> Any:
-        for name in choice:
-            if name in sample:
-                return sample[name]
+        name = member_named(sample, choice)
+        if name is not None:
+            return sample[name]
         members = sorted(name for name in sample if not name.startswith("__"))
         advice = did_you_mean(choice[0], members) or "."
         if any(separator in choice[0] for separator in ", |"):

@@ -17,7 +17,7 @@ from ..formats.compression.decompress import CompressionLimits, decompressed
 from ..formats.error_policy import LinkCounter, MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.grouping import samples_of
 from ..formats.nested import NestedPrefixes, bad_inner, is_archive_name, without_ending
-from ..formats.sample import KEY, URL, Sample, is_meta, naming_fault
+from ..formats.sample import KEY, URL, Sample, ignored_kind, naming_fault
 from ..formats.tar import TarOptions, first_name, read_archives, read_member_batches, read_member_offsets
 from .archive_links import ArchiveLinks
 from .temporary_objects import TemporaryObjects
@@ -95,7 +95,7 @@ class _Indexer:
                 return
             prefixes, links = NestedPrefixes(shown), LinkCounter(shown)
             for inner, pieces in read_archives(whole, url=shown, options=TarOptions(on_link=links)):
-                if is_meta(inner.name):
+                if ignored_kind(inner.name) is not None:
                     continue
                 if not is_archive_name(inner.name):
                     self._on_bad_member(bad_inner(shown, inner.name, "it is not an archive, and other members are"))

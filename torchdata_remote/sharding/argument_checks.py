@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import isfunction
 from typing import Any
 
 from ..core.arguments import check
 from ..core.arguments.amounts import whole
+from ..core.urls import join_url, redact, split_url
+from ..errors import ShardWriteError
+from ..fetch.listing.patterns import literal_url
+from ..writing import ShardFolder
 
 _LABELS = __name__.rpartition(".sharding.")[0] + ".labels."
 
@@ -83,3 +87,20 @@ def require_dataset(source: object, *, has_options: bool) -> None:
                 "labels."
             )
         )
+
+
+def require_apart(url: str, archives: Sequence[str], destination: ShardFolder) -> None:
+    """Require that shards are neither listed as source, now or when the job is resumed, nor replace an archive."""
+    source, folder = join_url(*split_url(literal_url(url))), destination.template.folder
+    if folder.startswith(source if source.endswith("/") else source + "/"):
+        shown = redact(folder)
+        raise ShardWriteError(
+            f"{shown} is inside the source, {redact(source)}. Write into a folder outside of it.", url=shown
+        )
+    for archive in archives:
+        if destination.template.index(join_url(*split_url(archive))) is not None:
+            shown = redact(archive)
+            raise ShardWriteError(
+                f"{shown} is part of the source, and a shard would get the same name. Write into another folder.",
+                url=shown,
+            )

@@ -13,6 +13,7 @@ from ..core.notices.progress_bar import Progress, hidden_unless
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, join_url, redact, split_url
 from ..errors import ObjectExistsError
+from ..fetch.listing.choices import Tars
 from ..fetch.listing.patterns import literal_url
 from ..fetch.listing.source_argument import require_folder, url_of
 from ..fetch.listing.sources import list_source
@@ -30,7 +31,7 @@ from ..storage import list_folder, publish
 def index_shards(
     url: str | os.PathLike[str],
     *,
-    pattern: str = "*.tar",
+    pattern: str | None = None,
     overwrite: bool = False,
     on_shard: Callable[[ShardInfo], object] = lambda shard: None,
     on_bad_member: OnBadMember = raise_error,
@@ -45,7 +46,7 @@ def index_shards(
 
     Args:
         url: the folder.
-        pattern: glob that the shards' base names match.
+        pattern: glob that the shards' base names match; ``None`` selects all tars, in any case and compression.
         overwrite: replace an existing manifest, indexes and files of keys. Otherwise one is an error.
         on_shard: called with each shard after it was read.
         on_bad_member: called with the ``BadMemberError`` of a member that cannot be part of a sample (``README``). If
@@ -59,7 +60,8 @@ def index_shards(
     Raises:
         EmptyListingError: if there are no shards.
         ObjectExistsError: if there is a manifest, an index or a file of keys, before anything is read.
-        ShardReadError: for a shard that is damaged, or does not consist of samples.
+        ShardReadError: for a shard that is damaged, or does not consist of samples; for two that differ by compression
+            only.
 
     Example:
         >>> import fsspec
@@ -70,7 +72,7 @@ def index_shards(
         >>> [(shard.url, shard.num_samples) for shard in index_shards("memory://theirs/")]
         [('memory://theirs/0.tar', 3)]
     """
-    check.text("pattern", pattern, example="*.tar")
+    check.text_or_none("pattern", pattern, example="*.tar")
     overwrite, progress = check.flag("overwrite", overwrite), check.flag("progress", progress)
     check.function("on_shard", on_shard, example="print")
     check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")
@@ -80,7 +82,8 @@ def index_shards(
     options, retry = StorageOptions(storage_options), RetryPolicy()
     manifest_url = join_url(*split_url(folder + MANIFEST_NAME))
     with hidden_unless(progress):
-        urls = list(list_source(RemoteUrl(folder), pattern=pattern, recursive=False, options=options, retry=retry))
+        chosen = Tars(folder) if pattern is None else pattern
+        urls = list(list_source(RemoteUrl(folder), pattern=chosen, recursive=False, options=options, retry=retry))
     existing = set(list_folder(folder, recursive=False, options=options, retry=retry))
     for written in [manifest_url, *(beside for one in urls for beside in companion_urls(one))]:
         if written in existing and not overwrite:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ import numpy as np
 from ..core.permutation import permutation_array
 from ..errors import ShardReadError, ShardWriteError
 from ..fetch.sample_table import Int64s, SampleTable
-from ..formats.sample import writing_fault
+from ..formats.sample import split_key, writing_fault
 from ..formats.tar import BLOCK, END_OF_ARCHIVE, pack_header
-from .planned_samples import LABEL, key_of
+from .planned_samples import LABEL, Naming
 
 _PLAIN_NAME = 100  # characters that fit into a header's name field
 _PLAIN_BYTES = 8 << 30  # bytes that fit into its size field
@@ -25,25 +26,26 @@ def sample_order(num_samples: int, seed: int | None) -> Int64s:
     return np.arange(num_samples) if seed is None else permutation_array(num_samples, "shard_dataset", seed)
 
 
-def packed_bytes(table: SampleTable, labels: Labels | None, num_folders: int) -> Int64s:
+def packed_bytes(table: SampleTable, labels: Labels | None, naming: Naming) -> Int64s:
     """Return the bytes of a shard that each sample takes, headers and padding included; shape ``(num_samples,)``."""
     sizes, names = table.sizes(), table.names
     plain = names.are_ascii() & (names.lengths() + len(f".{LABEL}") <= _PLAIN_NAME) & (sizes < _PLAIN_BYTES)
+    plain &= (keeps_length := naming.split is split_key)
     member_bytes = BLOCK + sizes + -sizes % BLOCK
     for index in np.flatnonzero(~plain).tolist():
-        key, extension = key_of(names[index], num_folders)
+        key, extension = naming(names[index])
         size = int(sizes[index])
         member_bytes[index] = len(pack_header(f"{key}.{extension}", size)) + _padded(size)
     if labels is not None:
-        for index in np.flatnonzero(names.end_with(f".{LABEL}")).tolist():
-            if key_of(names[index], num_folders)[1] == LABEL:
+        for index in np.flatnonzero(names.end_with(f".{LABEL}") | (not keeps_length)).tolist():
+            if naming(names[index])[1] == LABEL:
                 member_bytes[index] = 0
     firsts = table.firsts()
     totals = np.diff(np.append(0, np.cumsum(member_bytes))[firsts])
     if labels is not None:
         totals += 2 * BLOCK  # a label has at most ten digits
         for index in np.flatnonzero(~plain[firsts[:-1]]).tolist():
-            written = f"{key_of(names[int(firsts[index])], num_folders)[0]}.{LABEL}"
+            written = f"{naming(names[int(firsts[index])])[0]}.{LABEL}"
             totals[index] += len(pack_header(written, 1)) - BLOCK
     return totals
 
@@ -64,12 +66,12 @@ def require_sizes(table: SampleTable, max_member_bytes: int) -> None:
         )
 
 
-def require_writable(table: SampleTable, num_folders: int, labelled: bool, max_member_bytes: int) -> None:
+def require_writable(table: SampleTable, naming: Naming, labelled: bool, max_member_bytes: int) -> None:
     """Require that readers can read every member back from a shard, before anything is written.
 
     Args:
         table: of the source's members.
-        num_folders: leading folders that are dropped from names to make keys.
+        naming: of the members in shards.
         labelled: whether each sample gets a label.
         max_member_bytes: limit of a member.
 
@@ -77,7 +79,7 @@ def require_writable(table: SampleTable, num_folders: int, labelled: bool, max_m
         ShardWriteError: with the first member that they cannot read, and the reason.
     """
     for name in table.names:
-        key, extension = key_of(name, num_folders)
+        key, extension = naming(name)
         fault = writing_fault(key, extension) or (writing_fault(key, LABEL) if labelled else None)
         if fault is not None:
             raise ShardWriteError(
@@ -124,8 +126,8 @@ def cut_evenly(num_samples: int, mean_bytes: float, max_shard_bytes: int, max_sh
         yield slice(index * num_samples // num_shards, (index + 1) * num_samples // num_shards)
 
 
-def folders_to_drop(table: SampleTable, num_archives: int) -> int:
-    """Return the number of leading folders to drop from members' names to make keys.
+def folders_to_drop(table: SampleTable, naming: Naming, num_archives: int) -> Naming:
+    """Return how members are named, with the number of leading folders to drop.
 
     With several archives, their names are the first folder; they are kept if keys are repeated in another archive, as
     in shards that each count from 0.
@@ -133,17 +135,17 @@ def folders_to_drop(table: SampleTable, num_archives: int) -> int:
     Raises:
         ShardReadError: if two samples have the same key.
     """
-    num_folders = 1 if num_archives > 1 else 0
-    duplicate = _duplicate_key(table, num_folders)
-    if duplicate is not None and num_folders:
-        num_folders, duplicate = 0, _duplicate_key(table, 0)
+    dropping = replace(naming, num_folders=1 if num_archives > 1 else 0)
+    duplicate = _duplicate_key(table, dropping)
+    if duplicate is not None and dropping != naming:
+        dropping, duplicate = naming, _duplicate_key(table, naming)
     if duplicate is not None:
         raise ShardReadError(f"Two samples of the source have the key {duplicate!r:.200}. Rename one of them.")
-    return num_folders
+    return dropping
 
 
-def _duplicate_key(table: SampleTable, num_folders: int) -> str | None:
-    hashes = np.fromiter((hash(key_of(name, num_folders)[0]) for name in table.first_names()), np.int64, len(table))
+def _duplicate_key(table: SampleTable, naming: Naming) -> str | None:
+    hashes = np.fromiter((hash(naming(name)[0]) for name in table.first_names()), np.int64, len(table))
     order = np.sort(hashes)
     suspects = set(order[1:][order[1:] == order[:-1]].tolist())
     if not suspects:
@@ -151,7 +153,7 @@ def _duplicate_key(table: SampleTable, num_folders: int) -> str | None:
     seen: set[str] = set()
     firsts = table.firsts()
     for index in np.flatnonzero(np.isin(hashes, list(suspects))).tolist():
-        key = key_of(table.names[int(firsts[index])], num_folders)[0]
+        key = naming(table.names[int(firsts[index])])[0]
         if key in seen:
             return key
         seen.add(key)

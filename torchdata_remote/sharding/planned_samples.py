@@ -16,6 +16,7 @@ from ..fetch.coalesced import RangeCoalescer
 from ..fetch.sample_table import Int64s, Members
 from ..fetch.session import FetchSession
 from ..formats.sample import KEY, Sample, split_key
+from ..formats.split_name import Split
 from .stored_files import stored_file
 
 _IN_FLIGHT = 32
@@ -37,20 +38,37 @@ class PlannedSamples(Protocol):
 
 
 @dataclass(frozen=True)
+class Naming:
+    """How the name of a member becomes key and extension.
+
+    Args:
+        num_folders: leading folders that are dropped.
+        split: splits the rest.
+    """
+
+    num_folders: int = 0
+    split: Split = split_key
+
+    def __call__(self, name: str) -> tuple[str, str]:
+        """Return key and extension."""
+        return self.split(name.split("/", self.num_folders)[self.num_folders] if self.num_folders else name)
+
+
+@dataclass(frozen=True)
 class FileSamples:
     """Samples whose members are ranges of objects: of files, or of archives.
 
     Args:
         members: their ranges.
         labels: class numbers, shape ``(num_samples,)``, or ``None`` to leave ``cls`` as it is.
-        num_folders: leading folders that are dropped from names to make keys.
+        naming: of the members in shards.
         options: for the source's store.
         scratch: URL prefix of temporary objects, and the options for their store.
     """
 
     members: Members
     labels: np.ndarray[Any, np.dtype[np.int32]] | None
-    num_folders: int
+    naming: Naming
     options: StorageOptions
     scratch: tuple[str, StorageOptions]
 
@@ -79,18 +97,13 @@ class FileSamples:
             source = names[at]
             sample: Sample = {}
             for member in range(at, end):
-                key, extension = key_of(names[member], self.num_folders)
+                key, extension = self.naming(names[member])
                 sample[KEY] = key
                 sample[extension] = data[member - begin]
             if self.labels is not None:
                 sample[LABEL] = int(self.labels[index])
             at = end
             yield Drawn(source, sample)
-
-
-def key_of(name: str, num_folders: int) -> tuple[str, str]:
-    """Split a member's name into key and extension, without its first ``num_folders`` folders."""
-    return split_key(name.split("/", num_folders)[num_folders] if num_folders else name)
 
 
 def _windows(members: Members, firsts: Int64s, window_bytes: int) -> list[tuple[int, int]]:

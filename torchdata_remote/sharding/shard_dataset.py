@@ -18,6 +18,7 @@ from ..core.urls import split_url
 from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
+from ..formats.split_name import SplitName
 from ..labels import Labeller
 from ..writing import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardFolder, ShardTemplate
 from .argument_checks import check_functions, check_limits
@@ -44,6 +45,7 @@ def shard_dataset(
     labels: Labeller | None = None,
     transform: Transform | None = None,
     pattern: str | None = None,
+    split_name: SplitName = None,
     on_bad_member: OnBadMember = raise_error,
     append: bool = False,
     overwrite: bool = False,
@@ -81,6 +83,10 @@ def shard_dataset(
         transform: maps a sample to a sample, or to ``None`` to leave it out. Members are ``bytes``; ``cls`` is an
             ``int`` if ``labels`` are given.
         pattern: a glob that the source's objects must match: by base name, or by path if it has a slash.
+        split_name: how names of files are split into key and extension: at the ``"first"`` dot, as readers of shards
+            do; at the ``"last"`` one, where dots of the key become underscores (``22.05.png`` is ``22_05``); or by a
+            function from a base name to ``(key, extension)``. ``None`` is the first dot, and warns of two files such as
+            ``22.05.png`` and ``22.06.png`` in one sample. Not for archives.
         on_bad_member: called with the ``BadMemberError`` of a member of an archive, or of a file, that cannot be part
             of a sample, such as ``README``, or that is not an archive in an archive of archives. It raises, as
             ``raise_error`` does, or returns to leave that member out, as ``skip_with_warning`` does.
@@ -102,7 +108,8 @@ def shard_dataset(
     Raises:
         ObjectExistsError: if shards of another job or plan exist, or another job writes there now.
         EmptyListingError: if the source is empty.
-        ShardReadError: for a damaged archive. :class:`BadMemberError` for paths that cannot be part of a sample.
+        ShardReadError: for a damaged archive, and for two that differ by compression only. :class:`BadMemberError` for
+            paths that cannot be part of a sample.
         ShardWriteError: for names and sizes of members that readers refuse; before anything is written, unless there
             is a ``transform``.
         LabelError: with the first file that has no label.
@@ -150,6 +157,7 @@ def shard_dataset(
         opened = open_source(
             source,
             pattern=pattern,
+            split_name=split_name,
             labels=labels,
             options=StorageOptions(source_options),
             travels=not own_workers,

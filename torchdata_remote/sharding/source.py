@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ..core.notices.progress_bar import Progress
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
-from ..core.urls import join_url, redact, split_url
-from ..errors import ShardWriteError
-from ..fetch.listing.patterns import literal_url
 from ..fetch.listing.source_argument import url_of
 from ..fetch.sample_table import Int64s, SampleTable
 from ..fetch.session import FetchSession
 from ..formats.error_policy import OnBadMember, raise_error
+from ..formats.split_name import SplitName, splitter
 from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
 from ..writing import UNFINISHED, ShardFolder
 from .archive_index import index_archives
-from .argument_checks import require_dataset
+from .argument_checks import require_apart, require_dataset
 from .plan import Labels, folders_to_drop, packed_bytes, require_sizes, require_writable
-from .planned_samples import DatasetSamples, FileSamples, PlannedSamples
+from .planned_samples import DatasetSamples, FileSamples, Naming, PlannedSamples
 from .source_index import dump_index, read_index
 from .source_listing import list_samples
 from .stored_files import class_names
@@ -77,6 +75,7 @@ class FilesSource:
     Args:
         url: as :func:`list_samples` takes it.
         pattern: likewise.
+        split_name: likewise.
         labels: maps a path to a label; ``None`` for no labels.
         options: for its store.
         on_bad_member: called for members and files that cannot be part of a sample.
@@ -89,13 +88,19 @@ class FilesSource:
         url: str,
         *,
         pattern: str | None,
+        split_name: SplitName,
         labels: Labeller | None,
         options: StorageOptions,
         on_bad_member: OnBadMember = raise_error,
     ) -> None:
         self._url, self._labeller, self._options, self._on_bad_member = url, labels, options, on_bad_member
         self._listing = list_samples(
-            url, pattern=pattern, options=options, retry=RetryPolicy(), on_bad_member=on_bad_member
+            url,
+            pattern=pattern,
+            split_name=split_name,
+            options=options,
+            retry=RetryPolicy(),
+            on_bad_member=on_bad_member,
         )
         self.digest = self._listing.digest
         # The index depends on the policy, as bad members are left out of it
@@ -104,17 +109,18 @@ class FilesSource:
         self.classes: dict[str, ClassEntry] | None = None
         self._table = self._listing.files
         self._labels: Labels | None = None
-        self._num_folders = 0
+        self._naming = Naming(split=splitter(split_name))
+        self._how_split = "" if split_name in (None, "first") else split_name
         self._scratch_url, self._scratch_options = "", options
 
     def prepare(self, destination: ShardFolder, *, known: Table | None, resume: bool, progress: bool) -> None:
         self._scratch_url, self._scratch_options = destination.template.folder + UNFINISHED, destination.options
         archives = self._listing.archives
-        _require_apart(self._url, archives, destination)
+        require_apart(self._url, archives, destination)
         if archives:
             saved = read_index(destination, self._index_name, archives) if resume else None
             self._table = self._index(destination, progress) if saved is None else saved
-        self._num_folders = folders_to_drop(self._table, len(archives))
+        self._naming = folders_to_drop(self._table, self._naming, len(archives))
         if self._labeller is not None:
             self._labels, self.classes = assign_labels(self._labeller, self._table.first_names(), known=known)
 
@@ -139,7 +145,8 @@ class FilesSource:
         return len(self._table)
 
     def plan_digest(self) -> str:
-        digest = hashlib.sha256(f"{self.digest} {self._num_folders}".encode())
+        how = self._how_split if isinstance(self._how_split, str) else _digest_of(self._how_split)
+        digest = hashlib.sha256(f"{self.digest} {self._naming.num_folders}{how}".encode())
         for column in (*self._table.names.columns().values(), self._table.sizes(), self._table.firsts()):
             digest.update(column.tobytes())
         if self._labels is not None:
@@ -150,37 +157,20 @@ class FilesSource:
         if are_names_checked:
             require_sizes(self._table, max_member_bytes)
         else:
-            require_writable(self._table, self._num_folders, self._labels is not None, max_member_bytes)
+            require_writable(self._table, self._naming, self._labels is not None, max_member_bytes)
 
     def sample_bytes(self) -> Int64s:
-        return packed_bytes(self._table, self._labels, self._num_folders)
+        return packed_bytes(self._table, self._labels, self._naming)
 
     def select(self, indices: Int64s, *, here: bool = False) -> FileSamples:
         labels = None if self._labels is None else self._labels[indices]
         scratch = self._scratch_url, self._scratch_options
-        return FileSamples(self._table.select(indices), labels, self._num_folders, self._options, scratch)
+        return FileSamples(self._table.select(indices), labels, self._naming, self._options, scratch)
 
 
-def _digest_of(policy: OnBadMember) -> str:
-    kind: Any = policy if hasattr(policy, "__qualname__") else type(policy)
+def _digest_of(function: Any) -> str:
+    kind = function if hasattr(function, "__qualname__") else type(function)
     return hashlib.sha256(f"{kind.__module__}.{kind.__qualname__}".encode()).hexdigest()[:8]
-
-
-def _require_apart(url: str, archives: Sequence[str], destination: ShardFolder) -> None:
-    """Require that shards are neither listed as source, now or when the job is resumed, nor replace an archive."""
-    source, folder = join_url(*split_url(literal_url(url))), destination.template.folder
-    if folder.startswith(source if source.endswith("/") else source + "/"):
-        shown = redact(folder)
-        raise ShardWriteError(
-            f"{shown} is inside the source, {redact(source)}. Write into a folder outside of it.", url=shown
-        )
-    for archive in archives:
-        if destination.template.index(join_url(*split_url(archive))) is not None:
-            shown = redact(archive)
-            raise ShardWriteError(
-                f"{shown} is part of the source, and a shard would get the same name. Write into another folder.",
-                url=shown,
-            )
 
 
 class DatasetSource:
@@ -230,6 +220,7 @@ def open_source(
     source: Any,
     *,
     pattern: str | None,
+    split_name: SplitName = None,
     labels: Labeller | None,
     options: StorageOptions,
     travels: bool,
@@ -243,7 +234,9 @@ def open_source(
     """
     if isinstance(source, _TEXT) or _are_urls(source):
         url = url_of(source, of="shard_dataset")
-        return FilesSource(url, pattern=pattern, labels=labels, options=options, on_bad_member=on_bad_member)
-    has_options = labels is not None or pattern is not None or on_bad_member is not raise_error
+        return FilesSource(
+            url, pattern=pattern, split_name=split_name, labels=labels, options=options, on_bad_member=on_bad_member
+        )
+    has_options = any(one is not None for one in (labels, pattern, split_name)) or on_bad_member is not raise_error
     require_dataset(source, has_options=has_options)
     return DatasetSource(source, travels=travels)

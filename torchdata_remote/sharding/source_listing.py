@@ -6,10 +6,12 @@ import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ..core.arguments import check
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl, object_path, redact
 from ..errors import BadMemberError, ShardReadError
+from ..fetch.listing.choices import Tars
 from ..fetch.listing.patterns import literal_url, path_below
 from ..fetch.listing.shard_set import read_shard_set
 from ..fetch.listing.sources import list_source
@@ -17,8 +19,8 @@ from ..fetch.sample_table import SampleTable
 from ..formats.companions import COMPANION_ENDINGS, companion_urls
 from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME
-from ..formats.nested import is_archive_name
-from ..formats.sample import naming_fault, split_key
+from ..formats.sample import naming_fault
+from ..formats.split_name import SharedKeys, SplitName, split_by_kind, splitter
 from ..storage import open_store
 
 _BESIDE = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
@@ -37,33 +39,38 @@ def list_samples(
     source: str,
     *,
     pattern: str | None,
+    split_name: SplitName = None,
     options: StorageOptions,
     retry: RetryPolicy,
     on_bad_member: OnBadMember = raise_error,
 ) -> Listing:
     """List a source: a folder of files, one archive or several, or a manifest of shards.
 
-    Files whose paths differ in the extension only are one sample.
+    Files that have the same key are one sample.
 
     Args:
         source: URL or path.
         pattern: a glob that objects must match, as in ``list_remote``.
+        split_name: of files, as in ``shard_dataset``.
         options: for the store.
         retry: policy for transient faults.
         on_bad_member: called for files that cannot be part of a sample, if there are no archives.
 
     Raises:
         EmptyListingError: if the source is empty.
-        ShardReadError: for archives beside files.
+        ShardReadError: for archives beside files, or two archives that differ by compression only.
+        ValueError: for archives with ``split_name``.
         BadMemberError: for a file whose path cannot be a sample's.
     """
     digest, archives, table = hashlib.sha256(), [], SampleTable()
     companions: list[RemoteUrl] = []  # possible ones, if there are archives
     file: RemoteUrl | None = None  # the first one that is neither
-    files = _Files(source, table, MemberErrorHandler(on_bad_member, Skipped()))
-    for url in _listed(source, pattern, options, retry):
+    files = _Files(source, split_name, table, MemberErrorHandler(on_bad_member, Skipped()))
+    tars = Tars(source)
+    shared_keys = SharedKeys(None if split_name else split_by_kind, "one sample")
+    for url in _listed(source, pattern, options, retry, shared_keys):
         digest.update(f"{url}\0{url.size}\0{url.etag or url.md5}\n".encode("utf-8", "surrogateescape"))
-        if is_archive_name(url):
+        if tars(files.below(url)):
             archives.append(url)
             continue
         files.add(url)
@@ -74,6 +81,13 @@ def list_samples(
     if not archives:
         files.finish()
         return Listing([], table, digest.hexdigest())
+    if split_name is not None:
+        raise check.marked(
+            ValueError(
+                f"split_name is for loose files, and {redact(source)} has archives, such as {redact(archives[0])}. "
+                "Names of their members are split at the first dot: leave it out."
+            )
+        )
     beside = {url for archive in archives for url in companion_urls(archive)}
     file = file or next((url for url in companions if url.endswith(COMPANION_ENDINGS) and url not in beside), None)
     if file is not None:
@@ -112,12 +126,14 @@ def _of_manifest(
     return shards
 
 
-def _listed(source: str, pattern: str | None, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
+def _listed(
+    source: str, pattern: str | None, options: StorageOptions, retry: RetryPolicy, on_page: SharedKeys
+) -> Iterator[RemoteUrl]:
     """Yield the objects of a source with size and, if the store reports it, etag."""
     if pattern is None and object_path(source).rpartition("/")[2] == MANIFEST_NAME:
         yield from _of_manifest(literal_url(source), [], options, retry)
         return
-    for url in list_source(source, pattern=pattern, recursive=True, options=options, retry=retry):
+    for url in list_source(source, pattern=pattern, recursive=True, options=options, retry=retry, on_page=on_page):
         if url.size is not None:
             yield url
             continue
@@ -137,8 +153,9 @@ def _may_be_companion(url: str) -> bool:
 class _Files:
     """Groups files into samples, in the order of their paths."""
 
-    def __init__(self, source: str, table: SampleTable, on_bad_member: OnBadMember) -> None:
-        self._below = path_below(source)
+    def __init__(self, source: str, split_name: SplitName, table: SampleTable, on_bad_member: OnBadMember) -> None:
+        self.below = path_below(source)
+        self._split, self._is_sorted, self._start = splitter(split_name), not callable(split_name), ""
         self._table, self._on_bad_member = table, on_bad_member
         self._open: dict[
             str, dict[str, tuple[str, RemoteUrl]]
@@ -146,17 +163,20 @@ class _Files:
 
     def add(self, url: RemoteUrl) -> None:
         """Add the next file. Files of a folder ``a.d`` may come between those of a sample ``a``."""
-        path = self._below(url)
-        reason = naming_fault(path)
+        path = self.below(url)
+        key, extension = self._split(path)
+        reason = naming_fault(f"{key}.{extension}")
         if reason is not None:
             self._on_bad_member(_bad_file(url, reason, reason))
             return
-        key, extension = split_key(path)
-        if self._open and not path.startswith(next(iter(self._open)) + "."):
+        if not path.startswith(self._start):
             self.finish()
+        if not self._open and self._is_sorted:  # by a function, files of a sample may be anywhere
+            self._start = path[: len(path) - len(extension)]
         members = self._open.setdefault(key, {})
         if extension in members:
-            what = f"the sample {key!r} has {extension!r} twice, since extensions are compared in lower case"
+            other = members[extension][0]
+            what = f"the sample {key!r} has {extension!r} twice, before as {other!r:.200} (compared in lower case)"
             self._on_bad_member(_bad_file(url, what, "the sample has its extension already"))
             return
         members[extension] = path, url

@@ -31,7 +31,7 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.fetch.listing import sources as listing
+from torchdata_remote.fetch.listing import choices as listing
 from torchdata_remote.fetch.listing.sources import list_source
 from torchdata_remote.storage import Entry, Page
 from torchdata_remote.storage.listing import pages as _paging

@@ -130,17 +130,12 @@ def test_objects_that_do_not_match_are_counted(folder: str) -> None:
 
 
 def test_stream_shards_on_loose_files_names_the_reader_of_loose_files(folder: str) -> None:
-    with pytest.raises(EmptyListingError, match="loose files are read by stream_files"):
+    with pytest.raises(EmptyListingError, match="loose files by stream_files"):
         list(tdr.stream_shards(f"{folder}/train/"))
 
 
-def test_stream_shards_on_compressed_shards_names_their_pattern(pets: str) -> None:
-    with pytest.raises(EmptyListingError, match=r"pass pattern='\*\.tar\.gz'"):
-        list(tdr.stream_shards(f"{pets}/packed/"))
-
-
 def test_an_image_folder_of_shards_names_stream_shards(folder: str) -> None:
-    with pytest.raises(EmptyListingError, match=r"There is one other, such as 'x-0\.tar'\. They are shards: .*stream_"):
+    with pytest.raises(EmptyListingError, match=r"one other, such as 'x-0\.tar': tars are read by stream_shards"):
         tdr.RemoteImageFolder(f"{folder}/shards")
 
 

@@ -53,8 +53,7 @@ def test_shards_that_are_named_need_no_pattern(memory_folder: str) -> None:
         writer.write({"__key__": "plain", "cls": 0})
     assert keys([f"{memory_folder}/index.json", other]) == [*everything, "plain"]
     assert keys(f"{other}/*") == ["plain"]
-    with pytest.raises(EmptyListingError, match=r"pattern='\*\.tar'"):
-        keys(memory_folder)
+    assert keys(memory_folder) == everything
 
 
 def test_the_training_loop_reads_a_manifest_of_compressed_shards(memory_folder: str) -> None:
@@ -213,9 +212,9 @@ def test_files_are_shuffled_and_split(memory_folder: str) -> None:
 
 
 def test_nothing_there(memory_folder: str) -> None:
-    """An empty source is an error that names it and the pattern."""
+    """An empty source is an error that names it and what was looked for."""
     put(memory_folder, {"a.jpg": b""})
-    with pytest.raises(EmptyListingError, match=rf"{memory_folder}.*pattern='\*\.tar'"):
+    with pytest.raises(EmptyListingError, match=rf"{memory_folder}.*are tars"):
         list(stream_shards(memory_folder))
 
 

@@ -96,6 +96,23 @@ def text(name: str, value: Any, *, example: str) -> str:
     raise marked(TypeError(f"{name} must be a str such as {example!r}, got {shown(value)}.{_decoded(value)}"))
 
 
+def extension(name: str, value: Any, *, example: str) -> str:
+    """Return the extension of a member in lower case, as samples of shards have it.
+
+    Raises:
+        TypeError: for anything but a str.
+        ValueError: for one with a dot before it, or with characters that separate extensions.
+    """
+    if not re.fullmatch(r"[^.\s,;*][^\s,;*]*", text(name, value, example=example)):
+        raise marked(
+            ValueError(
+                f"{name}: no member has the extension {value!r}. Write {example!r}: no dot before it, no '*', comma or "
+                "space."
+            )
+        )
+    return str(value).lower()
+
+
 def text_or_none(name: str, value: Any, *, example: str) -> str | None:
     """Return a str or ``None``.
 

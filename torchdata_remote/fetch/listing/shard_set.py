@@ -13,7 +13,8 @@ from ...errors import AccessDeniedError, EmptyListingError, ManifestError, Objec
 from ...formats.manifest import MANIFEST_NAME, ShardInfo, load_manifest
 from ...formats.nested import is_archive_name
 from ...storage import list_folder, read_whole
-from .patterns import literal_url
+from .choices import Tars
+from .patterns import literal_url, path_below
 from .source_argument import url_of
 from .sources import list_source
 
@@ -50,6 +51,7 @@ def find_shards(url: str, options: StorageOptions, retry: RetryPolicy) -> ShardS
 
     Raises:
         EmptyListingError: if there are none.
+        ShardReadError: for two that differ by compression only.
         ManifestError: if the manifest is invalid.
     """
     if base_name(url) == MANIFEST_NAME:
@@ -58,7 +60,8 @@ def find_shards(url: str, options: StorageOptions, retry: RetryPolicy) -> ShardS
     manifests = [one for one in found if base_name(one) == MANIFEST_NAME]
     if manifests:
         return read_shard_set(manifests[0], options, retry)
-    shards = [one for one in found if is_archive_name(one)]
+    tars, below = Tars(url), path_below(url)
+    shards = [one for one in found if tars(below(one))]
     if len(found) == 1 and not shards:
         shards = found  # one object, which may be called anything
     if not shards:

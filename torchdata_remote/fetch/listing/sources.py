@@ -11,45 +11,46 @@ from ...core.notices.progress_bar import counts_listing
 from ...core.object_version import split_version
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.shard_view import split_view_url
-from ...core.urls import HTTP, LOCAL, RemoteUrl, join_url, object_path, redact, remote_urls, split_url
-from ...errors import EmptyListingError
+from ...core.urls import HTTP, LOCAL, RemoteUrl, join_url, object_path, remote_urls, split_url
 from ...formats.manifest import load_manifest
 from ...formats.snapshot import SNAPSHOT_SUFFIX, load_snapshot
-from ...storage import Connection, EntryTable, broken_link_error, list_tables, open_store, read_whole
+from ...storage import EntryTable, broken_link_error, list_tables, read_whole
+from .choices import Tars, require_found, without_macos
 from .globs import glob_regex, glob_start, unescape
 from .lookups import Lookup, find_named, is_listed_object, lists_shards
-from .patterns import choice_start, escape_url, expand_braces, has_braces, literal_url
-from .whereabouts import Others, about_empty, about_glob
+from .patterns import expand_braces, has_braces, literal_url
+from .whereabouts import Others
 
 _ENDS_WITH_EXTENSION = re.compile(r"\.[^*?\[\]/]+$")
-
-_WHAT_TO_CHECK = {False: "Check the bucket, the prefix and the pattern.", True: "Check the path and the pattern."}
 
 
 @counts_listing
 def list_source(
     url: str,
     *,
-    pattern: str | None,
+    pattern: str | Tars | None,
     recursive: bool,
     options: StorageOptions,
     retry: RetryPolicy,
-    match_named: bool = True,
     is_wanted: Callable[[str], bool] = lambda below: True,
+    on_skip: Callable[[str], object] = lambda kind: None,
+    on_page: Callable[[list[str]], object] = lambda paths: None,
     lookup: Lookup | None = None,
 ) -> Iterator[RemoteUrl]:
-    """Yield the objects that a source URL names, sorted by path.
+    """Yield the objects that a source URL names, sorted by path, but for files of macOS in folders.
 
     Args:
         url: a prefix, a glob, a brace range, a manifest (``index.json``), or one object. Characters escaped by
             ``escape_url`` are literal, and so is all of a ``RemoteUrl``.
         pattern: a glob that objects must match: by base name, or by the path below the source if it has a slash.
+            ``Tars`` applies to folders, not to objects that the source names itself.
         recursive: whether folders below a prefix are entered.
         options: for the store.
         retry: applied to each page of the listing.
-        match_named: whether the pattern also filters objects that the source names itself, not only those in folders.
         is_wanted: whether the caller takes an object of this path below the source. Only a local link that leads
             nowhere is left out by it.
+        on_skip: called with ``"macos"`` for each file of macOS.
+        on_page: called with the paths in the bucket of objects before these are yielded.
         lookup: looks up a source that is the name of one object or folder; ``None`` sends a request for it.
 
     Raises:
@@ -57,9 +58,9 @@ def list_source(
         ObjectNotFoundError: for a local link that leads nowhere, unless the pattern leaves it out.
     """
     matches = in_folder = _matcher(pattern)
-    if not match_named:
+    if isinstance(pattern, Tars):
         matches = None
-    num_found, left_out = 0, ""
+    num_found = 0
     others = Others()  # that do not match
     is_literal = isinstance(url, RemoteUrl)
     are_choices = not is_literal and has_braces(url)
@@ -71,20 +72,25 @@ def list_source(
         if is_choice or is_listed_object(url):
             if matches is None or matches(object_path(literal)):
                 num_found += 1
+                on_page([object_path(literal)])
                 yield url if isinstance(url, RemoteUrl) else RemoteUrl(literal)
             elif not is_choice:
                 others.extend([object_path(literal)])
             continue
         if lists_shards(split_version(path)[0].rpartition("/")[2]):
             for shard in _shards(literal, options, retry):
-                left_out = object_path(split_view_url(shard)[0]).rpartition("/")[2]
-                if matches is None or matches(left_out):
+                name = object_path(split_view_url(shard)[0]).rpartition("/")[2]
+                if matches is None or matches(name):
                     num_found += 1
                     yield shard
+                else:
+                    others.add(name)
             continue
         chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(split_url(single)[2]) else in_folder
         for table, fixed in _tables(single, literal, is_glob, recursive, options, retry, lookup):
             is_named = table.paths == [path]
+            if not is_named:
+                table = without_macos(table, fixed, others, on_skip)
             is_matching = matches if is_named else chosen
             if is_matching is not None or (scheme in LOCAL and None in table.sizes):
                 belows = [one[fixed:] for one in ([object_path(literal)] if is_named else table.paths)]
@@ -96,22 +102,9 @@ def list_source(
                 others.extend([below for below, is_chosen in zip(belows, are_chosen, strict=True) if not is_chosen])
                 table = table.selected(are_chosen)
             num_found += len(table)
+            on_page(table.paths)
             yield from remote_urls(join_url(scheme, bucket, ""), table.paths, table.sizes, table.etags)
-    if not num_found:
-        shown = redact(url)
-        raise EmptyListingError(
-            f"{shown}: no objects found"
-            + (f" that match pattern={pattern!r}" if pattern is not None else "")
-            + (
-                f". The manifest names shards such as {left_out!r}: remove the pattern, a manifest needs none."
-                if left_out
-                else ("" if recursive else ", with recursive=False")
-                + "."
-                + (others.text(pattern) or _about_nothing(url, options, retry, recursive=recursive))
-                + _advice(url)
-            ),
-            url=shown,
-        )
+    require_found(num_found, url, pattern, others, options, retry, recursive=recursive)
 
 
 def _has_target(scheme: str, path: str, below: str, is_wanted: Callable[[str], bool]) -> bool:
@@ -121,30 +114,6 @@ def _has_target(scheme: str, path: str, below: str, is_wanted: Callable[[str], b
     if is_wanted(below):
         raise broken_link_error(path)
     return False
-
-
-def _about_nothing(url: str, options: StorageOptions, retry: RetryPolicy, *, recursive: bool) -> str:
-    """Say what is there instead of a source, by a few requests that are not repeated."""
-    literal = url if isinstance(url, RemoteUrl) else literal_url(url)
-    matched = ""
-    connection = Connection(read_timeout_s=retry.progress_timeout_s)
-    if not isinstance(url, RemoteUrl) and choice_start(url) is not None:
-        start = url[: choice_start(url)]
-        literal = unescape(start[: start.rfind("/") + 1]) or "./"
-        if split_url(url)[0] not in HTTP and not has_braces(url):
-            matched = about_glob(open_store(url, options, connection)[0], url)
-    store, _ = open_store(literal, options, connection)
-    return (
-        matched or about_empty(store, literal, recursive=recursive) or f" {_WHAT_TO_CHECK[split_url(url)[0] in LOCAL]}"
-    )
-
-
-def _advice(url: str) -> str:
-    """Return advice for a source that may be a literal name with characters of a pattern."""
-    if choice_start(url) is None or escape_url(url) == url:
-        return ""
-    escaped = redact(escape_url(literal_url(url)))
-    return f" If *, ?, [ or {{ are part of a name, escape it by tdr.escape_url(...), such as {escaped!r}."
 
 
 def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[RemoteUrl]:
@@ -220,9 +189,9 @@ def _named_literally(source: str, options: StorageOptions, retry: RetryPolicy) -
         yield EntryTable.of([entry]), entry.path.rfind("/") + 1
 
 
-def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
+def _matcher(pattern: str | Tars | None) -> Callable[[str], bool] | None:
     """Return a predicate for paths below the source; ``None`` for all."""
-    if pattern is None:
-        return None
+    if not isinstance(pattern, str):
+        return pattern
     regex, whole = glob_regex(pattern), "/" in pattern
     return lambda below: regex.fullmatch(below if whole else below.rpartition("/")[2]) is not None

@@ -17,7 +17,6 @@ from .globs import glob_regex, glob_start, unescape
 _MAX_NAMES = 1000
 _MAX_SHOWN = 3
 _MAX_PARENTS = 4
-_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 def _examples(names: Sequence[str]) -> str:
@@ -205,11 +204,9 @@ class Others:
             return ""
         are = "is one other" if self._num == 1 else f"are {self._num:,} others"
         text = f" There {are}, such as {_examples(self.names[:_MAX_SHOWN])}"
-        compressed = next((end for end in _COMPRESSED if self.names[0].endswith(end)), None)
-        if compressed is not None:
-            return f"{text}: pass pattern='*{compressed}' for compressed shards."
         if pattern == "*.tar":
             return (
-                f"{text}: loose files are read by stream_files, or by file_reader after list_remote without a pattern."
+                f"{text}: tars are read by stream_shards or ShardedDataset, zips by list_remote(pattern='*.zip')"
+                ".shard_zip_reader(), loose files by stream_files or RemoteFiles."
             )
         return f"{text}."

@@ -66,11 +66,11 @@ def takes_files(decoder: Decoder) -> bool:
 
 
 def checked_decoders(decoders: Mapping[str, Decoder] | None) -> dict[str, Decoder]:
-    """Return the decoders of a ``decoders=`` argument.
+    """Return the decoders of a ``decoders=`` argument, by extension in lower case.
 
     Raises:
         TypeError: if it is not a dict of functions.
-        ValueError: for an extension with a dot before it, or in upper case, which no member has.
+        ValueError: for an extension with a dot before it, which no member has, and for two that differ in case only.
     """
     example = '{"jpg": decoders.rgb}'
     if decoders is None:
@@ -81,15 +81,10 @@ def checked_decoders(decoders: Mapping[str, Decoder] | None) -> dict[str, Decode
                 f"decoders must be a dict from extension to function such as {example}, got {check.shown(decoders)}."
             )
         )
-    for extension, decoder in decoders.items():
-        check.text("the extension of a decoder", extension, example="jpg")
-        expected = extension.lstrip("*.").lower()
-        if extension != expected:
-            raise check.marked(
-                ValueError(
-                    f"no member has the extension {extension!r}: extensions are in lower case, without a dot. "
-                    f"Write {expected!r}."
-                )
-            )
-        check.function(f"decoders[{extension!r}]", decoder, example="decoders.rgb")
-    return dict(decoders)
+    found: dict[str, Decoder] = {}
+    for written, decoder in decoders.items():
+        extension = check.extension("the extension of a decoder", written, example="jpg")
+        if extension in found:
+            raise check.marked(ValueError(f"decoders differ in case only: {' and '.join(map(repr, decoders))}."))
+        found[extension] = check.function(f"decoders[{written!r}]", decoder, example="decoders.rgb")
+    return found

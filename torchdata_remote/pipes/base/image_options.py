@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, get_args
 
 import torch
@@ -12,6 +11,7 @@ from ...core.arguments.amounts import real, whole
 from ...core.arguments.check import marked, shown
 from ...formats.decoders import MAX_PIXELS
 from .image_tensors import Crop, ImageTensors, Layout
+from .members import alternatives
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
 # Of mean and std, which a user may have in values of 0 to 255
@@ -70,23 +70,17 @@ def image_tensors(
     )
 
 
-def member_names(members: str) -> list[str]:
+def member_names(members: str) -> tuple[str, ...]:
     """Return the extensions of a ``members=`` argument.
 
     Raises:
         ValueError: if there is none, or one that no member has.
     """
-    names = [name.strip() for name in check.text("members", members, example="jpg;png").split(";") if name.strip()]
+    names = alternatives(check.text("members", members, example="jpg;png"))
     if not names:
         raise marked(ValueError(f"members must name one, such as 'jpg;png', got {members!r}."))
-    expected = ";".join(dict.fromkeys(name.lstrip("*.").lower() for name in re.split(r"[;,\s]+", members.strip())))
-    if any(re.search(r"[,\s*]", name) or name.startswith(".") or name != name.lower() for name in names):
-        advice = f" Write {expected!r}." if expected else ""
-        raise marked(
-            ValueError(
-                f"members must be extensions in lower case, without a dot, separated by ';', got {members!r}.{advice}"
-            )
-        )
+    for name in names:
+        check.extension("members (separated by ';')", name, example="jpg")
     return names
 
 

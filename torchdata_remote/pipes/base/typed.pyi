@@ -17,6 +17,7 @@ from ...fetch.selections.selection import IndexedSample
 from ...formats.decoders import Decoder
 from ...formats.error_policy import OnBadMember, OnBadSample, OnBadShard, Skipped, raise_error
 from ...formats.sample import Sample
+from ...formats.split_name import SplitName
 from ...labels import Classes, Labeller
 from ..async_prefetch import AsyncPrefetch
 from ..bucket import Bucket
@@ -232,7 +233,8 @@ class IterDataPipe(TorchNames[T_co]):
             std: of the channels; ``None`` for ImageNet's: 0.229, 0.224, 0.225.
             layout: ``"CHW"`` or ``"HWC"``, the order of the dimensions.
             exif_orientation: turn and mirror images as their EXIF data ask for, before the crop.
-            members: extensions separated by ``;``, of which the first that the sample has is decoded. Its name stays.
+            members: extensions separated by ``;``, in any case, of which the first that the sample has is decoded. Its name
+                stays.
             seed: any int.
             num_threads: that decode, as those of ``parallel_map`` do. ``None`` for those that the loader gives, as
                 ``thread_loader`` does, or none.
@@ -279,8 +281,9 @@ class IterDataPipe(TorchNames[T_co]):
         the time; chain it before this pipe, which decodes the other members.
 
         Args:
-            decoders: extension -> function from bytes to a value, in addition to the defaults or in place of them;
-                ``bytes`` leaves a member undecoded. The function gets the file of a lazy member, in place of its bytes.
+            decoders: extension, in any case -> function from bytes to a value, in addition to the defaults or in place of
+                them; ``bytes`` leaves a member undecoded. The function gets the file of a lazy member, in place of its
+                bytes.
             num_threads: that decode, as those of ``parallel_map`` do; order and state do not depend on it. ``None`` for
                 those that the loader gives, as ``thread_loader`` does, or none.
             on_bad_sample: called with the error of a sample that cannot be decoded. It raises, as ``raise_error`` does; or
@@ -339,11 +342,15 @@ class IterDataPipe(TorchNames[T_co]):
     def file_reader(
         self: IterDataPipe[str | tuple[str, Any]],
         *,
+        split_name: SplitName = "first",
         storage_options: Mapping[str, Any] | None = None,
     ) -> FileReader:
         """Read each object as a sample with one member (functional name: ``file_reader``).
 
         Args:
+            split_name: how names of files are split into key and extension: at the ``"first"`` dot, as readers of shards
+                do; at the ``"last"`` one, where dots of the key become underscores (``22.05.png`` is ``22_05``); or by a
+                function from a base name to ``(key, extension)``.
             storage_options: for bare URLs, in fsspec's vocabulary.
 
         Yields:
@@ -426,7 +433,6 @@ class IterDataPipe(TorchNames[T_co]):
         *,
         pattern: str | None = None,
         recursive: bool = True,
-        match_named: bool = True,
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> ListRemote:
@@ -448,14 +454,13 @@ class IterDataPipe(TorchNames[T_co]):
         The objects of a source are sorted by path (by code points), and the sources keep their order, so the listing is
         the same in all processes. Objects are yielded while later pages of the listing are requested. Sources that name one
         object are looked up by one request each, up to 16 at a time, and a ``RemoteUrl`` with its size by none. Directory
-        markers are dropped. Sources that overlap or are repeated yield their objects repeatedly. (A manifest that has a
-        shard twice is refused.)
+        markers are dropped, and so are files that macOS adds to folders (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``), unless
+        a source names one: ``skipped.members["macos"]`` counts them. Sources that overlap or are repeated yield their
+        objects repeatedly. (A manifest that has a shard twice is refused.)
 
         Args:
             pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.
             recursive: whether folders below a prefix are listed too. Does not apply to a glob or a brace range.
-            match_named: whether ``pattern`` also applies to objects that a source names itself: the shards of a manifest,
-                one object, a brace range, a glob that ends with an extension. Otherwise it applies to folders only.
             retry: policy for transient errors, for each page of a listing.
             storage_options: for the store, in fsspec's vocabulary.
 
@@ -683,8 +688,8 @@ class IterDataPipe(TorchNames[T_co]):
             where: with a table, an expression of pyarrow or polars that its rows must fulfil. Otherwise a function that is
                 called with the :class:`IndexedSample` of each sample (that ``keys`` selects), and returns whether it is
                 selected; one that workers receive must be importable.
-            members: of each selected sample that are read: extensions; of ``"jpg;jpeg;png"`` the first that the sample has.
-                ``None`` reads all.
+            members: of each selected sample that are read: extensions, in any case; of ``"jpg;jpeg;png"`` the first
+                that the sample has. ``None`` reads all.
             key_column: of a table, the column with the keys.
             on_missing_key: policy for keys that no shard has: ``raise_error``, ``skip_with_warning``, or a function that is
                 called with the error.
@@ -733,8 +738,9 @@ class IterDataPipe(TorchNames[T_co]):
         """Read samples from tar shards (functional name: ``shard_tar_reader``).
 
         Consecutive members with the same key are one sample. The key ends at the first dot of the base name, and the
-        extension is the rest, in lower case; a leading ``./`` is dropped. Directories, links, devices and members named
-        like ``__this__`` are skipped and counted; of links, and of an archive without a sample, a warning is given.
+        extension is the rest, in lower case; a leading ``./`` is dropped. Directories, links, devices, members named like
+        ``__this__`` and files that macOS adds (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``) are skipped and counted. Links, and
+        an archive without a sample, cause a warning.
         Compression by gzip, bzip2, xz or zstd is detected by content.
 
         ``skipped`` counts what the last pass in this process has skipped: ``skipped.shards`` (URL -> reason),
@@ -746,7 +752,7 @@ class IterDataPipe(TorchNames[T_co]):
                 ``accept_missing_end`` returns ``True`` for a ``MissingEndError``: it accepts archives without the
                 end-of-archive blocks.
             on_bad_member: called with the ``BadMemberError`` of a member that cannot be part of a sample, in a valid
-                archive: without an extension (``README``) or a key (``.DS_Store``), with a path that leaves its folder, or
+                archive: without an extension (``README``) or a key (``.hidden``), with a path that leaves its folder, or
                 with an extension that its sample has already. It raises, as ``raise_error`` does, which makes the shard a
                 bad shard; or it returns, as ``skip_with_warning`` does, and the member is skipped. A key that is repeated
                 later in the shard always makes it a bad shard.
@@ -758,10 +764,10 @@ class IterDataPipe(TorchNames[T_co]):
                 complete part in memory. Decode them first: torch's default collate treats a slice as a list of numbers,
                 and a worker process cannot send one (the loader would wait forever).
             lazy: extensions of members that are read where they are needed, such as ``{"mp4", "wav"}``: complete ones
-                (``left.mp4``) or last parts. Such a member is a seekable, read-only binary file with ``name`` and ``size``,
-                which ``av.open`` and ``decode_sample`` take; ``bytes(file)`` is the whole. Nothing of it is fetched before
-                it is read, unless it has at most 64 KiB. The reader then requests what it needs, and the beginnings of the
-                next shards: name all large members, because others are fetched one after the other.
+                (``left.mp4``) or last parts, in any case. Such a member is a seekable, read-only binary file with ``name``
+                and ``size``, which ``av.open`` and ``decode_sample`` take; ``bytes(file)`` is the whole. Nothing of it is
+                fetched before it is read, unless it has at most 64 KiB. The reader then requests what it needs, and the
+                beginnings of the next shards: name all large members, because others are fetched one after the other.
                 There is no cache, and checksums of manifests are not compared. In compressed and nested archives, and in
                 streams of other openers, the file is in memory.
             max_member_bytes: maximum size of a member; a larger one is an error, before memory is allocated for it.
@@ -1077,8 +1083,8 @@ class IterDataPipe(TorchNames[T_co]):
         """Select members as a tuple (functional name: ``to_tuple``).
 
         Args:
-            *names: one per element of the tuple: extensions separated by ``;``, of which the first that the sample has is
-                selected. ``"__key__"`` and ``"__url__"`` are valid names too.
+            *names: one per element of the tuple: extensions separated by ``;``, in any case, of which the first that the
+                sample has is selected. ``"__key__"`` and ``"__url__"`` are valid names too.
 
         Yields:
             tuple: the values, as long as ``names``.

@@ -24,7 +24,7 @@ from ..shuffle_shards import ShuffleShards
 from .join_arguments import members_of, options_of, sets_of
 from .join_shards import Align, JoinShards, ShardsOfJoin
 from .joined_reader import JoinedTarReader
-from .recipes import TARS, Url, interleave_of, seed_or_none, shuffle_of
+from .recipes import Url, interleave_of, seed_or_none, shuffle_of
 
 
 @explained
@@ -34,7 +34,7 @@ def join(
     how: Literal["inner", "left"] | None = None,
     align: Literal["auto", "order", "keys"] = "auto",
     members: Mapping[str, str | Sequence[str]] | None = None,
-    pattern: str | None = TARS,
+    pattern: str | None = None,
     shuffle: bool | Literal["shards"] = True,
     seed: int | None = 0,
     shuffle_buffer_size: int = 10_000,
@@ -130,9 +130,7 @@ def join(
         listings[name] = (
             given
             if source is None
-            else ListRemote(
-                IterableWrapper(source), pattern=pattern, match_named=pattern != TARS, storage_options=by_set[name]
-            )
+            else ListRemote(IterableWrapper(source), pattern=pattern, storage_options=by_set[name]).take_tars()
         )
     urls: IterDataPipe[str] = JoinShards(
         listings,

@@ -15,6 +15,7 @@ from ...core.world import World
 from ...fetch.listing.source_argument import urls_of
 from ...formats.error_policy import OnBadMember, OnBadShard, raise_error
 from ...formats.sample import Sample
+from ...formats.split_name import SplitName, splitter
 from ...storage import check_options
 from ..async_prefetch import AsyncPrefetch
 from ..base.typed import IterableWrapper, IterDataPipe
@@ -28,7 +29,6 @@ from ..shuffle_shards import ShuffleShards
 
 Url = str | os.PathLike[str]
 
-TARS = "*.tar"
 _INTERLEAVE = 16  # shards of one class each then give 0.7 of a full shuffle's entropy, with samples of any size
 
 
@@ -36,7 +36,7 @@ _INTERLEAVE = 16  # shards of one class each then give 0.7 of a full shuffle's e
 def stream_shards(
     url: Url | Sequence[Url],
     *,
-    pattern: str | None = TARS,
+    pattern: str | None = None,
     shuffle: bool | Literal["shards"] = True,
     seed: int | None = 0,
     shuffle_buffer_size: int = 10_000,
@@ -65,8 +65,9 @@ def stream_shards(
     Args:
         url: source URL, or several: a prefix, a glob, a brace range, a manifest, or one shard. ``escape_url(name)``
             prevents that a name is read as a pattern.
-        pattern: glob over base names; ``None`` selects all objects. The default applies to folders only, not to objects
-            that ``url`` names itself: by a manifest, as one shard, by a brace range or by a glob such as ``*.tar.gz``.
+        pattern: glob over base names; ``"*"`` selects all objects. ``None`` selects the tars of a folder, in any case
+            and compression (``*.tar``, ``*.tgz``, ``*.TAR.ZST``), and all objects that ``url`` names itself: by a
+            manifest, as one shard, by a brace range or by a glob such as ``*.shard``. A zip is named by a warning.
         shuffle: ``True`` shuffles shards and samples; ``False`` keeps the order of the listing; ``"shards"`` shuffles
             shards only, for a chain that continues with a ``shuffle_samples`` of its own.
         seed: of the order, which differs each epoch. ``None`` keeps the order of the listing, too.
@@ -110,8 +111,9 @@ def stream_shards(
     select = select and {"on_bad_member": on_bad_member, **select}
     urls = urls_of(url, of="stream_shards")
     shuffled = seed if mode else None
+    listing = _listing(urls, pattern, storage_options).take_tars()
     streams = _streams(
-        urls, pattern, shuffled, world, max_in_flight, cache_dir, cache_bytes, storage_options, interleave, select
+        listing, shuffled, world, max_in_flight, cache_dir, cache_bytes, storage_options, interleave, select
     )
     samples = ShardTarReader(
         streams, interleave=interleave, on_bad_shard=on_bad_shard, on_bad_member=on_bad_member, lazy=lazy
@@ -128,6 +130,7 @@ def stream_files(
     pattern: str | None = None,
     shuffle: bool = True,
     seed: int | None = 0,
+    split_name: SplitName = None,
     world: World | None = None,
     max_in_flight: int = 64,
     cache_dir: str | None = None,
@@ -142,6 +145,10 @@ def stream_files(
         pattern: glob over base names, such as ``*.jpg``; ``None`` selects all objects.
         shuffle: ``True`` shuffles all files of the listing, fully; ``False`` keeps its order.
         seed: of the order, which differs each epoch. ``None`` keeps the order of the listing, too.
+        split_name: how names of files are split into key and extension: at the ``"first"`` dot, as readers of shards
+            do; at the ``"last"`` one, where dots of the key become underscores (``22.05.png`` is ``22_05``); or by a
+            function from a base name to ``(key, extension)``. ``None`` is the first dot. Two files with one key are
+            named by a warning, unless ``"first"`` was passed.
         world: rank and worker of this reader, such as ``World.from_mesh(mesh, dp=...)``; ``None`` asks torch.
         max_in_flight: maximum number of concurrent requests per worker.
         cache_dir: local folder in which complete objects are cached for later epochs; requires ``cache_bytes``.
@@ -159,8 +166,13 @@ def stream_files(
     """
     shuffle, seed = check.flag("shuffle", shuffle), seed_or_none(seed)
     urls = urls_of(url, of="stream_files")
-    shuffled = seed if shuffle else None
-    return FileReader(_streams(urls, pattern, shuffled, world, max_in_flight, cache_dir, cache_bytes, storage_options))
+    listing = _listing(urls, pattern, storage_options)
+    if split_name != "first":
+        listing.warn_of_shared_keys(splitter(split_name))
+    streams = _streams(
+        listing, seed if shuffle else None, world, max_in_flight, cache_dir, cache_bytes, storage_options
+    )
+    return FileReader(streams, split_name=split_name)
 
 
 def shuffle_of(shuffle: Any) -> bool | Literal["shards"]:
@@ -190,9 +202,14 @@ def seed_or_none(seed: Any) -> int | None:
     return None if seed is None else seed_of(seed)
 
 
+def _listing(sources: list[str], pattern: str | None, storage_options: Mapping[str, Any] | None) -> ListRemote:
+    for source in sources:
+        check_options(source, StorageOptions(storage_options))
+    return ListRemote(IterableWrapper(sources), pattern=pattern, storage_options=storage_options)
+
+
 def _streams(
-    sources: list[str],
-    pattern: str | None,
+    urls: IterDataPipe[str],
     seed: int | None,
     world: World | None,
     max_in_flight: int,
@@ -203,11 +220,6 @@ def _streams(
     select: Mapping[str, Any] | None = None,
 ) -> AsyncPrefetch:
     """Open and prefetch the URLs of this reader's share."""
-    for source in sources:
-        check_options(source, StorageOptions(storage_options))
-    urls: IterDataPipe[str] = ListRemote(
-        IterableWrapper(sources), pattern=pattern, match_named=pattern != TARS, storage_options=storage_options
-    )
     if select is not None:
         urls = Select(urls, **{"storage_options": storage_options, **select})
     if seed is not None:
