@@ -18,6 +18,7 @@ from ..core.frameworks.second_split import refuse_second_split, second_splitter
 from ..core.iter_datapipe import IterDataPipe
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.processes.worker_start import SentToWorkers
+from ..core.unbroken import unbroken
 from ..core.world import World, detect_world, place_in
 from ..pipes.base.chain import all_pipes, describe
 from .batch_options import BatchOptions
@@ -171,10 +172,11 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         positions = self._loaded_positions()
         streams = [Stream(number, start_of(number, positions)) for number in own]
         warn_of_memory(self.pipe, len(streams))
-        self.pass_begun()
         template = ChainTemplate(self.pipe, epoch, len(streams), self.listings.of(epoch), self.batch_options)
-        self._pass = EpochRun(template, epoch, num_streams, streams)
-        return self._pass.items(None if state is None else state["listing"])
+        run = EpochRun(template, epoch, num_streams, streams)
+        self.pass_begun()
+        self._pass = run  # an interrupt before has left the loaded state
+        return unbroken(run.items(None if state is None else state["listing"]))
 
     def snapshot_of_pass(self) -> Callable[[], State]:
         """Return a function that makes the state of the latest pass, in any thread and whatever begins after it."""

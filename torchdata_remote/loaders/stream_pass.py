@@ -39,6 +39,7 @@ class Stream:
         self.num_passed: int = start["passed"] if isinstance(start, Mapping) else 0
         self._chain: IterDataPipe[Any] | None = None
         self._mixture: Any = None  # whose weights may differ from those of the state
+        self._known: tuple[int, Any] = -1, None  # the state after so many items
 
     def open(self, template: ChainTemplate, num_streams: int) -> IterDataPipe[Any]:
         """Copy the chain for this stream, and load its position."""
@@ -106,8 +107,12 @@ class Stream:
             return ENDED
         if self._chain is None:
             return self._start
-        state = {"passed": self.num_passed, "at": state_of(self._chain)}
-        return state if self._mixture is None else {**state, "replay": self._mixture.replay_point()}
+        if self._known[0] != self.num_passed:
+            state = {"passed": self.num_passed, "at": state_of(self._chain)}
+            if self._mixture is not None:
+                state["replay"] = self._mixture.replay_point()
+            self._known = self.num_passed, state
+        return self._known[1]
 
 
 class EpochRun:
