@@ -18,7 +18,6 @@ from ..core.frameworks.untrained_batches import Snapshot, UntrainedBatches
 from ..core.rank_exchange import in_group
 from ..core.unbroken import unbroken
 from ..core.world import World
-from ..errors import StateError
 from .batch_options import BatchOptions
 from .batches_left import require_equal_batches
 from .copies import reduced
@@ -31,6 +30,7 @@ from .stream_counts import end_together
 from .torchdata_iterator import Position, ended_on_error, next_worker_in, position_of, started, state_of_workers
 from .trainers.accelerate import Accelerated
 from .trainers.checkpoint_callers import stores_one_for_all_ranks
+from .unequal_ranks import warning_of_unequal_ranks
 
 _MAX_SEED = (1 << 63) - 1
 
@@ -70,7 +70,8 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._epoch, self._first_worker = -1, 0  # of the latest pass; its first worker has that worker's streams
         self._has_pass = False  # whether a pass was started since a state was loaded
         self._is_pending = False  # whether no batch was asked for since it was started
-        self._position: Position = (False, dataset.state_dict)  # of it, after the last batch that was handed out
+        # Of it, after the last batch that was handed out. In a list: setting an attribute calls a method of torch
+        self._position: list[Position] = [(False, dataset.state_dict)]
         self._num_passes = 0
         self._compared = False  # whether ranks have compared what they read since the last state was loaded
         self._untrained = UntrainedBatches()
@@ -103,7 +104,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             return dict(self._state_before)
         if not self._has_pass:
             return self._with_next_worker(self.dataset.state_dict(), self.dataset.first_worker)
-        state = self._untrained.state() or self._captured(self._position)()
+        state = self._untrained.state() or self._captured(self._position[0])()
         loop = lightning_loops.current_fit_loop(self)
         ended = loop is not None and lightning_loops.epoch_ends(loop) and not self._untrained.is_all_of_pass()
         return self._of_next_epoch(state) if ended and state["epoch"] == self._epoch else state
@@ -111,12 +112,11 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
     def snapshot(self) -> Snapshot:
         """Capture the position of this rank at little cost; the returned function makes the state of it."""
         before = self._state_before  # where Accelerate has prefetched a batch
-        return self._captured(self._position) if before is None else partial(dict, before)
+        return self._captured(self._position[0]) if before is None else partial(dict, before)
 
     def snapshot_before_pass(self) -> Snapshot:
         """Capture the position at which the next pass starts."""
-        state = self._state_before_pass()
-        return self.rank_state if state is None else partial(dict, state)
+        return partial(dict, self._state_before_pass())
 
     def end_workers(self) -> None:
         """End the worker processes; the next pass starts new ones."""
@@ -173,16 +173,17 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         try:
             with dataset.listing_made(epoch, self.num_workers):  # workers have taken it when the block ends
                 batches = self._started()
+                warned = warning_of_unequal_ranks(self, epoch, is_first=self._num_passes == 0)
         except BaseException:
             self._iterator = None  # workers have ended, with their positions
             raise
         if self.num_workers > 0:
             dataset.pass_begun()
         position, self._num_passes = position_of(batches, dataset), self._num_passes + 1
-        checked = self._checked(batches, resumed=resumed)
+        checked = warned(self._checked(batches, resumed=resumed))
         passed = self.for_accelerator(unbroken(self._tracked(checked, batches, self._num_passes)))
         self._epoch, self._first_worker, self._has_pass, self._is_pending = epoch, first_worker, True, True
-        self._position = position
+        self._position[0] = position
         return passed
 
     def _started(self) -> Iterator[Any]:
@@ -195,17 +196,14 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             return
         if (pending := lightning_resume.take_pending_state(loop, self)) is not None:
             self.load_state_dict(pending)
-        elif self._has_pass and not self._position[0] and (first := self._untrained.first):
+        elif self._has_pass and not self._position[0][0] and (first := self._untrained.first):
             if self._untrained.is_all_of_pass():
                 self.load_merged(first)  # Lightning starts a pass twice
         elif self._num_passes == 0 and self.dataset.loaded is None and lightning_loops.resumes_in_mid_epoch(loop):
             lightning_resume.warn_of_repeated_samples("stateful_loader(pipe)")
 
-    def _state_before_pass(self) -> State | None:
-        try:
-            state = self.rank_state()
-        except StateError:  # the pass before has failed
-            return None
+    def _state_before_pass(self) -> State:
+        state = self.rank_state()
         return self._of_next_epoch(state) if self._has_pass and state["epoch"] < self.dataset.next_epoch else state
 
     def _tracked(self, checked: Iterator[Any], batches: Any, number: int) -> Iterator[Any]:
@@ -215,10 +213,10 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             position = position_of(batches, self.dataset)
             self._untrained.add(self, partial(self._captured, position))
             if number == self._num_passes:
-                self._position = position  # the last step: no signal comes between it and the consumer
+                self._position[0] = position  # the last step: no signal comes between it and the consumer
             yield batch
         if number == self._num_passes:
-            self._position = position_of(batches, self.dataset)
+            self._position[0] = position_of(batches, self.dataset)
 
     def _checked(self, batches: Iterator[Any], *, resumed: bool) -> Iterator[Any]:
         """The batches; before the first one, ranks compare what they read."""

@@ -157,15 +157,15 @@ class ChainTemplate:
         options: BatchOptions | None = None,
     ) -> None:
         self.listings: list[SharedListing] = []
-        self._listed = listed
-        self._pipe = self._prepared(pipe, {})
+        self.epoch, self._listed = epoch, listed
+        self.pipe = self._prepared(pipe, {})
         if options is not None:
-            options.apply(self._pipe)
-        for found in all_pipes(self._pipe):
+            options.apply(self.pipe)
+        for found in all_pipes(self.pipe):
             keep_arguments(found)
             if hasattr(type(found), "prepare_copy"):
                 found.prepare_copy(num_streams)
-        set_epoch(self._pipe, epoch)
+        set_epoch(self.pipe, epoch)
         if isinstance(listed, Listed):
             for listing, urls in zip(self._unshuffled(), listed.urls, strict=True):
                 listing.set_urls(urls)
@@ -197,7 +197,7 @@ class ChainTemplate:
 
     def stream(self, world: World) -> IterDataPipe[Any]:
         """Copy the chain for one stream."""
-        twin = copied(self._pipe)
+        twin = copied(self.pipe)
         for found in all_pipes(twin):
             if hasattr(type(found), "bind_stream"):
                 found.bind_stream(world)

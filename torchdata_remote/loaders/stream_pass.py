@@ -119,7 +119,7 @@ class EpochRun:
     """One pass over the streams of this process."""
 
     def __init__(self, template: ChainTemplate, epoch: int, num_streams: int, streams: list[Stream]) -> None:
-        self._template, self.epoch, self.num_streams, self._streams = template, epoch, num_streams, streams
+        self.template, self.epoch, self.num_streams, self._streams = template, epoch, num_streams, streams
         self.listing: list[dict[str, Any]] | None = None
         self._has_started = False
         self._failed: str | None = None
@@ -145,15 +145,15 @@ class EpochRun:
             raise
 
     def _items(self, expected_listing: list[Any] | None) -> Iterator[Any]:
-        listings = self._template.listings
-        self.listing = self._template.fingerprints()
+        listings = self.template.listings
+        self.listing = self.template.fingerprints()
         if expected_listing is not None:
             advice = "Objects were added, removed or replaced since the state was saved: restore them, or begin anew."
             is_old = any("digest" in listing for listing in expected_listing)
             here = [listing.digest() for listing in listings] if is_old else self.listing
             check_same_listing(expected_listing, here, advice, names=lambda number: listings[number].names())
         streams = [stream for stream in self._streams if not stream.ended]
-        chains = [stream.open(self._template, self.num_streams) for stream in streams]
+        chains = [stream.open(self.template, self.num_streams) for stream in streams]
         if len(streams) == 1:
             yield from streams[0].items(chains[0])
         else:

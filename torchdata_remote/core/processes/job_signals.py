@@ -82,17 +82,17 @@ def end_by_kill(batches: Any) -> None:
         batches: of a loader of torch or torchdata.
     """
     workers: Sequence[Any] = getattr(batches, "_workers", ())
-    references = [weakref.ref(worker) for worker in workers]
-    for worker, reference in zip(workers, references, strict=True):
-        worker.join = partial(_join, reference, references)
+    late: list[bool] = []
+    for worker in workers:
+        reference = weakref.ref(worker)
+        worker.join = partial(_join, reference, late)
         worker._popen.terminate = partial(_kill, reference, id(batches))
 
 
-def _join(worker: Callable[[], Any], all_workers: Sequence[Callable[[], Any]], timeout: float | None = None) -> None:
-    BaseProcess.join(worker(), timeout)
+def _join(worker: Callable[[], Any], late: list[bool], timeout: float | None = None) -> None:
+    BaseProcess.join(worker(), 0 if late and timeout else timeout)
     if worker().is_alive():
-        for other in all_workers:
-            other().kill()
+        late.append(True)
 
 
 def _kill(worker: Callable[[], Any], batches: int) -> None:

@@ -132,13 +132,12 @@ class BatchesAhead(Iterator[Any]):
     def __init__(self, thread: BatchThread, copies: BatchCopies, snapshot: Callable[[], State]) -> None:
         self._thread, self._copies = thread, copies
         self._finished = False  # torchdata's name, for a pass whose end was seen
-        self.position = snapshot
+        self.position = _returning(snapshot())
         """Returns the state after the last batch that was handed out."""
         weakref.finalize(self, thread.close).atexit = False
 
     def __next__(self) -> Any:
         if not self._thread.has_started:
-            self.position = _returning(self.position())
             self._thread.start()
         result = self._thread.take()
         if isinstance(result, _Made):
