@@ -71,7 +71,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._has_pass = False  # whether a pass was started since a state was loaded
         self._is_pending = False  # whether no batch was asked for since it was started
         # Of it, after the last batch that was handed out. In a list: setting an attribute calls a method of torch
-        self._position: list[Position] = [(False, dataset.state_dict)]
+        self._position: list[Position] = [(False, None)]
         self._num_passes = 0
         self._compared = False  # whether ranks have compared what they read since the last state was loaded
         self._untrained = UntrainedBatches()
@@ -125,7 +125,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
     def _captured(self, position_of_pass: Position) -> Snapshot:
         finished, position = position_of_pass
         finished = finished and not lightning_loops.epoch_outlasts(self)
-        return partial(self._state_at, position(), self._first_worker, finished=finished)
+        return partial(self._state_at, position, self._first_worker, finished=finished)
 
     def _state_at(self, position: Any, first_worker: int, *, finished: bool) -> State:
         num_workers = self.num_workers

@@ -75,8 +75,8 @@ def _started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         raise
 
 
-Position = tuple[bool, Callable[[], Any]]
-"""Whether a pass has ended, and what returns the position after its last batch: a state, or those of all workers."""
+Position = tuple[bool, Any]
+"""Whether a pass has ended, and the position after its last batch: a state, or those of all workers."""
 
 
 def position_of(batches: Any, dataset: Any) -> Position:
@@ -90,7 +90,7 @@ def position_of(batches: Any, dataset: Any) -> Position:
         return batches._finished, batches.position
     # Of one with workers, what they have sent with the last batch
     state = dataset.snapshot_of_pass()() if batches._num_workers == 0 else batches.state_dict()["_snapshot"]
-    return batches._finished, lambda: state
+    return batches._finished, state
 
 
 def state_of_workers(position: Any, first_worker: int, num_workers: int) -> tuple[State, int]:

@@ -56,8 +56,9 @@ def _warn(loader: Any, template: ChainTemplate | None) -> None:
         num_streams % world.world_size == 0 and (has_all or _is_equal(dataset.pipe, num_streams))
     ):
         return
-    numbers, samples = "", None if template is None else _samples_of_streams(template, num_streams)
-    if samples is not None:
+    numbers, known = "", None if template is None else _samples_of_streams(template, num_streams)
+    if known is not None:
+        samples, is_fixed = known
         ranks = [replace(world, rank=rank).workers(loader.num_workers) for rank in range(world.world_size)]
         counts = [
             num_batches(
@@ -68,7 +69,7 @@ def _warn(loader: Any, template: ChainTemplate | None) -> None:
             for workers in ranks
         ]
         fewest, most = min(counts), max(counts)
-        if fewest == most and (len(set(samples)) == 1 or not any(map(has_epochs, all_pipes(dataset.pipe)))):
+        if fewest == most and (is_fixed or not any(map(has_epochs, all_pipes(dataset.pipe)))):
             return
         numbers = (
             f": rank {counts.index(fewest)} gets {fewest:,} and rank {counts.index(most)} gets {most:,} in this epoch, "
@@ -97,7 +98,7 @@ def _is_equal(pipe: IterDataPipe[Any], num_streams: int) -> bool:
     return has_length and bool(sources) and all(_is_equal(source, num_streams) for source in sources)
 
 
-def _samples_of_streams(template: ChainTemplate, num_streams: int) -> list[int] | None:
+def _samples_of_streams(template: ChainTemplate, num_streams: int) -> tuple[list[int], bool] | None:
     """Count the samples of each stream, if the listing has their numbers and no pipe changes them."""
     pipes = all_pipes(template.pipe)
     shares: list[Any] = [pipe for pipe in pipes if hasattr(pipe, "share_equally")]
@@ -107,5 +108,5 @@ def _samples_of_streams(template: ChainTemplate, num_streams: int) -> list[int] 
         changes = getattr(type(pipe), "changes_count", False) or getattr(pipe, "drops_samples", False)
         if changes or not isinstance(pipe, (DataPipe, Mapper)):
             return None
-    counts: list[int] | None = shares[0].samples_of_shares(num_streams, template.epoch)
-    return counts
+    known: tuple[list[int], bool] | None = shares[0].samples_of_shares(num_streams, template.epoch)
+    return known

@@ -156,12 +156,17 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         world = replace(here, num_workers=here.num_workers * num_workers)
         return len(self._order(urls, world, 0)) // world.num_slots
 
-    def samples_of_shares(self, num_shares: int, epoch: int) -> list[int] | None:
-        """Count the samples of each share of an epoch; ``None`` if the listing does not have the numbers."""
-        if counts_of(self._all_urls()) is None:
+    def samples_of_shares(self, num_shares: int, epoch: int) -> tuple[list[int], bool] | None:
+        """Count the samples of each share of an epoch; ``None`` if the listing does not have the numbers.
+
+        Returns:
+            The numbers, and whether they are the same in any order of the shards.
+        """
+        if (counts := counts_of(self._all_urls())) is None:
             return None
         shares = (self._share(World(share, num_shares), epoch, 0) for share in range(num_shares))
-        return [sum(counts_of(list(urls)) or ()) for urls in shares]
+        is_fixed = len(counts) < num_shares or len(set(counts)) == 1
+        return [sum(counts_of(list(urls)) or ()) for urls in shares], is_fixed
 
     def current_world(self) -> World:
         """Return rank and worker of this reader."""

@@ -132,8 +132,8 @@ class BatchesAhead(Iterator[Any]):
     def __init__(self, thread: BatchThread, copies: BatchCopies, snapshot: Callable[[], State]) -> None:
         self._thread, self._copies = thread, copies
         self._finished = False  # torchdata's name, for a pass whose end was seen
-        self.position = _returning(snapshot())
-        """Returns the state after the last batch that was handed out."""
+        self.position = snapshot()
+        """The state after the last batch that was handed out."""
         weakref.finalize(self, thread.close).atexit = False
 
     def __next__(self) -> Any:
@@ -142,16 +142,12 @@ class BatchesAhead(Iterator[Any]):
         result = self._thread.take()
         if isinstance(result, _Made):
             batch = self._copies.handed_out(result.batch, result.event)
-            self.position = _returning(result.state)
+            self.position = result.state
             return batch
         if isinstance(result, _Ended):
-            self.position, self._finished = _returning(result.state), True
+            self.position, self._finished = result.state, True
             raise StopIteration
         try:
             raise result.error
         finally:
             del result  # or error and frame would keep each other
-
-
-def _returning(state: State) -> Callable[[], State]:
-    return lambda: state
