@@ -71,10 +71,11 @@ def _warn(loader: Any, template: ChainTemplate | None) -> None:
         fewest, most = min(counts), max(counts)
         if fewest == most and (is_fixed or not any(map(has_epochs, all_pipes(dataset.pipe)))):
             return
-        numbers = (
-            f": rank {counts.index(fewest)} gets {fewest:,} and rank {counts.index(most)} gets {most:,} in this epoch, "
-            "by the manifest"
-        )
+        if fewest < most:
+            numbers = (
+                f": rank {counts.index(fewest)} gets {fewest:,} and rank {counts.index(most)} gets {most:,} in this "
+                "epoch, by the manifest"
+            )
     warnings.warn(
         f"Ranks may get different numbers of batches{numbers}. A rank that has more waits for one that has ended, in "
         "all_reduce or DistributedDataParallel, until the process group's timeout. Chain equalize_ranks() after the "

@@ -18,7 +18,7 @@ from typing import Any
 
 from .parent_watch import end_worker_with_trainer
 
-_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
 
 _server = forkserver.ForkServer()
 
@@ -30,9 +30,9 @@ def start_worker(worker_init_fn: Callable[[int], None] | None, worker: int) -> N
         worker_init_fn: of the user; called last.
         worker: number of the worker.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in _SIGNALS:
-        signal.signal(number, _go_on)  # not SIG_IGN, which programs that a worker starts would inherit
+        # Programs that a worker starts inherit SIG_IGN, and their owner may end them by SIGTERM
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else _go_on)
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)  # blocked since before the fork
     end_worker_with_trainer()
