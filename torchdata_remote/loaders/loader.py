@@ -70,8 +70,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._epoch, self._first_worker = -1, 0  # of the latest pass; its first worker has that worker's streams
         self._has_pass = False  # whether a pass was started since a state was loaded
         self._is_pending = False  # whether no batch was asked for since it was started
-        # Of it, after the last batch that was handed out. In a list: setting an attribute calls a method of torch
-        self._position: list[Position] = [(False, None)]
+        self._position: list[Position] = [(False, None)]  # after its last batch; torch's __setattr__ can be interrupted
         self._num_passes = 0
         self._compared = False  # whether ranks have compared what they read since the last state was loaded
         self._untrained = UntrainedBatches()
