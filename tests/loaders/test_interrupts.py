@@ -112,7 +112,7 @@ def test_an_interrupt_of_the_wait_loses_and_repeats_no_sample(
     make = partial(loader_of, kind, batch_size=batch_size)
     whole = list(make())
     interruption = Interruption(call, error)
-    loader = make(**{"collate" if in_collate else "step": interruption})
+    loader = make(collate=interruption) if in_collate else make(interruption)
     batches, seen = iter(loader), []
     with handling(signal.SIGINT, interruption.handle):
         try:
