@@ -2,9 +2,9 @@
 
     python examples/resume_training.py [--data URL] [--checkpoint FILE] [--epochs 5] [--workers 2]
 
-Stop it by Ctrl-C or SIGTERM, and run the same command again. A run that was stopped ends with the same loss, and the
-same digest over all keys in their order, as one that was not. It also resumes with another number of workers: the
-order, digest and loss then differ, and each epoch still has each sample exactly once.
+Stop it by Ctrl-C, SIGTERM or SIGUSR1, also of all its processes, and run the same command again. A run that was stopped
+ends with the same loss, and the same digest over all keys in their order, as one that was not. It also resumes with
+another number of workers: the order, digest and loss then differ, and each epoch still has each sample exactly once.
 """
 
 from __future__ import annotations
@@ -63,27 +63,32 @@ def main() -> None:
         print("from the beginning", flush=True)
 
     stop = StopSignal()
-    while at["epoch"] < options.epochs:
-        for images, labels, keys in loader:
-            loss = nn.functional.cross_entropy(model(images), labels)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch's
-            optimizer.step()
+    try:
+        while (epoch := loader.state_dict()["epoch"]) < options.epochs:
+            if epoch > at["epoch"]:
+                at.update(epoch=epoch, samples=0)
+            for images, labels, keys in loader:
+                stop.is_waiting = False  # first of all, so that no signal comes between the batch and this
+                loss = nn.functional.cross_entropy(model(images), labels)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]  # torch's
+                optimizer.step()
 
-            for key in keys:
-                at["digest"] = hashlib.sha256(f"{at['digest']} {key}".encode()).hexdigest()
-            at.update(step=at["step"] + 1, samples=at["samples"] + len(keys), loss=loss.item())
-            if at["step"] % SHOW_EVERY == 0:
-                print(f"epoch {at['epoch']}, step {at['step']}, loss {at['loss']:.4f}", flush=True)
-            stopping = stop.received
-            if stopping or at["step"] % SAVE_EVERY == 0:
-                save()
-            if stopping:
-                sys.exit(f"stopped in epoch {at['epoch']} after step {at['step']}; the same command resumes")
-        print(f"epoch {at['epoch']} had {at['samples']:,} samples", flush=True)
-        at.update(epoch=at["epoch"] + 1, samples=0)
+                for key in keys:
+                    at["digest"] = hashlib.sha256(f"{at['digest']} {key}".encode()).hexdigest()
+                at.update(step=at["step"] + 1, samples=at["samples"] + len(keys), loss=loss.item())
+                if at["step"] % SHOW_EVERY == 0:
+                    print(f"epoch {epoch}, step {at['step']}, loss {at['loss']:.4f}", flush=True)
+                if at["step"] % SAVE_EVERY == 0:
+                    save()
+                stop.is_waiting = True
+                stop.raise_if_received()
+            print(f"epoch {epoch} had {at['samples']:,} samples", flush=True)
+    except KeyboardInterrupt:  # the loader's state is that after the last batch, with which the step has ended
+        save()
+        sys.exit(f"stopped in epoch {at['epoch']} after step {at['step']}; the same command resumes")
     save()
-    print(f"all {at['epoch']} epochs: loss {at['loss']:.6f}, digest of the order {at['digest'][:16]}")
+    print(f"all {options.epochs} epochs: loss {at['loss']:.6f}, digest of the order {at['digest'][:16]}")
 
 
 def make_loader(data: str, num_workers: int) -> tdr.StatefulLoader:
@@ -103,16 +108,24 @@ def make_loader(data: str, num_workers: int) -> tdr.StatefulLoader:
 
 
 class StopSignal:
-    """Records Ctrl-C and SIGTERM, so that the step is completed first. A second signal ends the process at once."""
+    """Raises ``KeyboardInterrupt`` for Ctrl-C, SIGTERM and SIGUSR1: at once while the loop waits for data, else after
+    the step. A second signal ends the process at once."""
 
     def __init__(self) -> None:
-        self.received = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._note)
+        self.is_waiting, self._is_received = True, False
+        for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
+            if hasattr(signal, name):  # Windows has no SIGUSR1
+                signal.signal(getattr(signal, name), self._note)
 
     def _note(self, number: int, _frame: object) -> None:
-        self.received = True
         signal.signal(number, signal.SIG_DFL)
+        self._is_received = True
+        if self.is_waiting:
+            raise KeyboardInterrupt
+
+    def raise_if_received(self) -> None:
+        if self._is_received:
+            raise KeyboardInterrupt
 
 
 def write_digits(data: str) -> None:

@@ -1,4 +1,4 @@
-"""``examples/resume_training.py`` is stopped by Ctrl-C and by SIGTERM, and resumes exactly."""
+"""``examples/resume_training.py`` is stopped by Ctrl-C, SIGTERM and SIGUSR1, and resumes exactly."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.support.paths import ROOT
 from torchdata_remote import ShardWriter
@@ -30,9 +31,9 @@ def write_images(folder: Path) -> None:
 class Run:
     """One start of the example, as a shell starts it: in a process group of its own."""
 
-    def __init__(self, folder: Path, checkpoint: str, *, workers: int = 2) -> None:
+    def __init__(self, folder: Path, checkpoint: str, *, workers: int = 2, script: Path = EXAMPLE) -> None:
         self.printed = ""
-        command = [sys.executable, str(EXAMPLE), "--data", str(folder / "images"), "--epochs", str(NUM_EPOCHS)]
+        command = [sys.executable, str(script), "--data", str(folder / "images"), "--epochs", str(NUM_EPOCHS)]
         command += ["--checkpoint", str(folder / checkpoint), "--workers", str(workers)]
         self._process = subprocess.Popen(
             command,
@@ -53,11 +54,8 @@ class Run:
         raise AssertionError(f"no {pattern!r} in {self.printed}{self.ended()}")
 
     def stop(self, number: signal.Signals) -> str:
-        """Stop it by Ctrl-C, which reaches all processes of the group, or SIGTERM; the message that it prints later."""
-        if number == signal.SIGINT:
-            os.killpg(self._process.pid, number)
-        else:
-            self._process.send_signal(number)
+        """Stop it by a signal to all processes of the group, as of a terminal or Slurm; the message that it prints."""
+        os.killpg(self._process.pid, number)
         message = self.ended()
         found = re.fullmatch(r"stopped in (epoch \d+) after (step \d+); the same command resumes\n", message)
         assert found, self.printed + message
@@ -90,7 +88,7 @@ def test_a_stopped_training_resumes_with_the_same_order_and_loss(tmp_path: Path)
     run = Run(tmp_path, "stopped")
     run.read_until(r"^epoch 1, step 100, loss ")
     assert resumed in run.printed
-    resumed = run.stop(signal.SIGTERM)
+    resumed = run.stop(signal.SIGUSR1)
     shutil.copy(tmp_path / "stopped", tmp_path / "without workers")
 
     run, other = Run(tmp_path, "stopped"), Run(tmp_path, "without workers", workers=0)
@@ -99,3 +97,44 @@ def test_a_stopped_training_resumes_with_the_same_order_and_loss(tmp_path: Path)
     assert resumed in run.printed
     counts = re.findall(r"^epoch (\d) had ([\d,]+) samples$", other.printed, re.MULTILINE)
     assert counts == [(f"{epoch}", f"{NUM_SAMPLES:,}") for epoch in range(1, NUM_EPOCHS)]
+
+
+# The example, with a function that waits for ever at one sample, as long as there is a file
+GATED = """
+import os, signal, sys
+sys.path.insert(0, {examples!r})
+import resume_training
+import torchdata_remote as tdr
+
+built = tdr.stateful_loader
+
+def waits(item):
+    if item[2] == "1500" and os.path.exists({gate!r}):
+        os.write(1, b"waiting\\n")
+        while True:
+            signal.pause()
+    return item
+
+def gated(pipe, **options):
+    return built(pipe.map(waits), **options)
+
+if __name__ == "__main__":
+    tdr.stateful_loader = gated
+    resume_training.main()
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_signal_that_comes_while_it_waits_for_data_loses_nothing(tmp_path: Path, workers: int) -> None:
+    """Workers get it, too; one that is stuck is killed."""
+    write_images(tmp_path / "images")
+    gate, script = tmp_path / "gate", tmp_path / "gated.py"
+    script.write_text(GATED.format(examples=str(EXAMPLE.parent), gate=str(gate)))
+    gate.touch()
+    run = Run(tmp_path, "stopped", workers=workers, script=script)
+    run.read_until(r"^waiting$")
+    resumed = run.stop(signal.SIGTERM)
+    gate.unlink()
+    run, whole = (Run(tmp_path, name, workers=workers, script=script) for name in ("stopped", "never stopped"))
+    assert run.result() == whole.result()
+    assert resumed in run.printed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from ..core.arguments import check
 from ..core.notices.progress_bar import first_awaited, waiting
+from ..core.processes.job_signals import end_by_kill, own_fork_server, start_worker
 from ..core.processes.main_guard import is_forking, name_missing_guard, require_main_guard
 from ..core.processes.worker_errors import with_clear_errors
 from ..core.processes.worker_start import SentFunction, SentToWorkers
@@ -102,13 +103,20 @@ def batches_of(epoch: Epoch, **options: Any) -> Iterator[Any]:
     if options.get("worker_init_fn") is not None:
         options["worker_init_fn"] = SentFunction(options["worker_init_fn"], "PrefetchingLoader(worker_init_fn=...)")
     collate_fn: Callable[[Any], Any] = _unchanged  # torch's default would turn arrays into tensors
+    if options["num_workers"]:
+        options["worker_init_fn"] = partial(start_worker, options.get("worker_init_fn"))
     loader = DataLoader(epoch, batch_size=None, collate_fn=collate_fn, **options)
-    is_importing = loader.num_workers > 0 and not is_forking(loader.multiprocessing_context)
+    return first_awaited(with_clear_errors(_started(loader) if loader.num_workers else iter(loader)))
+
+
+def _started(loader: DataLoader[Any]) -> Iterator[Any]:
+    is_importing = not is_forking(loader.multiprocessing_context)
     if is_importing:
         require_main_guard()
-    with waiting(f"starting {loader.num_workers} workers") if loader.num_workers else nullcontext():
+    with waiting(f"starting {loader.num_workers} workers"), own_fork_server(loader.multiprocessing_context):
         batches = iter(loader)
-    return first_awaited(with_clear_errors(_naming_missing_guard(batches) if is_importing else batches))
+    end_by_kill(batches)
+    return _naming_missing_guard(batches) if is_importing else batches
 
 
 def _naming_missing_guard(batches: Iterator[Any]) -> Iterator[Any]:

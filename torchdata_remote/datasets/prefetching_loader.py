@@ -14,6 +14,7 @@ from ..core.frameworks.lightning_loops import current_fit_loop, epoch_ends, num_
 from ..core.frameworks.lightning_resume import set_progress
 from ..core.frameworks.untrained_batches import current_wrappers
 from ..core.partition import EqualizeMode
+from ..core.unbroken import unbroken
 from ..core.world import World, detect_world, place_in
 from ._epoch import Batched
 from ._loader_options import TORCH_OPTIONS, check_options, collate_of, equalize_mode
@@ -207,7 +208,7 @@ class PrefetchingLoader(Generic[T]):
         except Exception as error:
             self._comparison.require_alike(self._current_world(), None, error)
             raise
-        return self._pass(order, changes, batches, start)
+        return unbroken(self._pass(order, changes, batches, start))
 
     def _pass(
         self, order: Order, changes: int, batches: Iterator[T] | None, start: Callable[[Order], Iterator[T]]

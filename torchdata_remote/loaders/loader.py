@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.context import get_spawning_popen
@@ -17,8 +16,8 @@ from ..core.frameworks import lightning_loops, lightning_resume
 from ..core.frameworks.loader_length import num_batches
 from ..core.frameworks.untrained_batches import Snapshot, UntrainedBatches
 from ..core.rank_exchange import in_group
+from ..core.unbroken import unbroken
 from ..core.world import World
-from ..errors import StateError
 from .batch_options import BatchOptions
 from .batches_left import require_equal_batches
 from .copies import reduced
@@ -31,6 +30,7 @@ from .stream_counts import end_together
 from .torchdata_iterator import Position, ended_on_error, next_worker_in, position_of, started, state_of_workers
 from .trainers.accelerate import Accelerated
 from .trainers.checkpoint_callers import stores_one_for_all_ranks
+from .unequal_ranks import warning_of_unequal_ranks
 
 _MAX_SEED = (1 << 63) - 1
 
@@ -69,16 +69,17 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         dataset.read_by_workers, dataset.expected_workers = None, max(1, self.num_workers)
         self._epoch, self._first_worker = -1, 0  # of the latest pass; its first worker has that worker's streams
         self._has_pass = False  # whether a pass was started since a state was loaded
-        self._batches: Callable[[], Any] = lambda: None  # returns the iterator of the latest pass, if it exists
-        self._last_position: Position = (False, dataset.state_dict)  # of it, when it ended or was dropped
+        self._is_pending = False  # whether no batch was asked for since it was started
+        self._position: list[Position] = [(False, None)]  # after its last batch; torch's __setattr__ can be interrupted
         self._num_passes = 0
         self._compared = False  # whether ranks have compared what they read since the last state was loaded
         self._untrained = UntrainedBatches()
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be this epoch."""
-        self.dataset.set_epoch(epoch)
-        self._has_pass, self._state_before = False, None
+        """Let the next pass be this epoch; one of this epoch that was begun, without a batch, goes on."""
+        if not (self._is_pending and epoch == self._epoch):  # trainers call this after iter()
+            self.dataset.set_epoch(epoch)
+            self._has_pass, self._state_before = False, None
 
     def state_dict(self) -> State:
         """The state of this rank after the last batch that was handed out: plain JSON.
@@ -102,7 +103,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             return dict(self._state_before)
         if not self._has_pass:
             return self._with_next_worker(self.dataset.state_dict(), self.dataset.first_worker)
-        state = self._untrained.state() or self._captured()()
+        state = self._untrained.state() or self._captured(self._position[0])()
         loop = lightning_loops.current_fit_loop(self)
         ended = loop is not None and lightning_loops.epoch_ends(loop) and not self._untrained.is_all_of_pass()
         return self._of_next_epoch(state) if ended and state["epoch"] == self._epoch else state
@@ -110,22 +111,20 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
     def snapshot(self) -> Snapshot:
         """Capture the position of this rank at little cost; the returned function makes the state of it."""
         before = self._state_before  # where Accelerate has prefetched a batch
-        return self._captured() if before is None else partial(dict, before)
+        return self._captured(self._position[0]) if before is None else partial(dict, before)
 
     def snapshot_before_pass(self) -> Snapshot:
         """Capture the position at which the next pass starts."""
-        state = self._state_before_pass()
-        return self.rank_state if state is None else partial(dict, state)
+        return partial(dict, self._state_before_pass())
 
     def end_workers(self) -> None:
         """End the worker processes; the next pass starts new ones."""
         self._iterator = None
 
-    def _captured(self) -> Snapshot:
-        batches = self._batches()  # not _iterator, which trainers set to None when they stop
-        finished, position = self._last_position if batches is None else position_of(batches, self.dataset)
+    def _captured(self, position_of_pass: Position) -> Snapshot:
+        finished, position = position_of_pass
         finished = finished and not lightning_loops.epoch_outlasts(self)
-        return partial(self._state_at, position(), self._first_worker, finished=finished)
+        return partial(self._state_at, position, self._first_worker, finished=finished)
 
     def _state_at(self, position: Any, first_worker: int, *, finished: bool) -> State:
         num_workers = self.num_workers
@@ -173,16 +172,18 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         try:
             with dataset.listing_made(epoch, self.num_workers):  # workers have taken it when the block ends
                 batches = self._started()
+                warned = warning_of_unequal_ranks(self, epoch, is_first=self._num_passes == 0)
         except BaseException:
-            self._iterator, self._batches = None, lambda: None  # workers have ended, with their positions
+            self._iterator = None  # workers have ended, with their positions
             raise
         if self.num_workers > 0:
             dataset.pass_begun()
-        self._epoch, self._first_worker, self._has_pass = epoch, first_worker, True
-        self._batches, self._last_position = weakref.ref(batches), position_of(batches, dataset)
-        self._num_passes += 1
-        checked = self._checked(batches, resumed=resumed)
-        return self.for_accelerator(self._tracked(checked, batches, self._num_passes))
+        position, self._num_passes = position_of(batches, dataset), self._num_passes + 1
+        checked = warned(self._checked(batches, resumed=resumed))
+        passed = self.for_accelerator(unbroken(self._tracked(checked, batches, self._num_passes)))
+        self._epoch, self._first_worker, self._has_pass, self._is_pending = epoch, first_worker, True, True
+        self._position[0] = position
+        return passed
 
     def _started(self) -> Iterator[Any]:
         """Start the iterator of a pass."""
@@ -194,38 +195,37 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             return
         if (pending := lightning_resume.take_pending_state(loop, self)) is not None:
             self.load_state_dict(pending)
-        elif self._has_pass and not self._last_position[0] and (first := self._untrained.first):
+        elif self._has_pass and not self._position[0][0] and (first := self._untrained.first):
             if self._untrained.is_all_of_pass():
                 self.load_merged(first)  # Lightning starts a pass twice
         elif self._num_passes == 0 and self.dataset.loaded is None and lightning_loops.resumes_in_mid_epoch(loop):
             lightning_resume.warn_of_repeated_samples("stateful_loader(pipe)")
 
-    def _state_before_pass(self) -> State | None:
-        try:
-            state = self.rank_state()
-        except StateError:  # the pass before has failed
-            return None
+    def _state_before_pass(self) -> State:
+        state = self.rank_state()
         return self._of_next_epoch(state) if self._has_pass and state["epoch"] < self.dataset.next_epoch else state
 
     def _tracked(self, checked: Iterator[Any], batches: Any, number: int) -> Iterator[Any]:
-        """The batches of a pass; its last position is stored when it ends or is dropped."""
-        try:
-            for batch in ended_on_error(checked, batches, self.end_workers):
-                self._untrained.add(self, self._captured)
-                yield batch
-        finally:
+        """The batches of a pass; the position after each is stored with it, wherever the next one is interrupted."""
+        self._is_pending = False
+        for batch in ended_on_error(checked, batches, self.end_workers):
+            position = position_of(batches, self.dataset)
+            self._untrained.add(self, partial(self._captured, position))
             if number == self._num_passes:
-                self._last_position = position_of(batches, self.dataset)
+                self._position[0] = position  # the last step: no signal comes between it and the consumer
+            yield batch
+        if number == self._num_passes:
+            self._position[0] = position_of(batches, self.dataset)
 
     def _checked(self, batches: Iterator[Any], *, resumed: bool) -> Iterator[Any]:
         """The batches; before the first one, ranks compare what they read."""
         # Ranks that need not end together compare in the first pass and after a load only: later they would deadlock.
         if not in_group(self.dataset.world()) or (self._compared and not end_together(self.dataset)):
             return batches
-        return compared_first(self.dataset.world(), batches, partial(self._what_is_read, resumed=resumed))
+        return compared_first(self.dataset.world(), batches, partial(self._what_is_read, batches, resumed=resumed))
 
-    def _what_is_read(self, *, resumed: bool) -> tuple[dict[str, Any], Any]:
-        self._compared, state = True, self.rank_state()
+    def _what_is_read(self, batches: Any, *, resumed: bool) -> tuple[dict[str, Any], Any]:
+        self._compared, state = True, self._captured(position_of(batches, self.dataset))()
         reads = {"chain": state["chain"], "number of streams": state["num_streams"], "epoch": self._epoch}
         return {**reads, "position where they resume": resumed}, state["listing"]
 

@@ -18,6 +18,7 @@ from ..core.frameworks.second_split import refuse_second_split, second_splitter
 from ..core.iter_datapipe import IterDataPipe
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.processes.worker_start import SentToWorkers
+from ..core.unbroken import unbroken
 from ..core.world import World, detect_world, place_in
 from ..pipes.base.chain import all_pipes, describe
 from .batch_options import BatchOptions
@@ -85,9 +86,9 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         self.first_worker = 0  # of a loader: which one's streams the first worker has in the next pass
         self._world: World | None = None  # of the process that sent this to a worker
         self._next_epoch = 0
-        self._loaded: State | None = None
+        self.loaded: State | None = None  # with which the next pass starts
         self._loaded_streams: int | None = None  # how many there were in the state that was loaded last
-        self._pass: EpochRun | None = None  # that began last
+        self.latest_pass: EpochRun | None = None  # in this process
         self._known_lengths: dict[tuple[Any, ...], list[int]] = {}
 
     def world(self) -> World:
@@ -101,24 +102,19 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
     @property
     def next_epoch(self) -> int:
         """The epoch of the next pass."""
-        if self._loaded is not None:
-            return int(self._loaded["epoch"])
-        return self._next_epoch + (self._pass is not None and self._pass.has_started(self._next_epoch))
-
-    @property
-    def loaded(self) -> State | None:
-        """The state with which the next pass starts."""
-        return self._loaded
+        if self.loaded is not None:
+            return int(self.loaded["epoch"])
+        return self._next_epoch + (self.latest_pass is not None and self.latest_pass.has_started(self._next_epoch))
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch; a loaded state of another epoch is dropped."""
         epoch = whole("set_epoch: epoch", epoch, at_least=0)
         self._refuse_second_split()  # trainers call set_epoch in each rank before they read
         self._next_epoch = epoch
-        if self._pass is not None and not self._pass.is_pending(epoch):
-            self._pass = None
-        if self._loaded is not None and self._loaded["epoch"] != epoch:
-            self._loaded, self.first_worker = None, 0
+        if self.latest_pass is not None and not self.latest_pass.is_pending(epoch):
+            self.latest_pass = None
+        if self.loaded is not None and self.loaded["epoch"] != epoch:
+            self.loaded, self.first_worker = None, 0
 
     def state_dict(self) -> State:
         """The positions of this slot's streams after the last item that was handed out: plain JSON.
@@ -131,16 +127,16 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         """
         if self.read_by_workers is not None:
             self.read_by_workers.require_unset()
-        if self._pass is not None and self._loaded is None:
-            return self._pass.saved(self.chain)
+        if self.latest_pass is not None and self.loaded is None:
+            return self.latest_pass.saved(self.chain)
         num_streams, own = self.share(self.world())
         positions = self._loaded_positions()
         streams = {number: start_of(number, positions) for number in own}
-        listing = None if self._loaded is None else self._loaded["listing"]
+        listing = None if self.loaded is None else self.loaded["listing"]
         return make_state(self.chain, listing, self.next_epoch, num_streams, streams)
 
     def _loaded_positions(self) -> dict[int, Any] | None:
-        return None if self._loaded is None else dict(self._loaded["streams"])
+        return None if self.loaded is None else dict(self.loaded["streams"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass continue where the streams were.
@@ -156,7 +152,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         check_same_chain(loaded["chain"], self.chain)
         if self.num_streams is not None:
             check_same("number of streams", loaded["num_streams"], self.num_streams, "Pass num_streams as it was.")
-        self._loaded, self._loaded_streams = loaded, loaded["num_streams"]
+        self.loaded, self._loaded_streams = loaded, loaded["num_streams"]
 
     def __iter__(self) -> Iterator[Any]:
         end_worker_with_trainer()
@@ -164,31 +160,32 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
             self.read_by_workers.set_in_worker()
         self._refuse_second_split()
         warn_if_state_is_missing()
-        state, epoch = self._loaded, self.next_epoch
+        state, epoch = self.loaded, self.next_epoch
         num_streams, own = self.share(self.world())
         require_split(self.pipe, num_streams)
         require_equal_shares(self.pipe, num_streams, self.world().world_size)
         positions = self._loaded_positions()
         streams = [Stream(number, start_of(number, positions)) for number in own]
         warn_of_memory(self.pipe, len(streams))
-        self.pass_begun()
         template = ChainTemplate(self.pipe, epoch, len(streams), self.listings.of(epoch), self.batch_options)
-        self._pass = EpochRun(template, epoch, num_streams, streams)
-        return self._pass.items(None if state is None else state["listing"])
+        run = EpochRun(template, epoch, num_streams, streams)
+        run.listing = None if state is None else state["listing"]
+        self.pass_begun(run)
+        return unbroken(run.items(run.listing))
 
     def snapshot_of_pass(self) -> Callable[[], State]:
         """Return a function that makes the state of the latest pass, in any thread and whatever begins after it."""
-        assert self._pass is not None
-        return partial(self._pass.saved, self.chain)
+        assert self.latest_pass is not None
+        return partial(self.latest_pass.saved, self.chain)
 
     def _refuse_second_split(self) -> None:
         refuse_skipping(self)
         if not any(getattr(pipe, "has_all_ranks", None) is True for pipe in all_pipes(self.pipe)):
             refuse_second_split(type(self).__name__, second_splitter())
 
-    def pass_begun(self) -> None:
+    def pass_begun(self, run: EpochRun | None = None) -> None:
         """Drop the loaded state: it applies to one pass, here or in the workers to which it was sent."""
-        self._next_epoch, self._loaded, self.first_worker = self.next_epoch + 1, None, 0
+        self._next_epoch, self.loaded, self.first_worker, self.latest_pass = self.next_epoch + 1, None, 0, run
 
     def share(self, world: World) -> tuple[int, range]:
         """The number of streams, and those that a slot reads."""
@@ -245,6 +242,6 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         self._refuse_second_split()
         warn_if_state_is_missing()
         if get_worker_info() is not None:
-            return {**vars(self), "_pass": None}
-        loaded = None if self._loaded is None else state_of_rank(self._loaded, self.world())
-        return {**vars(self), "_pass": None, "_world": detect_world(), "_loaded": loaded}
+            return {**vars(self), "latest_pass": None}
+        loaded = None if self.loaded is None else state_of_rank(self.loaded, self.world())
+        return {**vars(self), "latest_pass": None, "_world": detect_world(), "loaded": loaded}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.context import BaseContext
@@ -16,7 +15,7 @@ from ..core.arguments.amounts import seconds, whole, whole_or_none
 from ..core.arguments.calls import explained
 from ..core.frameworks.collating import collate_samples
 from ..core.iter_datapipe import IterDataPipe
-from ..core.processes.parent_watch import end_worker_with_trainer
+from ..core.processes.job_signals import start_worker
 from ..core.processes.worker_start import SentFunction
 from .copies import dataset_of
 from .loader import StatefulLoader
@@ -27,13 +26,6 @@ from .resumable import Resumable
 def _start_method(requested: str | BaseContext) -> str | BaseContext:
     is_missing = requested == "forkserver" and requested not in multiprocessing.get_all_start_methods()
     return "spawn" if is_missing else requested
-
-
-def _start_worker(worker_init_fn: Callable[[int], None] | None, worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the training process handles it
-    end_worker_with_trainer()
-    if worker_init_fn is not None:
-        worker_init_fn(worker)
 
 
 @explained
@@ -60,7 +52,13 @@ def stateful_loader(
     ranks and workers, the batches after a resume are those of a run without a stop. With other numbers, each stream
     continues (see :class:`Resumable`), and the rest of the epoch is handed out exactly once.
 
-    Workers ignore Ctrl-C, so that the training process can save the state, and end when that process ends.
+    Workers ignore Ctrl-C, SIGTERM, SIGUSR1 and SIGUSR2, which reach all processes of a job, so that the training
+    process can save the state, and end when that process ends. Workers that do not end when they are asked to are
+    killed after 5 s.
+
+    The state is always that after the last batch that was handed out, also where an error, Ctrl-C or the exception of a
+    signal handler ended the wait for the next one. That pass cannot go on (:class:`StateError`): begin another one,
+    after ``load_state_dict``.
 
     torch's random state is not changed: the workers' seeds depend on ``torch.initial_seed()`` and the epoch.
 
@@ -128,7 +126,7 @@ def stateful_loader(
             "prefetch_factor": prefetch_factor,
             "timeout": timeout_s,
             "worker_init_fn": SentFunction(
-                partial(_start_worker, worker_init_fn), "stateful_loader(worker_init_fn=...)"
+                partial(start_worker, worker_init_fn), "stateful_loader(worker_init_fn=...)"
             ),
         }
     return StatefulLoader(

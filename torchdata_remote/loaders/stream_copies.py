@@ -157,7 +157,7 @@ class ChainTemplate:
         options: BatchOptions | None = None,
     ) -> None:
         self.listings: list[SharedListing] = []
-        self._listed = listed
+        self.epoch, self._listed = epoch, listed
         self.pipe = self._prepared(pipe, {})
         if options is not None:
             options.apply(self.pipe)

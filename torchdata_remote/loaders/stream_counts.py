@@ -42,7 +42,7 @@ def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: 
     Raises:
         StateError: if some ranks read more streams than others.
     """
-    equal = [found for found in all_pipes(pipe) if _equal_counts(found, num_streams)]
+    equal = [found for found in all_pipes(pipe) if equal_counts(found, num_streams)]
     if num_streams % world_size and equal:
         raise StateError(
             f"{num_streams} streams over {world_size} ranks: some would have more than others, for all that "
@@ -66,7 +66,7 @@ class StreamedChain(Protocol):
 def end_together(chain: StreamedChain) -> bool:
     """Whether all ranks have the same number of items, so that they start and end each epoch together."""
     pipe, (num_streams, _) = chain.pipe, chain.share(chain.world())
-    while not (equal := _equal_counts(pipe, num_streams)):
+    while not (equal := equal_counts(pipe, num_streams)):
         sources = [source for _, _, source in sources_of(pipe)]
         # Pipes that drop items have no length
         if equal is False or len(sources) != 1 or not hasattr(type(pipe), "__len__"):
@@ -75,7 +75,8 @@ def end_together(chain: StreamedChain) -> bool:
     return True
 
 
-def _equal_counts(pipe: IterDataPipe[Any], num_streams: int) -> bool | None:
+def equal_counts(pipe: IterDataPipe[Any], num_streams: int) -> bool | None:
+    """Whether a pipe gives all streams the same number of items; ``None`` if that depends on its sources."""
     if isinstance(pipe, DataPipe):
         return pipe.equal_counts(num_streams)
     return True if getattr(type(pipe), "gives_equal_counts", False) else None  # of a user

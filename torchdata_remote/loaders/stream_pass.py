@@ -39,6 +39,7 @@ class Stream:
         self.num_passed: int = start["passed"] if isinstance(start, Mapping) else 0
         self._chain: IterDataPipe[Any] | None = None
         self._mixture: Any = None  # whose weights may differ from those of the state
+        self._known: tuple[int, Any] = -1, None  # the state after so many items
 
     def open(self, template: ChainTemplate, num_streams: int) -> IterDataPipe[Any]:
         """Copy the chain for this stream, and load its position."""
@@ -106,15 +107,19 @@ class Stream:
             return ENDED
         if self._chain is None:
             return self._start
-        state = {"passed": self.num_passed, "at": state_of(self._chain)}
-        return state if self._mixture is None else {**state, "replay": self._mixture.replay_point()}
+        if self._known[0] != self.num_passed:
+            state = {"passed": self.num_passed, "at": state_of(self._chain)}
+            if self._mixture is not None:
+                state["replay"] = self._mixture.replay_point()
+            self._known = self.num_passed, state
+        return self._known[1]
 
 
 class EpochRun:
     """One pass over the streams of this process."""
 
     def __init__(self, template: ChainTemplate, epoch: int, num_streams: int, streams: list[Stream]) -> None:
-        self._template, self.epoch, self.num_streams, self._streams = template, epoch, num_streams, streams
+        self.template, self.epoch, self.num_streams, self._streams = template, epoch, num_streams, streams
         self.listing: list[dict[str, Any]] | None = None
         self._has_started = False
         self._failed: str | None = None
@@ -140,16 +145,16 @@ class EpochRun:
             raise
 
     def _items(self, expected_listing: list[Any] | None) -> Iterator[Any]:
-        listings = self._template.listings
-        self.listing = self._template.fingerprints()
+        listings = self.template.listings
+        self.listing = self.template.fingerprints()
         if expected_listing is not None:
             advice = "Objects were added, removed or replaced since the state was saved: restore them, or begin anew."
             is_old = any("digest" in listing for listing in expected_listing)
             here = [listing.digest() for listing in listings] if is_old else self.listing
             check_same_listing(expected_listing, here, advice, names=lambda number: listings[number].names())
         streams = [stream for stream in self._streams if not stream.ended]
-        chains = [stream.open(self._template, self.num_streams) for stream in streams]
-        own = [found for found in all_pipes(self._template.pipe) if isinstance(found, DataPipe)]
+        chains = [stream.open(self.template, self.num_streams) for stream in streams]
+        own = [found for found in all_pipes(self.template.pipe) if isinstance(found, DataPipe)]
         for pipe in own:
             pipe.forget_skipped()
         if len(streams) == 1:

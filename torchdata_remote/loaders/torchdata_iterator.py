@@ -11,6 +11,7 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..core.notices.progress_bar import first_awaited, waiting
+from ..core.processes.job_signals import end_by_kill, own_fork_server
 from ..core.processes.main_guard import is_forking, name_missing_guard, require_main_guard
 from ..core.processes.worker_errors import with_clear_errors
 from ..core.world import World
@@ -30,13 +31,15 @@ def started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     # The loader's generator is of the CPU, and torch draws seeds on its default device
     with torch.device("cpu"):
         try:
-            return _started(loader, start)
-        except Exception as error:
+            batches = _started(loader, start)
+        except BaseException as error:
             _end_workers_in(error)
             raise
+    end_by_kill(batches)
+    return batches
 
 
-def _end_workers_in(error: Exception) -> None:
+def _end_workers_in(error: BaseException) -> None:
     """End the workers of the iterator that was being started, which only the traceback has."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         iterator = frame.f_locals.get("self")
@@ -48,6 +51,7 @@ def _end_workers_in(error: Exception) -> None:
 
 def _end_workers_of(iterator: Any) -> None:
     if (shut_down := getattr(iterator, "_shutdown_workers", None)) is not None:  # it has workers
+        end_by_kill(iterator)
         shut_down()
 
 
@@ -56,15 +60,16 @@ def _started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         return start()
     require_main_guard()
     try:
-        with waiting(f"starting {loader.num_workers} worker{'s' if loader.num_workers > 1 else ''}"):
+        starting = f"starting {loader.num_workers} worker{'s' if loader.num_workers > 1 else ''}"
+        with waiting(starting), own_fork_server(loader.multiprocessing_context):
             return start()
     except Exception as error:
         name_missing_guard(error)
         raise
 
 
-Position = tuple[bool, Callable[[], Any]]
-"""Whether a pass has ended, and what returns the position after its last batch: a state, or those of all workers."""
+Position = tuple[bool, Any]
+"""Whether a pass has ended, and the position after its last batch: a state, or those of all workers."""
 
 
 def position_of(batches: Any, dataset: Any) -> Position:
@@ -76,10 +81,9 @@ def position_of(batches: Any, dataset: Any) -> Position:
     """
     if hasattr(batches, "position"):
         return batches._finished, batches.position
-    if batches._num_workers == 0:
-        return batches._finished, dataset.state_dict
-    sent = batches.state_dict()["_snapshot"]  # with the last batch
-    return batches._finished, lambda: sent
+    # Of one with workers, what they have sent with the last batch
+    state = dataset.snapshot_of_pass()() if batches._num_workers == 0 else batches.state_dict()["_snapshot"]
+    return batches._finished, state
 
 
 def state_of_workers(position: Any, first_worker: int, num_workers: int) -> tuple[State, int]:
@@ -103,7 +107,7 @@ def next_worker_in(state: State, world: World, num_workers: int) -> int:
 
 
 def ended_on_error(items: Iterable[Any], batches: Any, before: Callable[[], object] = lambda: None) -> Iterator[Any]:
-    """Yield items of a pass; after an error, end its workers at once.
+    """Yield items of a pass; after an error or an interrupt, end its workers at once.
 
     The error's traceback refers to the iterator, so that it is collected later and together with its queues. torch can
     then no longer notify the workers, and waits 5 s for each.
@@ -115,7 +119,9 @@ def ended_on_error(items: Iterable[Any], batches: Any, before: Callable[[], obje
     """
     try:
         yield from first_awaited(with_clear_errors(items))
-    except Exception:
+    except GeneratorExit:  # between two batches
+        raise
+    except BaseException:  # an interrupt may have come between the receipt of a batch and its count
         before()
         _end_workers_of(batches)
         raise

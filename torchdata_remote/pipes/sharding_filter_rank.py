@@ -16,7 +16,7 @@ from ..fetch.listing.source_argument import pipe_of
 from .base.chain import all_pipes
 from .base.datapipe import SharedList, StatefulPipe
 from .base.epochs import EpochPipe, uncounted
-from .base.sample_shares import order_of, pieces_of, readers_of_streams
+from .base.sample_shares import counts_of, order_of, pieces_of, readers_of_streams
 
 
 @functional_datapipe("sharding_filter_rank")
@@ -155,6 +155,18 @@ class ShardingFilterRank(EpochPipe[str], StatefulPipe[str]):
         here = self.current_world()
         world = replace(here, num_workers=here.num_workers * num_workers)
         return len(self._order(urls, world, 0)) // world.num_slots
+
+    def samples_of_shares(self, num_shares: int, epoch: int) -> tuple[list[int], bool] | None:
+        """Count the samples of each share of an epoch; ``None`` if the listing does not have the numbers.
+
+        Returns:
+            The numbers, and whether they are the same in any order of the shards.
+        """
+        if (counts := counts_of(self._all_urls())) is None:
+            return None
+        shares = (self._share(World(share, num_shares), epoch, 0) for share in range(num_shares))
+        is_fixed = len(counts) < num_shares or len(set(counts)) == 1
+        return [sum(counts_of(list(urls)) or ()) for urls in shares], is_fixed
 
     def current_world(self) -> World:
         """Return rank and worker of this reader."""

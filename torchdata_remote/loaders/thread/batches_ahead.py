@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from ...core.threads.at_exit import close_at_exit
 from ...core.threads.forks import ForkSafeThread
 from ...core.threads.pool import CLOSED, PoolClosedError, next_item
-from ...errors import StateError
 from ..state.state_format import State
 from .batch_maker import BatchMaker, StoppedError
 from .device_copies import BatchCopies, Event
@@ -31,7 +30,6 @@ class _Ended(NamedTuple):
 
 class _Failed(NamedTuple):
     error: BaseException
-    position: Callable[[], State] | None  # raises, if there is none; None for that of the batch before
 
 
 class BatchThread:
@@ -114,19 +112,12 @@ class BatchThread:
         except StoppedError:
             self._stopped()
         except BaseException as error:  # noqa: BLE001  # the consumer raises it, whatever it is
-            self._results.put(_Failed(error, self._position_after_error()))
+            self._results.put(_Failed(error))
 
     def _stopped(self) -> None:
         self._maker.close()
         # Seen by a function at exit that still reads
-        self._results.put(_Failed(PoolClosedError(CLOSED), None))
-
-    def _position_after_error(self) -> Callable[[], State] | None:
-        try:
-            self._snapshot()
-        except StateError:
-            return self._snapshot
-        return None
+        self._results.put(_Failed(PoolClosedError(CLOSED)))
 
 
 class BatchesAhead(Iterator[Any]):
@@ -141,37 +132,22 @@ class BatchesAhead(Iterator[Any]):
     def __init__(self, thread: BatchThread, copies: BatchCopies, snapshot: Callable[[], State]) -> None:
         self._thread, self._copies = thread, copies
         self._finished = False  # torchdata's name, for a pass whose end was seen
-        self._has_failed = False
-        self.position = snapshot
-        """Returns the state after the last batch that was handed out."""
+        self.position = snapshot()
+        """The state after the last batch that was handed out."""
         weakref.finalize(self, thread.close).atexit = False
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether a batch was requested."""
-        return self._thread.has_started
-
     def __next__(self) -> Any:
-        if self._finished or self._has_failed:
-            raise StopIteration
         if not self._thread.has_started:
-            self.position = _returning(self.position())
             self._thread.start()
         result = self._thread.take()
         if isinstance(result, _Made):
             batch = self._copies.handed_out(result.batch, result.event)
-            self.position = _returning(result.state)
+            self.position = result.state
             return batch
         if isinstance(result, _Ended):
-            self.position, self._finished = _returning(result.state), True
+            self.position, self._finished = result.state, True
             raise StopIteration
-        self._has_failed = True
-        self.position = result.position or self.position
         try:
             raise result.error
         finally:
             del result  # or error and frame would keep each other
-
-
-def _returning(state: State) -> Callable[[], State]:
-    return lambda: state

@@ -60,13 +60,6 @@ class ThreadLoader(StatefulLoader):
         dataset.batch_options = BatchOptions.of(self, num_threads=self.num_threads, to_gpu=to_gpu)
         self._threads: list[BatchThread] = []  # of passes that may not have ended
 
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be this epoch."""
-        batches = self._batches()
-        is_pending = self._has_pass and epoch == self._epoch and batches is not None and not batches.has_begun
-        super().set_epoch(epoch)
-        self._has_pass = is_pending  # trainers call this after iter()
-
     def _started(self) -> Iterator[Any]:
         self._join_stopped()
         copies = BatchCopies(self.device, pin_memory=self.pin_memory and torch.cuda.is_available())

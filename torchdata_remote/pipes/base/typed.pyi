@@ -739,9 +739,8 @@ class IterDataPipe(TorchNames[T_co]):
 
         Consecutive members with the same key are one sample. The key ends at the first dot of the base name, and the
         extension is the rest, in lower case; a leading ``./`` is dropped. Directories, links, devices, members named like
-        ``__this__`` and files that macOS adds (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``) are skipped and counted. Links, and
-        an archive without a sample, cause a warning.
-        Compression by gzip, bzip2, xz or zstd is detected by content.
+        ``__this__`` and files that macOS adds (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``) are skipped and counted. Links,
+        and an archive without a sample, cause a warning. Compression by gzip, bzip2, xz or zstd is detected by content.
 
         ``skipped`` counts what the last pass in this process has skipped: ``skipped.shards`` (URL -> reason),
         ``skipped.members`` (kind -> count), ``skipped.bad_members`` (reason -> count) and ``skipped.num_empty``.

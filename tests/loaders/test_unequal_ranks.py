@@ -1,0 +1,131 @@
+"""Ranks that may get different numbers of batches are told so once, before one of them waits for ever."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import torchdata_remote as tdr
+from tests.support.ranks import run_ranks
+from torchdata_remote import World
+
+FOLDER = "memory://unequal/"
+Chain = Callable[[str, World], Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _data() -> None:
+    """150 samples in 8 shards, and 8 equal shards."""
+    for folder, num_samples in (("unequal", 150), ("equal", 160)):
+        with tdr.ShardWriter(f"memory://{folder}/{{shard}}.tar", max_shard_samples=20, overwrite=True) as writer:
+            for i in range(num_samples):
+                writer.write({"__key__": f"{i:03d}", "cls": i})
+
+
+def streamed(source: str, world: World, **options: Any) -> Any:
+    return tdr.stream_shards(source, world=world, seed=0, **options).to_tuple("cls")
+
+
+def messages(make: Callable[..., Any], pipe: Any, **options: Any) -> list[str]:
+    """What the first batch, and the later ones, say."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loader = make(pipe, **{"batch_size": 4, **options})
+        batches = iter(loader)
+        next(batches)
+        said = [str(warning.message) for warning in caught if "different numbers of batches" in str(warning.message)]
+        next(batches)
+        next(iter(loader))
+    assert len([warning for warning in caught if "different numbers of batches" in str(warning.message)]) == len(said)
+    return said
+
+
+def num_batches(make: Callable[..., Any], rank: int, **options: Any) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pipe = streamed(f"{FOLDER}index.json", World(rank, 2))
+        return sum(1 for _ in make(pipe, **{"batch_size": 4, **options}))
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (tdr.stateful_loader, {}),
+        (tdr.stateful_loader, {"num_streams": 6, "drop_last": True}),
+        (tdr.stateful_loader, {"num_workers": 2, "multiprocessing_context": "fork"}),
+        (tdr.thread_loader, {"batch_size": None}),
+    ],
+)
+def test_the_first_batch_says_the_numbers_of_the_manifest(make: Any, options: dict[str, Any]) -> None:
+    """Those that the ranks then have; and what to do."""
+    (said,) = messages(make, streamed(f"{FOLDER}index.json", World(0, 2)), **options)
+    counts = [num_batches(make, rank, **options) for rank in range(2)]
+    fewest, most = min(counts), max(counts)
+    assert fewest < most
+    assert f": rank {counts.index(fewest)} gets {fewest} and rank {counts.index(most)} gets {most} in" in said
+    assert "equalize_ranks()" in said
+    assert "torch.distributed.algorithms.Join" in said
+
+
+@pytest.mark.parametrize("make", [tdr.stateful_loader, tdr.thread_loader])
+@pytest.mark.parametrize(
+    "chain",
+    [
+        lambda world: streamed(f"{FOLDER}*.tar", world),
+        lambda world: streamed(f"{FOLDER}index.json", world).filter(bool),
+        lambda world: streamed(f"{FOLDER}index.json", world).batch(3),
+        lambda world: streamed(f"{FOLDER}index.json", world).take(101),
+        lambda world: streamed(f"{FOLDER}index.json", world).repeat_epochs(2),
+        lambda world: tdr.stream_shards(f"{FOLDER}index.json", world=world).equalize_ranks().filter(bool),
+    ],
+)
+def test_without_known_numbers_it_says_that_they_may_differ(make: Any, chain: Any) -> None:
+    (said,) = messages(make, chain(World(0, 2)), collate_fn=list)
+    assert said.startswith("Ranks may get different numbers of batches. ")
+
+
+@pytest.mark.parametrize("make", [tdr.stateful_loader, tdr.thread_loader])
+@pytest.mark.parametrize(
+    "chain",
+    [
+        lambda: streamed(f"{FOLDER}index.json", World()),
+        lambda: streamed(f"{FOLDER}index.json", World(1, 2)),
+        lambda: tdr.stream_shards(f"{FOLDER}index.json", world=World(0, 2)).equalize_ranks(),
+        lambda: streamed("memory://equal/index.json", World(0, 2)),
+        lambda: streamed(f"{FOLDER}index.json", World(0, 2)).repeat_epochs(),
+        lambda: streamed(f"{FOLDER}index.json", World(0, 2)).repeat_epochs().take(100),
+        lambda: tdr.mix({"a": (streamed(f"{FOLDER}index.json", World(0, 2)), 1)}, seed=0, stop=100),
+    ],
+    ids=["one rank", "not rank 0", "equalized", "equal shards", "endless", "bounded", "mixture with a number"],
+)
+def test_ranks_with_equal_numbers_are_told_nothing(make: Any, chain: Any) -> None:
+    assert messages(make, chain(), collate_fn=list) == []
+
+
+RANK = """
+import json, sys, warnings
+import torch.distributed as dist
+import torchdata_remote as tdr
+
+dist.init_process_group("gloo")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    pipe = tdr.stream_shards(json.loads(sys.argv[1])["source"], seed=0).to_tuple("cls")
+    num_batches = len(list(tdr.stateful_loader(pipe, batch_size=4)))
+print(json.dumps([num_batches, [str(warning.message) for warning in caught if "of batches" in str(warning.message)]]))
+dist.destroy_process_group()
+"""
+
+
+def test_rank_0_of_a_process_group_says_it(tmp_path: Any) -> None:
+    with tdr.ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=20) as writer:
+        for i in range(150):
+            writer.write({"__key__": f"{i:03d}", "cls": i})
+    (first, said), (second, nothing) = run_ranks(RANK, source=f"{tmp_path}/index.json")
+    assert sorted([first, second]) == [18, 20]
+    assert nothing == []
+    assert len(said) == 1
+    assert f"gets {min(first, second)} and rank {int(second > first)} gets {max(first, second)}" in said[0]

@@ -1,0 +1,113 @@
+"""Say that ranks may get different numbers of batches: those with more would wait for the others."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ..core.frameworks.loader_length import num_batches
+from ..core.iter_datapipe import IterDataPipe, Mapper
+from ..pipes.base.chain import all_pipes, sources_of
+from ..pipes.base.datapipe import DataPipe
+from ..pipes.base.epochs import has_epochs
+from ..pipes.base.slots import is_endless
+from .listing.packed_listing import Listed
+from .stream_copies import ChainTemplate
+from .stream_counts import equal_counts
+
+
+def warning_of_unequal_ranks(loader: Any, epoch: int, *, is_first: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return a function of the batches of a pass that warns at the first one, unless ranks are known to get as many.
+
+    It warns in rank 0 only.
+
+    Args:
+        loader: a ``StatefulLoader`` that has just started the pass.
+        epoch: of the pass.
+        is_first: whether it is the loader's first one; others get their batches unchanged.
+    """
+    dataset, world = loader.dataset, loader.dataset.world()
+    if not is_first or world.rank > 0 or world.world_size == 1:
+        return lambda batches: batches
+    template: ChainTemplate | None = None
+    if dataset.latest_pass is not None:
+        template = dataset.latest_pass.template
+    elif isinstance(listed := dataset.listings.of(epoch), Listed):
+        template = ChainTemplate(dataset.pipe, epoch, 1, listed)
+    return partial(_warned, loader, template)
+
+
+def _warned(loader: Any, template: ChainTemplate | None, batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        _warn(loader, template)
+        yield batch
+        break
+    yield from batches
+
+
+def _warn(loader: Any, template: ChainTemplate | None) -> None:
+    dataset, world = loader.dataset, loader.dataset.world()
+    num_streams, _ = dataset.share(world)
+    has_all = any(getattr(pipe, "has_all_ranks", None) is True for pipe in all_pipes(dataset.pipe))
+    if is_endless(dataset.pipe) or (
+        num_streams % world.world_size == 0 and (has_all or _is_equal(dataset.pipe, num_streams))
+    ):
+        return
+    numbers, known = "", None if template is None else _samples_of_streams(template, num_streams)
+    if known is not None:
+        samples, is_fixed = known
+        ranks = [replace(world, rank=rank).workers(loader.num_workers) for rank in range(world.world_size)]
+        counts = [
+            num_batches(
+                [sum(samples[stream] for stream in dataset.share(worker)[1]) for worker in workers],
+                loader.batch_size,
+                drop_last=loader.drop_last,
+            )
+            for workers in ranks
+        ]
+        fewest, most = min(counts), max(counts)
+        if fewest == most and (is_fixed or not any(map(has_epochs, all_pipes(dataset.pipe)))):
+            return
+        if fewest < most:
+            numbers = (
+                f": rank {counts.index(fewest)} gets {fewest:,} and rank {counts.index(most)} gets {most:,} in this "
+                "epoch, by the manifest"
+            )
+    warnings.warn(
+        f"Ranks may get different numbers of batches{numbers}. A rank that has more waits for one that has ended, in "
+        "all_reduce or DistributedDataParallel, until the process group's timeout. Chain equalize_ranks() after the "
+        "reader, or train within torch.distributed.algorithms.Join.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _is_equal(pipe: IterDataPipe[Any], num_streams: int) -> bool:
+    """Whether all streams get the same number of items."""
+    stop = vars(pipe).get("stop")  # of a mixture
+    if is_endless(pipe) or isinstance(stop, int):
+        return stop is None or stop % num_streams == 0
+    equal = equal_counts(pipe, num_streams)
+    if equal is not None:
+        return equal
+    sources = [source for _, _, source in sources_of(pipe)]
+    # Pipes that drop items have no length
+    has_length = hasattr(type(pipe), "__len__") or stop == "all_exhausted"
+    return has_length and bool(sources) and all(_is_equal(source, num_streams) for source in sources)
+
+
+def _samples_of_streams(template: ChainTemplate, num_streams: int) -> tuple[list[int], bool] | None:
+    """Count the samples of each stream, if the listing has their numbers and no pipe changes them."""
+    pipes = all_pipes(template.pipe)
+    shares: list[Any] = [pipe for pipe in pipes if hasattr(pipe, "share_equally")]
+    if len(shares) != 1:
+        return None
+    for pipe in pipes[pipes.index(shares[0]) + 1 :]:
+        changes = getattr(type(pipe), "changes_count", False) or getattr(pipe, "drops_samples", False)
+        if changes or not isinstance(pipe, (DataPipe, Mapper)):
+            return None
+    known: tuple[list[int], bool] | None = shares[0].samples_of_shares(num_streams, template.epoch)
+    return known
