@@ -50,6 +50,7 @@ def ours(dtype: torch.dtype = torch.float32) -> Decode:
         mean=None,
         std=None,
         layout="CHW",
+        exif_orientation=False,
     )
 
     def decode(data: bytes, number: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -42,11 +43,12 @@ def mapped(job: Job) -> Iterator[list[memoryview]]:
 
 def walk(job: Job) -> Iterator[int]:
     """Names and bytes of members, by the tar room alone: no pipe, no thread, no sample."""
-    from torchdata_remote.formats.tar import read_members
+    from torchdata_remote.formats.tar import TarOptions, read_member_batches
 
     for parts in mapped(job):
-        members = read_members(parts, url="")
-        for (_, first), (_, second) in zip(members, members, strict=True):
+        batches = read_member_batches(parts, url="", options=TarOptions())
+        members = itertools.chain.from_iterable(values for _, values in batches)
+        for first, second in zip(members, members, strict=True):
             yield len(first) + len(second)
 
 

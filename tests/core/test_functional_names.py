@@ -36,7 +36,7 @@ def defining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = tmp_path / f"{MODULE}.py"
     path.write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(functional_names, "_DEFINING_MODULES", (MODULE,))
+    monkeypatch.setattr(functional_names, "_DEFINING_MODULE", MODULE)
     finders = list(sys.meta_path)
     sys.meta_path[:] = [finder for finder in finders if not functional_names._waits(finder)]
     yield path

@@ -415,7 +415,7 @@ def test_an_invalid_min_size_is_refused(wrong: Any) -> None:
 def test_rgb_without_data_and_min_size_is_refused() -> None:
     """The message shows both ways."""
     with pytest.raises(TypeError, match=r"rgb\(data\).*rgb\(min_size=224\)"):
-        rgb()  # type: ignore[call-overload]
+        rgb()
 
 
 @pytest.mark.parametrize("name", ["jpg", "jpeg"])

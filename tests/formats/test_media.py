@@ -69,7 +69,11 @@ def test_a_video_of_a_variable_rate_is_its_frames_at_their_times(ending: str, co
         assert len(decoders.video(start_s=1, stop_s=3)(data)) == 14
     rng = random.Random(0)
     end = begins[-1] + begins[1]
-    for start, stop in [(0.5, 1.5), (1.0, None), *(sorted(rng.sample(begins, 2)) for _ in range(6))]:
+    sections: list[tuple[float, float | None]] = [(0.5, 1.5), (1.0, None)]
+    for _ in range(6):
+        first, last = sorted(rng.sample(begins, 2))
+        sections.append((first, last))
+    for start, stop in sections:
         section = [at for at, begin in enumerate(begins) if start <= begin < (stop or end)]
         assert greys(decoders.video(start_s=start, stop_s=stop)(data)) == section
         length = (stop or end) - start

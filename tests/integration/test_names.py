@@ -183,10 +183,10 @@ def test_no_file_shares_a_key_or_is_merged_with_one_of_its_kind_in_silence(names
     """Whatever folders and other files are between them."""
     folder = "memory://names-dots"
     put(folder, {name: name.encode() for name in names})
-    for read in (streamed, sharded):
+    for read in (streamed, lambda folder: sorted(sharded(folder).items())):
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            found = list(read(folder)) if read is streamed else sorted(read(folder).items())
+            found: Any = read(folder)
         is_said = any("split_name" in str(one.message) for one in seen)
         kinds = [[name.rpartition(".")[2] for name in members] for _, members in found]
         is_shared = len(dict(found)) < len(found) or any(len(set(one)) < len(one) for one in kinds)
@@ -247,7 +247,10 @@ def test_files_of_macos_are_left_out_of_folders_and_counted(memory_folder: str) 
     for images in (tdr.RemoteImageFolder(memory_folder), tdr.RemoteImageFolder(memory_folder, index=index)):
         assert (len(images), images.classes, images.skipped.members) == (1, ["cat"], {"macos": 4})
     files = tdr.RemoteFiles(memory_folder)
-    assert ([url for url, _ in files], files.skipped.members) == ([f"{memory_folder}/cat/1.png"], {"macos": 4})
+    assert ([files[0][0]], files.skipped.members) == (
+        [f"{memory_folder}/cat/1.png"],
+        {"macos": 4},
+    )
     for samples in (tdr.stream_files(memory_folder), tdr.stream_files(memory_folder, pattern="*.png")):
         assert len(list(samples)) == 1
         assert samples.skipped.members == {"macos": 4}

@@ -627,7 +627,7 @@ def test_a_column_that_the_reader_would_replace_is_an_error_that_renames_it(
     url = put_table(f"{memory_folder}/t", pa.table({"n": [1], name: [value]}), form)
     with pytest.raises(SampleError, match=rf"t has a column '{name}'.* Rename it by columns=") as caught:
         list(wrapped(url).table_reader(key=key, on_bad_shard=skip_with_warning))
-    columns = ast.literal_eval(re.search(r"columns=(\{.*?\})", str(caught.value))[1])
+    columns = ast.literal_eval(re.findall(r"columns=(\{.*?\})", str(caught.value))[0])
     (sample,) = wrapped(url).table_reader(key=key, columns=columns)
     assert (sample["n"], sample[name.strip("_")]) == (1, value)
     assert ("key='__key__' takes the keys" in str(caught.value)) == (name == "__key__")

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     Functions = dict[str, Callable[..., Any]]
 
-# torch's, and ours for versions of torch without it
-_DEFINING_MODULES = ("torch.utils.data.datapipes.datapipe", f"{__package__}.iter_datapipe._base")
+_DEFINING_MODULE = "torch.utils.data.datapipes.datapipe"
 
 
 class ImportedWhenCalled:
@@ -93,11 +92,9 @@ class FunctionalNames:
         sys.meta_path.insert(0, finder)
         for other in earlier:
             sys.meta_path.remove(other)
-        for name in _DEFINING_MODULES:
-            if name in sys.modules:
-                # Waits for another thread that is just importing it
-                finder.finish(import_module(name))
-                return
+        if _DEFINING_MODULE in sys.modules:
+            # Waits for another thread that is just importing it
+            finder.finish(import_module(_DEFINING_MODULE))
 
 
 def make_room(name: str, pipe: type, functions: Functions) -> bool:
@@ -141,7 +138,7 @@ class _Finder:
         self._names = names
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        if fullname not in _DEFINING_MODULES:
+        if fullname != _DEFINING_MODULE:
             return None
         for finder in sys.meta_path:
             find = None if _waits(finder) else getattr(finder, "find_spec", None)

@@ -1,7 +1,7 @@
-"""torch's DataPipes if torch has them, otherwise those of this package.
+"""torch's DataPipes, without the warnings of their deprecation.
 
 PyTorch plans to deprecate them (https://github.com/pytorch/pytorch/pull/168318). All other modules import them from
-here. Both have the same names and attributes: a state that was saved with one loads with the other.
+here.
 """
 
 from __future__ import annotations
@@ -29,18 +29,12 @@ else:
     with warnings.catch_warnings():
         for _category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", _category)
-        try:
-            # Not from torch.utils.data, whose names are the deprecated ones
-            from torch.utils.data.datapipes._decorator import functional_datapipe
-            from torch.utils.data.datapipes.datapipe import IterDataPipe
-            from torch.utils.data.datapipes.iter import Batcher, Collator, Filter, IterableWrapper, Mapper
-            from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
-            from torch.utils.data.datapipes.utils.common import StreamWrapper
-        except ImportError:
-            from ._base import IterDataPipe, functional_datapipe
-            from ._pipes import Batcher, Collator, Filter, IterableWrapper, Mapper
-            from ._sharding import SHARDING_PRIORITIES
-            from ._stream_wrapper import StreamWrapper
+        # Not from torch.utils.data, whose names are the deprecated ones
+        from torch.utils.data.datapipes._decorator import functional_datapipe
+        from torch.utils.data.datapipes.datapipe import IterDataPipe
+        from torch.utils.data.datapipes.iter import Batcher, Collator, Filter, IterableWrapper, Mapper
+        from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+        from torch.utils.data.datapipes.utils.common import StreamWrapper
 
     _register = functional_datapipe
 

@@ -13,14 +13,11 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data.datapipes import _hook_iterator
 
 from ...errors import NOTE_OF_PIPE
 
-_arguments: Callable[[Any], str] | None
-try:
-    from torch.utils.data.datapipes._hook_iterator import _generate_input_args_string as _arguments
-except ImportError:
-    _arguments = None
+_arguments: Callable[[Any], str] = _hook_iterator._generate_input_args_string
 
 _COUNT = "_number_of_samples_yielded"  # torch's attribute
 _running: weakref.WeakKeyDictionary[Any, weakref.ref[Generator[Any, None, None]]] = weakref.WeakKeyDictionary()
@@ -111,8 +108,6 @@ def _start(pipe: Any, source: Generator[Any, None, None]) -> int:
 
 def _note(error: Exception, pipe: Any) -> None:
     """Add to the message of an error which pipe raised it first, as torch does."""
-    if _arguments is None:
-        return
     note = f"{NOTE_OF_PIPE}{type(pipe).__name__}({_arguments(pipe)})"
     if not error.args or not isinstance(error.args[0], str):
         error.args = (note,)
