@@ -53,6 +53,6 @@ def test_ranks_with_different_orders_are_refused(other_rank: Any, name: str, own
 
 def test_a_state_of_all_ranks_has_all_streams() -> None:
     """If ranks cannot exchange, it is refused."""
-    state = {"version": 1, "chain": [], "listing": None, "epoch": 0, "num_streams": 2, "streams": [[0, None]]}
+    state = {"version": 2, "chain": [], "listing": None, "epoch": 0, "num_streams": 2, "streams": [[0, None]]}
     with pytest.raises(StateError, match=r"1 of 2 streams.*there is no process group"):
         ranks.merged_in_group(HERE, lambda: state)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -176,20 +175,6 @@ def test_a_copy_of_a_bucket_resumes_by_its_manifest(moto: S3Server) -> None:
     assert len({*keys, *rest(place, state, "index.json")}) == NUM_SHARDS * SAMPLES
     with pytest.raises(StateError, match=r"00\.tar differs in its etag; .*and more"):
         rest(place, states[""][1])
-
-
-def test_states_of_earlier_releases_resume(memory_folder: str) -> None:
-    """They contain a digest over URLs and sizes."""
-    place = Place(f"{memory_folder}/")
-    write(place)
-    keys, state = stopped(place, "index.json")
-    lines = sorted(f"{place.url}{name} {len(data)}" for name, data in place.files().items() if name.endswith(".tar"))
-    digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
-    state["listing"] = [{"num_urls": NUM_SHARDS, "digest": digest}]
-    assert len({*keys, *rest(place, state, "index.json")}) == NUM_SHARDS * SAMPLES
-    place.put({"03.tar": place.files()["03.tar"] + bytes(512)})
-    with pytest.raises(StateError, match=f"digests {digest} and "):
-        rest(place, state)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

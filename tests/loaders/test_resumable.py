@@ -192,8 +192,8 @@ def test_the_state_of_another_number_of_streams_is_refused() -> None:
 
 def test_a_state_of_another_version_is_refused() -> None:
     """The error names both versions."""
-    with pytest.raises(StateError, match="version 2, this package reads version 1"):
-        Resumable(chain_of()).load_state_dict({**Resumable(chain_of()).state_dict(), "version": 2})
+    with pytest.raises(StateError, match="version 1, this package reads version 2"):
+        Resumable(chain_of()).load_state_dict({**Resumable(chain_of()).state_dict(), "version": 1})
 
 
 @pytest.mark.parametrize("num_items", [39, 41, 0])

@@ -16,7 +16,7 @@ from torch.utils.data.datapipes.iter.callable import MapperIterDataPipe
 from torchdata_remote import RemoteUrl, Resumable, World, mix
 from torchdata_remote.core.partition import EqualizeMode
 from torchdata_remote.errors import StateError
-from torchdata_remote.loaders.stream_copies import ChainTemplate, SharedListing, check_resumable, is_sharded
+from torchdata_remote.loaders.stream_copies import ChainTemplate, check_resumable, is_sharded
 from torchdata_remote.pipes.base.chain import all_pipes, describe, load_state
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
@@ -183,22 +183,6 @@ def test_a_mixture_that_repeats_a_source_lists_once() -> None:
     data = Resumable(chain, num_streams=2)
     assert len(list(data)) == 40
     assert [pipe.num_passes for pipe in sources.values()] == [1, 1]
-
-
-def test_earlier_states_are_compared_by_urls_and_sizes() -> None:
-    """The digest does not depend on the order and on signatures, and counts repetitions."""
-
-    def digest(*listed: str) -> str:
-        found = SharedListing(IterableWrapper(listed)).digest()
-        assert found["num_urls"] == len(listed)
-        return str(found["digest"])
-
-    one, two = RemoteUrl("s3://b/1", size=1), RemoteUrl("s3://b/2", size=2)
-    assert digest(one, two) == digest(two, one) == "52d47f34cd108cfda447a8ad47216520"
-    others = [digest(one), digest(one, one), digest(one, RemoteUrl("s3://b/2", size=21)), digest(one, "s3://b/2")]
-    assert len({digest(one, two), *others}) == 5
-    assert digest("https://host/1?signature=a") == digest("https://host/1?signature=b")
-    assert digest("s3://b/\udcff")
 
 
 def state_of_pipes(pipe: Pipe) -> list[Any]:

@@ -110,7 +110,7 @@ def test_states_of_different_steps_are_refused() -> None:
     """Unless a rank has fewer items, and all of them were handed out."""
 
     def state(num_yielded: int, stream: int, at: Any) -> dict[str, Any]:
-        of_chain = {"version": 1, "chain": [], "listing": None, "epoch": 0, "num_streams": 2, "streams": [[stream, at]]}
+        of_chain = {"version": 2, "chain": [], "listing": None, "epoch": 0, "num_streams": 2, "streams": [[stream, at]]}
         return {"num_yielded": num_yielded, "root": {"source": of_chain}}
 
     begun = {"passed": 3, "at": {"next": 1}}

@@ -15,7 +15,7 @@ from ..pipes.base.datapipe import SharedList
 from ..pipes.base.epochs import has_epochs, set_epoch
 from .batch_options import BatchOptions
 from .listing.packed_listing import Listed
-from .state.fingerprints import Fingerprint, digest_of_sizes, fingerprint, sorted_names
+from .state.fingerprints import Fingerprint, fingerprint, sorted_names
 
 _LISTING = (IterableWrapper, Mapper, Filter)  # of torch
 _INSTEAD = {
@@ -118,10 +118,6 @@ class SharedListing(SharedList[Any]):
     def fingerprint(self) -> Fingerprint:
         """The fingerprint that a state stores."""
         return fingerprint(self._unshuffled())
-
-    def digest(self) -> Fingerprint:
-        """The digest that states of earlier releases store."""
-        return digest_of_sizes(self.urls())
 
     def names(self) -> list[str]:
         """The redacted URLs, in the order of the fingerprint's values."""

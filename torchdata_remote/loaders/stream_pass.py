@@ -149,9 +149,7 @@ class EpochRun:
         self.listing = self.template.fingerprints()
         if expected_listing is not None:
             advice = "Objects were added, removed or replaced since the state was saved: restore them, or begin anew."
-            is_old = any("digest" in listing for listing in expected_listing)
-            here = [listing.digest() for listing in listings] if is_old else self.listing
-            check_same_listing(expected_listing, here, advice, names=lambda number: listings[number].names())
+            check_same_listing(expected_listing, self.listing, advice, names=lambda number: listings[number].names())
         streams = [stream for stream in self._streams if not stream.ended]
         chains = [stream.open(self.template, self.num_streams) for stream in streams]
         own = [found for found in all_pipes(self.template.pipe) if isinstance(found, DataPipe)]

@@ -70,18 +70,6 @@ def test_other_pipes_in_a_source_are_refused() -> None:
         resumed.load_state_dict(state)
 
 
-def test_a_state_of_the_first_version_keeps_its_weights() -> None:
-    """It does not say up to which sample they held."""
-    _, state = stopped(loader({"one": 1, "two": 1}), 3)
-    place = next(number for number, pipe in enumerate(state["chain"]) if pipe.startswith("Mixed("))
-    state["chain"][place] = state["chain"][place].partition(", pipes=")[0] + ")"
-    loader({"one": 1, "two": 1}).load_state_dict(state)
-    with pytest.raises(StateError, match=r"Mixed: weights was \{'one': 1.0, 'two': 1.0\}, is \{'one': 1.0, 'two': 2.0"):
-        loader({"one": 1.0, "two": 2.0}).load_state_dict(state)
-    with pytest.raises(StateError, match=r"has the chain .*'one': 1.0, 'two': 1.0\}, seed.*here it is .*'three': 1.0"):
-        loader({"one": 1.0, "two": 1.0, "three": 1.0}).load_state_dict(state)
-
-
 def test_sources_that_share_a_listing_cannot_get_another() -> None:
     """A state does not say whose listing it is."""
 

@@ -22,7 +22,7 @@ from torchdata_remote.loaders.state.state_format import (
 from torchdata_remote.testing import all_worlds
 
 CHAIN = ["IterableWrapper()", "ShardingFilterRank()"]
-LISTING = [{"num_urls": 3, "digest": "aa"}]
+LISTING: list[dict[str, Any]] = [{"num_urls": 3, "order": "aa", "fields": {}}]
 
 
 def position(passed: int) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def test_a_state_is_json_with_streams_in_order() -> None:
     made = state({3: position(1), 0: None, 1: ENDED})
     assert json.loads(json.dumps(made)) == made
     assert made == {
-        "version": 1,
+        "version": 2,
         "chain": CHAIN,
         "listing": LISTING,
         "epoch": 0,
@@ -49,10 +49,10 @@ def test_a_state_is_json_with_streams_in_order() -> None:
     check_state(made)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 1, "2", None])
 def test_a_state_of_another_version_is_refused(version: Any) -> None:
     """The error names both versions, and what to install."""
-    message = rf"has version {version!r}, this package reads version 1\. Install the release"
+    message = rf"has version {version!r}, this package reads version 2\. Install the release"
     for refuse in (check_state, lambda other: merge_states([other])):
         with pytest.raises(StateError, match=message):
             refuse({**state({0: None}), "version": version})
@@ -122,8 +122,8 @@ def test_states_of_different_trainings_are_refused(what: str, other: dict[str, A
 @pytest.mark.parametrize(
     ("listing", "how"),
     [
-        ([{"num_urls": 4, "digest": "aa"}], "3 objects and 4"),
-        ([{"num_urls": 3, "digest": "bb"}], "the digests aa and bb"),
+        ([{**LISTING[0], "num_urls": 4}], "3 objects and 4"),
+        ([{**LISTING[0], "order": "bb"}], "the same objects in another order"),
         ([], "1 listings, here are 0"),
     ],
 )

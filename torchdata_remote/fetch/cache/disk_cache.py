@@ -101,7 +101,7 @@ class DiskCache:
         except DamagedIndexError:  # and removed
             index = CacheIndex(format_folder(self._folder), self.user)
             self._catalog = Catalog(index, max_bytes)
-        self._room = Room(self._catalog, max_bytes, remove_leftovers(self._folder, index.packs))
+        self._room = Room(self._catalog, max_bytes, remove_leftovers(index.packs))
         self._waiting, self._publishing, self._recording = WaitingObjects(), Later(), Later()
         self._has_ended, self._num_failed = False, 0  # late calls, in a row
         mark_used(folder)

@@ -37,7 +37,6 @@ _BUSY_S = 2.0  # another process is stopped in a transaction
 _MIN_WAIT_S, _MAX_WAIT_S = 0.0005, 0.01
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _NOT_DAMAGED = re.compile("locked|readonly|full|unable to open|disk I/O")
-_WAL = b"\2"  # read version in the header: an index of an earlier version
 has_sqlite = sqlite3 is not None
 # Values may be of any type and size
 _DAMAGE = (sqlite3.Error if has_sqlite else OSError, TypeError, ValueError, OverflowError, struct.error)
@@ -103,8 +102,6 @@ def _locked(path: str, user: int, create: bool) -> Iterator[bool]:
             if _lock(descriptor):
                 stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)  # also for a child that was forked nevertheless
                 if _is_at(path, descriptor):  # not a damaged one, which another process removed
-                    if os.pread(descriptor, 1, 19) == _WAL and is_writable:
-                        os.ftruncate(descriptor, 0)
                     yield is_writable
                     return
         if time.monotonic() > until:

@@ -1,16 +1,12 @@
-"""Fingerprints of listings: small for any number of objects, and enough to name an object that was replaced.
-
-The module ``group_sums`` defines the groups of objects and the sums of each group.
-"""
+"""Fingerprints of listings: small for any number of objects; of up to 32, each object that was replaced is named."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
-from zlib import crc32
 
 from ...core.joined_url import split_joined_url
 from ...core.object_version import bare_etag
@@ -18,12 +14,12 @@ from ...core.shard_view import split_view_url
 from ...core.urls import LOCAL, RemoteUrl, redact, split_sample_range
 from ...errors import StateError
 from .content_sums import content_sums
-from .group_sums import ALIKE, COUNTS, GROUPS, PRIME, Pair, encoded, groups_of, mark, marks_of, packed, pairs, unpacked
 
 Fingerprint = dict[str, Any]
 
+_COUNTS = {"size": "bytes", "samples": "samples"}
 _VERSIONS = {"md5": "MD5", "etag": "etag", "content": "content"}
-_MOST_NAMED = 5
+_MOST_ALONE, _MOST_NAMED = 32, 5
 _REDACTED = frozenset("?#@+")  # a URL without these has nothing to redact
 _MD5 = re.compile(r"[0-9a-fA-F]{32}")  # some listings leave it empty
 
@@ -35,36 +31,39 @@ def fingerprint(urls: Sequence[Any]) -> Fingerprint:
         urls: in the order that determines the streams' shares, before they are shuffled by epoch.
 
     Returns:
-        dict: ``num_urls``; ``order``, a digest over the URLs in their order; ``fields``, from a field's name to the
-        sums of its groups; ``partly``, from a field's name to the marks of its groups, if a group needs one.
+        dict: ``num_urls``; ``order``, a digest over the URLs in their order; ``fields``, from a field's name to its
+        values of each object, or over 32 objects to those of all: ``None``, or a digest of which objects have one
+        (``""`` for all), with a digest of their values, or one number as it is.
     """
     names = list(map(_name, urls))
     by_name = sorted(range(len(names)), key=names.__getitem__)
     columns = _columns([urls[index] for index in by_name], [names[index] for index in by_name])
-    groups = groups_of(len(names))
-    marks = {
-        field: "".join(mark(values[group.start : group.stop]) for group in groups) for field, values in columns.items()
-    }
-    partly = {field: text for field, text in marks.items() if text != ALIKE * len(groups)}
     return {
         "num_urls": len(names),
-        "order": hashlib.blake2b(encoded("\n".join(names)), digest_size=8).hexdigest(),
+        "order": _digest(names),
         "fields": {
-            field: "".join(
-                packed(field, values[group.start : group.stop], len(groups) == len(names)) for group in groups
-            )
+            field: [_entry(field, values[group.start : group.stop]) for group in _groups(len(names))]
             for field, values in columns.items()
             if any(value is not None for value in values)
         },
-        **({"partly": partly} if partly else {}),
     }
 
 
-def digest_of_sizes(urls: Sequence[Any]) -> Fingerprint:
-    """Compute the fingerprint of earlier releases: the number of URLs, and a digest over URLs and sizes, sorted."""
-    lines = sorted(f"{redact(str(url))} {url.size if isinstance(url, RemoteUrl) else None}" for url in urls)
-    sum_ = hashlib.blake2b(encoded("\n".join(lines)), digest_size=16)
-    return {"num_urls": len(lines), "digest": sum_.hexdigest()}
+def _groups(num_urls: int) -> list[range]:
+    return [range(at, at + 1) for at in range(num_urls)] if num_urls <= _MOST_ALONE else [range(num_urls)]
+
+
+def _entry(field: str, values: Sequence[Any]) -> list[str] | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    which = "" if len(known) == len(values) else _digest(value is None for value in values)
+    return [which, str(known[0]) if field in _COUNTS and len(values) == 1 else _digest(known)]
+
+
+def _digest(values: Iterable[Any]) -> str:
+    text = "\n".join(map(str, values)).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
 def sorted_names(urls: Sequence[Any]) -> list[str]:
@@ -84,7 +83,7 @@ def difference(first: Mapping[str, Any], second: Mapping[str, Any], names: Seque
     """Describe how two listings differ in the fields that both have; ``None`` if they agree.
 
     Args:
-        first: a fingerprint, also of an earlier release: ``num_urls`` and ``digest``.
+        first: a fingerprint.
         second: another one.
         names: :func:`sorted_names` of the second listing; empty if unknown.
 
@@ -109,55 +108,43 @@ def _differences(first: Mapping[str, Any], second: Mapping[str, Any], names: Seq
     num_urls = first["num_urls"]
     if num_urls != second["num_urls"]:
         yield f"{num_urls:,} objects and {second['num_urls']:,}"
-        yield from _added(first, names)
-    elif "digest" in first and "digest" in second:
-        if first["digest"] != second["digest"]:
-            yield f"URLs and sizes with the digests {first['digest']} and {second['digest']}"
-    elif ("digest" in first) == ("digest" in second):
-        groups = groups_of(num_urls)
-        other_urls = [
-            _describe("url", pair, group, names)
-            for pair, group in zip(pairs("url", first, second), groups, strict=True)
-            if pair[0] != pair[1]
-        ]
-        yield from other_urls
-        if other_urls:  # the other fields would compare different objects
-            return
-        if first["order"] != second["order"]:
-            yield "the same objects in another order, which changes the shares"
-        whole = [mark == ALIKE for mark in marks_of("md5", first)]
-        decided = [None not in pair and known for pair, known in zip(pairs("md5", first, second), whole, strict=True)]
-        for field in (*COUNTS, *_VERSIONS):
-            for pair, group, by_md5 in zip(pairs(field, first, second), groups, decided, strict=True):
-                # Copies may have other etags, but not other contents: another content shows an outdated manifest
-                if None not in pair and pair[0] != pair[1] and not (by_md5 and field == "etag"):
-                    yield _describe(field, pair, group, names)
+        if names and num_urls <= _MOST_ALONE:
+            known = {value for _, value in first["fields"].get("url", ())}
+            yield from (f"{name} was added" for name in names if _digest([name]) not in known)
+        return
+    other_urls = [_described("url", *pair, names) for pair in _pairs("url", first, second) if pair[1] != pair[2]]
+    yield from other_urls
+    if other_urls:  # the other fields would compare different objects
+        return
+    if first["order"] != second["order"]:
+        yield "the same objects in another order, which changes the shares"
+    # Copies may have other etags, but not other contents: another content shows an outdated manifest
+    decided = {group for group, one, _ in _pairs("md5", first, second) if not one[0]}
+    for field in (*_COUNTS, *_VERSIONS):
+        for group, one, other in _pairs(field, first, second):
+            if one != other and not (field == "etag" and group in decided):
+                yield _described(field, group, one, other, names)
 
 
-def _added(first: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
-    """Name the objects that are not in the first listing, if its groups are of one object each."""
-    if names and "fields" in first and first["num_urls"] <= GROUPS:
-        known = {sums[0] for sums in unpacked("url", first) if sums is not None}
-        yield from (f"{name} was added" for name in names if crc32(encoded(name)) not in known)
+def _pairs(
+    field: str, first: Mapping[str, Any], second: Mapping[str, Any]
+) -> Iterator[tuple[range, Sequence[str], Sequence[str]]]:
+    """Yield the entries of both listings, of each group of which the same objects have a value."""
+    groups = _groups(first["num_urls"])
+    columns = (one["fields"].get(field, [None] * len(groups)) for one in (first, second))
+    for group, one, other in zip(groups, *columns, strict=True):
+        if one is not None and other is not None and one[0] == other[0]:
+            yield group, one, other
 
 
-def _describe(field: str, pair: Pair, group: range, names: Sequence[str]) -> str:
+def _described(field: str, group: range, one: Sequence[str], other: Sequence[str], names: Sequence[str]) -> str:
     """Describe how a group of objects differs in a field."""
-    first, second = (sums or () for sums in pair)
-    index: int | None = group.start
-    if len(first) > 1:
-        plain, weighted = ((after - before) % PRIME for before, after in zip(first, second, strict=True))
-        number = weighted * pow(plain, -1, PRIME) % PRIME if plain else 0
-        index = group[number - 1] if 1 <= number <= len(group) else None
-    what = COUNTS.get(field) or _VERSIONS.get(field, "URL")
-    if index is None:
-        ends = [names[at] if names else f"number {at + 1:,}" for at in (group[0], group[-1])]
-        return (
-            f"several of the {len(group):,} objects from {ends[0]} to {ends[1]}, sorted by URL, differ in their {what}"
-        )
-    shown = names[index] if names else f"object {index + 1:,} of those sorted by URL"
-    if field in COUNTS and len(first) == 1:
-        return f"{shown} has {first[0]:,} {what} and {second[0]:,}"
+    what = _COUNTS.get(field) or _VERSIONS.get(field, "URL")
+    if len(group) > 1:
+        return f"some of the {len(group):,} objects differ in their {what}"
+    shown = names[group.start] if names else f"object {group.start + 1:,} of those sorted by URL"
+    if field in _COUNTS:
+        return f"{shown} has {int(one[1]):,} {what} and {int(other[1]):,}"
     return f"{shown} differs in its {what}"
 
 

@@ -14,7 +14,7 @@ State = dict[str, Any]
 def with_mixture_of(here: Sequence[str], state: Mapping[str, Any]) -> State:
     """Give the chain of a state the weights and the further sources of the current mixture.
 
-    Weights of mixtures within the mixture are not changed. States of the first version keep their weights.
+    Weights of mixtures within the mixture are not changed.
 
     Args:
         here: the current chain.
@@ -40,9 +40,6 @@ def with_mixture_of(here: Sequence[str], state: Mapping[str, Any]) -> State:
         return dict(state)
     (end, options), (end_here, current) = before, now
     names = current["pipes"]
-    if "pipes" not in options:  # of the first version
-        mixture = {**options, "pipes": names}
-        return {**state, "chain": [*chain[:end], _described(mixture), *chain[end + 1 :]]}
     if gone := [name for name in options["pipes"] if name not in names]:
         raise StateError(
             f"The state has the source {gone[0]!r}, which the mixture here does not have. Keep it in mix(), with the "

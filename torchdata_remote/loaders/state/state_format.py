@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from ...errors import StateError
 from .chain_options import differing_options
 from .fingerprints import difference
 
-VERSION = 1
+VERSION = 2
 ENDED = "ended"
 
 State = dict[str, Any]
@@ -89,8 +88,6 @@ def _is_position(value: object) -> bool:
     return value is None or value == ENDED
 
 
-_INTERLEAVED = re.compile(r"\(interleave=\d+\)")
-
 _FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "chain": lambda chain: _are(chain, lambda pipe: isinstance(pipe, str)),
     "listing": lambda listing: listing is None or _are(listing, lambda known: isinstance(known, Mapping)),
@@ -120,13 +117,6 @@ def check_same_chain(in_state: Sequence[str], here: Sequence[str]) -> None:
     advice = "Build the chain as it was, or begin anew."
     if differing := differing_options(in_state, here, ("was", "is")):
         raise StateError(f"The state is of a chain with other options. {'; '.join(differing)}. {advice}")
-    before = [pipe for pipe in here if not (pipe.startswith("ShuffleSamples(") and "max_buffer_bytes=" in pipe)]
-    in_turn = [_INTERLEAVED.sub("(interleave=1)", pipe) for pipe in before]
-    if len(before) < len(here) and list(in_state) in (before, in_turn):
-        advice = (
-            "If stream_shards() built it: earlier releases shuffled shards only. Pass shuffle='shards' until this run "
-            "has ended, or begin anew."
-        )
     check_same("chain", list(in_state), list(here), advice)
 
 

@@ -84,11 +84,9 @@ class Mixed(SeededPipe[T], StatefulPipe[T]):
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self._num_draws, self._num_passed = state["draws"], state["passed"]
-        self._record = PhaseRecord(state.get("phases") or ())
+        self._record = PhaseRecord(state["phases"])
         rows = {name: (num_passes, at) for name, num_passes, at in state["sources"]}
         known: Iterable[str] = self._record.drawn_before
-        if "phases" not in state and self._num_passed:  # of the first version
-            known = self.sources
         if gone := [name for name in (*known, *rows) if name not in self.sources]:
             raise gone_source(gone[0])
         self._members = []
