@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -195,3 +196,23 @@ def test_an_error_of_a_prefetching_loader_ends_with_its_own_message() -> None:
     with pytest.raises(ValueError, match=r"^no label") as caught:
         next(iter(loader))
     assert printed(caught.value).endswith("ValueError: no label\nin the second column")
+
+
+def opaque_result(item: Any) -> Any:
+    return lambda: item
+
+
+@pytest.mark.parametrize("kind", ["stateful_loader", "prefetching_loader"])
+def test_a_batch_that_does_not_pickle_is_an_error(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """torch's queue drops it, and the loader would wait without end."""
+    loader: Any
+    (tmp_path / "a.txt").write_text("x")
+    if kind == "stateful_loader":
+        pipe = tdr.stream_files(f"{tmp_path}/").map(opaque_result)
+        loader = tdr.stateful_loader(pipe, batch_size=1, collate_fn=list, **WORKERS)
+    else:
+        files = tdr.RemoteFiles(f"{tmp_path}/")
+        loader = tdr.PrefetchingLoader(files, batch_size=1, collate_fn=opaque_result, **WORKERS)
+    with pytest.raises(RuntimeError, match=r"worker .* exited unexpectedly"):
+        list(loader)
+    assert "opaque_result.<locals>.<lambda>" in capfd.readouterr().err

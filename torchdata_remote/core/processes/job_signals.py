@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, queues, resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -36,8 +38,15 @@ def start_worker(worker_init_fn: Callable[[int], None] | None, worker: int) -> N
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)  # blocked since before the fork
     end_worker_with_trainer()
+    queues.Queue._on_queue_feeder_error = staticmethod(_end_worker)  # type: ignore[attr-defined]
     if worker_init_fn is not None:
         worker_init_fn(worker)
+
+
+def _end_worker(error: Exception, item: object) -> None:
+    """End a worker whose batch does not pickle: the loader would wait for it without end."""
+    traceback.print_exception(error)
+    os._exit(1)
 
 
 def _go_on(number: int, frame: object) -> None:
