@@ -11,7 +11,7 @@ import pytest
 from torchdata_remote.testing import write_small_shards
 
 SCRIPT = """
-import os, signal, sys, time
+import multiprocessing, os, signal, sys, threading, time
 import torchdata_remote as tdr
 
 KIND, METHOD, FOLDER = sys.argv[1:]
@@ -24,6 +24,11 @@ def step(sample):
             signal.pause()
     return sample["__key__"]
 
+def interrupt_the_start():
+    while not multiprocessing.active_children():
+        pass
+    os.killpg(0, signal.SIGTERM)
+
 def main():
     received = []
     for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"):
@@ -33,14 +38,17 @@ def main():
         loader = tdr.PrefetchingLoader(tdr.ShardedDataset(FOLDER, transform=step), **options)
     else:
         loader = tdr.stateful_loader(tdr.stream_shards(FOLDER + "/*.tar").map(step), **options)
+    thread = threading.Thread(target=interrupt_the_start)
+    thread.start()
     batches = iter(loader)
     keys = list(next(batches))
+    thread.join()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         os.killpg(0, number)
     for batch in batches:
         keys += batch
     keys += [key for batch in loader for key in batch]  # workers are asked, or started, again
-    print(sorted(received) == sorted({signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}), len(keys))
+    print(set(received) == {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}, len(keys))
     open(STUCK, "w").close()
     batches = iter(loader)
     while not os.path.exists(STUCK + "-here"):
@@ -62,7 +70,12 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("kind", "method"),
-    [("stateful_loader", "forkserver"), ("stateful_loader", "fork"), ("PrefetchingLoader", "forkserver")],
+    [
+        ("stateful_loader", "forkserver"),
+        ("stateful_loader", "fork"),
+        ("PrefetchingLoader", "forkserver"),
+        ("PrefetchingLoader", "fork"),
+    ],
 )
 def test_workers_outlive_the_signals_of_a_job_and_are_killed_where_they_are_stuck(
     tmp_path: Path, kind: str, method: str

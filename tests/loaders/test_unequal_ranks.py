@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from tests.support.ranks import run_ranks
@@ -118,6 +120,41 @@ with warnings.catch_warnings(record=True) as caught:
 print(json.dumps([num_batches, [str(warning.message) for warning in caught if "of batches" in str(warning.message)]]))
 dist.destroy_process_group()
 """
+
+
+@given(
+    batch_size=st.integers(1, 9), stop=st.integers(0, 10), num_streams=st.sampled_from([2, 4]), equalizes=st.booleans()
+)
+@settings(max_examples=15)
+def test_ranks_that_continue_from_another_world_are_told_the_numbers_that_they_have_left(
+    batch_size: int, stop: int, num_streams: int, equalizes: bool
+) -> None:
+    """Whole epochs would be equal, what is left of this one need not be."""
+
+    def loader(world: World, size: int) -> Any:
+        pipe = tdr.stream_shards("memory://equal/index.json", world=world, seed=0)
+        pipe = pipe.equalize_ranks() if equalizes else pipe
+        return tdr.stateful_loader(pipe.to_tuple("cls"), batch_size=size, num_streams=num_streams)
+
+    alone = loader(World(0, 1), batch_size)
+    batches = iter(alone)
+    for _ in range(stop):
+        next(batches)
+    state = alone.state_dict()
+    said, counts = [], []
+    for rank in range(2):
+        resumed = loader(World(rank, 2), 4)
+        resumed.load_state_dict(state)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            counts.append(len(list(resumed)))
+        said.append([str(one.message) for one in caught if "different numbers of batches" in str(one.message)])
+    assert said[1] == []
+    if counts[0] != counts[1]:
+        assert f": rank {int(counts[1] < counts[0])} gets {min(counts)} and rank" in said[0][0]
+        assert f"gets {max(counts)} in this pass" in said[0][0]
+    elif said[0]:
+        assert "gets" not in said[0][0]
 
 
 def test_rank_0_of_a_process_group_says_it(tmp_path: Any) -> None:

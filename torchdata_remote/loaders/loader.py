@@ -165,21 +165,23 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._follow_lightning()
         self._untrained.start_pass(self._state_before_pass)
         dataset = self.dataset
-        epoch, first_worker, resumed = dataset.next_epoch, dataset.first_worker, dataset.loaded is not None
+        epoch, first_worker, loaded = dataset.next_epoch, dataset.first_worker, dataset.loaded
         if self.num_workers > 0 and (dataset.loaded is not None or epoch != self._epoch + 1):
             self.end_workers()  # which would read another epoch
         self.generator.manual_seed((torch.initial_seed() + epoch) & _MAX_SEED)
         try:
             with dataset.listing_made(epoch, self.num_workers):  # workers have taken it when the block ends
                 batches = self._started()
-                warned = warning_of_unequal_ranks(self, epoch, is_first=self._num_passes == 0)
+                warned = warning_of_unequal_ranks(
+                    self, epoch, loaded, is_first=self._num_passes == 0 or loaded is not None
+                )
         except BaseException:
             self._iterator = None  # workers have ended, with their positions
             raise
         if self.num_workers > 0:
             dataset.pass_begun()
         position, self._num_passes = position_of(batches, dataset), self._num_passes + 1
-        checked = warned(self._checked(batches, resumed=resumed))
+        checked = warned(self._checked(batches, resumed=loaded is not None))
         passed = self.for_accelerator(unbroken(self._tracked(checked, batches, self._num_passes)))
         self._epoch, self._first_worker, self._has_pass, self._is_pending = epoch, first_worker, True, True
         self._position[0] = position

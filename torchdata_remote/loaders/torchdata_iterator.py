@@ -56,15 +56,18 @@ def _end_workers_of(iterator: Any) -> None:
 
 
 def _started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    if loader.num_workers == 0 or is_forking(loader.multiprocessing_context):
+    if loader.num_workers == 0:
         return start()
-    require_main_guard()
+    is_importing = not is_forking(loader.multiprocessing_context)
+    if is_importing:
+        require_main_guard()
     try:
         starting = f"starting {loader.num_workers} worker{'s' if loader.num_workers > 1 else ''}"
         with waiting(starting), own_fork_server(loader.multiprocessing_context):
             return start()
     except Exception as error:
-        name_missing_guard(error)
+        if is_importing:
+            name_missing_guard(error)
         raise
 
 

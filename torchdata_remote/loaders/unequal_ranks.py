@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +20,9 @@ from .stream_copies import ChainTemplate
 from .stream_counts import equal_counts
 
 
-def warning_of_unequal_ranks(loader: Any, epoch: int, *, is_first: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def warning_of_unequal_ranks(
+    loader: Any, epoch: int, loaded: Mapping[str, Any] | None, *, is_first: bool
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Return a function of the batches of a pass that warns at the first one, unless ranks are known to get as many.
 
     It warns in rank 0 only.
@@ -27,7 +30,8 @@ def warning_of_unequal_ranks(loader: Any, epoch: int, *, is_first: bool) -> Call
     Args:
         loader: a ``StatefulLoader`` that has just started the pass.
         epoch: of the pass.
-        is_first: whether it is the loader's first one; others get their batches unchanged.
+        loaded: the state from which it continues, if any.
+        is_first: whether it is the loader's first one, or continues; others get their batches unchanged.
     """
     dataset, world = loader.dataset, loader.dataset.world()
     if not is_first or world.rank > 0 or world.world_size == 1:
@@ -37,32 +41,45 @@ def warning_of_unequal_ranks(loader: Any, epoch: int, *, is_first: bool) -> Call
         template = dataset.latest_pass.template
     elif isinstance(listed := dataset.listings.of(epoch), Listed):
         template = ChainTemplate(dataset.pipe, epoch, 1, listed)
-    return partial(_warned, loader, template)
+    return partial(_warned, loader, template, dict(loaded["streams"]) if loaded else {})
 
 
-def _warned(loader: Any, template: ChainTemplate | None, batches: Iterator[Any]) -> Iterator[Any]:
+def _warned(
+    loader: Any, template: ChainTemplate | None, positions: Mapping[int, Any], batches: Iterator[Any]
+) -> Iterator[Any]:
     for batch in batches:
-        _warn(loader, template)
+        _warn(loader, template, positions)
         yield batch
         break
     yield from batches
 
 
-def _warn(loader: Any, template: ChainTemplate | None) -> None:
+def _warn(loader: Any, template: ChainTemplate | None, positions: Mapping[int, Any]) -> None:
     dataset, world = loader.dataset, loader.dataset.world()
     num_streams, _ = dataset.share(world)
+    ranks = [replace(world, rank=rank).workers(loader.num_workers) for rank in range(world.world_size)]
+    streams = [[stream for worker in workers for stream in dataset.share(worker)[1]] for workers in ranks]
+    passed = {
+        stream: at["passed"] if isinstance(at, Mapping) else 0 if at is None else math.inf
+        for stream, at in positions.items()
+    }
+    # In another world than that which saved the state, ranks may have different parts of the epoch behind them
+    is_known = all(stream in passed for of_rank in streams for stream in of_rank)
+    are_even = not is_known or len({sum(map(passed.__getitem__, of_rank)) for of_rank in streams}) == 1
     has_all = any(getattr(pipe, "has_all_ranks", None) is True for pipe in all_pipes(dataset.pipe))
     if is_endless(dataset.pipe) or (
-        num_streams % world.world_size == 0 and (has_all or _is_equal(dataset.pipe, num_streams))
+        num_streams % world.world_size == 0 and (has_all or (are_even and _is_equal(dataset.pipe, num_streams)))
     ):
         return
     numbers, known = "", None if template is None else _samples_of_streams(template, num_streams)
     if known is not None:
         samples, is_fixed = known
-        ranks = [replace(world, rank=rank).workers(loader.num_workers) for rank in range(world.world_size)]
         counts = [
             num_batches(
-                [sum(samples[stream] for stream in dataset.share(worker)[1]) for worker in workers],
+                [
+                    sum(max(0, samples[stream] - passed.get(stream, 0)) for stream in dataset.share(worker)[1])
+                    for worker in workers
+                ],
                 loader.batch_size,
                 drop_last=loader.drop_last,
             )
@@ -74,7 +91,7 @@ def _warn(loader: Any, template: ChainTemplate | None) -> None:
         if fewest < most:
             numbers = (
                 f": rank {counts.index(fewest)} gets {fewest:,} and rank {counts.index(most)} gets {most:,} in this "
-                "epoch, by the manifest"
+                "pass, by the manifest"
             )
     warnings.warn(
         f"Ranks may get different numbers of batches{numbers}. A rank that has more waits for one that has ended, in "

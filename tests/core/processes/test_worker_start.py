@@ -48,6 +48,7 @@ LAMBDA = lambda item: item  # noqa: E731
 
 # As the cells of a notebook: functions and classes of a main module that is no file
 CELLS = """
+import functools
 import sys
 from dataclasses import dataclass
 
@@ -66,6 +67,7 @@ class Item:
 class OwnError(Exception):
     pass
 
+@functools.cache
 def longer(number):
     return number + offset
 
@@ -245,13 +247,25 @@ READERS: dict[str, Callable[[str], Iterator[Any]]] = {
 }
 
 
+@pytest.mark.parametrize("spelling", ["memory://", "Memory:///"])
 @pytest.mark.parametrize("reader", READERS)
-def test_workers_do_not_start_to_read_the_memory_of_this_process(reader: str) -> None:
+def test_workers_do_not_start_to_read_the_memory_of_this_process(reader: str, spelling: str) -> None:
     """The error says what does it: threads, no workers, or files."""
     with pytest.raises(
-        WorkerStartError, match=r"^memory://here is in the memory of this process.*thread_loader.*files"
+        WorkerStartError, match=r"(?i)^memory:///?here is in the memory of this process.*thread_loader.*files"
     ):
-        READERS[reader](in_memory())
+        READERS[reader](in_memory().replace("memory://", spelling))
+
+
+def test_a_function_that_names_another_store_is_no_reader_of_it(tmp_path: Path) -> None:
+    """Its texts are compared with URLs, for example."""
+    (tmp_path / "0.txt").write_text("abc")
+
+    def is_remote(sample: Any) -> bool:
+        """memory://here is one."""
+        return not sample["__url__"].startswith("memory://other")
+
+    assert list(tdr.stateful_loader(tdr.stream_files(f"{tmp_path}/").map(is_remote), **WORKERS)) == [True]
 
 
 def test_forked_workers_read_the_memory_of_their_parent() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
+from functools import _lru_cache_wrapper, lru_cache
 from operator import attrgetter
 from types import FunctionType
 from typing import Any
@@ -29,6 +30,8 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no ty
         """Functions and classes that went by value."""
 
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, _lru_cache_wrapper) and value.__module__ == "__main__" and not is_main_imported():
+            return _cached, (value.__wrapped__, value.cache_parameters())
         if not isinstance(value, type | FunctionType) or (is_main_imported() and _is_in_main(value)):
             return NotImplemented
         reduced = super().reducer_override(value)
@@ -46,6 +49,10 @@ def _is_in_main(value: Any) -> bool:
         return value.__module__ == "__main__" and attrgetter(value.__qualname__)(sys.modules["__main__"]) is value
     except AttributeError:  # of a function, deleted, or a lambda
         return False
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return lru_cache(**parameters)(function)
 
 
 def _made_in_main(make: Callable[..., type], *arguments: Any) -> type:

@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from .parent_watch import end_worker_with_trainer
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
 
 _server = forkserver.ForkServer()
+_of_thread = threading.local()
 
 
 def start_worker(worker_init_fn: Callable[[int], None] | None, worker: int) -> None:
@@ -55,14 +57,21 @@ def _go_on(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def own_fork_server(context: Any) -> Iterator[None]:
-    """Let workers that are started in this block come from a fork server that the signals do not end.
+    """Let the signals not end workers that are started in this block, nor the fork server from which they come.
 
     Args:
         context: of multiprocessing; ``None`` for the default one.
     """
     method = (context or multiprocessing).get_start_method()
-    if method == "fork" or not hasattr(signal, "pthread_sigmask"):
+    if not hasattr(signal, "pthread_sigmask"):
         yield
+        return
+    if method == "fork":
+        _of_thread.is_starting = True
+        try:
+            yield
+        finally:
+            _of_thread.is_starting = False
         return
     shared: Any = forkserver
     connect = shared.connect_to_new_process
@@ -80,6 +89,21 @@ def own_fork_server(context: Any) -> Iterator[None]:
         yield
     finally:
         shared.connect_to_new_process = connect
+
+
+def _block() -> None:
+    """Let a worker be forked with the signals blocked, because torch's handlers come before ours."""
+    if getattr(_of_thread, "is_starting", False):
+        _of_thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
+def _restore() -> None:
+    if getattr(_of_thread, "is_starting", False):
+        signal.pthread_sigmask(signal.SIG_SETMASK, _of_thread.mask)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_block, after_in_parent=_restore)
 
 
 def end_by_kill(batches: Any) -> None:

@@ -24,7 +24,7 @@ from .by_value import ByValuePickler
 from .main_guard import require_main_guard
 from .parent_watch import end_starting_worker_with_trainer
 
-_IN_MEMORY = re.compile(r"(?:samples\+[\d-]+\+)?(memory://[^/]+)")
+_IN_MEMORY = re.compile(r"(?:samples\+[\d-]+\+)?(memory://+[^/]+)", re.IGNORECASE)
 
 
 class SentToWorkers:
@@ -86,6 +86,14 @@ class _Pickler(ByValuePickler):
         return super().reducer_override(value)
 
 
+class _WithoutFunctions(_Pickler):
+    """Leaves out the functions that go by value, whose texts may name a store that the chain does not read."""
+
+    def reducer_override(self, value: Any) -> Any:
+        reduced = super().reducer_override(value)
+        return (str, ()) if isinstance(value, type | FunctionType) and reduced is not NotImplemented else reduced
+
+
 def _state_in(reduced: Any) -> dict[str, Any]:
     return reduced[2] if len(reduced) > 2 and isinstance(reduced[2], dict) else {}
 
@@ -99,8 +107,10 @@ def _packed(value: object) -> bytes:
                     raise _refused(owner, name, part, why) from cause
         raise error
     data = pickler.file.getvalue()
-    if b"memory://" in data:
-        _refuse_memory(data)
+    if re.search(b"memory://", data, re.IGNORECASE):
+        without_functions = _WithoutFunctions()
+        without_functions.dump(value)
+        _refuse_memory(without_functions.file.getvalue())
     return data
 
 

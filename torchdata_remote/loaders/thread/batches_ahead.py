@@ -8,6 +8,7 @@ import queue
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ...core.threads.at_exit import close_at_exit
@@ -58,8 +59,8 @@ class BatchThread:
         run = contextvars.copy_context().run
         self._pid = os.getpid()
         self._thread = ForkSafeThread(target=run, args=(self._run,), name="torchdata_remote-batches", daemon=True)
-        self._thread.start()
         close_at_exit(self)
+        self._thread.start()
 
     @property
     def has_started(self) -> bool:
@@ -94,7 +95,8 @@ class BatchThread:
     def join(self, deadline: float | None = None) -> None:
         """Wait for the end of the thread, until ``time.monotonic()`` is ``deadline``."""
         if os.getpid() == self._pid and self._thread is not None:
-            self._thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            with suppress(RuntimeError):  # an interrupt came before it was started
+                self._thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def drop_queued(self) -> None:
         """Nothing waits for what was not made."""
