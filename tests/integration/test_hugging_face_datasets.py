@@ -211,3 +211,16 @@ def test_what_is_no_split_is_refused(tmp_path: Path, kind: str) -> None:
     source = real.DatasetDict(train=found) if kind == "dict" else found.to_iterable_dataset()
     with pytest.raises(TypeError, match=r"Pass one of its values|For an iterable of samples use write_shards"):
         tdr.shard_dataset(source, memory_place().template(), progress=False)
+
+
+def test_dicts_of_other_datasets_are_no_files(tmp_path: Path) -> None:
+    """A path in somebody's annotations is not read."""
+    (tmp_path / "secret").write_text("secret")
+    rows: list[dict[str, Any]] = [
+        {"path": "cat/1.jpg", "bytes": 1234},
+        {"path": str(tmp_path / "secret"), "bytes": None},
+    ]
+    place = memory_place()
+    tdr.shard_dataset([{"json": row} for row in rows], f"{place.url}{{shard}}.tar")
+    found = [sample["json"] for sample in tdr.stream_shards(place.url, shuffle=False).decode_sample()]
+    assert sorted(found, key=lambda row: str(row["path"])) == sorted(rows, key=lambda row: str(row["path"]))

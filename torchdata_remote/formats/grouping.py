@@ -19,7 +19,7 @@ SampleRun = Iterator[Sample]
 _MAX_EXTENSIONS = 1_000
 # Before the ending of a name whose first dot does not end its key
 _OTHER = "\n"
-_ADVICE = "Pass on_bad_member=skip_with_warning to leave such members out."
+_ADVICE = "Pass on_bad_member=skip_with_warning to leave such members out, to the reader and to select()."
 
 
 def samples_of(batches: Iterable[tuple[Sequence[str], Iterable[Any]]], **options: Any) -> Iterator[Sample]:

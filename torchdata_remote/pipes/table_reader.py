@@ -82,7 +82,7 @@ class TableReader(ShardReader):
     """
 
     _functional_name = "table_reader"
-    reads_parts = True
+    reads_parts = keys_are_paths = True
 
     def __init__(
         self,

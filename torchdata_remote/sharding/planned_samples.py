@@ -17,7 +17,6 @@ from ..fetch.sample_table import Int64s, Members
 from ..fetch.session import FetchSession
 from ..formats.sample import KEY, Sample, split_key
 from ..formats.split_name import Split
-from .stored_files import stored_file
 
 _IN_FLIGHT = 32
 LABEL = "cls"
@@ -170,7 +169,7 @@ def sample_of(item: Any, index: int) -> Sample:
     """
     key = f"{index:09d}"
     if isinstance(item, Mapping):
-        return {KEY: key, **{name: _number(stored_file(value)) for name, value in item.items()}}
+        return {KEY: key, **{name: _number(value) for name, value in item.items()}}
     if not (isinstance(item, Sequence) and not isinstance(item, str | bytes) and len(item) == 2):
         raise ShardWriteError(
             f"Item {index} of the dataset is a {type(item).__name__}; expected (image, label), or a dict of members by "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.options import RetryPolicy, StorageOptions
@@ -19,22 +19,43 @@ def with_stored_files(dataset: Any) -> Any:
 
     One with a transform of its own stays, too: it gets what is decoded.
     """
+    columns = []
     for name, feature in _features(dataset).items():
         if str(getattr(feature, "pa_type", "")).startswith("struct<bytes") and dataset.format["type"] != "custom":
             dataset = dataset.cast_column(name, replace(feature, decode=False))
-    return dataset
+            columns.append(name)
+    return StoredFiles(dataset, columns) if columns else dataset
 
 
-def stored_file(value: Any) -> Any:
-    """Return the bytes of such a file, and another value as it is."""
-    if not isinstance(value, dict) or value.keys() != {"bytes", "path"}:
-        return value
-    data = value["bytes"]
-    return read_whole(value["path"], StorageOptions(), RetryPolicy()) if data is None else data
+@dataclass(frozen=True)
+class StoredFiles:
+    """Items of a dataset, with the bytes of its files.
+
+    Args:
+        dataset: whose files are not decoded.
+        columns: of files.
+    """
+
+    dataset: Any
+    columns: list[str]
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        item = self.dataset[index]
+        return {**item, **{name: _bytes_of(item[name]) for name in self.columns}}
+
+
+def _bytes_of(file: Any) -> Any:
+    if file is None or file["bytes"] is not None:
+        return file and file["bytes"]
+    return read_whole(file["path"], StorageOptions(), RetryPolicy())
 
 
 def class_names(dataset: Any) -> list[str] | None:
     """Return the names of the classes in the column ``cls``, or else in the only one of type ``ClassLabel``."""
+    dataset = dataset.dataset if isinstance(dataset, StoredFiles) else dataset
     tables = {name: feature.names for name, feature in _features(dataset).items() if hasattr(feature, "int2str")}
     if len(tables) > 1 and "cls" not in tables:
         warnings.warn(

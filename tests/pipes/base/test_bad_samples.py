@@ -138,7 +138,9 @@ def test_an_image_that_does_not_decode_is_skipped_counted_and_said(num_threads: 
         assert list(pipe.skipped.bad_samples) == [("s3://b/0.tar", "cut"), ("https://b/1.tar", "other")]
         assert pipe.skipped.bad_samples["s3://b/0.tar", "cut"].startswith("DecodeError: sample 'cut' of s3://b/0.tar")
         (line,) = lines
-        assert line.startswith("decode_image(on_bad_sample=) skipped 2 samples of this epoch in this process; skipped.")
+        assert line.startswith(
+            "decode_image(on_bad_sample=) skipped 2 samples of this epoch in this process, whose pipe"
+        )
         assert "The first one is 'cut' of s3://b/0.tar: DecodeError:" in line
 
 
@@ -181,6 +183,21 @@ def test_skipped_members_and_samples_are_counted_whatever_reads_the_chain(read: 
             assert [key for _, key in pipe.skipped.bad_samples] == ["b"]
             assert pipe.skipped.bad_members == {"it has no extension": 1}
     assert len(lines) == 2
+
+
+@pytest.mark.parametrize("kind", [ImportError, MemoryError])
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_errors_of_the_machine_skip_no_sample(kind: type[Exception], num_threads: int) -> None:
+    """A missing library, or a lack of memory, would skip all of them."""
+
+    def fail(sample: Any) -> Any:
+        raise kind("missing")
+
+    policy: dict[str, Any] = {"num_threads": num_threads, "on_bad_sample": tdr.skip_with_warning}
+    with pytest.raises(kind, match="missing"):
+        list(shards().parallel_map(fail, **policy))
+    with pytest.raises(DecodeError, match="missing"):
+        list(shards().decode_sample({"txt": fail}, **policy))
 
 
 def test_errors_of_a_store_skip_no_sample() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import fsspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -124,6 +126,49 @@ def test_draws_are_the_same_in_a_copied_folder(read: Callable[[str], Any]) -> No
     found = [sorted(by_map(read(folder))) for folder in (SHARDS, "memory://copied/")]
     assert found[0] == found[1]
     assert len(set(found[0])) == len(found[0]) > 1
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda folder: shards(folder),
+        lambda folder: shards(f"{folder}/index.json"),
+        lambda folder: shards(f"{folder}/{{000000..000003}}.tar"),
+        lambda folder: tdr.IterableWrapper(
+            dict.fromkeys([f"{folder}/000000.tar", f"{folder}/000001.tar"])
+        ).shard_tar_reader(),
+        lambda folder: tdr.stream_files(f"{folder}/loose/", split_name="last"),
+        lambda folder: tdr.IterableWrapper([f"{folder}/rows"]).list_remote().table_reader(),
+        lambda folder: tdr.IterableWrapper([f"{folder}/rows"]).list_remote().list_row_groups().table_reader(),
+    ],
+)
+def test_draws_are_the_same_in_a_copied_local_folder_by_relative_and_absolute_paths(
+    read: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "in/two"):
+        folder = tmp_path / name
+        write_small_shards(str(folder), num_shards=4, samples_per_shard=3)
+        for path in ("loose/a/22.05.txt", "loose/b/22.06.txt", "rows/0.parquet", "rows/1.parquet"):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text("x")
+        for number in range(2):
+            pq.write_table(pa.table({"n": range(4)}), folder / f"rows/{number}.parquet", row_group_size=2)
+    draws = [
+        sorted(sample["drawn"] for sample in drawing(read(folder))) for folder in ("one", "in/two", f"{tmp_path}/one")
+    ]
+    assert draws[0] == draws[1] == draws[2]
+    assert len(set(draws[0])) == len(draws[0]) > 1
+
+
+def drawing(source: Any) -> Any:
+    return source.parallel_map(lambda sample, rng: {**sample, "drawn": rng.random()}, seed=3)
+
+
+def test_two_pipes_with_one_seed_draw_other_numbers() -> None:
+    """Else a flip and an augmentation behind it would be the same choice."""
+    chain = drawing(shards()).parallel_map(lambda sample, rng: (sample["drawn"], rng.random()), seed=3)
+    assert all(one != other for one, other in chain)
 
 
 def test_draws_do_not_depend_on_queries(tmp_path: Path) -> None:

@@ -47,8 +47,9 @@ class SamplePolicy:
         try:
             return function(argument)
         except Exception as error:
-            # Those of a store, for example, are none of the sample
-            if isinstance(error, RemoteDataError) and not isinstance(error, SampleError):
+            # Those of a store and of the machine are none of the sample
+            is_other = isinstance(error, RemoteDataError) and not isinstance(error, SampleError)
+            if is_other or isinstance(error.__cause__ or error, ImportError | MemoryError):
                 raise
             sample = getattr(argument, "sample", argument)
             key = str(require_key(sample, of=self._pipe))
@@ -64,8 +65,8 @@ class SamplePolicy:
         if found := self.skipped.bad_samples:
             (url, key), error = next(iter(found.items()))
             warnings.warn(
-                f"{self._pipe}(on_bad_sample=) skipped {counted(len(found), 'sample')} of this epoch in this process; "
-                "skipped.bad_samples of the pipe has their URLs, keys and errors. The first one is "
+                f"{self._pipe}(on_bad_sample=) skipped {counted(len(found), 'sample')} of this epoch in this process, "
+                "whose pipe has their URLs, keys and errors in skipped.bad_samples. The first one is "
                 f"{key!r:.200} of {url or 'an unknown shard'}: {error}",
                 RuntimeWarning,
                 stacklevel=2,

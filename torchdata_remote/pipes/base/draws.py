@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from ...core.iter_datapipe import IterableWrapper, IterDataPipe
 from ...core.object_version import split_version
 from ...core.urls import join_url, redact, split_url
 from ...fetch.listing.patterns import folders_of
-from ...formats.sample import URL, require_key, split_key
+from ...formats.sample import URL, require_key
 from .chain import functional_name, upstream
 
 T = TypeVar("T")
@@ -24,7 +24,8 @@ class Draws:
     """Makes a random generator for each sample of a pass.
 
     It is made of the seed, the epoch, the sample's key, and the path of its shard below the folder that the source URLs
-    of the chain have in common, without the query. So a sample gets equal numbers in every world, process and order,
+    of the chain have in common, without the query; and of the pipe, so that two pipes with one seed draw other numbers.
+    So a sample gets equal numbers in every world, process and order,
     after a resume, and in a copy of the folder. Each pass of ``repeat_epochs`` and ``mix`` over a source is an epoch.
 
     Args:
@@ -34,10 +35,11 @@ class Draws:
     """
 
     def __init__(self, pipe: IterDataPipe[Any], seed: int, epoch: int) -> None:
-        self._of, self._seed, self._epoch = functional_name(pipe), seed, epoch
         pipes: list[Any] = upstream(pipe)
+        self._of, self._epoch = functional_name(pipe), epoch
+        self._seed = f"{seed}\0{self._of}{sum(type(found) is type(pipe) for found in pipes)}"
         self._folders = [folder for found in pipes for folder in _folders(found)]
-        # Keys of loose files are paths in their bucket, which others in a copy of their folder
+        # Keys of loose files and of tables are paths in their bucket, which are others in a copy of their folder
         self._keys_are_paths = any(getattr(type(found), "keys_are_paths", False) for found in pipes)
         for found in pipes:
             if getattr(type(found), "repeats_sources", False):
@@ -50,9 +52,14 @@ class Draws:
             SampleError: if the item is not a sample with a key.
         """
         key, url = require_key(sample, of=self._of), sample.get(URL, "")
-        path, epoch = self._path(url), self._epoch + getattr(url, "epochs", 0)
-        if self._keys_are_paths and str(key).endswith(split_key(path)[0]):
-            key = ""
+        epoch, whole = (
+            self._epoch + getattr(url, "epochs", 0),
+            url if "://" in url else f"file://{os.path.abspath(url)}",
+        )
+        folder = max(filter(whole.startswith, self._folders), key=len, default="")
+        path = split_version(whole[len(folder) :])[0]
+        if self._keys_are_paths and folder:
+            key = str(key).removeprefix(split_url(folder)[2].lstrip("/"))
         text = f"{self._seed}\0{epoch}\0{key}\0{path}".encode("utf-8", "surrogatepass")
         return np.random.default_rng(int.from_bytes(blake2b(text, digest_size=16).digest(), "little"))
 
@@ -60,16 +67,11 @@ class Draws:
         """Return a function that calls one with an item and its generator."""
         return lambda item: function(item, self.of(item))
 
-    def _path(self, url: str) -> str:
-        whole = f"file://{url}" if url.startswith("/") else url
-        folder = max(filter(whole.startswith, self._folders), key=len, default="")
-        return split_version(whole[len(folder) :])[0]
-
 
 def _folders(pipe: IterDataPipe[Any]) -> Iterator[str]:
     """Yield the folder that the URLs of a chain's first pipe have in common, if it is a list."""
     urls = pipe.iterable if isinstance(pipe, IterableWrapper) else None
-    if isinstance(urls, list | tuple) and urls and isinstance(urls[0], str | os.PathLike):
+    if isinstance(urls, Collection) and urls and isinstance(next(iter(urls)), str | os.PathLike):
         # Other items are no URLs
         with suppress(TypeError, ValueError):
             ends = [redact(join_url(*split_url(os.fspath(end)))) for end in (min(urls), max(urls))]

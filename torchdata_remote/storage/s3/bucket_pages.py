@@ -54,7 +54,7 @@ class BucketPages:
         if ARCHIVED in response and not self._warned:
             self._warned = True
             _log.warning(
-                "%s: some of the objects there are archived (%s), and must be restored before they are read",
+                "%s: some of the objects there are archived (%s), and can be read only where they were restored",
                 self._url(prefix),
                 response[ARCHIVED],
             )
