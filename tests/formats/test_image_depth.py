@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
+import zlib
 from typing import Any
 
 import av
@@ -35,8 +37,41 @@ def by_ffmpeg(codec: str, pixel_format: str, values: np.ndarray[Any, Any]) -> by
     return b"".join(bytes(packet) for packet in [*context.encode(frame), *context.encode(None)])
 
 
+def few_bits(bits: int, colour: int, rows: list[bytes], width: int) -> bytes:
+    """A PNG of rows that are packed."""
+    parts = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, len(rows), bits, colour, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows))),
+        (b"IEND", b""),
+    ]
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def tiff(data: bytes, bits: int, *, width: int = 4, white: int = 1, sample_format: int = 1) -> bytes:
+    """A TIFF of one channel and one row, not compressed, whose white is the largest value or 0."""
+    tags = {
+        256: width,
+        257: 1,
+        258: bits,
+        259: 1,
+        262: white,
+        273: 8,
+        277: 1,
+        278: 1,
+        279: len(data),
+        339: sample_format,
+    }
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    data += bytes(len(data) % 2)
+    return b"II*\0" + struct.pack("<I", 8 + len(data)) + data + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
 RGB = np.random.default_rng(0).integers(0, 1 << 16, (6, 8, 3), np.uint16)
 RGBA = np.random.default_rng(0).integers(0, 1 << 16, (6, 8, 4), np.uint16)
+ALL = np.stack([np.arange(255 * 257), np.arange(255 * 257)[::-1]], -1).reshape(255, 257, 2).astype(np.uint16)
 FLOATS = (DEPTH / 7).astype(np.float32)
 WHOLE = {
     "16-bit PNG": ("png", encoded(Image.fromarray(DEPTH), "PNG"), DEPTH),
@@ -48,6 +83,15 @@ WHOLE = {
     "16-bit RGBA PNG": ("png", by_ffmpeg("png", "rgba64be", RGBA), RGBA),
     "16-bit RGB TIFF": ("tif", by_ffmpeg("tiff", "rgb48le", RGB), RGB),
     "16-bit RGB PPM": ("ppm", b"P6 8 6 65535\n" + RGB.astype(">u2").tobytes(), RGB),
+    **{
+        f"RGB PPM to {white}": (
+            "ppm",
+            b"P6 8 6 %d\n" % white + (RGB % (white + 1)).astype(">u2").tobytes(),
+            RGB % (white + 1),
+        )
+        for white in (256, 32768, 60000, 65534)
+    },
+    "16-bit gray and alpha PNG": ("png", few_bits(16, 4, [row.astype(">u2").tobytes() for row in ALL], 257), ALL),
 }
 OTHERS = {
     "float TIFF": ("tif", encoded(Image.fromarray(FLOATS), "TIFF"), FLOATS),
@@ -58,6 +102,25 @@ OTHERS = {
     ),
     "RGBA": ("png", encoded(Image.fromarray(RGBA.astype(np.uint8)), "PNG"), RGBA.astype(np.uint8)),
     "gray": ("png", encoded(Image.fromarray(DEPTH.astype(np.uint8)), "PNG"), DEPTH.astype(np.uint8)),
+    "2-bit gray": ("png", few_bits(2, 0, [b"\x1b"], 4), np.array([[0, 1, 2, 3]], np.uint8)),
+    "4-bit gray": ("png", few_bits(4, 0, [bytes.fromhex("0123456789abcdef")], 16), np.arange(16, dtype=np.uint8)[None]),
+    "2-bit TIFF": ("tif", tiff(b"\x1b", 2), np.array([[0, 1, 2, 3]], np.uint8)),
+    "4-bit TIFF, white is 0": ("tif", tiff(b"\x1f\x03", 4, white=0), np.array([[1, 15, 0, 3]], np.uint8)),
+    "8-bit TIFF, white is 0": ("tif", tiff(b"\1\2\3\xff", 8, white=0), np.array([[1, 2, 3, 255]], np.uint8)),
+    "int8 TIFF": ("tif", tiff(b"\xff\1\x80\x7f", 8, sample_format=2), np.array([[-1, 1, -128, 127]], np.int8)),
+    "uint32 TIFF": (
+        "tif",
+        tiff(np.array([0, 1, 3_000_000_000, 2**32 - 1], "<u4").tobytes(), 32),
+        np.array([[0, 1, 3_000_000_000, 2**32 - 1]], np.uint32),
+    ),
+    **{
+        f"PGM to {white}": ("pgm", b"P5 %d 1 %d\n" % (white + 1, white) + values.tobytes(), values[None])
+        for white in (1, 7, 100, 254, 255)
+        for values in [np.arange(white + 1, dtype=np.uint8)]
+    },
+    "text PGM to 7": ("pgm", b"P2 # of depths\n3 1 7\n0 3 # and\n7\n", np.array([[0, 3, 7]], np.uint8)),
+    "RGB PPM to 99": ("ppm", b"P6 8 6 99\n" + (RGB % 100).astype(np.uint8).tobytes(), (RGB % 100).astype(np.uint8)),
+    "text PPM to 9": ("ppm", b"P3 1 2 9\n0 3 9 1 2 4\n", np.array([[[0, 3, 9]], [[1, 2, 4]]], np.uint8)),
     "bits": ("png", encoded(Image.fromarray(DEPTH % 2 == 1), "PNG"), DEPTH % 2 == 1),
     "palette": (
         "png",

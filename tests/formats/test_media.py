@@ -7,6 +7,7 @@ import io
 import os
 import random
 import socket
+import struct
 from typing import Any
 
 import av
@@ -345,6 +346,35 @@ def test_a_wav_of_unknown_length_is_what_it_holds() -> None:
     data = bytearray(wav((tone(1) * 1000).astype(np.int16), 8000))
     data[4:8] = data[40:44] = b"\xff" * 4
     assert decoders.audio()(bytes(data))[0].shape == (2, 8000)
+
+
+def test_a_wav_of_more_than_4_gib_that_ends_early_is_an_error() -> None:
+    """RF64 has its size in a part of its own."""
+    data = wav((tone(1) * 1000).astype(np.int16), 8000)
+    sizes = struct.pack("<IQQQI", 28, len(data) + 28, len(data) - 44, 0, 0)
+    large = b"RF64\xff\xff\xff\xffWAVEds64" + sizes + data[12:40] + b"\xff" * 4 + data[44:]
+    assert decoders.audio()(large)[0].shape == (2, 8000)
+    with pytest.raises(ValueError, match="ends early"):
+        decoders.audio()(large[:-1000])
+
+
+def test_pictures_that_change_their_size_are_an_error_that_says_so() -> None:
+    """As in a recording of two programmes; sections of one of them are decoded."""
+    parts = []
+    for width in (48, 64):
+        file = io.BytesIO()
+        with av.open(file, "w", format="mpegts") as container:
+            stream = container.add_stream("mpeg2video", rate=25)
+            stream.width, stream.height, stream.pix_fmt = width, 32, "yuv420p"
+            for number in range(25):
+                noise = np.random.default_rng(number).integers(0, 256, (32, width, 3), np.uint8)
+                frame = av.VideoFrame.from_ndarray(noise, format="rgb24")
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode(None))
+        parts.append(file.getvalue())
+    with pytest.raises(ValueError, match="its pictures change their size"):
+        decoders.video()(b"".join(parts))
+    assert decoders.video()(parts[0]).shape[2:] == (32, 48)
 
 
 def test_a_section_of_a_lazy_wav_costs_the_bytes_up_to_its_end(tmp_path: Any) -> None:

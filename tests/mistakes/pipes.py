@@ -959,7 +959,8 @@ TABLE = {
             "the key as a column",
             'urls.table_reader(columns={"id": "__key__"})',
             ValueError,
-            "table_reader: columns: '__key__' is set by the reader. Choose the column of the keys by key=.",
+            "table_reader: columns: '__key__' is set by the reader. Rename it by columns={'id': 'key'}; key= "
+            "chooses the column of the keys.",
         ),
         Mistake(
             "no columns",

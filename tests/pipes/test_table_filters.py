@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import torchdata_remote as tdr
 from tests.support.tables import put_table
 from torchdata_remote import IterableWrapper, ShardWriter
-from torchdata_remote.errors import EmptyListingError
+from torchdata_remote.errors import EmptyListingError, SampleError
 
 NAN, INF = float("nan"), float("inf")
 X, Y, N = pc.field("x"), pc.field("y"), pc.field("n")
@@ -117,6 +117,25 @@ def test_keys_of_a_filtered_file_are_those_of_the_table_in_memory(shards: str, t
         chosen = []
     found = [one["__key__"] for one in IterableWrapper(chosen).shard_tar_reader()] if chosen else []
     assert found == table.filter(condition)["__key__"].to_pylist()
+
+
+def test_statistics_that_the_condition_cannot_be_compared_with_exclude_nothing(shards: str) -> None:
+    """Those of ``uint64``, with integers that pyarrow makes ``int64``; what it refuses is not a damaged file."""
+    table = pa.table({"h": pa.array([3, 2**64 - 1, 7], pa.uint64()), "__key__": ["3", "5", "7"]})
+    url = put_table("memory://table-filters/unsigned.parquet", table, rows=2)
+    condition = pc.field("h").isin([3, 7])
+    groups = IterableWrapper([url]).list_row_groups(filter=condition)
+    for pipe in (IterableWrapper([url]).table_reader(filter=condition), groups.table_reader(filter=condition)):
+        assert [one["h"] for one in pipe] == table.filter(condition)["h"].to_pylist() == [3, 7]
+    chosen = IterableWrapper([shards]).list_remote().select(keys=url, where=condition)
+    assert [one["__key__"] for one in chosen.shard_tar_reader()] == ["3", "7"]
+    refused = pc.field("h") == 3
+    with pytest.raises(pa.ArrowInvalid, match="18446744073709551615 not in range"):
+        table.filter(refused)
+    with pytest.raises(SampleError, match=r"cannot be applied: .*18446744073709551615 not in range[^.]*\.$"):
+        list(IterableWrapper([url]).table_reader(filter=refused))
+    with pytest.raises(ValueError, match=r"where: .*18446744073709551615 not in range"):
+        list(IterableWrapper([shards]).list_remote().select(keys=url, where=refused))
 
 
 @pytest.mark.parametrize(

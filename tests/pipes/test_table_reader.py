@@ -246,10 +246,18 @@ def test_own_keys_are_used(memory_folder: str) -> None:
 
 def test_mistakes_about_columns_name_them(memory_folder: str) -> None:
     url = put_table(f"{memory_folder}/t.parquet", pa.table({"image": [{"bytes": b"1"}], "label": [1], "key": [None]}))
-    with pytest.raises(MissingMemberError, match=r"no column 'lable'; did you mean 'label'.*image, label"):
+    with pytest.raises(
+        MissingMemberError, match=r"no column 'lable'; did you mean 'label'\? Its columns are: image, label"
+    ):
         list(wrapped(url).table_reader(columns=["lable"]))
-    with pytest.raises(MissingMemberError, match=r"no column 'image\.data'"):
+    with pytest.raises(MissingMemberError, match=r"no column 'image\.data'; did you mean 'image'\? Its columns"):
         list(wrapped(url).table_reader(columns=["image.data"]))
+    for name in ("__url__", "__key__"):
+        advice = re.escape(f"Rename it by columns={ {name: name.strip('_')}!r}; key= chooses")
+        with pytest.raises(ValueError, match=rf"'{name}' is set by the reader\. {advice}"):
+            wrapped(url).table_reader(columns=[name, "label"])
+    with pytest.raises(MissingMemberError, match=r"no column 'x'\. Its columns"):
+        list(wrapped(url).table_reader(columns=["x"]))
     with pytest.raises(SampleError, match="key='image' must be a column of strings or integers"):
         list(wrapped(url).table_reader(key="image"))
     with pytest.raises(SampleError, match=r"cannot be applied: No match for.*image, label"):

@@ -213,6 +213,18 @@ def test_samples_that_are_unlike_are_named(load: Any, values: list[Any], told: s
         list(load(samples.to_tuple("npy"), batch_size=3))
 
 
+@pytest.mark.parametrize("dtype", ["<U1", "M8[s]"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_dtype_that_torch_has_not_is_named(dtype: str, count: int) -> None:
+    """Of one sample, which is not compared with itself."""
+    samples = keyed(*[np.zeros(2, dtype)] * count).sharding_filter_rank()
+    named = rf"'npy' is a ndarray of {re.escape(str(np.dtype(dtype)))}, shape \(2,\), of which torch's"
+    with pytest.raises(
+        CollateError, match=rf"sample 'cat/0' of s3://b/0\.tar: {named} .* to one dtype that torch takes"
+    ):
+        list(tdr.stateful_loader(samples, batch_size=count))
+
+
 @pytest.mark.parametrize(
     ("items", "told"),
     [

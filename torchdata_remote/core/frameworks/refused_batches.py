@@ -27,7 +27,7 @@ def refusal(batch: list[Any]) -> CollateError | None:
 
 
 def _unlike(batch: list[Any]) -> Iterator[str]:
-    """Yield what torch cannot collate of a sample with that of the first one."""
+    """Yield what torch cannot collate: of the first sample, and of each other one with that of the first."""
     first, where = dict(leaves(batch[0])), _described(batch[0])
     advice = ""
     if isinstance(batch[0], tuple) and where == "a sample":
@@ -40,11 +40,12 @@ def _unlike(batch: list[Any]) -> Iterator[str]:
             try:
                 default_collate([one, other])
             except (TypeError, RuntimeError, ValueError) as error:
+                beside = "" if sample is batch[0] else f", and {_kind_of(one)} in {where}"
                 yield (
-                    f"{_described(sample)}: {name} is {_kind_of(other)}, and {_kind_of(one)} in {where}, of which "
-                    f"torch's default collate_fn makes no batch ({str(error).rstrip('.')}). Convert them to one dtype "
-                    "and shape: .map(function) on a chain, transform= of a dataset; or pass a collate_fn."
-                    f"{advice}"
+                    f"{_described(sample)}: {name} is {_kind_of(other)}{beside}, of which "
+                    f"torch's default collate_fn makes no batch ({str(error).rstrip('.')}). Convert them to one "
+                    "dtype that torch takes, and one shape: .map(function) on a chain, transform= of a dataset; or "
+                    f"pass a collate_fn.{advice}"
                 )
 
 

@@ -172,4 +172,6 @@ def _pixels(frame: Any) -> np.ndarray[Any, Any]:
 def _stacked(frames: list[np.ndarray[Any, Any]]) -> torch.Tensor:
     import torch
 
+    if len({frame.shape for frame in frames}) > 1:
+        raise ValueError("its pictures change their size: decode sections with one size each")
     return torch.from_numpy(np.stack(frames)).permute(0, 3, 1, 2).contiguous()

@@ -21,8 +21,9 @@ _SEGMENT = 0x18538067
 def require_whole(file: Any) -> None:
     """Check that a file has all that its headers announce.
 
-    Streams of mpg, aac and mp3 announce nothing, unless the last one has Xing's header. The parts of ts, flv and ogg
-    announce their own size: that a file ends between two of them is not noticed.
+    Streams of mpg, aac and mp3 announce nothing, unless the last one has Xing's header, nor do mkv, webm, avi and wav
+    that were written into a pipe. The parts of ts, flv and ogg announce their own size: that a file ends between two of
+    them is not noticed.
 
     Raises:
         ValueError: if it ends early.
@@ -109,6 +110,7 @@ class _Media:
 
 _ENDS: dict[bytes, Callable[[_Media], int]] = {
     b"RIFF": _Media._end_of_riff,
+    b"RF64": lambda media: 8 + media._number(20, 8, "little"),
     b"\x1a\x45\xdf\xa3": _Media._end_of_matroska,
     b"\x30\x26\xb2\x75": _Media._end_of_asf,
     b"FLV": _Media._end_of_flv,

@@ -157,10 +157,10 @@ def _names_of(columns: object) -> dict[str, str]:
         check.text("a name in columns", name, example="label")
     if twice := [name for name in names.values() if list(names.values()).count(name) > 1]:
         raise check.marked(ValueError(f"columns has {twice[0]!r} for two columns: a sample has one entry of a name."))
-    if reserved := [name for name in names.values() if name in (KEY, URL)]:
-        raise check.marked(
-            ValueError(f"columns: {reserved[0]!r} is set by the reader. Choose the column of the keys by key=.")
-        )
+    for column, name in names.items():
+        if name in (KEY, URL):
+            advice = f"Rename it by columns={ {column: name.strip('_')}!r}; key= chooses the column of the keys."
+            raise check.marked(ValueError(f"columns: {name!r} is set by the reader. {advice}"))
     return names
 
 
@@ -196,9 +196,9 @@ def _path_of(schema: pa.Schema, name: str, url: str) -> Path:
             else:
                 return path
     known = list(schema.names)
-    suggestion = did_you_mean(name, known)
+    suggestion = did_you_mean(name, known) or "."
     raise MissingMemberError(
-        f"{url} has no column {name!r}{suggestion}. Its columns are: {', '.join(known):.1000}.", url=url
+        f"{url} has no column {name!r}{suggestion} Its columns are: {', '.join(known):.1000}.", url=url
     )
 
 

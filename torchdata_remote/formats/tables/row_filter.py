@@ -120,7 +120,8 @@ class RowFilter:
     def kept(self, footer: bytes, groups: Sequence[int]) -> set[int]:
         """Return those of some row groups of a Parquet file that may have rows, by the statistics of its footer.
 
-        All of them for a condition that may accept rows of which statistics do not tell, such as those with NaN.
+        All of them for a condition that may accept rows of which statistics do not tell, such as those with NaN, or
+        whose constants have a type that cannot hold the statistics.
         """
         if not self._excludes:
             return set(groups)
@@ -129,7 +130,10 @@ class RowFilter:
 
         fragment = ds.ParquetFileFormat().make_fragment(pa.BufferReader(footer))
         some = fragment.subset(row_group_ids=list(groups))
-        return {group.id for group in some.subset(filter=self._expression).row_groups}
+        try:
+            return {group.id for group in some.subset(filter=self._expression).row_groups}
+        except pa.ArrowException:
+            return set(groups)
 
     def accepted(self, batch: pa.RecordBatch, url: str) -> npt.NDArray[np.bool_]:
         """Return for each row whether it is accepted; one for which the condition is null is not.
