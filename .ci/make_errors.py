@@ -293,7 +293,9 @@ CASES: dict[str, list[Case]] = {
     "ObjectChangedError": [
         Case(
             "Do not replace objects while they are read. List again, and start the epoch again. Write new data under a new "
-            "prefix.",
+            "prefix. A server that lastingly has two etags for one object, one in its listing and another one in its "
+            'answers, is named as such: `...is still listed with the etag "1f", and not read with it.` Quotes and the mark '
+            "of a weak etag (`W/`) make no difference. List URLs without etags then, by `list_remote(...).map(str)`.",
             code="""
             import fsspec
             import torchdata_remote as tdr
@@ -311,7 +313,7 @@ CASES: dict[str, list[Case]] = {
         Case(
             "Upload the object again without the header `Content-Encoding`, decompressed or under a name that says how it "
             "is compressed, such as `0.tar.gz`. Tar shards may have any name that ends in `.tar`: their compression is "
-            "recognised by content.",
+            "recognised by content. `aws-chunked`, `UTF-8`, `binary` and `none` are no encodings, and ignored.",
             hidden="""
             with answering(200, {"Content-Encoding": "gzip", "ETag": '"1"'}, body=b"compressed") as url:
                 list(tdr.stream_files(f"{url}/cat/1.txt"))
@@ -345,6 +347,16 @@ CASES: dict[str, list[Case]] = {
             """,
         ),
         Case(
+            "Write the shard again. An empty archive of 1,024 or 10,240 bytes is passed over with a warning.",
+            code="""
+            import fsspec
+            import torchdata_remote as tdr
+
+            fsspec.filesystem("memory").pipe("/crashed/0.tar", bytes(4096))
+            list(tdr.stream_shards("memory://crashed/0.tar"))
+            """,
+        ),
+        Case(
             "Store the members of a sample next to each other: `tar --sort=name`. Or write the archive again with "
             "`torchdata-remote shard`.",
             code="""
@@ -367,7 +379,8 @@ CASES: dict[str, list[Case]] = {
         Case(
             "Leave the member out with `on_bad_member=tdr.skip_with_warning` (`--on-bad-member skip` on the command line): "
             "one warning for each shard, and all are counted in `reader.skipped.bad_members`. Pass the same option where "
-            "the manifest is written and where the shards are read.",
+            "the manifest is written and where the shards are read. `stream_shards` and `join` use it for keys that they read "
+            "from headers, too; a `select` of your own takes it as well.",
             code="""
             import io
             import tarfile
@@ -644,7 +657,8 @@ CASES: dict[str, list[Case]] = {
     "DecodeError": [
         Case(
             "The member is damaged, or has the extension of another format. Remove the sample, or pass a decoder of your "
-            'own: `decode_sample(decoders={"jpg": function})`.',
+            'own: `decode_sample(decoders={"jpg": function})`. `on_bad_sample=tdr.skip_with_warning` '
+            "[skips such samples](../tasks/train-from-shards.md#samples-that-do-not-decode) and counts them.",
             code="""
             import torchdata_remote as tdr
             from torch.utils.data.datapipes.iter import IterableWrapper

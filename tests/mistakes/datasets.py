@@ -806,7 +806,7 @@ TABLE = {
             ),
             StateError,
             (
-                "Expected the state_dict() of a PrefetchingLoader, version 1; got dict: {'version': 1, "
+                "Expected the state_dict() of a PrefetchingLoader, version 1; got dict: {'version': 2, "
                 "'chain': ['IterableWrapper()', 'ListRemote()', 'ShuffleShards(seed=0)', "
                 "'ShardingFilterRank()', 'AsyncPrefetch()', 'ShardTarReader(interleave=16)', "
                 "'ShuffleSamples(buffer_size=10000, ma"

@@ -428,11 +428,11 @@ TABLE = {
         ),
         Mistake(
             "a state that was cut",
-            ('tdr.stateful_loader(tdr.stream_shards(shards)).load_state_dict({"version": 1, "chain": []})'),
+            ('tdr.stateful_loader(tdr.stream_shards(shards)).load_state_dict({"version": 2, "chain": []})'),
             StateError,
             (
                 "Expected a state with version, chain, listing, epoch, num_streams, streams; got dict: "
-                "{'version': 1, 'chain': []}"
+                "{'version': 2, 'chain': []}"
             ),
         ),
         Mistake(
@@ -559,7 +559,7 @@ TABLE = {
             'tdr.Resumable(tdr.stream_shards(shards)).load_state_dict({"version": 9})',
             StateError,
             (
-                "The state has version 9, this package reads version 1. Install the release of "
+                "The state has version 9, this package reads version 2. Install the release of "
                 "torchdata_remote that wrote it, or a later one."
             ),
         ),

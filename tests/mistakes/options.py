@@ -632,7 +632,7 @@ TABLE = {
             EncodeError,
             (
                 "A NoneType cannot be written as 'txt'. Members are bytes, str, int, a PIL.Image (jpg, jpeg, "
-                "png, webp, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything that "
+                "png, webp, avif, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything that "
                 "JSON knows (json)."
             ),
         ),
@@ -642,7 +642,7 @@ TABLE = {
             EncodeError,
             (
                 "A float cannot be written as 'cls'. Members are bytes, str, int, a PIL.Image (jpg, jpeg, png, "
-                "webp, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything that JSON "
+                "webp, avif, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything that JSON "
                 "knows (json)."
             ),
         ),
@@ -652,7 +652,7 @@ TABLE = {
             EncodeError,
             (
                 "A Tensor cannot be written as 'npy'. Members are bytes, str, int, a PIL.Image (jpg, jpeg, "
-                "png, webp, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything that "
+                "png, webp, avif, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything that "
                 "JSON knows (json). Write value.numpy()."
             ),
         ),
@@ -674,7 +674,7 @@ TABLE = {
             EncodeError,
             (
                 "A ndarray cannot be written as 'png'. Members are bytes, str, int, a PIL.Image (jpg, jpeg, "
-                "png, webp, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything that "
+                "png, webp, avif, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything that "
                 "JSON knows (json). Write PIL.Image.fromarray(array)."
             ),
         ),
@@ -684,7 +684,7 @@ TABLE = {
             EncodeError,
             (
                 "A list cannot be written as 'txt'. Members are bytes, str, int, a PIL.Image (jpg, jpeg, png, "
-                "webp, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything that JSON "
+                "webp, avif, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything that JSON "
                 "knows (json)."
             ),
         ),
@@ -694,7 +694,7 @@ TABLE = {
             EncodeError,
             (
                 "A str cannot be written as 'jpg'. Members are bytes, str, int, a PIL.Image (jpg, jpeg, png, "
-                "webp, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything that JSON "
+                "webp, avif, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything that JSON "
                 "knows (json). If it is the path of a file, write the file's bytes: Path(path).read_bytes()."
             ),
         ),

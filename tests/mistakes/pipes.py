@@ -2706,7 +2706,7 @@ TABLE = {
             EncodeError,
             (
                 "Sample '1': A float cannot be written as 'x'. Members are bytes, str, int, a PIL.Image (jpg, "
-                "jpeg, png, webp, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything "
+                "jpeg, png, webp, avif, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything "
                 "that JSON knows (json)."
             ),
         ),

@@ -325,7 +325,7 @@ TABLE = {
             EncodeError,
             (
                 "Sample '1': A NoneType cannot be written as 'txt'. Members are bytes, str, int, a PIL.Image "
-                "(jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or "
+                "(jpg, jpeg, png, webp, avif, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or "
                 "anything that JSON knows (json)."
             ),
         ),
@@ -335,7 +335,7 @@ TABLE = {
             EncodeError,
             (
                 "Sample '1': A ndarray cannot be written as 'jpg'. Members are bytes, str, int, a PIL.Image "
-                "(jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or "
+                "(jpg, jpeg, png, webp, avif, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or "
                 "anything that JSON knows (json). Write PIL.Image.fromarray(array)."
             ),
         ),
@@ -345,7 +345,7 @@ TABLE = {
             EncodeError,
             (
                 "Sample '1': A Tensor cannot be written as 'npy'. Members are bytes, str, int, a PIL.Image "
-                "(jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or "
+                "(jpg, jpeg, png, webp, avif, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or "
                 "anything that JSON knows (json). Write value.numpy()."
             ),
         ),
@@ -355,7 +355,7 @@ TABLE = {
             EncodeError,
             (
                 "Sample '1': A float cannot be written as 'cls'. Members are bytes, str, int, a PIL.Image "
-                "(jpg, jpeg, png, webp, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or "
+                "(jpg, jpeg, png, webp, avif, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or "
                 "anything that JSON knows (json)."
             ),
         ),
@@ -365,7 +365,7 @@ TABLE = {
             EncodeError,
             (
                 "Sample '1': A bool cannot be written as 'cls'. Members are bytes, str, int, a PIL.Image (jpg, "
-                "jpeg, png, webp, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything "
+                "jpeg, png, webp, avif, bmp, gif, tif, tiff, ppm, pgm, pbm, pnm), a NumPy array (npy), or anything "
                 "that JSON knows (json)."
             ),
         ),

@@ -49,7 +49,7 @@ class RgbAtLeast:
     def __post_init__(self) -> None:
         if self.min_size is not None:
             object.__setattr__(self, "min_size", whole("min_size", self.min_size))
-        check.flag("exif_orientation", self.exif_orientation)
+        object.__setattr__(self, "exif_orientation", check.flag("exif_orientation", self.exif_orientation))
 
     def __call__(self, data: bytes) -> Image.Image:
         image = _decode(data, self.min_size)
