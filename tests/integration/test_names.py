@@ -6,9 +6,13 @@ import bz2
 import gzip
 import io
 import lzma
+import os
+import re
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -18,6 +22,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import torchdata_remote as tdr
+from tests.servers.files_over_http import files_over_http
 from tests.support.shard_places import compressed_by_zstd, tar_of
 from torchdata_remote import errors, labels
 from torchdata_remote.inspection import inspect_shard, summarize, verify_shards
@@ -29,6 +34,9 @@ COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
     ".tar.gz": gzip.compress,
     ".tgz": gzip.compress,
     ".tar.bz2": bz2.compress,
+    ".tz2": bz2.compress,
+    ".TB2": bz2.compress,
+    ".taz": gzip.compress,
     ".Tar.Xz": lzma.compress,
     ".tar.zst": compressed_by_zstd,
 }
@@ -84,6 +92,33 @@ def test_zips_beside_tars_are_named_once(memory_folder: str) -> None:
     assert keys_of(zips.sharding_filter_rank().shard_zip_reader()) == ["1"]
 
 
+@pytest.mark.parametrize("ending", ["Z", "lz4", "lz", "lzma", "LZO", "br"])
+def test_tars_in_compressions_that_are_not_read_are_named_once(ending: str, memory_folder: str) -> None:
+    """Beside others by a warning, alone by the error; companions are none."""
+    left_out = [f"b.tar.{ending}", f"c.tar.{ending}"]
+    beside = ["a.tar.idx", "a.tar.keys", "a.tar.tmp", "a.tar.md5"]
+    put(memory_folder, {"a.tar": shard("a"), **dict.fromkeys(beside, b"")})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert keys_of(tdr.stream_shards(memory_folder)) == ["a"]
+    put(memory_folder, {"a.tar": shard("a"), **dict.fromkeys(left_out, b"")})
+    with pytest.warns(RuntimeWarning, match=rf"'b\.tar\.{ending}'.*gzip or zstd") as seen:
+        assert keys_of(tdr.stream_shards(memory_folder)) == ["a"]
+    assert len(seen) == 1
+    put(memory_folder, dict.fromkeys(left_out, b""))
+    with pytest.raises(errors.EmptyListingError, match=rf"b\.tar\.{ending}.*gz, bz2, xz, zst"):
+        list(tdr.stream_shards(memory_folder))
+
+
+def test_a_missing_object_of_a_server_is_said_to_be_missing(tmp_path: Path) -> None:
+    """Not to check a bucket."""
+    with (
+        files_over_http(tmp_path) as url,
+        pytest.raises(errors.EmptyListingError, match=r"/0\.tar: .* Nothing of this name is there: check the URL"),
+    ):
+        list(tdr.stream_shards(f"{url}/0.tar"))
+
+
 @pytest.mark.parametrize(
     "read",
     [
@@ -94,10 +129,13 @@ def test_zips_beside_tars_are_named_once(memory_folder: str) -> None:
     ],
     ids=["stream_shards", "join", "index_shards", "shard_dataset"],
 )
-def test_shards_that_differ_by_compression_only_are_an_error(read: Callable[..., Any], memory_folder: str) -> None:
+def test_shards_that_differ_by_their_ending_only_are_an_error(read: Callable[..., Any], memory_folder: str) -> None:
     """It names both; a pattern chooses."""
     put(memory_folder, {"a.tar": shard("a"), "a.tar.gz": shard("a", ".tar.gz"), "b.tar": shard("b")})
     with pytest.raises(errors.ShardReadError, match=r"'a\.tar' and 'a\.tar\.gz'.*pattern="):
+        read(memory_folder)
+    put(memory_folder, {"a.tar": shard("a"), "a.TAR": shard("a")})
+    with pytest.raises(errors.ShardReadError, match=r"'a\.TAR' and 'a\.tar', which differ by their ending only"):
         read(memory_folder)
     put(memory_folder, {"a.tar": shard("a"), "sub/a.tar.gz": shard("b", ".tar.gz"), "b.tar": shard("c")})
     assert keys_of(tdr.stream_shards(memory_folder)) == ["a", "b", "c"]
@@ -144,6 +182,104 @@ def test_two_files_that_share_a_key_by_a_dot_in_their_names_are_named(memory_fol
 
 
 @pytest.mark.parametrize(
+    ("names", "named"),
+    [
+        (["scan 1.5.png", "scan 1.6.jpg"], ["scan 1.5.png", "scan 1.6.jpg"]),
+        (["22.05.png", "22.06.jpg"], ["22.05.png", "22.06.jpg"]),
+        (["1.2.3.png.gz", "1.json"], ["1.2.3.png.gz", "1.json"]),
+        (["s_0.95 cat.png", "s_0.97 dog.png"], ["s_0.95 cat.png", "s_0.97 dog.png"]),
+        (["v1.final.png", "v1.png", "v2.png"], ["v1.final.png", "v1.png"]),
+        ([f"{key}{n}.{ending}" for n in range(302) for key in "ab" for ending in ("json", f"w{n}.png")], ["json"]),
+    ],
+    ids=["other extension", "number", "compressed", "one key", "one of several", "many different"],
+)
+def test_files_merged_by_a_dot_of_a_name_are_named(names: list[str], named: list[str], memory_folder: str) -> None:
+    """Numbers, and endings that do not repeat as those of a layout do; both split at the last dot are right."""
+    put(memory_folder, dict.fromkeys(names, b""))
+    with pytest.warns(RuntimeWarning, match="one sample.*split_name='last'") as seen:
+        sharded(memory_folder)
+    assert len(seen) == 1
+    assert all(name in str(seen[0].message) for name in named)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a.jpg", "a.json", "b.jpg", "b.json"],
+        ["a.png", "a.seg.png", "b.png", "b.seg.png"],
+        ["a.png", "a.Seg.PNG"],
+        ["a.left.png", "a.right.png", "b.left.png", "b.right.png", "c.png"],
+        ["1.2x.png", "1.png", "2.2x.png", "2.png"],
+        ["84/1/84-1-0000.flac", "84/1/84-1-0001.flac", "84/1/84-1.trans.txt"],
+        ["images/000139.jpg", "annotations/instances_val2017.json"],
+        ["x.nii.gz", "x.json", "participants.tsv"],
+        ["22.05.png", "23.06.png", "v1.final.png"],
+    ],
+    ids="/".join,
+)
+def test_layouts_of_samples_are_merged_without_a_warning(names: list[str], memory_folder: str) -> None:
+    """As WebDataset, LibriSpeech, COCO and BIDS name files; and a dot in a name that is alone."""
+    put(memory_folder, dict.fromkeys(names, b""))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sharded(memory_folder)
+
+
+def one_key(name: str) -> tuple[str, str]:
+    return "all", name.rpartition(".")[2]
+
+
+@pytest.mark.parametrize(
+    ("names", "split_name", "advice"),
+    [
+        (["22.05.png", "22.06.png"], None, "split_name='last'"),
+        (["a.png", "a.seg.png"], None, "split_name='last'"),
+        (["v1.0/a.jpg", "v1.0/a.json"], None, r"pattern=.*shard_dataset.*split_name='first'"),
+        (["22.05.png", "22_05.png"], "last", "Rename one"),
+        (["1.jpg", "2.jpg"], one_key, "Rename one"),
+        (["22.05.png", "22.05.json", "23.json"], "last", None),
+        (["1.jpg", "2.json"], one_key, None),
+        (["1.jpg", "1.json"], "first", None),
+    ],
+)
+def test_advice_about_two_loose_files_with_one_key_fits(
+    names: list[str], split_name: Any, advice: str | None, memory_folder: str
+) -> None:
+    """Both are named in one page of a listing and in two, and never is advised what was passed."""
+    put(memory_folder, dict.fromkeys(names, b""))
+    in_pages = f"{memory_folder}/{{{','.join(names)},{names[0]}}}"  # as one source, which repeats an object
+    for url in (memory_folder, in_pages):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            assert len(streamed(url, split_name=split_name)) >= len(names)
+        if advice is None:
+            assert seen == []
+            continue
+        (text,) = (str(one.message) for one in seen)
+        assert re.search(f"{re.escape(names[0])}.*{re.escape(names[1])}.*{advice}", text)
+        if split_name is None:
+            assert ("'last'" in text) == ("'last'" in advice)
+        else:
+            assert "'last'" not in text
+
+
+def test_two_loose_files_with_one_key_far_apart_are_named(memory_folder: str) -> None:
+    """Thousands of files are between them."""
+    put(memory_folder, dict.fromkeys(["22_0000.png", *(f"22.{number:04}.png" for number in range(3000))], b""))
+    with pytest.warns(RuntimeWarning, match=r"22\.0000\.png.*22_0000\.png") as seen:
+        streamed(f"{memory_folder}/{{22.,22_}}*.png", split_name="last")
+    assert len(seen) == 1
+
+
+def test_a_function_may_return_dots(memory_folder: str) -> None:
+    """As ``os.path.splitext`` does: before the extension they are dropped, in the key underscores."""
+    put(memory_folder, PRICES)
+    expected = {"cat/22_05": {"png": b"2205"}, "cat/22_06": {"png": b"2206"}}
+    assert dict(streamed(memory_folder, split_name=os.path.splitext)) == expected
+    assert sharded(memory_folder, split_name=os.path.splitext) == expected
+
+
+@pytest.mark.parametrize(
     ("split_name", "keys"),
     [("last", ["cat/22_05", "cat/22_06"]), (number_first, ["cat/n22-05", "cat/n22-06"])],
     ids=["last", "function"],
@@ -169,7 +305,7 @@ NAMES = st.lists(
         "{}{}{}.{}".format,
         st.sampled_from(["", "a.d/", "22/"]),
         st.sampled_from(["22", "a", "22_05"]),
-        st.sampled_from(["", ".05", ".06", ".left"]),
+        st.sampled_from(["", ".05", ".06", ".left", ".2x"]),
         st.sampled_from(["png", "PNG", "cls"]),
     ),
     min_size=1,
@@ -178,19 +314,37 @@ NAMES = st.lists(
 )
 
 
+def merges_what_looks_like_several(names: list[str]) -> bool:
+    """A number is a part of a name; another ending is one of a layout if it occurs with two keys."""
+    splits = [re.fullmatch(r"((?:.*/)?[^./]*)\.(?:(.*)\.)?(\w+)", name.lower()) for name in names]
+    parts = [one.groups() for one in splits if one]
+    sizes = Counter(name.rpartition("/")[0] + "/" + name.rpartition("/")[2].partition(".")[0] for name in names)
+    merged = [
+        (middle, ending)
+        for name, (_, middle, ending) in zip(names, parts, strict=True)
+        if middle and sizes[name.rpartition("/")[0] + "/" + name.rpartition("/")[2].partition(".")[0]] > 1
+    ]
+    return any(
+        middle.isdigit() or (count == 1 and (len(sizes) > 1 or middle[0].isdigit()))
+        for (middle, _), count in Counter(merged).items()
+    )
+
+
 @given(names=NAMES)
-def test_no_file_shares_a_key_or_is_merged_with_one_of_its_kind_in_silence(names: list[str]) -> None:
-    """Whatever folders and other files are between them."""
+def test_no_file_shares_a_key_or_is_merged_with_another_in_silence(names: list[str]) -> None:
+    """Whatever folders and other files are between them; and nothing is said of others."""
     folder = "memory://names-dots"
     put(folder, {name: name.encode() for name in names})
-    for read in (streamed, lambda folder: sorted(sharded(folder).items())):
+
+    def is_said(read: Callable[[str], Any]) -> tuple[bool, Any]:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            found: Any = read(folder)
-        is_said = any("split_name" in str(one.message) for one in seen)
-        kinds = [[name.rpartition(".")[2] for name in members] for _, members in found]
-        is_shared = len(dict(found)) < len(found) or any(len(set(one)) < len(one) for one in kinds)
-        assert is_said == is_shared
+            found = read(folder)
+        return any("split_name" in str(one.message) for one in seen), found
+
+    said, files = is_said(streamed)
+    assert said == (len(dict(files)) < len(files))
+    assert is_said(sharded)[0] == merges_what_looks_like_several(names)
 
 
 @given(names=NAMES)

@@ -260,6 +260,20 @@ def test_a_copy_of_what_is_put_together_resumes_and_other_content_is_detected(wa
     assert not SECRETS.search(str(caught.value))
 
 
+@pytest.mark.parametrize("signature", ["", "?X-Amz-Signature=secret"])
+def test_joined_shards_that_were_moved_are_named(signature: str, tmp_path: Path) -> None:
+    """Each of them, without its signature."""
+    write_sets(tmp_path / "a")
+    write_sets(tmp_path / "b")
+    with files_over_http(tmp_path) as url:
+        chains = [put_together(f"{url}/{name}", "order", signature) for name in "ab"]
+        with pytest.raises(
+            StateError, match=r"/b/one/0.tar joined with http.*/b/two/0.tar differs in its URL"
+        ) as caught:
+            resumed((chains[0], chains[1]))
+    assert not SECRETS.search(str(caught.value))
+
+
 @pytest.mark.parametrize("lists", [True, False])
 @pytest.mark.parametrize("way", WAYS)
 def test_urls_that_are_signed_anew_resume_and_signatures_are_shown_nowhere(

@@ -182,7 +182,8 @@ TABLE = {
                 "torchdata-remote: memory://mistakes/files/: no objects found that are tars, with "
                 "recursive=False. There are 3 others, such as '0.txt', '1.txt', '2.txt': tars are read by "
                 "stream_shards or "
-                "ShardedDataset, zips by list_remote(pattern='*.zip').shard_zip_reader(), loose files by "
+                "ShardedDataset (plain, gz, bz2, xz, zst), "
+                "zips by list_remote(pattern='*.zip').shard_zip_reader(), loose files by "
                 "stream_files or RemoteFiles."
             ),
         ),

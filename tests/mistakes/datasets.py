@@ -227,7 +227,8 @@ TABLE = {
                 "memory://mistakes/files/: there is no file whose name ends in one of .jpg, .jpeg, .png, "
                 ".webp, .bmp, .tif, .tiff, .ppm, .pgm. There are 3 others, such as '0.txt', '1.txt', '2.txt': "
                 "tars are read by stream_shards or "
-                "ShardedDataset, zips by list_remote(pattern='*.zip').shard_zip_reader(), loose files by "
+                "ShardedDataset (plain, gz, bz2, xz, zst), "
+                "zips by list_remote(pattern='*.zip').shard_zip_reader(), loose files by "
                 "stream_files or RemoteFiles."
             ),
         ),

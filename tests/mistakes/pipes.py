@@ -2875,7 +2875,8 @@ TABLE = {
             EmptyListingError,
             (
                 "memory://mistakes/pictures/: no objects found that are tars. There are 4 others, "
-                "such as 'cat/0.png', 'cat/1.png', 'dog/0.png': tars are read by stream_shards or ShardedDataset, "
+                "such as 'cat/0.png', 'cat/1.png', 'dog/0.png': tars are read by stream_shards or "
+                "ShardedDataset (plain, gz, bz2, xz, zst), "
                 "zips by list_remote(pattern='*.zip').shard_zip_reader(), loose files by stream_files or RemoteFiles."
             ),
         ),

@@ -190,7 +190,8 @@ TABLE = {
                 "memory://mistakes/shards/: there is no file whose name ends in one of .jpg, .jpeg, .png, "
                 ".webp, .bmp, .tif, .tiff, .ppm, .pgm. There are 7 others, such as '000000.tar', "
                 "'000000.tar.idx', '000000.tar.keys': tars are read by stream_shards or "
-                "ShardedDataset, zips by list_remote(pattern='*.zip').shard_zip_reader(), loose files by "
+                "ShardedDataset (plain, gz, bz2, xz, zst), "
+                "zips by list_remote(pattern='*.zip').shard_zip_reader(), loose files by "
                 "stream_files or RemoteFiles."
             ),
         ),

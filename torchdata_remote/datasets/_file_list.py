@@ -67,7 +67,7 @@ def list_files(
                 is_sorted, previous = is_sorted and previous <= key, key
                 yield file_url, path
             else:
-                others.add(path.partition("?")[0] if file_url.lower().startswith("http") else path)
+                others.extend([path.partition("?")[0] if file_url.lower().startswith("http") else path])
 
     files = FileTable(selected())
     if not len(files):

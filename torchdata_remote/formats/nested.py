@@ -9,7 +9,7 @@ from ..errors import BadMemberError, ShardReadError
 from .error_policy import OnBadMember, raise_error
 from .sample import naming_fault
 
-_ENDING = re.compile(r"(?<=.)\.(tar(\.(gz|bz2|xz|zst|zstd))?|t[gbx]z2?|tzst)$", re.IGNORECASE)
+_ENDING = re.compile(r"(?<=.)\.(tar(\.(gz|bz2|xz|zst|zstd))?|t[gbx]z2?|t[zb]2|(?-i:taz)|tzst)$", re.IGNORECASE)
 
 
 def is_archive_name(name: str) -> bool:

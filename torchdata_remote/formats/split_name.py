@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import groupby
+from posixpath import splitext
 from typing import Literal
 
 from ..core.arguments import check
-from .nested import is_archive_name
 from .sample import split_key
 
 Split = Callable[[str], tuple[str, str]]
 SplitName = Literal["first", "last"] | Split | None
+
+_MOST_PATHS, _MOST_EXTENSIONS = 100_000, 300
+# From the first dot of a base name on, if there is something before the last one, apart from a compression
+_MIDDLE = re.compile(r"\.((?P<number>\d[\d.]*)|[^/]+?)\.(?!(gz|bz2|xz|zst)$)[^./]*(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+_BY_NAME = " and extension. Rename one, or pass a function as split_name= that tells them apart."
+_BY_KIND = (
+    ". Choose one kind by pattern=, such as '*.jpg', make one sample of both by shard_dataset, or pass "
+    "split_name='first' if that is right."
+)
+_BY_DOT = (
+    ". Pass split_name='first' if that is right, split_name='last' to split names at the last dot, or a function from "
+    "a name to (key, extension)."
+)
 
 
 def splitter(split_name: SplitName) -> Split:
@@ -24,71 +39,89 @@ def splitter(split_name: SplitName) -> Split:
     >>> splitter("last")("cat/22.05.PNG"), splitter("last")("README")
     (('cat/22_05', 'png'), ('README', ''))
     """
-    if split_name is None or split_name == "first":
+    if split_name in (None, "first"):
         return split_key
-    if split_name == "last":
-        return partial(_split_by, _at_last_dot)  # dots become underscores, as keys of shards have none
+    example = "lambda name: (key, extension), or 'first' or 'last'"
     return partial(
         _split_by,
-        check.function("split_name", split_name, example="lambda name: (key, extension), or 'first' or 'last'"),
+        splitext if split_name == "last" else check.function("split_name", split_name, example=example),
     )
-
-
-def _at_last_dot(name: str) -> tuple[str, str]:
-    key, dot, extension = name.rpartition(".")
-    return (key.replace(".", "_"), extension) if dot else (name, "")
 
 
 def _split_by(function: Split, path: str) -> tuple[str, str]:
     folder, slash, name = path.rpartition("/")
-    answer = function(name)
-    if not (isinstance(answer, tuple) and len(answer) == 2 and all(isinstance(part, str) for part in answer)):
-        raise check.marked(
-            TypeError(f"split_name must return (key, extension) for {name!r:.200}, got {check.shown(answer)}.")
-        )
-    key, extension = answer
-    return f"{folder}{slash}{key}" if key else "", extension.lower()
+    match function(name):
+        case (str(key), str(extension)):
+            # Keys of shards have no dots
+            return f"{folder}{slash}{key.replace('.', '_')}" if key else "", extension.lstrip(".").lower()
+        case answer:
+            raise check.marked(
+                TypeError(f"split_name must return (key, extension) for {name!r:.200}, got {check.shown(answer)}.")
+            )
 
 
-class SharedKeys:
-    """Warns once if two files of a listing have the same key: called with the paths of each page.
+def shared_keys(split: Split | None) -> Callable[[list[str]], None]:
+    """Return a function that is called with the paths of each page of a listing, and warns once of two with one key.
+
+    With names split at the first dot, equal keys are beside each other in a listing, so the page before is enough.
+    Otherwise two may be anywhere, and files of one key with different extensions are as the user chose.
 
     Args:
         split: a path into key and extension; ``None`` checks nothing.
-        what: the two are.
     """
+    last: list[str] = []  # of the page before
+    seen: dict[int, str] = {}  # hash of a key -> its path, empty for later ones to save memory
+    is_at_first = split is split_key
 
-    def __init__(self, split: Split | None, what: str = "two samples with one key") -> None:
-        self._split, self._what = split, what
-        self._last: list[str] = []  # of the page before
-
-    def __call__(self, paths: list[str]) -> None:
-        paths = [*self._last, *paths]
-        self._last = paths[-1:]
-        # Equal keys have equal names before their first dot
-        is_plain = self._split in _AT_FIRST and len({path.partition(".")[0] for path in paths}) == len(paths)
-        if self._split is None or is_plain:
+    def check_page(paths: list[str]) -> None:
+        nonlocal split, last, seen
+        if split is None:
             return
-        found: dict[str, str] = {}
+        if is_at_first:
+            paths, seen = [*last, *paths], {}
+            last = paths[-1:]
+            # Equal keys have equal names before their first dot
+            if len({path.partition(".")[0] for path in paths}) == len(paths):
+                return
         for path in paths:
-            key = self._split(path)[0]
-            other = found.setdefault(key, path)
+            key, extension = split(path)
+            identity = hash(key if is_at_first else (key, extension))
+            other = seen.setdefault(identity, path if len(seen) < _MOST_PATHS else "")
             if key and other != path:
-                self._split = None  # once
-                warnings.warn(
-                    f"{other!r:.200} and {path!r:.200} are {self._what}. Pass split_name='first' if that is right, "
-                    "split_name='last' to split names at the last dot, or a function from a name to (key, extension).",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+                are_kinds = splitext(other)[0] == splitext(path)[0]
+                advice = _BY_NAME if not is_at_first else _BY_KIND if are_kinds else _BY_DOT
+                _warn(other or "a file before it", path, "two samples with one key" + advice)
+                split = None  # once
                 return
 
-
-def split_by_kind(path: str) -> tuple[str, str]:
-    """Split at the first dot, with the last part of the extension in the key: ``22.05.png`` is ``22 png``."""
-    key, extension = split_key(path)
-    is_member = bool(key) and not is_archive_name(path)
-    return f"{key} {extension.rpartition('.')[2]}" if is_member else "", extension
+    return check_page
 
 
-_AT_FIRST = (split_key, split_by_kind)
+def warn_of_merged(paths: Iterable[str], num_samples: int) -> None:
+    """Name two files that became one sample at the first dot of their names, and look like two.
+
+    What is between the first and the last dot belongs to a name if it is a number (``22.05.png``), and to a layout if
+    it occurs in several samples (``a.seg.png``, ``b.seg.png``).
+
+    Args:
+        paths: of the files of all samples, those of each together.
+        num_samples: is one if there are no others to compare a layout with.
+    """
+    alone: dict[str, list[str]] = {}  # extension -> two files, if they are of the only sample that has it
+    for _, group in groupby(paths, lambda path: split_key(path)[0]):
+        files = list(group)
+        for found in filter(None, map(_MIDDLE.search, files)) if len(files) > 1 else ():
+            pair = sorted(files, key=found.string.__ne__)[:2]
+            extension = found[0].lower()
+            if found["number"] or len(alone) > _MOST_EXTENSIONS:
+                alone.setdefault("", pair)
+            else:
+                alone[extension] = [] if extension in alone else pair
+    for extension, pair in alone.items():
+        if pair and (num_samples > 1 or not extension[1:2].isalpha()):
+            _warn(pair[0], pair[1], "one sample" + _BY_DOT)
+            return
+
+
+def _warn(one: str, other: str, what: str) -> None:
+    warnings.warn(f"{one!r:.200} and {other!r:.200} are {what}", RuntimeWarning, stacklevel=3)

@@ -28,8 +28,9 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
         source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are prefetched with the default
             options of ``async_prefetch``.
         split_name: how names of files are split into key and extension: at the ``"first"`` dot, as readers of shards
-            do; at the ``"last"`` one, where dots of the key become underscores (``22.05.png`` is ``22_05``); or by a
-            function from a base name to ``(key, extension)``.
+            do; at the ``"last"`` one (``22.05.png`` is ``22_05``); or by a function from a base name to ``(key,
+            extension)``, such as ``os.path.splitext``. Dots of the key become underscores, dots before the extension
+            are dropped.
         storage_options: for bare URLs, in fsspec's vocabulary.
 
     Yields:

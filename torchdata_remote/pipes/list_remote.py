@@ -17,7 +17,7 @@ from ..fetch.listing.lookups import with_lookups
 from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.listing.sources import list_source
 from ..formats.error_policy import Skipped
-from ..formats.split_name import SharedKeys, Split
+from ..formats.split_name import Split, shared_keys
 from .base.split_guard import SplitReader, require_split
 
 
@@ -102,7 +102,7 @@ class ListRemote(SplitReader[RemoteUrl]):
     def __iter__(self) -> Iterator[RemoteUrl]:
         end_worker_with_trainer()
         require_split(self, lists_only=True)
-        self._skipped, shared_keys = Skipped(), SharedKeys(self._split)
+        self._skipped, on_page = Skipped(), shared_keys(self._split)
         urls = (url_of(url, of="list_remote") for url in self.source_datapipe)
         with closing(with_lookups(urls, self._storage_options, self._retry)) as sources:
             for url, lookup in sources:
@@ -111,7 +111,7 @@ class ListRemote(SplitReader[RemoteUrl]):
                     pattern=Tars(url) if self._takes_tars else self.pattern,
                     recursive=self.recursive,
                     on_skip=self._skipped.count_member,
-                    on_page=shared_keys,
+                    on_page=on_page,
                     options=self._storage_options,
                     retry=self._retry,
                     lookup=lookup,

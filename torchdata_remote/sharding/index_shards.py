@@ -60,7 +60,7 @@ def index_shards(
     Raises:
         EmptyListingError: if there are no shards.
         ObjectExistsError: if there is a manifest, an index or a file of keys, before anything is read.
-        ShardReadError: for a shard that is damaged, or does not consist of samples; for two that differ by compression
+        ShardReadError: for a shard that is damaged, or does not consist of samples; for two that differ by their ending
             only.
 
     Example:

@@ -84,9 +84,10 @@ def shard_dataset(
             ``int`` if ``labels`` are given.
         pattern: a glob that the source's objects must match: by base name, or by path if it has a slash.
         split_name: how names of files are split into key and extension: at the ``"first"`` dot, as readers of shards
-            do; at the ``"last"`` one, where dots of the key become underscores (``22.05.png`` is ``22_05``); or by a
-            function from a base name to ``(key, extension)``. ``None`` is the first dot, and warns of two files such as
-            ``22.05.png`` and ``22.06.png`` in one sample. Not for archives.
+            do; at the ``"last"`` one (``22.05.png`` is ``22_05``); or by a function from a base name to ``(key,
+            extension)``, such as ``os.path.splitext``. Dots of the key become underscores, dots before the extension
+            are dropped. ``None`` is the first dot, and warns of two files in one sample whose names look like
+            those of two: ``22.05.png`` and ``22.06.jpg``, but not ``a.png`` and ``a.seg.png``. Not for archives.
         on_bad_member: called with the ``BadMemberError`` of a member of an archive, or of a file, that cannot be part
             of a sample, such as ``README``, or that is not an archive in an archive of archives. It raises, as
             ``raise_error`` does, or returns to leave that member out, as ``skip_with_warning`` does.
@@ -108,7 +109,7 @@ def shard_dataset(
     Raises:
         ObjectExistsError: if shards of another job or plan exist, or another job writes there now.
         EmptyListingError: if the source is empty.
-        ShardReadError: for a damaged archive, and for two that differ by compression only. :class:`BadMemberError` for
+        ShardReadError: for a damaged archive, and for two that differ by their ending only. :class:`BadMemberError` for
             paths that cannot be part of a sample.
         ShardWriteError: for names and sizes of members that readers refuse; before anything is written, unless there
             is a ``transform``.

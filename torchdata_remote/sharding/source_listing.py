@@ -20,7 +20,7 @@ from ..formats.companions import COMPANION_ENDINGS, companion_urls
 from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME
 from ..formats.sample import naming_fault
-from ..formats.split_name import SharedKeys, SplitName, split_by_kind, splitter
+from ..formats.split_name import SplitName, splitter, warn_of_merged
 from ..storage import open_store
 
 _BESIDE = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
@@ -58,7 +58,7 @@ def list_samples(
 
     Raises:
         EmptyListingError: if the source is empty.
-        ShardReadError: for archives beside files, or two archives that differ by compression only.
+        ShardReadError: for archives beside files, or two archives that differ by their ending only.
         ValueError: for archives with ``split_name``.
         BadMemberError: for a file whose path cannot be a sample's.
     """
@@ -67,8 +67,7 @@ def list_samples(
     file: RemoteUrl | None = None  # the first one that is neither
     files = _Files(source, split_name, table, MemberErrorHandler(on_bad_member, Skipped()))
     tars = Tars(source)
-    shared_keys = SharedKeys(None if split_name else split_by_kind, "one sample")
-    for url in _listed(source, pattern, options, retry, shared_keys):
+    for url in _listed(source, pattern, options, retry):
         digest.update(f"{url}\0{url.size}\0{url.etag or url.md5}\n".encode("utf-8", "surrogateescape"))
         if tars(files.below(url)):
             archives.append(url)
@@ -80,6 +79,8 @@ def list_samples(
             file = file or url
     if not archives:
         files.finish()
+        if split_name is None:
+            warn_of_merged(table.names, len(table))
         return Listing([], table, digest.hexdigest())
     if split_name is not None:
         raise check.marked(
@@ -126,14 +127,12 @@ def _of_manifest(
     return shards
 
 
-def _listed(
-    source: str, pattern: str | None, options: StorageOptions, retry: RetryPolicy, on_page: SharedKeys
-) -> Iterator[RemoteUrl]:
+def _listed(source: str, pattern: str | None, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
     """Yield the objects of a source with size and, if the store reports it, etag."""
     if pattern is None and object_path(source).rpartition("/")[2] == MANIFEST_NAME:
         yield from _of_manifest(literal_url(source), [], options, retry)
         return
-    for url in list_source(source, pattern=pattern, recursive=True, options=options, retry=retry, on_page=on_page):
+    for url in list_source(source, pattern=pattern, recursive=True, options=options, retry=retry):
         if url.size is not None:
             yield url
             continue

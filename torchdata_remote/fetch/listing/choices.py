@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Callable
 
 from ...core.options import RetryPolicy, StorageOptions
-from ...core.urls import HTTP, LOCAL, RemoteUrl, redact, split_url
+from ...core.urls import HTTP, RemoteUrl, redact, split_url
 from ...errors import EmptyListingError, ShardReadError
 from ...formats.nested import is_archive_name, without_ending
 from ...formats.sample import paths_of_macos
@@ -17,7 +18,7 @@ from .patterns import choice_start, escape_url, has_braces, literal_url
 from .whereabouts import Others, about_empty, about_glob
 
 _log = logging.getLogger("torchdata_remote")
-_WHAT_TO_CHECK = {False: "Check the bucket, the prefix and the pattern.", True: "Check the path and the pattern."}
+_LEFT_OUT = re.compile(r"\.(zip|tar\.(z|lz|lz4|lzma|lzo|br)|taz|tlz)$", re.IGNORECASE)
 
 
 class Tars:
@@ -30,7 +31,7 @@ class Tars:
     def __init__(self, url: str) -> None:
         self._shown = redact(url)
         self._found: dict[str, str] = {}  # name without ending -> name
-        self._zip = ""
+        self._left_out: dict[str, str] = {}  # ending -> the first name
 
     def __call__(self, below: str) -> bool:
         """Return whether an object of this path below the source is a tar.
@@ -39,24 +40,25 @@ class Tars:
             ShardReadError: if another one differs by its ending only.
         """
         if not is_archive_name(below):
-            if below.lower().endswith(".zip"):
-                self._zip = self._zip or below
+            if ending := _LEFT_OUT.search(below):
+                self._left_out.setdefault(ending[0].lower(), below)
             return False
         other = self._found.setdefault(without_ending(below), below)
         if other != below:
             raise ShardReadError(
-                f"{self._shown} has {other!r:.200} and {below!r:.200}, which differ by compression only, so both may "
+                f"{self._shown} has {other!r:.200} and {below!r:.200}, which differ by their ending only, so both may "
                 "have the same samples. Remove one of them, or choose by pattern=, such as '*.tar' or '*.tar.gz'.",
                 url=self._shown,
             )
         return True
 
-    def warn_of_zips(self) -> None:
-        """Name a zip that was left out."""
-        if self._zip:
-            what = f"zips, such as {self._zip!r:.200}, which are left out: read them by"
+    def warn_of_left_out(self) -> None:
+        """Name an archive of each kind that is not read."""
+        if self._left_out:
+            what = f"{self._shown} leaves out {', '.join(map(repr, self._left_out.values()))} and others of their kind"
             warnings.warn(
-                f"{self._shown} has {what} list_remote(pattern='*.zip').shard_zip_reader().",
+                f"{what}. Read zips by list_remote(pattern='*.zip').shard_zip_reader(), and compress tars by gzip or "
+                "zstd.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -91,7 +93,7 @@ def require_found(
     *,
     recursive: bool,
 ) -> None:
-    """Require that a listing had an object, and name zips beside tars.
+    """Require that a listing had an object, and name other archives beside tars.
 
     Args:
         num_found: objects that were listed.
@@ -107,12 +109,12 @@ def require_found(
     """
     if num_found:
         if isinstance(pattern, Tars):
-            pattern.warn_of_zips()
+            pattern.warn_of_left_out()
         return
     shown, is_tars = redact(url), isinstance(pattern, Tars)
     raise EmptyListingError(
         f"{shown}: no objects found"
-        + ("" if pattern is None else " that are tars" if is_tars else f" that match pattern={pattern!r}")
+        + ("" if pattern is None else " that are tars" if is_tars else f" that match {pattern=}")
         + ("." if recursive else ", with recursive=False.")
         + (
             others.text("*.tar" if isinstance(pattern, Tars) else pattern)
@@ -135,7 +137,9 @@ def _about_nothing(url: str, options: StorageOptions, retry: RetryPolicy, *, rec
             matched = about_glob(open_store(url, options, connection)[0], url)
     store, _ = open_store(literal, options, connection)
     return (
-        matched or about_empty(store, literal, recursive=recursive) or f" {_WHAT_TO_CHECK[split_url(url)[0] in LOCAL]}"
+        matched
+        or about_empty(store, literal, recursive=recursive)
+        or " Nothing of this name is there: check the URL and the pattern."
     )
 
 

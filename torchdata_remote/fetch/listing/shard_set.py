@@ -51,7 +51,7 @@ def find_shards(url: str, options: StorageOptions, retry: RetryPolicy) -> ShardS
 
     Raises:
         EmptyListingError: if there are none.
-        ShardReadError: for two that differ by compression only.
+        ShardReadError: for two that differ by their ending only.
         ManifestError: if the manifest is invalid.
     """
     if base_name(url) == MANIFEST_NAME:

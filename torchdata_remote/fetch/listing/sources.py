@@ -84,7 +84,7 @@ def list_source(
                     num_found += 1
                     yield shard
                 else:
-                    others.add(name)
+                    others.extend([name])
             continue
         chosen = matches if is_glob and _ENDS_WITH_EXTENSION.search(split_url(single)[2]) else in_folder
         for table, fixed in _tables(single, literal, is_glob, recursive, options, retry, lookup):

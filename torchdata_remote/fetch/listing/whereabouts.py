@@ -185,10 +185,6 @@ class Others:
         self.names: list[str] = []
         self._num = 0
 
-    def add(self, name: str) -> None:
-        """Count one."""
-        self.extend([name])
-
     def extend(self, names: Sequence[str]) -> None:
         """Count some."""
         self._num += len(names)
@@ -206,7 +202,7 @@ class Others:
         text = f" There {are}, such as {_examples(self.names[:_MAX_SHOWN])}"
         if pattern == "*.tar":
             return (
-                f"{text}: tars are read by stream_shards or ShardedDataset, zips by list_remote(pattern='*.zip')"
-                ".shard_zip_reader(), loose files by stream_files or RemoteFiles."
+                f"{text}: tars are read by stream_shards or ShardedDataset (plain, gz, bz2, xz, zst), zips by "
+                "list_remote(pattern='*.zip').shard_zip_reader(), loose files by stream_files or RemoteFiles."
             )
         return f"{text}."

@@ -75,6 +75,8 @@ def _name(url: Any) -> str:
     """Redact a URL. Local paths become URLs: the shards of a manifest are paths if the manifest is."""
     shown = str(url)
     if not _REDACTED.isdisjoint(shown):
+        if len(shards := split_joined_url(shown)) > 1:
+            return " joined with ".join(map(_name, shards))
         shown = redact(shown)
     return f"file://{shown}" if shown.startswith("/") else shown
 

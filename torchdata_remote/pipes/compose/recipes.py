@@ -146,9 +146,10 @@ def stream_files(
         shuffle: ``True`` shuffles all files of the listing, fully; ``False`` keeps its order.
         seed: of the order, which differs each epoch. ``None`` keeps the order of the listing, too.
         split_name: how names of files are split into key and extension: at the ``"first"`` dot, as readers of shards
-            do; at the ``"last"`` one, where dots of the key become underscores (``22.05.png`` is ``22_05``); or by a
-            function from a base name to ``(key, extension)``. ``None`` is the first dot. Two files with one key are
-            named by a warning, unless ``"first"`` was passed.
+            do; at the ``"last"`` one (``22.05.png`` is ``22_05``); or by a function from a base name to ``(key,
+            extension)``, such as ``os.path.splitext``. Dots of the key become underscores, dots before the extension
+            are dropped. ``None`` is the first dot. Two files with one key are named by a warning: of
+            any extensions for ``None``, of one extension for ``"last"`` and a function, none for ``"first"``.
         world: rank and worker of this reader, such as ``World.from_mesh(mesh, dp=...)``; ``None`` asks torch.
         max_in_flight: maximum number of concurrent requests per worker.
         cache_dir: local folder in which complete objects are cached for later epochs; requires ``cache_bytes``.
