@@ -63,18 +63,6 @@ def add(commands: Commands) -> None:
         metavar="SECONDS",
         help="time limit of a request's head, and of an idle connection (default: 30)",
     )
-    parser.add_argument(
-        "--max-connections-per-address",
-        type=count,
-        metavar="N",
-        help="the newest ones beyond are ended (default: 2048); behind a proxy all come from its address",
-    )
-    parser.add_argument(
-        "--max-requests-per-second",
-        type=count,
-        metavar="N",
-        help="of an address; more are answered with 429 (default: 20000)",
-    )
     add_storage_options(parser)
 
 
@@ -107,8 +95,6 @@ def _serve(args: argparse.Namespace) -> None:
         "min_free_bytes": args.min_free_bytes,
         "idle_timeout_s": args.idle_timeout,
         "head_timeout_s": args.head_timeout,
-        "max_connections_per_address": args.max_connections_per_address,
-        "max_requests_per_s": args.max_requests_per_second,
     }
     if (args.certificate is None) != (args.key is None):
         raise ServiceError("--certificate and --key belong together: pass both, or none for http.")

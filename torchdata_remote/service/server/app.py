@@ -128,7 +128,7 @@ def make_app(
     )
     app.router.redirect_slashes = False
     app.state.context = context
-    return AccessMiddleware(Downloads(app, context), token=token, metrics=metrics, limits=limits)
+    return AccessMiddleware(Downloads(app, context), token=token, metrics=metrics)
 
 
 def _route(path: str, **answers: Callable[[Request], Awaitable[Response]]) -> Route:

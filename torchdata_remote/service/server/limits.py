@@ -27,8 +27,6 @@ class ServiceLimits:
         head_timeout_s: seconds within which a request's head arrives: after the connection was made, or after the
             request before it, so that idle connections end then.
         max_connections: at once; more wait.
-        max_connections_per_address: at once; the newest ones beyond are ended.
-        max_requests_per_s: of an address; more are answered with 429.
     """
 
     max_file_bytes: int = 1024 * _GIB
@@ -40,8 +38,6 @@ class ServiceLimits:
     max_head_bytes: int = 256 << 10
     head_timeout_s: float = 30.0
     max_connections: int = 8192
-    max_connections_per_address: int = 2048
-    max_requests_per_s: int = 20_000
 
     def __post_init__(self) -> None:
         for name, value in list(vars(self).items()):

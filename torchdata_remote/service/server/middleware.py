@@ -16,10 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .datasets.dataset_root import DatasetRoot
 from .http.json_response import JSONResponse
-from .http.networks import network_of
-from .http.request_rates import RequestRates
 from .http.unread_body import MAX_BYTES, UnreadBody
-from .limits import ServiceLimits
 
 MAX_HEADER_BYTES = 8 << 10  # of one header's value; nginx and Apache have the same limit
 MAX_TARGET_BYTES = 16 << 10  # of path and query, which may be three paths in percent-encoding
@@ -81,15 +78,13 @@ class AccessMiddleware:
         app: handles accepted requests.
         token: required of requests; ``None`` for a service that only this machine can reach.
         metrics: counts all requests.
-        limits: of requests.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str | None, metrics: Metrics, limits: ServiceLimits) -> None:
+    def __init__(self, app: ASGIApp, *, token: str | None, metrics: Metrics) -> None:
         if token == "":
             raise ValueError("token is empty; pass None for a service that only this machine can reach")
         self._app, self._metrics = app, metrics
         self._token = None if token is None else token.encode()
-        self._rates = RequestRates(limits.max_requests_per_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -126,11 +121,6 @@ class AccessMiddleware:
 
     def _refuse(self, scope: Scope) -> JSONResponse | None:
         """Return the response that refuses a request, without reading its body; ``None`` if it is accepted."""
-        client = scope.get("client")
-        if client is not None and not self._rates.accept(network_of(client[0])):
-            return _error_response(
-                429, "Too many requests from this address (--max-requests-per-second).", {"Retry-After": "1"}
-            )
         oversized = _oversized(scope)
         if oversized is not None:
             return oversized

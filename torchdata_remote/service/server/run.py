@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from ...errors import ServiceError
 from .app import STOPPING, make_app
-from .http.connections import ConnectionGuard, listen, within_descriptors
+from .http.connections import listen, within_descriptors
 from .http.http_server import Certificate, HttpServer
 from .http.lifespan import lifespan
 from .limits import ServiceLimits
@@ -71,8 +71,7 @@ def serve(
         with listen(host, port, limits) as listening:
             port = listening.getsockname()[1]
             shown = f"{f'[{host}]' if ':' in host else host}:{port}"
-            guard = ConnectionGuard(port, limits.max_connections_per_address)
-            with guard.watching(), contextlib.suppress(asyncio.CancelledError):  # by a signal before all had started
+            with contextlib.suppress(asyncio.CancelledError):  # by a signal before all had started
                 all_ended = asyncio.run(
                     _serve(app, listening, limits, certificate, signals, on_listening=lambda: on_listening(shown))
                 )
