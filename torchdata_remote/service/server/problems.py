@@ -30,7 +30,6 @@ MEANINGS = {  # for the OpenAPI document
     414: "path and query are too long",
     415: "the body is of an unsupported type",
     416: "the file has no such bytes",
-    429: "too many requests from one address",
     421: "a service without a token responds to localhost only",
     431: "a header is too long",
     502: "the store behind the service refused the request",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import socket
@@ -266,22 +265,3 @@ def test_a_body_that_is_not_announced_never_becomes_a_file(address: str, stored:
             connection.sendall(f"PUT {path} HTTP/{version}\r\n".encode() + HOST + b"\r\n" + b"the new file")
             assert rest(connection).startswith(f"HTTP/{version} 411 ".encode())
     assert ask(address, "GET", stored)[1] == GOOD
-
-
-@pytest.mark.parametrize("number", [64, 256, 1024])
-def test_one_address_cannot_lock_others_out_below_a_small_limit_of_open_files(tmp_path: Path, number: int) -> None:
-    """Four hundred half heads: they would keep all connections for a minute."""
-    prefix = ("bash", "-c", f'ulimit -n {number}; exec "$@"', "-")
-    service = Service(tmp_path, "--head-timeout", "60", prefix=prefix)
-    port = int(service.address.rpartition(":")[2])
-    try:
-        with contextlib.ExitStack() as stack:
-            for _ in range(400):
-                connection = stack.enter_context(connect(service.address))
-                with contextlib.suppress(OSError):
-                    connection.sendall(b"GET / HTTP/1.1\r\nHo")
-            other = socket.create_connection(("127.0.0.1", port), timeout=30, source_address=("127.0.0.2", 0))
-            stack.enter_context(other).sendall(b"GET /healthz HTTP/1.1\r\nConnection: close\r\n" + HOST + b"\r\n")
-            assert rest(other).startswith(b"HTTP/1.1 200 ")
-    finally:
-        assert service.stop() == 0

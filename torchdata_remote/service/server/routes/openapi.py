@@ -13,7 +13,7 @@ from ..problems import MEANINGS
 from .file_routes import MAX_PAGE
 from .openapi_schemas import COUNT, DATASET, FILE, OCTETS, PATHS, PROGRESS, STORED, SUMMARY, TAR, Json, json_object
 
-_ALWAYS = (400, 401, 403, 414, 421, 429, 431, 502, 503)
+_ALWAYS = (400, 401, 403, 414, 421, 431, 502, 503)
 
 
 def _json(schema: Json) -> Json:
