@@ -36,6 +36,7 @@ EMPTY = {
     "two blocks": bytes(1_024),
     "compressed": gzip.compress(bytes(10_240)),
     "a folder": make_header(b"a/", kind=b"5") + bytes(1_024),
+    "10,000 global headers": make_header(b"a", kind=b"g") * 10_000 + bytes(1_024),
     "a meta member": pack_tar([("__meta__", b"{}")]),
 }
 

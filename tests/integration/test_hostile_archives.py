@@ -281,7 +281,6 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "5,000 pax headers": lambda: _pax("path", "b.x") * 5000 + ONE + END,
     "5,000 long names": lambda: make_member(b"L", b"b.x\0", b"L") * 5000 + ONE + END,
     "1,000 empty pax headers": lambda: _header(kind=b"x") * 1000 + ONE + END,
-    "10,000 global headers": lambda: _header(kind=b"g") * 10_000 + END,
     "sparse": lambda: ONE + make_member(b"s.x", b"one", b"S") + END,
     "sparse in pax": lambda: _pax("GNU.sparse.realsize", str(1 << 40)) + ONE + END,
     "sparse map in pax": lambda: _pax("GNU.sparse.map", "0,1," * 2000) + ONE + END,

@@ -100,11 +100,10 @@ def batches_of(epoch: Epoch, **options: Any) -> Iterator[Any]:
         epoch: the batches.
         **options: of ``DataLoader``.
     """
-    if options.get("worker_init_fn") is not None:
-        options["worker_init_fn"] = SentFunction(options["worker_init_fn"], "PrefetchingLoader(worker_init_fn=...)")
     collate_fn: Callable[[Any], Any] = _unchanged  # torch's default would turn arrays into tensors
     if options["num_workers"]:
-        options["worker_init_fn"] = partial(start_worker, options.get("worker_init_fn"))
+        own = partial(start_worker, options.get("worker_init_fn"))
+        options["worker_init_fn"] = SentFunction(own, "PrefetchingLoader(worker_init_fn=...)")
     loader = DataLoader(epoch, batch_size=None, collate_fn=collate_fn, **options)
     return first_awaited(with_clear_errors(_started(loader) if loader.num_workers else iter(loader)))
 

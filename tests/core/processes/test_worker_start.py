@@ -203,7 +203,7 @@ def locked(lock: Any) -> Callable[[Any], Any]:
             lambda: tdr.PrefetchingLoader(files(), collate_fn=partial(unchanged, LOCK), **WORKERS),
         ),
         (
-            r"PrefetchingLoader\(worker_init_fn=...\) holds a lambda \(test_worker_start.py, line \d+\)",
+            r"PrefetchingLoader\(worker_init_fn=...\) holds a partial",
             lambda: tdr.PrefetchingLoader(files(), worker_init_fn=locked(LOCK), **WORKERS),
         ),
     ],

@@ -43,6 +43,7 @@ def tensors(size: Any, **options: Any) -> ImageTensors:
         "mean": None,
         "std": None,
         "layout": "HWC",
+        "exif_orientation": False,
     }
     return image_tensors(size, **{**defaults, **options})
 

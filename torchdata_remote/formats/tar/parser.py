@@ -164,6 +164,8 @@ class TarParser:
             advice = CUT_SHORT if self._start else f"It is not a tar, or {CUT_SHORT[0].lower()}{CUT_SHORT[1:]}"
             what = f"the archive ends {where}" + ("" if self._start else text_instead(rest))
             raise fault(self._url, self._start, what, advice=advice)
+        if not self._start:
+            raise fault(self._url, 0, "the file has no byte", advice=CUT_SHORT)
         error = MissingEndError(
             f"{self._url}: at byte {self._start:,}: the archive ends without its end-of-archive blocks. The upload "
             "was cut short: write the shard again; or, if its writer leaves them out, pass "

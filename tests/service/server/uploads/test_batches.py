@@ -70,7 +70,9 @@ def test_what_a_batch_stores_a_batch_reads(client: TestClient, dataset: str) -> 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    sizes=st.lists(st.integers(0, 3000), max_size=12), cut=st.floats(0, 1), cuts=st.lists(st.floats(0, 1), max_size=5)
+    sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=12),
+    cut=st.floats(0, 1),
+    cuts=st.lists(st.floats(0, 1), max_size=5),
 )
 def test_of_a_tar_that_is_cut_off_the_complete_files_are_stored(
     local: TestClient, dataset: str, sizes: list[int], cut: float, cuts: list[float]
