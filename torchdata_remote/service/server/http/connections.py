@@ -57,7 +57,6 @@ def within_descriptors(limits: ServiceLimits) -> ServiceLimits:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     descriptors = own_descriptors()
     num_connections = max(1, (descriptors - min(_OTHER_DESCRIPTORS, descriptors // 2)) // 2)
-    if num_connections < limits.max_connections:
+    if num_connections < min(limits.max_connections, BACKLOG):
         _log.warning("%d connections at once: the limit of open files allows no more (ulimit -n)", num_connections)
-        limits = replace(limits, max_connections=num_connections)
-    return limits
+    return replace(limits, max_connections=min(limits.max_connections, num_connections))
