@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core.frameworks.loader_length import num_batches
 from ..core.iter_datapipe import IterDataPipe, Mapper
+from ..core.world import World
 from ..pipes.base.chain import all_pipes, sources_of
 from ..pipes.base.datapipe import DataPipe
 from ..pipes.base.epochs import has_epochs
@@ -57,18 +58,14 @@ def _warned(
 def _warn(loader: Any, template: ChainTemplate | None, positions: Mapping[int, Any]) -> None:
     dataset, world = loader.dataset, loader.dataset.world()
     num_streams, _ = dataset.share(world)
-    ranks = [replace(world, rank=rank).workers(loader.num_workers) for rank in range(world.world_size)]
-    streams = [[stream for worker in workers for stream in dataset.share(worker)[1]] for workers in ranks]
     passed = {
         stream: at["passed"] if isinstance(at, Mapping) else 0 if at is None else math.inf
         for stream, at in positions.items()
     }
-    # In another world than that which saved the state, ranks may have different parts of the epoch behind them
-    is_known = all(stream in passed for of_rank in streams for stream in of_rank)
-    are_even = not is_known or len({sum(map(passed.__getitem__, of_rank)) for of_rank in streams}) == 1
     has_all = any(getattr(pipe, "has_all_ranks", None) is True for pipe in all_pipes(dataset.pipe))
     if is_endless(dataset.pipe) or (
-        num_streams % world.world_size == 0 and (has_all or (are_even and _is_equal(dataset.pipe, num_streams)))
+        num_streams % world.world_size == 0
+        and (has_all or (_are_even(loader, passed) and _is_equal(dataset.pipe, num_streams)))
     ):
         return
     numbers, known = "", None if template is None else _samples_of_streams(template, num_streams)
@@ -83,7 +80,7 @@ def _warn(loader: Any, template: ChainTemplate | None, positions: Mapping[int, A
                 loader.batch_size,
                 drop_last=loader.drop_last,
             )
-            for workers in ranks
+            for workers in _workers_of_ranks(loader)
         ]
         fewest, most = min(counts), max(counts)
         if fewest == most and (is_fixed or not any(map(has_epochs, all_pipes(dataset.pipe)))):
@@ -100,6 +97,21 @@ def _warn(loader: Any, template: ChainTemplate | None, positions: Mapping[int, A
         RuntimeWarning,
         stacklevel=2,
     )
+
+
+def _workers_of_ranks(loader: Any) -> list[list[World]]:
+    world = loader.dataset.world()
+    return [replace(world, rank=rank).workers(loader.num_workers) for rank in range(world.world_size)]
+
+
+def _are_even(loader: Any, passed: Mapping[int, float]) -> bool:
+    """Whether ranks have equally many items of the epoch behind them, as in the world that saved the state."""
+    if not passed:
+        return True
+    shares = [[loader.dataset.share(worker)[1] for worker in workers] for workers in _workers_of_ranks(loader)]
+    streams = [[stream for share in of_rank for stream in share] for of_rank in shares]
+    is_known = all(stream in passed for of_rank in streams for stream in of_rank)
+    return not is_known or len({sum(map(passed.__getitem__, of_rank)) for of_rank in streams}) == 1
 
 
 def _is_equal(pipe: IterDataPipe[Any], num_streams: int) -> bool:
