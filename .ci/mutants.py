@@ -2,11 +2,12 @@
 
 Usage: python .ci/mutants.py list                             # choose the mutants (seed 0) and write .ci/mutants.json
        python .ci/mutants.py reach FOLDER                     # run all tests once, to see which reach which mutant
-       python .ci/mutants.py run FOLDER [--without PATH]      # run the tests of each mutant that has no result yet
+       python .ci/mutants.py run FOLDER [--without PATH] [--share K/N]   # run the tests of mutants without a result
        python .ci/mutants.py score FOLDER [--without PATH]    # the result, and the mutants that no test noticed
 
 ``FOLDER`` keeps what was measured; a run that was stopped continues. A mutant is killed when one of its tests fails,
-and survives when none did within 120 s. ``--without tests/internal`` leaves out a folder, in results of their own.
+and survives when none did within 120 s. ``--without tests/internal`` leaves out a folder, in results of their own;
+``--share 0/2`` and ``--share 1/2``, at the same time, take half of the mutants each.
 The tests run in a copy of the working tree, with this interpreter. ``list`` needs running again only where the package
 has changed: ``run`` refuses a mutant whose code is not where it was.
 """
@@ -335,14 +336,15 @@ def try_one(tree: Path, mutant: Mutant, tests: list[str]) -> tuple[str, str]:
         path.write_text(source)
 
 
-def run(folder: Path, results: Path, without: str, mutants: list[Mutant]) -> None:
-    """Try each mutant without a result, and append what came of it."""
+def run(folder: Path, results: Path, without: str, share: str, mutants: list[Mutant]) -> None:
+    """Try each mutant of a share that has no result, and append what came of it."""
     done = {json.loads(line)["number"] for line in results.read_text().splitlines()} if results.exists() else set()
     reached = Reached(folder, without)
+    first, _, num_shares = share.partition("/")
     with tempfile.TemporaryDirectory() as temporary:
         tree = copy_tree(Path(temporary))
         for number, mutant in enumerate(mutants):
-            if number in done:
+            if number in done or number % int(num_shares) != int(first):
                 continue
             start = time.monotonic()
             outcome, why = try_one(tree, mutant, reached.in_order(number))
@@ -370,6 +372,7 @@ def main() -> None:
     parser.add_argument("command", choices=["list", "reach", "run", "score"])
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--without", default="", metavar="PATH")
+    parser.add_argument("--share", default="0/1", metavar="K/N")
     options = parser.parse_args()
     if options.command == "list":
         LIST.write_text("[\n" + ",\n".join(json.dumps(asdict(mutant)) for mutant in choose()) + "\n]\n")
@@ -379,7 +382,7 @@ def main() -> None:
     if options.command == "reach":
         reach(options.folder, mutants)
     elif options.command == "run":
-        run(options.folder, results, options.without, mutants)
+        run(options.folder, results, options.without, options.share, mutants)
     else:
         score(results, mutants)
 
