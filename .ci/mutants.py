@@ -258,8 +258,10 @@ def pytest(tree: Path, *arguments: str, timeout_s: float | None = None) -> subpr
 
 
 def reach(folder: Path, mutants: list[Mutant]) -> None:
-    """Run all tests with a probe before the statement of each mutant."""
-    folder.mkdir(parents=True)
+    """Run all tests, a folder of them after the other, with a probe before the statement of each mutant."""
+    folder.mkdir(parents=True, exist_ok=True)
+    done = folder / "done"
+    done.touch()
     with tempfile.TemporaryDirectory() as temporary:
         tree = copy_tree(Path(temporary))
         (tree / PACKAGE / "_reach.py").write_text(PROBE.format(folder=str(folder.resolve())))
@@ -274,10 +276,16 @@ def reach(folder: Path, mutants: list[Mutant]) -> None:
                 call = f'__import__("{PACKAGE}._reach", fromlist=["reached"]).reached({number})'
                 lines.insert(line - 1, indent + call)
             (tree / file).write_text("\n".join(lines) + "\n")
-        result = pytest(tree, "-n", "3", "--dist", "loadfile", "-p", f"{PACKAGE}._reach")
-        assert result is not None
-        (folder / "output.txt").write_text(result.stdout)
-        print(result.stdout[-2000:])
+        tests = sorted({path.relative_to(tree).parts[:2] for path in (tree / "tests").rglob("test_*.py")})
+        for place in [PACKAGE, *("/".join(parts) for parts in tests)]:
+            if place not in done.read_text().splitlines():
+                result = pytest(tree, place, "-n", "3", "--dist", "loadfile", "-p", f"{PACKAGE}._reach")
+                assert result is not None
+                with (folder / "output.txt").open("a") as output:
+                    output.write(result.stdout)
+                with done.open("a") as names:
+                    names.write(f"{place}\n")
+                print(place, result.stdout.splitlines()[-1], flush=True)
 
 
 class Reached:
