@@ -1,20 +1,16 @@
-"""For all tests: their order, the names that examples in docstrings may use, and a small heap for the collector."""
+"""For all tests: their order, and a small heap for the collector."""
 
 from __future__ import annotations
 
 import gc
 from pathlib import Path
-from typing import Any
 
 import pytest
-from torch.utils.data.datapipes.iter import IterableWrapper
-
-from torchdata_remote import World
 
 pytest_plugins = ["tests.support.hung_processes"]
 
 TESTS = Path(__file__).parent / "tests"
-LONGEST = (TESTS / "trainers", TESTS / "integration", TESTS / "repository")
+LONGEST = (TESTS / "trainers", TESTS / "package", TESTS / "processes", TESTS / "service")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,11 +27,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     short = [path for path in modules if path not in long]
     position = {path: number / len(group) for group in (long, short) for number, path in enumerate(group)}
     items.sort(key=lambda item: position[item.path] * (0.9 if item.path in long else 1))
-
-
-@pytest.fixture(autouse=True)
-def _names_in_examples(doctest_namespace: dict[str, Any]) -> None:
-    doctest_namespace.update(IterableWrapper=IterableWrapper, World=World)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,4 +1,4 @@
-"""The project's commands: ``nox -s fmt``, ``check``, ``test``, ``test_all``, ``docs``, ``bench``, ``release``.
+"""The project's commands: ``nox -s fmt``, ``check``, ``test``, ``test_all``, ``test_long``, ``docs``, ``bench``...
 
 They use the environment that nox runs in, so nothing is installed here; ``release`` alone makes one of its own.
 Arguments after ``--`` go to the tool.
@@ -18,9 +18,9 @@ nox.options.default_venv_backend = "none"
 nox.options.sessions = ["fmt", "check", "test"]
 
 PYTEST = ("python", "-m", "pytest")
-IN_PARALLEL = ("-n", "3", "--dist", "loadfile")  # on 2 cores: a third of the time, tests wait
-FAST = ("-m", "not slow and not system", "--hypothesis-profile=fast")
-OF_SDIST = ("tests/test_public_names.py", "tests/core", "tests/pipes", "tests/writing")  # what release runs of it
+IN_PARALLEL = ("-n", "6", "--dist", "loadfile")  # on 2 cores: tests wait
+FAST = ("-m", "not slow and not system")
+OF_SDIST = ("tests/pipes", "tests/writing")  # what release runs of it
 BENCHMARKS = (
     "bench_async_prefetch", "bench_datapipe", "bench_objects", "bench_loose_files", "bench_shards", "bench_tar",
     "bench_local_files", "bench_writer", "bench_shard_resume", "bench_tables", "bench_selection_plan",
@@ -46,7 +46,7 @@ def check(session: nox.Session) -> None:
 
 @nox.session
 def test(session: nox.Session) -> None:
-    """The fast tests: no servers, no training frameworks, few processes, fewer examples of property tests."""
+    """The fast tests: no servers, no training frameworks, few processes."""
     session.run(*PYTEST, *IN_PARALLEL, *FAST, *session.posargs)
 
 
@@ -54,6 +54,12 @@ def test(session: nox.Session) -> None:
 def test_all(session: nox.Session) -> None:
     """All tests but the slow ones."""
     session.run(*PYTEST, *IN_PARALLEL, *session.posargs)
+
+
+@nox.session
+def test_long(session: nox.Session) -> None:
+    """All tests and the slow ones, with 25 times the examples of property tests: hours."""
+    session.run(*PYTEST, *IN_PARALLEL, "-m", "slow or not slow", "--hypothesis-profile=long", *session.posargs)
 
 
 @nox.session

@@ -104,7 +104,7 @@ def prepare(session: Session, interpreter: str, *, smoke: bool, log: Path) -> st
     wanted = [*(lower_bounds() if session.oldest else requirements()), *session.pins]
     if not smoke:
         # The newest test tools, with the versions that are to be tested.
-        wanted += [requirement for requirement in requirements("test") if not requirement.startswith("torchdata ")]
+        wanted += [requirement for requirement in requirements("test-all") if not requirement.startswith("torchdata ")]
     made = [uv, "venv", "-q", "--allow-existing", "-p", interpreter] if uv else [interpreter, "-m", "venv"]
     with log.open("a") as output:
         for command in ([*made, str(folder)], [*install, *wanted], [*install, "--no-deps", "-e", str(ROOT)]):

