@@ -1,4 +1,4 @@
-"""Every pipe, and the ways in which pipes are combined, resume after each item, through JSON, in one stream and in several."""
+"""Every pipe, and the ways in which pipes are combined, resume after each item, in one stream and in several."""
 
 from __future__ import annotations
 
@@ -626,8 +626,8 @@ case(
     2,
 )
 case("select by a table", lambda: tdr.stream_shards(f"{ROOT}/shards/", select={"keys": f"{ROOT}/keyed.parquet"}))
+SETS = {name: f"{ROOT}/{name}-tar/index.json" for name in ("texts", "marks")}
 for align in ("order", "keys"):
-    SETS = {name: f"{ROOT}/{name}-tar/index.json" for name in ("texts", "marks")}
     case(f"join by {align}", lambda align=align: tdr.join(SETS, align=align, shuffle="shards", interleave=2))  # type: ignore[misc]
     case(f"join by {align}, shuffled", lambda align=align: tdr.join(SETS, align=align, shuffle_buffer_size=4), 2)  # type: ignore[misc]
     case(f"join by {align}, equal", lambda align=align: tdr.join(SETS, align=align, shuffle=False).equalize_ranks(), 5)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What a resumed pass reads again is bounded: consumed bytes, files and samples are not requested or made another time."""
+"""What a resumed pass reads again is bounded: consumed bytes, files and samples are not requested or made once more."""
 
 from __future__ import annotations
 

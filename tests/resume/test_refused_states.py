@@ -1,4 +1,4 @@
-"""A state that is damaged, of another chain, or of data that have changed is an error, and never loses or repeats items."""
+"""A state that is damaged, of another chain, or of data that changed is an error, and never loses or repeats items."""
 
 from __future__ import annotations
 
