@@ -1,4 +1,4 @@
-"""Rows of Parquet and Arrow files as samples: each once, by the filters of pyarrow, of the columns that are asked for."""
+"""Rows of Parquet and Arrow files as samples: each once, by the filters of pyarrow, of the columns asked for."""
 
 from __future__ import annotations
 
