@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import io
-import itertools
 import pickle
 import pydoc
 from collections.abc import Callable
@@ -161,20 +160,6 @@ def test_names_are_torchs_classes_and_a_misspelt_one_is_an_error_with_a_suggesti
         pipe.decode_sampel()  # type: ignore[attr-defined]
     assert (caught.value.name, caught.value.obj) == ("decode_sampel", pipe)
     assert "decode_sample" in dir(pipe)
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_torch_restores_a_snapshot_of_a_chain(folder: Path, times: int) -> None:
-    snapshots: Any = pytest.importorskip("torch.utils.data.datapipes.utils.snapshot")
-    pipe = IterableWrapper([f"{folder}/shards"]).list_remote(pattern="*.tar").shard_tar_reader()
-    keys = [sample["__key__"] for sample in pipe]
-    chain: Any = IterableWrapper([f"{folder}/shards"]).list_remote(pattern="*.tar").shard_tar_reader()
-    assert len(list(itertools.islice(iter(chain), 4))) == 4
-    for number in range(1, times + 1):
-        chain = pickle.loads(pickle.dumps(chain))
-        assert chain._number_of_samples_yielded == 3 + number
-        snapshots._simple_graph_snapshot_restoration(chain, chain._number_of_samples_yielded)
-        assert next(iter(chain))["__key__"] == keys[3 + number]
 
 
 OPTIONS: dict[str, Any] = {"storage_options": {"key": "k", "secret": "Sup3rS3cretCanary"}}

@@ -188,13 +188,6 @@ def test_draws_do_not_depend_on_queries_of_urls(tmp_path: Path) -> None:
         assert read("", "") == read("?X-Amz-Signature=a/b", "?X-Amz-Signature=c/d")
 
 
-def test_samples_of_one_key_in_two_shards_have_draws_of_their_own() -> None:
-    for name in "ab":
-        with tdr.ShardWriter(f"memory://twins/{name}/{{shard}}.tar", overwrite=True) as writer:
-            writer.write({"__key__": "same", "cls": 1})
-    assert len(set(by_map(shards("memory://twins/")))) == 2
-
-
 @pytest.mark.parametrize(
     ("chain", "message"),
     [
@@ -215,3 +208,10 @@ def test_an_item_without_a_key_is_an_error_where_something_is_drawn(chain: Calla
         list(chain())
     (sample,) = tdr.IterableWrapper([{"jpg": encoded(photograph(9, 9))}]).decode_image(4, crop="center")
     assert sample["jpg"].shape == (3, 4, 4), "without random crops and flips none is needed"
+
+
+def test_samples_of_one_key_in_two_shards_have_draws_of_their_own() -> None:
+    for name in "ab":
+        with tdr.ShardWriter(f"memory://twins/{name}/{{shard}}.tar", overwrite=True) as writer:
+            writer.write({"__key__": "same", "cls": 1})
+    assert len(set(by_map(shards("memory://twins/")))) == 2

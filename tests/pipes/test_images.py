@@ -5,12 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 import math
-import os
-import pickle
 import random
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,11 +88,6 @@ def test_pixels_at_a_lower_scale_are_close_to_those_of_pillow(side: int) -> None
     (found,) = pixels_of(file, side, crop=None)
     expected = np.asarray(opened(file).resize((side, side), Image.Resampling.BILINEAR)).astype(np.int64)
     assert np.abs(found.astype(np.int64) - expected).mean() < SCALED_MEAN_DIFFERENCE
-
-
-def test_an_image_that_has_the_size_keeps_its_pixels() -> None:
-    (found,) = pixels_of(encoded(photograph(40, 30), "PNG"), (30, 40), crop=None)
-    assert np.array_equal(found, np.asarray(photograph(40, 30)))
 
 
 @pytest.mark.parametrize("shape", [(1, 700), (700, 1), (9, 500), (3, 31)])
@@ -291,58 +282,6 @@ def test_what_is_no_image_is_an_error_that_says_what_to_do() -> None:
         list(DecodeImage(source([("a", 1)]), 16))
 
 
-def test_options_of_other_libraries_are_accepted_and_the_pipe_pickles() -> None:
-    """Arrays and tensors, also those without dimensions; views of files that were mapped."""
-    file = encoded(photograph(64, 64), "BMP")
-    for size in (
-        32,
-        np.int64(32),
-        np.array(32),
-        [32, 32],
-        torch.tensor(32),
-        torch.tensor([32, 32]),
-        torch.Size([32, 32]),
-    ):
-        pipe = DecodeImage(
-            source([{"__key__": "1", "jpg": memoryview(file)}]), size, mean=torch.tensor(0.5), std=np.full(3, 0.5)
-        )
-        (sample,) = pipe
-        assert sample["jpg"].shape == (3, 32, 32)
-    pipe = DecodeImage(source(), 16, dtype=torch.bfloat16, layout="HWC", num_threads=2)
-    for one, other in zip(
-        pipe, pickle.loads(pickle.dumps(DecodeImage(source(), 16, dtype=torch.bfloat16, layout="HWC"))), strict=True
-    ):
-        assert torch.equal(one["jpg"], other["jpg"])
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists a process's threads")
-def test_no_other_thread_works_for_an_image() -> None:
-    """torch divides a copy of so many values among threads, which would compete with those that decode."""
-    counts: list[int] = []
-    file, kept = encoded(photograph(), quality=92), torch.get_num_threads()
-
-    def count(function: Callable[[], object]) -> None:
-        before = os.listdir("/proc/self/task")
-        function()
-        counts.append(len({*os.listdir("/proc/self/task")} - {*before}))
-
-    def started(function: Callable[[], object]) -> int:
-        thread = threading.Thread(target=count, args=[function])
-        thread.start()
-        thread.join()
-        return counts.pop()
-
-    torch.set_num_threads(2)
-    try:
-        values = torch.zeros(3 * 200 * 200)
-        assert started(lambda: torch.empty(3 * 200 * 200).copy_(values.to(torch.uint8))) > 0
-        for dtype, layout in itertools.product((torch.uint8, *TOLERANCE), ("CHW", "HWC")):
-            pipe = source([{"__key__": "1", "jpg": file}]).decode_image(200, dtype=dtype, layout=layout)
-            assert started(lambda pipe=pipe: list(pipe)) == 0  # type: ignore[misc]
-    finally:
-        torch.set_num_threads(kept)
-
-
 # decode_sample
 
 HEAD: dict[str, Any] = {"__key__": "train/1", "__url__": "s3://b/t-000.tar"}
@@ -368,36 +307,6 @@ def test_members_are_decoded_by_their_extension() -> None:
     unchanged = {"xyz": b"1", "cls": 3, "txt": "a", "json": None, "cls.bin": b"3"}
     assert decoded(unchanged) == unchanged
     assert decoded({"cls": memoryview(b"3"), "a.b.cls": b"4", "JSON": b"[]"}) == {"cls": 3, "a.b.cls": 4, "JSON": []}
-
-
-@pytest.mark.parametrize(
-    ("extension", "form", "mode"),
-    [
-        *[("jpg", "JPEG", mode) for mode in ("RGB", "L", "CMYK")],
-        *[("png", "PNG", mode) for mode in ("L", "1", "P", "LA", "RGBA", "I;16")],
-        *[
-            ("webp", "WEBP", "RGBA"),
-            ("bmp", "BMP", "P"),
-            ("gif", "GIF", "P"),
-            ("ppm", "PPM", "RGB"),
-            ("pgm", "PPM", "L"),
-        ],
-        *[("tif", "TIFF", "CMYK"), ("tiff", "TIFF", "I;16"), ("jpg", "PNG", "RGB")],
-    ],
-)
-def test_every_image_becomes_8_bit_rgb_whatever_its_content_is(extension: str, form: str, mode: str) -> None:
-    stored = Image.new("RGB", (4, 2), "orange").convert("P") if mode == "P" else Image.new(mode, (4, 2))
-    image = decoded({extension: encoded(stored, form)})[extension]
-    assert isinstance(image, Image.Image)
-    assert (image.mode, image.size, np.asarray(image).shape) == ("RGB", (4, 2), (2, 4, 3))
-
-
-def test_decoders_that_are_given_take_precedence_the_complete_extension_first() -> None:
-    png = encoded(Image.new("L", (1, 1)), "PNG")
-    assert decoded({"seg.png": png})["seg.png"].mode == "RGB"
-    assert decoded({"seg.png": png, "png": png}, {"seg.png": len})["seg.png"] == len(png)
-    given = {"cls": float, "bin": len, "txt": bytes}
-    assert decoded({"cls": b"3", "txt": b"a", "bin": b"12"}, given) == {"cls": 3.0, "bin": 2, "txt": b"a"}
 
 
 def stop(data: bytes) -> None:

@@ -221,21 +221,3 @@ def test_threads_end_with_the_pass_and_files_are_read_after_it(folder: str) -> N
     items.close()
     assert sample["wav"].read() == b""
     wait_for(lambda: all(thread.name != "torchdata_remote" for thread in set(threading.enumerate()) - others))
-
-
-@pytest.mark.parametrize(
-    ("lazy", "error", "message"),
-    [
-        ("mp4", TypeError, r"lazy must be a set of extensions such as \{'mp4', 'wav'\}, got 'mp4' \(str\)\. Write"),
-        ({".mp4"}, ValueError, r"no member has the extension '\.mp4'.*Write 'mp4'"),
-        ({3}, TypeError, "lazy must be a str such as 'mp4', got 3"),
-        (True, TypeError, "got True"),
-    ],
-)
-def test_wrong_extensions_and_a_cache_are_refused(
-    lazy: Any, error: type[Exception], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(error, match=message):
-        IterableWrapper(["memory://a/0.tar"]).shard_tar_reader(lazy=lazy)
-    with pytest.raises(ValueError, match="Leave out cache_dir= and cache_bytes=, or lazy="):
-        stream_shards("memory://a/", lazy=LAZY, cache_dir=str(tmp_path), cache_bytes=1 << 20)

@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 from torchdata_remote import (
     IterableWrapper,
@@ -35,6 +34,7 @@ from torchdata_remote.testing import all_worlds
 
 SIZES = {"a": 40, "b": 25, "c": 30, "d": 10}
 STOPS = [Stop.FIRST_EXHAUSTED, Stop.ALL_EXHAUSTED, 60]
+INF = float("inf")
 BEFORE, AFTER = {"a": 3, "b": 1}, {"a": 1, "b": 4}
 
 WEIGHTS = st.fixed_dictionaries({name: st.sampled_from([0, 0, 1, 2.5]) for name in "abc"}).filter(
@@ -143,12 +143,6 @@ def test_streams_share_the_number(num_streams: int) -> None:
     assert (len(data), len(list(data))) == (100, 100)
 
 
-def test_a_number_that_leaves_a_rank_without_items_is_an_error_in_each() -> None:
-    for rank in range(3):
-        with pytest.raises(EmptyShareError, match=r"stops at 2 samples, .* some of 3 readers would have none"):
-            list(mixture(BEFORE, 2, World(rank, 3)))
-
-
 def test_a_source_that_comes_again_has_another_order_in_each_pass_of_each_epoch() -> None:
     pipe = mix({"a": (source("a", size=10), 1)}, stop=50)
     epochs = [list(pipe) for _ in range(3)]
@@ -170,40 +164,6 @@ def test_a_length_is_known_only_of_a_number(stop: str) -> None:
     with pytest.raises(TypeError, match="only if it stops at a number"):
         len(mixture(BEFORE, stop))
     assert len(mixture(BEFORE, 17)) == 17
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: mix({}), "got nothing"),
-        (lambda: mixture(BEFORE, 0), "stop must be an int of at least 1, got 0"),
-        (lambda: mixture(BEFORE, "never"), "got 'never'"),
-        *[
-            (
-                lambda weight=weight: mixture({"a": 1, "b": weight}),
-                f"the weight of 'b' must be (positive|finite), got {weight}",
-            )  # type: ignore[misc]
-            for weight in (0, -1, float("inf"), float("nan"))
-        ],
-        (lambda: mix(dict.fromkeys("ab", (source("a"), 1))), "share a pipe: build a chain for each"),
-        (lambda: mixture({0: {"a": 0}}), "at 0 no source has a weight above 0"),
-        (lambda: mixture({0: {"a": -1}}), "the weight of 'a' at 0 must be 0 or more"),
-        (lambda: mixture({0: {"a": float("inf")}}), "the weight of 'a' at 0 must be finite"),
-        (lambda: mixture({0: {"a": 1.7e308}}), r"the weight of 'a' at 0 must be at most 1e\+300, got 1.7e\+308"),
-        (lambda: mixture({0: {"a": 1}, 5: {"a": 1}, torch.tensor(5): {"a": 1}}), "has weights for 5 twice"),
-        (lambda: mixture({0: {"a": 1}, -1: {"a": 1}}), "number of samples must be an int of at least 0, got -1"),
-        (lambda: mix({"a": source("a")}, schedule={}), "must have weights for 0, the start"),
-        (lambda: mix({"a": source("a")}, schedule={5: {"a": 1}}), r"must have weights for 0, the start, got \[5\]"),
-        (lambda: mix({"a": source("a")}, schedule={0: {"x": 1}}), "at 0 there is a weight for 'x'"),
-        (
-            lambda: mix({"m": (mixture({0: AFTER, 9: BEFORE}).map(str), 1)}),
-            "the source 'm' is a mixture with a schedule",
-        ),
-    ],
-)
-def test_weights_and_ends_that_are_none_are_refused_when_the_mixture_is_built(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 def test_sources_of_different_groups_of_ranks_are_refused() -> None:
@@ -316,26 +276,6 @@ def test_sources_that_start_later_are_not_read_before_and_those_that_end_are_clo
         log.append(f"{number} {item}")
     assert [line for line in log if not line[0].isdigit()] == ["open a", "close a", "open b", "close b"]
     assert log.index("4 a") < log.index("close a") < log.index("open b") < log.index("5 b")
-
-
-def test_workers_follow_the_schedule_over_epochs() -> None:
-    """Of the package's loader, stopped and resumed, and of torch's own."""
-
-    def make() -> Any:
-        pipe = mixture({0: {"a": 1}, 16: {"b": 1}, 36: {"c": 1}}, 24)
-        return stateful_loader(pipe.batch(2), num_workers=2, num_streams=4)
-
-    loader = make()
-    epochs = [list(loader), list(loader)]
-    for epoch, expected in enumerate([{"a": 16, "b": 8}, {"b": 12, "c": 12}]):
-        assert Counter(item[0] for batch in epochs[epoch] for item in batch) == expected
-    stopped, resumed = make(), make()
-    head = list(itertools.islice(stopped, 5))
-    resumed.load_state_dict(stopped.state_dict())
-    assert [[*head, *resumed], list(resumed)] == epochs
-    pipe = mixture({0: {"a": 1}, 16: {"b": 1}}, 24)
-    plain = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
-    assert Counter(item[0] for item in plain) == {"a": 16, "b": 8}
 
 
 def test_a_schedule_that_would_leave_ranks_unequal_is_refused() -> None:
@@ -509,3 +449,31 @@ def test_weights_of_a_mixture_within_a_mixture_cannot_change_those_of_the_outer_
     assert len([*head, *resumed(state, nested(1, 5))]) == 60
     with pytest.raises(StateError, match=r"weights was .*'a': 1.0.*, is .*'a': 2.0"):
         resumed(state, nested(2, 1))
+
+
+def test_a_number_that_leaves_a_rank_without_items_is_an_error_in_each() -> None:
+    for rank in range(3):
+        with pytest.raises(EmptyShareError, match=r"stops at 2 samples, .* some of 3 readers would have none"):
+            list(mixture(BEFORE, 2, World(rank, 3)))
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        *[
+            ({"a": 1, "b": weight}, f"the weight of 'b' must be (positive|finite), got {weight}")
+            for weight in (0, -1, INF)
+        ],
+        ({0: {"a": 0}}, "at 0 no source has a weight above 0"),
+        ({0: {"a": -1}}, "the weight of 'a' at 0 must be 0 or more"),
+        ({0: {"a": INF}}, "the weight of 'a' at 0 must be finite"),
+        ({0: {"a": 1.7e308}}, r"the weight of 'a' at 0 must be at most 1e\+300, got 1.7e\+308"),
+        ({0: {"a": 1}, 5: {"a": 1}, torch.tensor(5): {"a": 1}}, "has weights for 5 twice"),
+        ({0: {"a": 1}, -1: {"a": 1}}, "number of samples must be an int of at least 0, got -1"),
+    ],
+)
+def test_weights_that_are_none_are_refused_when_the_mixture_is_built(weights: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mixture(weights)
+    with pytest.raises(ValueError, match="the source 'm' is a mixture with a schedule"):
+        mix({"m": (mixture({0: AFTER, 9: BEFORE}).map(str), 1)})

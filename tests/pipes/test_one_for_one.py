@@ -63,13 +63,6 @@ def test_a_missing_member_is_an_error_that_says_what_was_there() -> None:
         list(twice.to_tuple("jpg"))
 
 
-@pytest.mark.parametrize("names", [(), ("",), ("jpg", " ; "), (3,), (["jpg", "png"],)])
-def test_names_that_are_none_are_refused(names: tuple[Any, ...]) -> None:
-    with pytest.raises(ValueError, match="'jpg;png', 'cls'") as caught:
-        ToTuple(IterableWrapper([]), *names)
-    assert repr(names) in str(caught.value)
-
-
 # label_from_path
 
 
@@ -132,23 +125,6 @@ def test_a_label_that_is_there_already_and_a_sample_without_key_are_errors() -> 
         list(IterableWrapper([{"jpg": b""}]).label_from_path())
     with pytest.raises(SampleError):
         list(IterableWrapper([3]).label_from_path())
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"pattern": "cat"}, ValueError, "exactly one group"),
-        ({"pattern": "(a)(b)"}, ValueError, "exactly one group"),
-        ({"classes": ["cat", "cat"]}, ValueError, "'cat'"),
-        ({"classes": "cat"}, TypeError, "'cat'"),
-        ({"classes": {"cat", "dog"}}, TypeError, "set"),
-    ],
-)
-def test_classes_and_patterns_that_number_nothing_are_refused_when_the_pipe_is_built(
-    options: Any, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        IterableWrapper([]).label_from_path(**options)
 
 
 # Samples for which a function fails
@@ -315,13 +291,6 @@ def test_errors_of_the_machine_and_of_stores_skip_no_sample(num_threads: int) ->
         if not isinstance(error, ObjectNotFoundError):
             with pytest.raises(DecodeError, match="missing"):
                 list(tdr.stream_shards(FOLDER).decode_sample({"txt": fail}, **policy))
-
-
-def test_what_has_no_key_cannot_be_skipped() -> None:
-    chain = tdr.stream_shards(FOLDER).to_tuple("cls").parallel_map(lambda _: 1 / 0, on_bad_sample=tdr.skip_with_warning)
-    with pytest.raises(SampleError, match=r"parallel_map: expected samples, .* Put it before to_tuple\(\)") as caught:
-        list(chain)
-    assert isinstance(caught.value.__context__, ZeroDivisionError)
 
 
 def test_ranks_that_are_promised_equal_numbers_skip_no_samples_but_of_an_endless_source() -> None:

@@ -245,15 +245,6 @@ def test_errors_of_the_function_keep_their_arguments_under_loaders(
 # Threads
 
 
-def test_an_interrupt_of_the_consumer_ends_the_pass_at_once() -> None:
-    """Ctrl-C in the source is not raised in the place of an item."""
-    before = engine_threads()
-    items = iter(Numbers(3, KeyboardInterrupt).parallel_map(abs, num_threads=2))
-    with pytest.raises(KeyboardInterrupt):
-        next(items)
-    wait_for(lambda: engine_threads() <= before)
-
-
 class Item:
     """Something that can be counted while it lives."""
 
@@ -377,3 +368,12 @@ def test_workers_of_a_loader_have_threads(context: str, tmp_path: Any) -> None:
     assert (copy.num_threads, sorted(copy)) == (2, expected)
     loader = DataLoader(pipe, batch_size=4, num_workers=2, multiprocessing_context=context)
     assert sorted(key for batch in loader for key in batch) == expected
+
+
+def test_an_interrupt_of_the_consumer_ends_the_pass_at_once() -> None:
+    """Ctrl-C in the source is not raised in the place of an item."""
+    before = engine_threads()
+    items = iter(Numbers(3, KeyboardInterrupt).parallel_map(abs, num_threads=2))
+    with pytest.raises(KeyboardInterrupt):
+        next(items)
+    wait_for(lambda: engine_threads() <= before)

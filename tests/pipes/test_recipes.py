@@ -12,8 +12,8 @@ import pytest
 
 from tests.servers.files_over_http import files_over_http
 from tests.support.archive_bytes import pack_tar
-from torchdata_remote import ShardWriter, World, skip_with_warning, stream_files, stream_shards
-from torchdata_remote.errors import EmptyListingError, EmptyShareError
+from torchdata_remote import ShardWriter, World, stream_files, stream_shards
+from torchdata_remote.errors import EmptyShareError
 from torchdata_remote.testing import FaultyStore, all_worlds, write_small_shards
 
 
@@ -105,19 +105,6 @@ def test_all_readers_together_get_every_sample_once_in_each_epoch(memory_folder:
     assert len(stream_shards(f"{memory_folder}/index.json", world=World(1, 3)).equalize_ranks(mode="drop")) == 4
 
 
-def test_policies_are_those_of_the_reader_and_what_was_skipped_is_told(memory_folder: str) -> None:
-    written = write_small_shards(memory_folder, num_shards=3, samples_per_shard=4)
-    put(memory_folder, {"000009.tar": b"no tar"})
-    for shuffle in (True, False):
-        pipe: Any = stream_shards(memory_folder, shuffle=shuffle, on_bad_shard=skip_with_warning)
-        with pytest.warns(RuntimeWarning, match="000009.tar"):
-            assert sorted(keys_of(pipe)) == sorted(keys_of(written))
-        assert list(pipe.skipped.shards) == [f"{memory_folder}/000009.tar"]
-    put(memory_folder, {"none/a.jpg": b""})
-    with pytest.raises(EmptyListingError, match=rf"{memory_folder}/none.*are tars"):
-        list(stream_shards(f"{memory_folder}/none"))
-
-
 def test_loose_files_are_samples_of_one_member_fully_shuffled_or_in_order(memory_folder: str) -> None:
     put(memory_folder, {"1/a.txt": b"A", "2/b.txt": b"B", "2/c.md": b"C"})
     pipe = stream_files(memory_folder, pattern="*.txt", seed=None).label_from_path().to_tuple("txt", "cls")
@@ -129,12 +116,6 @@ def test_loose_files_are_samples_of_one_member_fully_shuffled_or_in_order(memory
     assert sorted(first) == sorted(second) == sorted(keys_of(stream_files(f"{memory_folder}-many", seed=None)))
     assert len({tuple(first), tuple(second), tuple(sorted(first))}) == 3
     assert max(abs(place - sorted(first).index(key)) for place, key in enumerate(first)) > 25
-
-
-@pytest.mark.parametrize("shuffle", [5_000, "sample", None])
-def test_other_ways_to_shuffle_are_refused_with_the_options_for_sizes(memory_folder: str, shuffle: Any) -> None:
-    with pytest.raises(ValueError, match=r"expected True, False .* or 'shards'.*shuffle_buffer_size="):
-        stream_shards(memory_folder, shuffle=shuffle)
 
 
 @pytest.mark.parametrize("stream", [stream_shards, stream_files])

@@ -31,10 +31,9 @@ from torchdata_remote import (
     ShardWriter,
     World,
     skip_with_warning,
-    stateful_loader,
 )
 from torchdata_remote.errors import EmptyShareError, ManifestError, RemoteDataError, SampleError
-from torchdata_remote.testing import FaultyStore, all_worlds, write_small_shards
+from torchdata_remote.testing import FaultyStore, all_worlds
 
 RANKS = WORKERS = st.integers(1, 4)
 COPIES = "memory://copies/"
@@ -422,24 +421,6 @@ def test_streams_have_equal_numbers_of_samples(memory_folder: str, mode: Any) ->
         assert [len(data), len(list(data)), len(list(data))] == [expected] * 3
 
 
-def test_workers_have_equal_numbers_of_samples_and_loaders_their_length(tmp_path: Path) -> None:
-    """With persistent workers, in each epoch; and with several streams in a worker."""
-    folder = tmp_path.as_uri()
-    keys = {key_of(sample) for sample in write_small_shards(folder, num_shards=5, samples_per_shard=7)}
-    for mode, length, different in (("drop", 34, 34), ("repeat", 36, 35)):
-        pipe = samples_of(folder, seed=0).equalize_ranks(mode=mode).map(key_of)
-        loader: DataLoader[Any] = DataLoader(pipe, batch_size=None, num_workers=2, persistent_workers=True)
-        epochs = [list(loader) for _ in range(2)]
-        assert [(len(epoch), len(set(epoch))) for epoch in epochs] == [(length, different)] * 2
-        assert set(epochs[0]) | set(epochs[1]) == keys
-    for num_workers, num_streams, drop_last in [(0, 2, False), (2, 4, False), (0, 3, True), (0, None, True)]:
-        pipe = samples_of(folder, seed=0).equalize_ranks(mode="drop").map(key_of)
-        made = stateful_loader(
-            pipe, batch_size=4, num_workers=num_workers, num_streams=num_streams, drop_last=drop_last
-        )
-        assert len(made) == len(list(made))
-
-
 def test_a_listing_that_does_not_count_samples_is_an_error_that_names_the_command(memory_folder: str) -> None:
     write(memory_folder, [3, 3])
     urls: Any = IterableWrapper([f"{memory_folder}/"]).list_remote(pattern="*.tar")
@@ -478,18 +459,6 @@ def test_what_changes_the_number_of_samples_above_is_refused_by_name(memory_fold
     assert len(list(equal.batch(2))) == len(list(equal.filter(is_even))) == 2
     with pytest.raises(ValueError, match="equalize_ranks counts the samples of a pass, and repeat"):
         urls.repeat_epochs().sharding_filter_rank().shard_tar_reader().equalize_ranks()
-
-
-def test_a_chain_without_exactly_one_split_is_refused() -> None:
-    urls = IterableWrapper(["memory://a/0.tar"])
-    with pytest.raises(ValueError, match=r"needs one sharding_filter_rank.*there are 0"):
-        urls.shard_tar_reader().equalize_ranks()
-    with pytest.raises(ValueError, match=r"split=False.*no shares that equalize_ranks could make equal"):
-        urls.sharding_filter_rank(split=False).shard_tar_reader().equalize_ranks()
-    share = urls.sharding_filter_rank().shard_tar_reader()
-    share.equalize_ranks(mode="drop")
-    with pytest.raises(ValueError, match="equalized already"):
-        share.equalize_ranks(mode="repeat")
 
 
 class LeavesOut(IterDataPipe[Any]):

@@ -104,15 +104,6 @@ def test_a_pass_that_is_stopped_early_counts_as_an_epoch() -> None:
     assert list(pipe) == expected[1]
 
 
-def test_a_second_iterator_invalidates_the_first() -> None:
-    pipe = samples_of()
-    first = iter(pipe)
-    next(first)
-    next(iter(pipe))
-    with pytest.raises(RuntimeError, match="invalidated"):
-        next(first)
-
-
 # URLs
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import operator
 import re
 import subprocess
 import sys
 import warnings
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -28,7 +26,7 @@ from torch.utils.data import DataLoader
 import torchdata_remote as tdr
 from tests.servers.files_over_http import files_over_http
 from tests.support.tables import FORMATS, file_bytes, numbered, put_table
-from torchdata_remote import IterableWrapper, RemoteUrl, RetryPolicy, ShardWriter, World, skip_with_warning
+from torchdata_remote import IterableWrapper, ShardWriter, World, skip_with_warning
 from torchdata_remote.errors import (
     EmptyListingError,
     EmptyShareError,
@@ -39,9 +37,8 @@ from torchdata_remote.errors import (
     RemoteDataError,
     SampleError,
     ShardReadError,
-    StateError,
 )
-from torchdata_remote.testing import Faults, FaultyStore
+from torchdata_remote.testing import FaultyStore
 
 EACH_FORMAT = pytest.mark.parametrize("form", FORMATS)
 
@@ -116,13 +113,6 @@ def test_each_row_reaches_exactly_one_reader(
             return
         found += [int(sample["text"].removeprefix("row ")) for sample in samples]
     assert sorted(found) == [n for n in range(starts[-1]) if threshold is None or n >= threshold]
-
-
-def test_interleaved_files_take_turns_and_a_pass_that_was_left_begins_anew(memory_folder: str) -> None:
-    urls = [put_table(f"{memory_folder}/{at}", numbered(3, 10 * at), rows=2) for at in range(3)]
-    pipe = wrapped(*urls).table_reader(interleave=2)
-    assert next(iter(pipe))["n"] == 0
-    assert [row["n"] for row in pipe] == [0, 10, 1, 11, 2, 12, 20, 21, 22]
 
 
 @pytest.mark.parametrize(("mode", "count"), [("drop", 7), ("repeat", 8)])
@@ -238,20 +228,6 @@ def test_only_the_chosen_columns_and_groups_are_fetched(memory_folder: str) -> N
     assert num_bytes < 21 * column_bytes / 2
 
 
-def test_footers_and_close_row_groups_cost_few_requests(tmp_path: Path) -> None:
-    """One for a footer, two if it is longer than 64 KiB; row groups that were listed do not need it again."""
-    table = pa.table({"n": np.random.default_rng(0).integers(0, 2**60, 100_000)})
-    (tmp_path / "t.parquet").write_bytes(file_bytes(table, rows=50_000, use_dictionary=False, compression="none"))
-    (tmp_path / "long.parquet").write_bytes(file_bytes(pa.table({f"column {i}": [i] * 40 for i in range(60)}), rows=1))
-    with files_over_http(tmp_path) as server, FaultyStore(server) as store:
-        groups = list(wrapped(f"{store.endpoint_url}/t.parquet").list_row_groups())
-        assert len(list(IterableWrapper(groups).table_reader())) == 100_000
-        assert [request.method for request in store.requests] == ["HEAD", "GET", "GET", "GET"]
-        store.requests.clear()
-        assert len(list(wrapped(f"{store.endpoint_url}/long.parquet").list_row_groups())) == 40
-        assert [request.method for request in store.requests] == ["HEAD", "GET", "GET"]
-
-
 def test_row_groups_ahead_are_bounded_by_the_budget(tmp_path: Path) -> None:
     """Those that are being read are always allowed, and no more than the budget else."""
     noise = np.random.default_rng(0).integers(0, 2**60, 40_000)
@@ -271,17 +247,6 @@ def test_row_groups_ahead_are_bounded_by_the_budget(tmp_path: Path) -> None:
                 ahead = tdr.stats().fetch.num_bytes - before - number * 8
                 most = max(most, ahead)
             assert most < 64 * 1024 + max(budget, group_bytes) + 3 * group_bytes
-
-
-def test_rows_survive_a_store_that_breaks(tmp_path: Path) -> None:
-    for form in FORMATS:
-        (tmp_path / form).write_bytes(file_bytes(numbered(400), form, rows=50))
-    retry = RetryPolicy(first_wait_s=0.001, max_wait_s=0.01, max_attempts=50)
-    with files_over_http(tmp_path) as server, FaultyStore(server, Faults.storm(0.2), seed=1) as store:
-        urls = [f"{store.endpoint_url}/{form}" for form in FORMATS]
-        pipe = wrapped(*urls).list_row_groups(retry=retry).table_reader(retry=retry)
-        assert [sample["n"] for sample in pipe] == 3 * list(range(400))
-        assert sum(store.counts.values()) > store.counts["well"]
 
 
 # Columns
@@ -330,44 +295,6 @@ def test_columns_that_some_files_lack_are_none_on_request(memory_folder: str, fo
         list(wrapped(*urls).table_reader(columns=columns, optional=["n", "image.path"], key="n"))
     with pytest.raises(ValueError, match=r"optional must be a list of names that columns has too, got \['path'\]"):
         wrapped(*urls).table_reader(columns=columns, optional=["path"])
-
-
-def test_mistakes_about_columns_name_them(memory_folder: str) -> None:
-    url = put_table(f"{memory_folder}/t.parquet", pa.table({"image": [{"bytes": b"1"}], "label": [1], "key": [None]}))
-    for options, message in (
-        ({"columns": ["lable"]}, r"no column 'lable'; did you mean 'label'\? Its columns are: image, label"),
-        ({"columns": ["image.data"]}, r"no column 'image\.data'; did you mean 'image'\? Its columns"),
-        ({"columns": ["x"]}, r"no column 'x'\. Its columns"),
-    ):
-        with pytest.raises(MissingMemberError, match=message):
-            list(wrapped(url).table_reader(**options))
-    for name in ("__url__", "__key__"):
-        with pytest.raises(ValueError, match=rf"'{name}' is set by the reader\. Rename it by columns="):
-            wrapped(url).table_reader(columns=[name, "label"])
-    with pytest.raises(SampleError, match="key='image' must be a column of strings or integers"):
-        list(wrapped(url).table_reader(key="image"))
-    twice = put_table(f"{memory_folder}/2.arrow", pa.table([[1], [2]], names=["a", "a"]), "arrow")
-    with pytest.raises(ShardReadError, match="2 columns are named 'a'"):
-        list(wrapped(twice).table_reader())
-    nulls = put_table(f"{memory_folder}/n.parquet", pa.table({"id": ["a", None]}))
-    with pytest.raises(ShardReadError, match="row 1 has no key"):
-        list(wrapped(nulls).table_reader(key="id"))
-
-
-@EACH_FORMAT
-@pytest.mark.parametrize(
-    ("name", "value", "key"), [("__url__", "x", None), ("__key__", 7, None), ("__key__", "a", "n")]
-)
-def test_a_column_that_the_reader_would_replace_is_an_error_that_renames_it(
-    memory_folder: str, form: str, name: str, value: Any, key: str | None
-) -> None:
-    url = put_table(f"{memory_folder}/t", pa.table({"n": [1], name: [value]}), form)
-    with pytest.raises(SampleError, match=rf"t has a column '{name}'.* Rename it by columns=") as caught:
-        list(wrapped(url).table_reader(key=key, on_bad_shard=skip_with_warning))
-    columns = ast.literal_eval(re.findall(r"columns=(\{.*?\})", str(caught.value))[0])
-    (sample,) = wrapped(url).table_reader(key=key, columns=columns)
-    assert (sample["n"], sample[name.strip("_")]) == (1, value)
-    assert ("key='__key__' takes the keys" in str(caught.value)) == (name == "__key__")
 
 
 @EACH_FORMAT
@@ -538,23 +465,6 @@ def test_comparisons_exclude_row_groups(memory_folder: str, condition: Any, grou
     assert ranges(wrapped(url).list_row_groups(filter=condition)) == [(3 * at, 3 * at + 3) for at in groups]
 
 
-def test_statistics_that_the_condition_cannot_be_compared_with_exclude_nothing(shards: str) -> None:
-    """Those of ``uint64``, with integers that pyarrow makes ``int64``; what it refuses is not a damaged file."""
-    table = pa.table({"h": pa.array([3, 2**64 - 1, 7], pa.uint64()), "__key__": ["3", "5", "7"]})
-    url = put_table("memory://table-filters/unsigned.parquet", table, rows=2)
-    condition = pc.field("h").isin([3, 7])
-    groups = wrapped(url).list_row_groups(filter=condition)
-    for pipe in (wrapped(url).table_reader(filter=condition), groups.table_reader(filter=condition)):
-        assert [one["h"] for one in pipe] == [3, 7]
-    chosen = wrapped(shards).list_remote().select(keys=url, where=condition)
-    assert [one["__key__"] for one in chosen.shard_tar_reader()] == ["3", "7"]
-    refused = pc.field("h") == 3
-    with pytest.raises(SampleError, match=r"cannot be applied: .*18446744073709551615 not in range[^.]*\.$"):
-        list(wrapped(url).table_reader(filter=refused))
-    with pytest.raises(ValueError, match=r"where: .*18446744073709551615 not in range"):
-        list(wrapped(shards).list_remote().select(keys=url, where=refused))
-
-
 @EACH_FORMAT
 @pytest.mark.parametrize(
     ("condition", "message"),
@@ -576,44 +486,6 @@ def test_a_filter_that_does_not_fit_is_not_a_damaged_file(
     for pipe in (wrapped(url), wrapped(url).list_remote().list_row_groups(filter=condition)):
         with pytest.raises(SampleError, match=message):
             list(pipe.table_reader(filter=condition, on_bad_shard=skip_with_warning))
-
-
-def test_a_filter_names_its_columns(tmp_path: Path) -> None:
-    """The place of a column among those that are read is another one than in the file."""
-    pq.write_table(pa.table({"a": ["x", "y"], "b": ["y", "x"]}), tmp_path / "x.parquet")
-    for condition in [pc.field(0) == "x", (pc.field("b") == "x") & (pc.field(0, "c") == 1)]:
-        with pytest.raises(ValueError, match="by its position: write its name"):
-            wrapped(f"{tmp_path}/x.parquet").table_reader(columns=["b"], filter=condition)
-    quoted = pc.field("b") != 'no "FieldPath(0)"'
-    assert [row["b"] for row in wrapped(f"{tmp_path}/x.parquet").table_reader(filter=quoted)] == ["y", "x"]
-
-
-@pytest.mark.parametrize("form", ["arrow", "stream"])
-def test_rows_of_run_end_encoded_columns_are_filtered(memory_folder: str, form: str) -> None:
-    runs = pa.RunEndEncodedArray.from_arrays([2, 4], ["x", "y"])
-    url = put_table(f"{memory_folder}/a.{form}", pa.table({"runs": runs, "n": [0, 1, 2, 3]}), form)
-    found = wrapped(url).table_reader(filter=(pc.field("n") > 0) & (pc.field("n") < 3))
-    assert [row["runs"] for row in found] == ["x", "y"]
-
-
-@pytest.mark.parametrize("before", [[0], list(range(60))])
-def test_a_state_loads_only_with_its_filter(memory_folder: str, before: list[int]) -> None:
-    """A shuffle behind it reads rows again, by their number: with another filter some would come twice."""
-    url = put_table(f"{memory_folder}/t.parquet", numbered(100), rows=10)
-
-    def loader(left_out: list[int]) -> Any:
-        rows = wrapped(url).list_row_groups().sharding_filter_rank()
-        rows = rows.table_reader(filter=~N.isin(left_out)).shuffle_samples(buffer_size=9, seed=0)
-        return tdr.Resumable(rows.map(lambda row: row["n"]))
-
-    saved = loader(before)
-    first = list(islice(saved, 20))
-    other = [number if number != 30 else 70 for number in before] if len(before) > 1 else [0, 5]
-    with pytest.raises(StateError, match="TableReader: filter was"):
-        loader(other).load_state_dict(saved.state_dict())
-    again = loader(before)
-    again.load_state_dict(saved.state_dict())
-    assert sorted([*first, *again]) == sorted(set(range(100)) - set(before))
 
 
 # Damage
@@ -654,15 +526,6 @@ def test_the_checksum_of_a_page_is_compared(memory_folder: str) -> None:
         list(wrapped(f"{memory_folder}/a.parquet").table_reader())
 
 
-@EACH_FORMAT
-@pytest.mark.parametrize("name", [b"outer", b"inner"])
-def test_a_column_whose_name_is_no_text_is_damage(memory_folder: str, form: str, name: bytes) -> None:
-    data = file_bytes(pa.table({"outer": [{"inner": 1}]}), form)
-    fsspec.filesystem("memory").pipe(f"{memory_folder}/a", data.replace(name, b"\xd7" + name[1:]))
-    with pytest.raises(ShardReadError, match="UnicodeDecodeError"):
-        list(wrapped(f"{memory_folder}/a").table_reader())
-
-
 def test_no_byte_of_a_damaged_footer_ends_the_process() -> None:
     """pyarrow does it for some, where it reads the metadata of columns and not their pages."""
     script = """if True:
@@ -701,8 +564,16 @@ def test_any_damaged_byte_is_an_error_of_this_package_or_other_values(
         pass
 
 
-def test_local_files_and_their_listed_urls_are_read(tmp_path: Path) -> None:
-    (tmp_path / "t.arrow").write_bytes(file_bytes(numbered(30), "arrow"))
-    listed = list(wrapped(f"{tmp_path}/").list_remote())
-    assert isinstance(listed[0], RemoteUrl)
-    assert [s["n"] for s in IterableWrapper(listed).list_row_groups().table_reader()] == list(range(30))
+@EACH_FORMAT
+def test_columns_that_cannot_be_members_or_keys_are_errors(memory_folder: str, form: str) -> None:
+    """A name twice, a name that the reader sets, and rows without a key."""
+    for name, table, options, message in (
+        ("twice", pa.table([[1], [2]], names=["a", "a"]), {}, "2 columns are named 'a'"),
+        ("null", pa.table({"id": ["a", None]}), {"key": "id"}, "row 1 has no key"),
+        ("url", pa.table({"n": [1], "__url__": ["x"]}), {}, "has a column '__url__'.* Rename it by columns="),
+        ("key", pa.table({"n": [1], "__key__": [7.5]}), {}, "has a column '__key__'.* Rename it by columns="),
+        ("kind", pa.table({"n": [[1]]}), {"key": "n"}, "key='n' must be a column of strings or integers"),
+    ):
+        url = put_table(f"{memory_folder}/{name}", table, form)
+        with pytest.raises((SampleError, ShardReadError), match=message):
+            list(wrapped(url).table_reader(**options))

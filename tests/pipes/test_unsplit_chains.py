@@ -26,6 +26,8 @@ Make = Callable[[Any], IterDataPipe[str]]
 TWO_WORKERS = "2 readers (1 rank x 2 workers)"
 TWO_RANKS = "2 readers (2 ranks x 1 worker)"
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -177,7 +179,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.system
 def test_ranks_of_a_process_group_count_also_in_a_worker_that_has_no_group(folder: Path) -> None:
     results = run_ranks(RANK_SCRIPT, folder=str(folder))
     for start in (0, 3):

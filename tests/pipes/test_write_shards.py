@@ -144,6 +144,19 @@ def test_a_sample_that_cannot_be_written_is_an_error_and_nothing_is_left(
     assert files_in(str(tmp_path)) == {}
 
 
+def test_a_loader_may_drive_it_but_not_in_several_workers(tmp_path: Path) -> None:
+    pipe: Any = IterableWrapper(samples_of(5)).write_shards(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
+    assert [shard.num_samples for shard in DataLoader(pipe, batch_size=None)] == [2, 2, 1]
+    assert sorted(files_in(str(tmp_path))) == [*with_indexes(3), "index.json"]
+    loader: DataLoader[Any] = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    with pytest.raises(ShardWriteError, match="2 DataLoader workers"):
+        read_all(loader)
+    with pytest.raises(ShardWriteError, match=r"\{shard\}"):
+        IterableWrapper([]).write_shards("memory://x/t.tar")
+    with pytest.raises(ValueError, match="max_shard_samples"):
+        IterableWrapper([]).write_shards("memory://x/{shard}.tar", max_shard_samples=0)
+
+
 def test_existing_shards_are_an_error_at_the_first_sample_unless_they_are_to_be_replaced(memory_folder: str) -> None:
     template = f"{memory_folder}/{{shard}}.tar"
     list(WriteShards(IterableWrapper(samples_of(5)), template, max_shard_samples=1))
@@ -156,24 +169,3 @@ def test_existing_shards_are_an_error_at_the_first_sample_unless_they_are_to_be_
     for _ in range(2):
         assert len(list(pipe)) == 1
         assert sorted(files_in(memory_folder)) == [*with_indexes(1), "index.json"]
-
-
-@pytest.mark.parametrize("ending", [".tar.gz", ".tar.zst"])
-def test_compressed_shards_are_written_by_the_ending_of_the_template(memory_folder: str, ending: str) -> None:
-    list(IterableWrapper(samples_of(5)).write_shards(f"{memory_folder}/{{shard}}{ending}", max_shard_samples=2))
-    assert sorted(files_in(memory_folder)) == [*(f"{i}{ending}" for i in range(3)), "index.json"]
-    samples = IterableWrapper([f"{memory_folder}/index.json"]).list_remote().shard_tar_reader()
-    assert [sample["__key__"] for sample in samples] == [f"{i:03d}" for i in range(5)]
-
-
-def test_a_loader_may_drive_it_but_not_in_several_workers(tmp_path: Path) -> None:
-    pipe: Any = IterableWrapper(samples_of(5)).write_shards(f"{tmp_path}/{{shard}}.tar", max_shard_samples=2)
-    assert [shard.num_samples for shard in DataLoader(pipe, batch_size=None)] == [2, 2, 1]
-    assert sorted(files_in(str(tmp_path))) == [*with_indexes(3), "index.json"]
-    loader: DataLoader[Any] = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
-    with pytest.raises(ShardWriteError, match="2 DataLoader workers"):
-        read_all(loader)
-    with pytest.raises(ShardWriteError, match=r"\{shard\}"):
-        IterableWrapper([]).write_shards("memory://x/t.tar")
-    with pytest.raises(ValueError, match="max_shard_samples"):
-        IterableWrapper([]).write_shards("memory://x/{shard}.tar", max_shard_samples=0)

@@ -13,7 +13,6 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import fsspec
@@ -692,17 +691,6 @@ def test_a_state_is_the_same_with_any_number_of_threads(name: str) -> None:
         assert [next(other, None) for other in others] == [None, None]
 
 
-@QUIET
-@settings(max_examples=15)
-@given(name=st.sampled_from(sorted(THREADED)), threads=st.permutations([0, 1, 3]), stop=st.integers(0, 12))
-def test_a_state_loads_with_another_number_of_threads(name: str, threads: list[int], stop: int) -> None:
-    expected = list(Resumable(THREADED[name](0)))
-    first, second = (Resumable(THREADED[name](num_threads)) for num_threads in threads[:2])
-    head = list(islice(first, stop))
-    second.load_state_dict(first.state_dict())
-    assert [*head, *second] == expected
-
-
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5),
     interleave=st.integers(1, 4),
@@ -733,15 +721,6 @@ def test_shards_that_end_at_different_times_resume(
     assert list(third) == expected, "the next pass is whole"
 
 
-@pytest.mark.parametrize("copy", [True, False])
-@pytest.mark.parametrize("interleave", [1, 2])
-def test_local_shards_that_are_mapped_resume(tmp_path: Path, copy: bool, interleave: int) -> None:
-    for number, data in enumerate(PLAIN):
-        (tmp_path / f"{number}.tar").write_bytes(data)
-    urls = [str(tmp_path / f"{number}.tar") for number in range(len(PLAIN))]
-    assert_resumes_everywhere(lambda: IterableWrapper(urls).shard_tar_reader(interleave=interleave, copy=copy))
-
-
 @settings(max_examples=8)
 @given(
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=8).filter(any),
@@ -752,32 +731,4 @@ def test_packed_documents_of_any_lengths_resume(lengths: list[int], length: int,
     texts = [[number] * size for number, size in enumerate(lengths)]
     assert_resumes_everywhere(
         lambda: IterableWrapper(texts).sharding_filter_rank().pack(length, **cuts), same=same_rows
-    )
-
-
-@settings(max_examples=8)
-@given(
-    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=12),
-    limits=st.sampled_from([{"batch_size": 3}, {"batch_size": 2, "max_tokens": 20, "boundaries": [9]}]),
-    max_wait=st.integers(1, 10),
-)
-def test_buckets_of_any_lengths_resume(lengths: list[int], limits: Any, max_wait: int) -> None:
-    items = list(enumerate(lengths))
-    assert_resumes_everywhere(
-        lambda: IterableWrapper(items).sharding_filter_rank().bucket(length=itemgetter(1), max_wait=max_wait, **limits)
-    )
-
-
-@given(counts=st.lists(st.integers(0, 4), max_size=8).filter(any), times=st.integers(1, 3))
-@settings(max_examples=8)
-def test_items_that_become_any_number_of_items_resume(counts: list[int], times: int) -> None:
-    items = list(enumerate(counts))
-    assert_resumes_everywhere(
-        lambda: (
-            IterableWrapper(items)
-            .sharding_filter_rank()
-            .flat_map(lambda item: [item] * item[1])
-            .shuffle_samples(buffer_size=4)
-            .repeat_epochs(times)
-        )
     )

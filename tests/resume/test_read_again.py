@@ -6,7 +6,6 @@ import io
 import json
 import tarfile
 import uuid
-import zipfile
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
@@ -119,54 +118,12 @@ def test_no_byte_of_a_tar_before_the_next_sample_is_requested_again(
             assert asked == []
 
 
-@settings(max_examples=15)
-@given(
-    sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=5), stop=st.integers(0, 5), method=st.sampled_from([0, 8])
-)
-def test_no_byte_of_a_zip_before_the_next_sample_is_requested_again_but_the_directory(
-    served: Served, sizes: list[int], stop: int, method: int
-) -> None:
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", method) as archive:
-        for at, size in enumerate(sizes):
-            archive.writestr(f"{at}.bin", bytes(i * at % 251 for i in range(size)))
-    with zipfile.ZipFile(data) as archive:
-        begins = [info.header_offset for info in archive.infolist()]
-    urls = served.urls([data.getvalue()])
-
-    def make(urls: list[str]) -> Any:
-        return IterableWrapper(urls).async_prefetch(part_bytes=500).shard_zip_reader()
-
-    head, rest = stopped_and_resumed(make, urls, stop)
-    assert [sample["__key__"] for sample in [*head, *rest]] == [str(at) for at in range(len(sizes))]
-    asked = served.ranges(urls[1][0])
-    if stop >= len(sizes):
-        assert asked == []
-    else:
-        assert begins[stop] in [first for first, _ in asked]
-        last = len(data.getvalue()) - 1
-        assert all(end >= last for first, end in asked if first < begins[stop]), "only the directory's"
-
-
 @pytest.mark.parametrize("stop", [0, 2, 5])
 def test_no_file_that_was_handed_out_is_requested_again(served: Served, stop: int) -> None:
     urls = served.urls([b"%d" % number for number in range(5)])
     head, rest = stopped_and_resumed(lambda urls: IterableWrapper(urls).file_reader(), urls, stop)
     assert [sample["bin"] for sample in [*head, *rest]] == [b"%d" % number for number in range(5)]
     assert [bool(served.ranges(url)) for url in urls[1]] == [number >= stop for number in range(5)]
-
-
-def test_what_was_skipped_before_the_state_is_not_counted_again(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "0.tar", "w") as archive:
-        for at in range(6):
-            archive.addfile(tarfile.TarInfo("__m__"))
-            archive.addfile(tarfile.TarInfo(f"{at}.x"))
-    for stop in range(1, 6):
-        pipe = IterableWrapper([str(tmp_path / "0.tar")]).shard_tar_reader()
-        list(islice(iter(pipe), stop))
-        pipe.load_state_dict(pipe.state_dict())
-        assert [sample["__key__"] for sample in pipe] == [str(at) for at in range(stop, 6)]
-        assert pipe.skipped.members == ({"meta": 5 - stop} if stop < 5 else {})
 
 
 def after(make: Any, num_items: int) -> tuple[list[Any], list[Any], list[Any]]:

@@ -15,12 +15,14 @@ import pytest
 
 import torchdata_remote as tdr
 from tests.support.archive_bytes import pack_tar
-from torchdata_remote import IterableWrapper, IterDataPipe, Resumable, World, mix
+from tests.support.tables import numbered, put_table
+from torchdata_remote import IterableWrapper, IterDataPipe, Resumable, mix
 from torchdata_remote.errors import StateError
 from torchdata_remote.testing import write_small_shards
 
 FOLDER = "memory://refused-states/"
-DAMAGE: list[Any] = [-1, 1.5, None, "x", [], {}, [1], True, [[99]], [[0, 0]], [["a"]]]
+TABLE = f"{FOLDER}t.parquet"
+DAMAGE: list[Any] = [-1, 1.5, None, "x", [], {}, [1], True, "ffffff", [[99]], [[0, 0]], [["a"]]]
 # Values in the states of pipes that count, hold items, or mix
 FIELDS = {"items", "passed", "read", "cut", "rows", "held", "passes", "draws", "sources", "phases"}
 
@@ -28,6 +30,7 @@ FIELDS = {"items", "passed", "read", "cut", "rows", "held", "passes", "draws", "
 @pytest.fixture(scope="module", autouse=True)
 def _shards() -> None:
     write_small_shards(FOLDER, num_shards=4, samples_per_shard=3)
+    put_table(TABLE, numbered(9), rows=4)
 
 
 def source(num_items: int = 20) -> Any:
@@ -169,6 +172,14 @@ OTHER_OPTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any
         "EqualizeRanks: mode was 'drop', is 'repeat'",
     ),
     "split=False": (shards, {}, {"split": False}, "split"),
+    "filter": (
+        lambda left_out: (
+            IterableWrapper([TABLE]).table_reader(filter=[("n", "!=", left_out)]).shuffle_samples(buffer_size=3)
+        ),
+        {"left_out": 3},
+        {"left_out": 4},
+        "TableReader: filter was",
+    ),
     "stop": (mixed, {}, {"stop": 31}, "Mixed: stop was 30, is 31"),
     "kind of stop": (mixed, {}, {"stop": "all_exhausted"}, "Mixed: stop was 30, is 'all_exhausted'"),
     "seed of draws": (mixed, {}, {"seed": 1}, "Mixed: seed was 0, is 1"),
@@ -323,11 +334,6 @@ def test_a_chain_whose_source_does_not_count_is_read_and_has_no_state(pipe: Call
         Resumable(pipe())
 
 
-def test_a_pipe_that_cannot_be_resumed_is_named() -> None:
-    with pytest.raises(StateError, match="Shuffler cannot be resumed"):
-        Resumable(mix({"a": (source().shuffle(), 1)}))
-
-
 class Live(IterDataPipe[int]):
     """A pipe of a user, whose state is the object that it changes."""
 
@@ -362,19 +368,6 @@ def test_a_state_does_not_change_while_its_chain_goes_on(make: Callable[[Any], A
     assert next(iter(other)) == 2
 
 
-@pytest.mark.parametrize("make", [tdr.thread_loader, tdr.stateful_loader])
-def test_loaders_that_read_ahead_resume_where_such_a_pipe_was(make: Callable[..., Any]) -> None:
-    loader = make(Live(20), batch_size=2)
-    batches = iter(loader)
-    taken = [next(batches).tolist() for _ in range(3)]
-    state = loader.state_dict()
-    rest = [batch.tolist() for batch in batches]
-    resumed = make(Live(20), batch_size=2)
-    resumed.load_state_dict(state)
-    assert [batch.tolist() for batch in resumed] == rest
-    assert [number for batch in taken + rest for number in batch] == list(range(20))
-
-
 def test_a_state_loads_with_another_number_of_repeats() -> None:
     def chain(times: int) -> Resumable:
         return Resumable(tdr.stream_shards(FOLDER).map(itemgetter("__key__")).repeat_epochs(times))
@@ -383,15 +376,3 @@ def test_a_state_loads_with_another_number_of_repeats() -> None:
     head = list(islice(short, 20))
     longer.load_state_dict(short.state_dict())
     assert [*head, *longer] == list(chain(3))
-
-
-def test_a_state_loads_where_the_chain_was_used_before() -> None:
-    pipe = tdr.stream_shards(FOLDER, world=World()).map(itemgetter("__key__"))
-    data = Resumable(pipe)
-    first, second = list(data), list(data)
-    again = Resumable(pipe)
-    head = list(islice(again, 5))
-    state = again.state_dict()
-    list(again)
-    again.load_state_dict(state)
-    assert [[*head, *again], list(again)] == [first, second]

@@ -29,7 +29,7 @@ from torchdata_remote import (
     stateful_loader,
     stream_shards,
 )
-from torchdata_remote.errors import EmptyShareError, JoinError, ManifestError, ObjectChangedError
+from torchdata_remote.errors import EmptyShareError, JoinError, ManifestError, ObjectChangedError, ShardReadError
 from torchdata_remote.testing import FaultyStore, all_worlds
 
 Samples = Sequence[tuple[str, dict[str, bytes]]]
@@ -167,14 +167,6 @@ def test_the_order_is_that_of_the_first_set_alone(align: Any) -> None:
     alone, both = stream_shards(sets["image"], seed=3), join(sets, align=align, seed=3)
     for _ in range(2):
         assert list(both) == [{**one, "txt": b"caption " + one["__key__"][2:].encode()} for one in alone]
-
-
-@WAYS
-def test_three_sets_come_together(align: Any) -> None:
-    sets = two_sets()
-    scores = [(f"s/{key}", {"json": b"%d" % key}) for key in range(12)]
-    sets["score"] = write_set(new_folder(), [scores[:4], scores[4:8], scores[8:]])
-    assert joined(sets, align=align) == [{**expected(key), "json": b"%d" % key} for key in range(12)]
 
 
 @WAYS
@@ -401,3 +393,22 @@ def test_compressed_shards_are_read_side_by_side_only(memory_folder: str) -> Non
     assert [(one["jpg"], one["txt"]) for one in joined(sets)] == [(b"%d" % key, b"%d" % key) for key in range(7)]
     with pytest.raises(ManifestError, match="compressed by gzip"):
         joined(sets, align="keys")
+
+
+@WAYS
+def test_patterns_and_policies_are_those_of_the_readers(align: Any, memory_folder: str) -> None:
+    """The rest of a joined shard is skipped where one of its sets is damaged, and so is a member that is none."""
+    sets = two_sets(folder=memory_folder)
+    folders = {name: url.removesuffix("index.json") for name, url in sets.items()}
+    assert joined(folders, align=align, pattern="*[02].tar") == [expected(key) for key in (*range(4), *range(8, 12))]
+    memory, path = fsspec.filesystem("memory"), f"{folders['caption']}0001.tar".removeprefix("memory:/")
+    data = memory.cat_file(path)
+    memory.pipe_file(path, data[:1034] + b"\xff" + data[1035:])
+    with pytest.raises(ShardReadError, match=r"0001\.tar"):
+        joined(folders, align=align)
+    with pytest.warns(RuntimeWarning, match=r"0001\.tar"):
+        found = joined(folders, align=align, on_bad_shard=skip_with_warning)
+    assert [one["__key__"] for one in found if one["__key__"] not in ("s/4", "s/5", "s/6", "s/7")] == [
+        f"s/{key}" for key in (*range(4), *range(8, 12))
+    ]
+    assert len(found) < 12

@@ -7,7 +7,7 @@ import itertools
 import tarfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ from torchdata_remote.errors import (
     ShardReadError,
     StateError,
     StorageError,
-    UrlError,
 )
 from torchdata_remote.testing import FaultyStore, all_worlds, write_small_shards
 
@@ -218,32 +217,6 @@ def test_workers_share_a_selection_whose_length_is_known_before(tmp_path: Path) 
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (
-            lambda urls: IterableWrapper(["samples+0-2+memory://b/0.tar+samples+0-2"]).select(keys=["a"]),
-            UrlError,
-            "range of samples: put select",
-        ),
-        (lambda urls: IterableWrapper(["memory://b/0.zip"]).select(keys=["a"]), UrlError, "is a zip"),
-        (lambda urls: IterableWrapper(list(urls.select(keys=["0/000000"]))).select(keys=["a"]), UrlError, "one select"),
-        (
-            lambda urls: urls.sharding_filter_rank().shuffle_shards(seed=0).select(keys=["a"]),
-            ValueError,
-            r"put select\(\) before sharding_filter_rank",
-        ),
-        (lambda urls: urls.select(keys=["a"]).shuffle_shards(seed=0).select(keys=["a"]), ValueError, "has a select"),
-        (lambda urls: urls.select(), ValueError, "needs keys=, where= or members="),
-    ],
-)
-def test_what_is_no_whole_tar_of_a_listing_is_not_selected_from(
-    samples: dict[str, Any], make: Callable[[Any], Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        list(make(listed()))
-
-
 @pytest.mark.parametrize("reader", ["file_reader", "shard_zip_reader"])
 def test_readers_of_whole_objects_refuse_selections(samples: dict[str, Any], reader: str) -> None:
     (url,) = listed().select(keys=list(samples)[1:4])
@@ -402,17 +375,6 @@ def test_little_more_than_was_selected_is_requested_and_a_plan_is_made_once(
         assert (tdr.stats().fetch.num_bytes - before.num_bytes) == num_bytes
         asked = Counter(request.path for request in store.requests if request.path.endswith(".keys"))
         assert asked == {f"/{number}.tar.keys": 1 for number in range(4)}, "in three passes over the selection"
-
-
-def test_local_selections_are_copied_without_what_is_between_and_not_cached(
-    served: tuple[Path, str], tmp_path: Path
-) -> None:
-    (url,) = listed(folder=f"{served[0]}/").select(keys=[f"{at:06d}" for at in range(0, 100, 2)])
-    for _ in range(2):
-        before = tdr.stats().fetch
-        prefetch = IterableWrapper([url]).async_prefetch(cache_dir=str(tmp_path), cache_bytes=1 << 30)
-        assert [int(sample["cls"]) for sample in prefetch.shard_tar_reader()] == list(range(0, 100, 2))
-        assert tdr.stats().fetch.num_bytes - before.num_bytes == url.size
 
 
 @pytest.mark.parametrize("change", ["replaced", "shortened", "removed"])
