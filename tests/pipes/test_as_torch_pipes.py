@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 import torch.utils.data
 from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 from tests.support.archive_bytes import pack_tar
 from tests.support.photographs import encoded, photograph
 from tests.support.tables import file_bytes, numbered
-from torchdata_remote import IterableWrapper, Resumable
+from torchdata_remote import Resumable
 from torchdata_remote.testing import write_small_shards
 
 SIGNED = "https://host/pets/{}?X-Amz-Signature=SECRET"

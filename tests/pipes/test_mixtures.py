@@ -13,9 +13,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import (
-    IterableWrapper,
     IterDataPipe,
     Mixed,
     Resumable,
@@ -73,7 +74,7 @@ def letters(items: Any) -> str:
 
 def is_close(count: int, total: int, part: float) -> bool:
     """Within six standard deviations; seeds are fixed."""
-    return abs(count - total * part) < 6 * (total * part * (1 - part)) ** 0.5
+    return bool(abs(count - total * part) < 6 * (total * part * (1 - part)) ** 0.5)
 
 
 # Constant weights
@@ -171,7 +172,7 @@ def test_sources_of_different_groups_of_ranks_are_refused() -> None:
     fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
     torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=1, world_size=4)
     try:
-        mesh = torch.distributed.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         world = World.from_mesh(mesh, dp="dp")
         with pytest.raises(ValueError, match=r"'a': world=World\(rank=0.*'b': world=None.*Pass the same world="):
             mix({"a": (source("a", world), 1), "b": (source("b"), 1)})

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 from tests.support.archive_bytes import pack_tar
 from tests.support.memory_objects import put
-from torchdata_remote import IterableWrapper, LabelFromPath, ToTuple, labels
+from torchdata_remote import LabelFromPath, ToTuple, labels
 from torchdata_remote.errors import DecodeError, LabelError, MissingMemberError, ObjectNotFoundError, SampleError
 from torchdata_remote.testing import write_small_shards
 
@@ -294,7 +295,7 @@ def test_errors_of_the_machine_and_of_stores_skip_no_sample(num_threads: int) ->
 
 
 def test_ranks_that_are_promised_equal_numbers_skip_no_samples_but_of_an_endless_source() -> None:
-    skip = {"on_bad_sample": tdr.skip_with_warning}
+    skip: dict[str, Any] = {"on_bad_sample": tdr.skip_with_warning}
     source = tdr.stream_shards(f"{FOLDER}index.json")
     for chain in (
         lambda: source.equalize_ranks().decode_sample(**skip),

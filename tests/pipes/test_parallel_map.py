@@ -18,10 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.archive_bytes import pack_tar
 from tests.support.waiting import wait_for
-from torchdata_remote import IterableWrapper, IterDataPipe, Resumable, stateful_loader, stream_shards, thread_loader
+from torchdata_remote import IterDataPipe, Resumable, stateful_loader, stream_shards, thread_loader
 from torchdata_remote.testing import write_small_shards
 
 

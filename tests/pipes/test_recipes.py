@@ -30,7 +30,7 @@ def test_shards_come_as_they_were_written_without_a_shuffle_or_a_seed(memory_fol
     """In the order of the listing, or of the URLs, in each epoch; the manifest is no shard."""
     written = write_small_shards(memory_folder, num_shards=20, samples_per_shard=2)
     for options in ({"shuffle": False}, {"seed": None}, {"shuffle": False, "seed": 3}):
-        pipe = stream_shards(memory_folder, **options)  # type: ignore[arg-type]
+        pipe = stream_shards(memory_folder, **options)
         assert [list(pipe), list(pipe)] == [written, written]
     assert list(stream_shards(f"{memory_folder}/00000[02].tar", seed=None)) == written[:2] + written[4:6]
     two = [f"{memory_folder}/000002.tar", f"{memory_folder}/000000.tar"]

@@ -22,11 +22,12 @@ import fsspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 from tests.support.archive_bytes import pack_tar
 from tests.support.waiting import wait_for
-from torchdata_remote import IterableWrapper, IterDataPipe, accept_missing_end, raise_error, skip_with_warning
+from torchdata_remote import IterDataPipe, accept_missing_end, raise_error, skip_with_warning
 from torchdata_remote.errors import (
     BadMemberError,
     MissingEndError,
@@ -150,8 +151,9 @@ def test_every_source_of_shards_gives_the_same_samples_in_each_epoch(
 
 def in_turn(lengths: list[int], interleave: int) -> list[tuple[int, int]]:
     """One item of each open source in turn; the next source replaces one that is exhausted when its turn comes."""
-    upcoming, waiting, found = list(range(len(lengths))), [], []
-    read = [0] * len(lengths)
+    waiting: list[int] = []
+    found: list[tuple[int, int]] = []
+    upcoming, read = list(range(len(lengths))), [0] * len(lengths)
     while upcoming or waiting:
         source = upcoming.pop(0) if upcoming and len(waiting) < interleave else waiting.pop(0)
         if read[source] < lengths[source]:

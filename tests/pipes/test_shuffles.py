@@ -445,7 +445,8 @@ def test_set_epoch_of_the_last_pipe_sets_the_whole_chain_and_so_all_ranks(name: 
 def test_an_epoch_that_is_none_is_refused_before_any_pipe_has_changed() -> None:
     pipe = urls_of()
     expected = list(urls_of())
-    for epoch in (-1, "1", 1.0, None):
+    wrong: list[Any] = [-1, "1", 1.0, None]
+    for epoch in wrong:
         with pytest.raises((TypeError, ValueError), match="set_epoch: epoch must be an int of at least 0, got "):
             pipe.map(str).set_epoch(epoch)
     assert list(pipe) == expected

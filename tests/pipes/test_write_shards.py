@@ -72,6 +72,7 @@ def test_shards_are_those_of_a_shard_writer_byte_by_byte(
         assert (shard.url, shard.num_bytes) == (f"{folders[0]}/{i:02d}.tar", len(data))
         assert shard.md5 == hashlib.md5(data).hexdigest()
         assert f'"{shard.md5}"'.encode() in files["index.json"]
+        assert shard.checksums is not None
         assert zlib.crc32(data) in shard.checksums.crc32s
         assert shard.num_bytes <= max_shard_bytes
         assert shard.num_samples <= max_shard_samples

@@ -22,13 +22,14 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 from tests.support.archive_bytes import pack_tar
 from tests.support.packed_rows import same_rows
 from tests.support.photographs import encoded, photograph
 from tests.support.tables import FORMATS, file_bytes, numbered
-from torchdata_remote import IterableWrapper, Resumable, World, accept_missing_end, mix, skip_with_warning
+from torchdata_remote import Resumable, World, accept_missing_end, mix, skip_with_warning
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 ROOT = "memory://resumed"

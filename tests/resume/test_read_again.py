@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.files_over_http import files_over_http
 from tests.support.counted_items import Counted
-from torchdata_remote import IterableWrapper, RemoteUrl, Resumable, mix
+from torchdata_remote import RemoteUrl, Resumable, mix
 from torchdata_remote.testing import FaultyStore
 
 LONG = "very-long-é/" * 12
@@ -36,7 +37,7 @@ class Served:
         (self.folder / name).mkdir()
         found = []
         for reader in "12":
-            urls = []
+            urls: list[str] = []
             for number, data in enumerate(contents):
                 (self.folder / name / f"{number}.bin").write_bytes(data)
                 url = f"{self.store.endpoint_url}/{name}/{number}.bin?reader={reader}{name}"

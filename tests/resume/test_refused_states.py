@@ -12,11 +12,12 @@ from typing import Any
 
 import fsspec
 import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 from tests.support.archive_bytes import pack_tar
 from tests.support.tables import numbered, put_table
-from torchdata_remote import IterableWrapper, IterDataPipe, Resumable, mix
+from torchdata_remote import IterDataPipe, Resumable, mix
 from torchdata_remote.errors import StateError
 from torchdata_remote.testing import write_small_shards
 
@@ -212,7 +213,11 @@ def test_a_state_of_another_chain_is_refused(name: str) -> None:
     "pipe", [*(name for name in COUNTING if name not in ("pack", "fit")), "share", "shuffle", "tar"]
 )
 def test_a_pipe_refuses_what_is_no_state_of_it(pipe: str, state: Any) -> None:
-    others = {"share": source, "shuffle": lambda: source().shuffle_samples(buffer_size=3), "tar": shards}
+    others: dict[str, Any] = {
+        "share": source,
+        "shuffle": lambda: source().shuffle_samples(buffer_size=3),
+        "tar": shards,
+    }
     with pytest.raises(StateError, match=r"expected a state with \w+"):
         {**COUNTING, **others}[pipe]().load_state_dict(state)
 

@@ -33,7 +33,7 @@ from torchdata_remote.errors import EmptyShareError, JoinError, ManifestError, O
 from torchdata_remote.testing import FaultyStore, all_worlds
 
 Samples = Sequence[tuple[str, dict[str, bytes]]]
-WAYS: Any = pytest.mark.parametrize("align", ["order", "keys"])
+WAYS = pytest.mark.parametrize("align", ["order", "keys"])
 
 
 def new_folder() -> str:
@@ -343,7 +343,7 @@ def test_a_shard_that_changes_after_it_was_listed_is_an_error(align: Any, tmp_pa
             path.write_bytes(pack_tar((f"{key}.txt", members["txt"]) for key, members in captions(range(8, 12))))
         return url
 
-    folders = {
+    folders: dict[str, Any] = {
         name: IterableWrapper([f"file://{tmp_path}/{name}/"]).list_remote(pattern="*.tar")
         for name in ("image", "caption")
     }
