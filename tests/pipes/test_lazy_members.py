@@ -193,7 +193,7 @@ def test_workers_decode_files_and_send_them(tmp_path: Path) -> None:
     """A file that is sent to the training process is read there."""
     write(f"file://{tmp_path}", 12)
     pipe = stream_shards(f"file://{tmp_path}/", shuffle=False, lazy=LAZY).decode_sample({"mp4": last_bytes})
-    loader = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="forkserver")
+    loader = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
     found = {sample["cls"]: (sample["mp4"], bytes(sample["wav"])) for sample in loader}
     samples = map(sample_of, range(12))
     assert found == {one["cls"]: (int.from_bytes(one["mp4"][-4:], "little"), one["wav"]) for one in samples}

@@ -27,7 +27,6 @@ from torchdata_remote import (
     merge_states,
     mix,
     mix_report,
-    stateful_loader,
     thread_loader,
 )
 from torchdata_remote.errors import EmptyShareError, StateError
@@ -400,14 +399,11 @@ def test_merged_states_of_ranks_continue_in_another_world_with_other_weights(ran
     assert sorted(found) == everything("abc")
 
 
-@pytest.mark.parametrize("kind", ["workers", "threads"])
-def test_loaders_that_read_ahead_take_other_weights(kind: str) -> None:
+def test_loaders_that_read_ahead_take_other_weights() -> None:
     """What they had read ahead when the state was saved is read again, and nothing is lost or repeated."""
 
     def loader(weights: Any) -> Any:
         pipe = chain(weights, "all_exhausted", 9)
-        if kind == "workers":
-            return stateful_loader(pipe, batch_size=4, num_workers=2, num_streams=4, collate_fn=list)
         return thread_loader(pipe, batch_size=4, prefetch_batches=3, collate_fn=list)
 
     data = loader(BEFORE)

@@ -198,10 +198,6 @@ def test_each_good_sample_comes_once_and_each_bad_one_is_recorded_wherever_the_p
     [
         lambda pipe, path: tdr.stateful_loader(pipe, batch_size=2, num_streams=2),
         lambda pipe, path: tdr.thread_loader(pipe, batch_size=2, num_streams=2),
-        pytest.param(
-            lambda pipe, path: tdr.stateful_loader(pipe, batch_size=2, num_streams=2, num_workers=2),
-            marks=pytest.mark.system,
-        ),
     ],
 )
 def test_batches_are_made_of_good_samples(loader: Any, tmp_path: Any) -> None:

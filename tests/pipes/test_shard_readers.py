@@ -454,3 +454,33 @@ def test_continuing_a_pass_in_a_forked_child_is_refused(memory_folder: str, comp
         os._exit(9)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert len(list(iterator)) == 99
+
+
+def test_limits_of_sizes_apply_exactly() -> None:
+    members = [("a.bin", bytes(3000))]
+    for pack in (tar, zipped):
+        assert len(list(reader_of(pack, opened(pack(*members)), max_member_bytes=3000))) == 1
+        with pytest.raises(ShardReadError, match="max_member_bytes=2,999"):
+            list(reader_of(pack, opened(pack(*members)), max_member_bytes=2999))
+    bomb = zipped(("a.bin", bytes(20 << 20)))
+    assert len(list(opened(bomb).shard_zip_reader(max_ratio=2000))) == 1
+    with pytest.raises(ShardReadError, match="max_ratio=100"):
+        list(opened(bomb).shard_zip_reader())
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ([("n01.tar", tar(("a.x", b""))), ("sub/n01.txt", b"no tar")], "in 'sub/n01.txt'"),
+        (
+            [("n01.tar", tar(("a.x", b""))), ("n01.tar.gz", tar(("b.x", b"")))],
+            "keys of 'n01.tar.gz' would begin with 'n01/'",
+        ),
+        ([("../n01.tar", tar(("a.x", b"")))], "leaves its folder"),
+        ([("n01.tar", tar(("a.x", b""))[:-1100])], "in 'n01.tar': at byte"),
+    ],
+)
+def test_a_damaged_inner_archive_is_an_error_that_names_it_and_the_shard(members: Members, message: str) -> None:
+    with pytest.raises(ShardReadError, match=rf"^s3://b/0.shard.*{message}") as caught:
+        list(opened(tar(*members)).shard_tar_reader(nested=True))
+    assert caught.value.url == "s3://b/0.shard"

@@ -196,6 +196,8 @@ def test_workers_share_the_samples_in_another_order_each_epoch(align: Any, tmp_p
     assert epochs[0] != epochs[1]
     everything = sorted((f"s/{key}", b"caption %d" % key) for key in range(12))
     assert [sorted(epoch) for epoch in epochs] == [everything] * 2
+    if align == "order":
+        return  # there is no plan that a loader hands to its workers
 
     def made(num_workers: int) -> Any:
         pipe = join(sets, align=align, shuffle_buffer_size=4).to_tuple("__key__", "txt")
