@@ -305,3 +305,11 @@ def test_ranks_that_are_promised_equal_numbers_skip_no_samples_but_of_an_endless
         endless = tdr.stream_shards(FOLDER, world=tdr.World(rank, 2)).repeat_epochs()
         with said():
             assert len(list(tdr.Resumable(endless.parallel_map(Fails(KEYS[:3]), **skip).take(30)))) == 15
+
+
+@pytest.mark.parametrize("pipe", ["to_tuple", "decode_sample", "label_from_path", "decode_image"])
+@pytest.mark.parametrize("item", [3, ("a", 1), "text"])
+def test_items_that_are_no_samples_are_an_error_that_names_the_pipe(pipe: str, item: Any) -> None:
+    arguments = {"to_tuple": ["jpg"], "decode_image": [4]}.get(pipe, [])
+    with pytest.raises(SampleError, match=f"{pipe}: expected samples"):
+        list(getattr(IterableWrapper([item]), pipe)(*arguments))
