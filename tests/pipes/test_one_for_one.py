@@ -310,6 +310,6 @@ def test_ranks_that_are_promised_equal_numbers_skip_no_samples_but_of_an_endless
 @pytest.mark.parametrize("pipe", ["to_tuple", "decode_sample", "label_from_path", "decode_image"])
 @pytest.mark.parametrize("item", [3, ("a", 1), "text"])
 def test_items_that_are_no_samples_are_an_error_that_names_the_pipe(pipe: str, item: Any) -> None:
-    arguments = {"to_tuple": ["jpg"], "decode_image": [4]}.get(pipe, [])
+    arguments: dict[str, list[Any]] = {"to_tuple": ["jpg"], "decode_image": [4]}
     with pytest.raises(SampleError, match=f"{pipe}: expected samples"):
-        list(getattr(IterableWrapper([item]), pipe)(*arguments))
+        list(getattr(IterableWrapper([item]), pipe)(*arguments.get(pipe, [])))
