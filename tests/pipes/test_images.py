@@ -1,0 +1,349 @@
+"""``decode_image`` and ``decode_sample``: images as Pillow makes them, crops that a sample's key decides, errors."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from PIL import Image
+
+import torchdata_remote as tdr
+from tests.support.photographs import encoded, photograph
+from torchdata_remote import DecodeImage, DecodeSample, IterableWrapper
+from torchdata_remote.errors import DecodeError, MissingMemberError, SampleError
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# Largest and mean absolute difference to Pillow's values of 0 to 255; documented in docs/tasks/images.md
+MOST, MEAN_DIFFERENCE, SCALED_MEAN_DIFFERENCE = 1, 0.25, 3.0
+# Largest error of a normalised value in each type
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+COUNT = 7
+FILE = encoded(photograph(60, 40), quality=90)
+SAMPLES = [
+    {"__key__": f"cat/{at}", "__url__": "s3://b/0.tar", "jpg": FILE, "cls": str(at).encode()} for at in range(COUNT)
+]
+
+
+def source(samples: list[Any] | None = None) -> Any:
+    return IterableWrapper(SAMPLES if samples is None else samples, deepcopy=False)
+
+
+def images(pipe: Any) -> dict[str, bytes]:
+    return {sample["__key__"]: sample["jpg"].numpy().tobytes() for sample in pipe}
+
+
+def pixels_of(file: bytes, size: Any, *, count: int = 1, **options: Any) -> list[npt.NDArray[Any]]:
+    """The images of so many keys, as values of 0 to 255, channels last; by Pillow or simplejpeg, whichever decodes."""
+    samples = [{"__key__": str(number), "png": file} for number in range(count)]
+    pipe = IterableWrapper(samples).decode_image(size, **{"dtype": torch.uint8, "layout": "HWC", **options})
+    return [(one["png"] if one["png"].dtype == torch.uint8 else one["png"].float()).numpy() for one in pipe]
+
+
+def opened(file: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(file)).convert("RGB")
+
+
+def centered(image: Image.Image, size: tuple[int, int], shorter: int) -> Image.Image:
+    """Resize the shorter side, and crop the middle, as torchvision does."""
+    short, long = sorted(image.size)
+    sides = (shorter, int(shorter * long / short))
+    image = image.resize(sides if image.width <= image.height else sides[::-1], Image.Resampling.BILINEAR)
+    left, top = round((image.width - size[1]) / 2), round((image.height - size[0]) / 2)
+    return image.crop((left, top, left + size[1], top + size[0]))
+
+
+# Pixels
+
+
+@pytest.mark.parametrize("crop", ["center", None])
+@pytest.mark.parametrize("size", [160, (90, 128)])
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_pixels_at_full_scale_are_those_of_pillow(crop: Any, size: Any, form: str) -> None:
+    """No value differs by more than one step, and few by that."""
+    height, width = size if isinstance(size, tuple) else (size, size)
+    for options in ({},) if form == "PNG" else ({"quality": 92, "subsampling": 0}, {"quality": 92, "subsampling": 2}):
+        file = encoded(photograph(), form, **options)
+        if crop is None:
+            expected = opened(file).resize((width, height), Image.Resampling.BILINEAR)
+        else:
+            expected = centered(opened(file), (height, width), round(max(height, width) * 8 / 7))
+        (found,) = pixels_of(file, size, crop=crop)
+        difference = np.abs(found.astype(np.int64) - np.asarray(expected).astype(np.int64))
+        assert difference.max() <= MOST
+        assert difference.mean() < MEAN_DIFFERENCE
+
+
+@pytest.mark.parametrize("side", [60, 24])
+def test_pixels_at_a_lower_scale_are_close_to_those_of_pillow(side: int) -> None:
+    """Where the image is decoded at a half to an eighth of its size."""
+    file = encoded(photograph(500, 375), quality=92)
+    (found,) = pixels_of(file, side, crop=None)
+    expected = np.asarray(opened(file).resize((side, side), Image.Resampling.BILINEAR)).astype(np.int64)
+    assert np.abs(found.astype(np.int64) - expected).mean() < SCALED_MEAN_DIFFERENCE
+
+
+@pytest.mark.parametrize("shape", [(1, 700), (700, 1), (9, 500), (3, 31)])
+def test_a_center_crop_of_a_narrow_image_has_the_pixels_of_pillow(shape: tuple[int, int]) -> None:
+    file = encoded(photograph(*shape), "PNG")
+    for size, resize, shorter in (((32, 32), None, 37), ((20, 32), 90, 90)):
+        (found,) = pixels_of(file, size, crop="center", resize=resize)
+        expected = np.asarray(centered(opened(file), size, shorter)).astype(np.int64)
+        assert np.abs(found.astype(np.int64) - expected).max() <= MOST
+    (one,) = pixels_of(encoded(Image.new("RGB", (1, 65_500)), "PNG"), 224, crop="center")
+    assert one.shape == (224, 224, 3), "the whole would have 17 million pixels"
+
+
+def test_resizing_that_needs_absurd_memory_is_an_error_before_it_is_allocated() -> None:
+    with pytest.raises(DecodeError, match="resizing 400000 rows to 224 x 224 needs 89,600,000 pixels, more than"):
+        pixels_of(encoded(Image.new("RGB", (1, 400_000)), "PNG"), 224, crop=None)
+
+
+@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+@pytest.mark.parametrize("flip", [0, 1])
+def test_layouts_types_and_flips_hold_the_same_pixels(layout: Any, flip: int) -> None:
+    file = encoded(photograph(60, 50), "PNG")
+
+    def made(**options: Any) -> npt.NDArray[Any]:
+        (found,) = pixels_of(file, (48, 32), **{"layout": layout, "flip": flip, "seed": 1, **options})
+        return found if layout == "HWC" else found.transpose(1, 2, 0)
+
+    (plain,) = pixels_of(file, (48, 32), flip=0, seed=1)
+    pixels = plain[:, ::-1] if flip else plain
+    assert np.array_equal(made(), pixels)
+    for dtype, tolerance in TOLERANCE.items():
+        assert np.abs(made(dtype=dtype) - (pixels / 255 - MEAN) / STD).max() < tolerance
+    assert np.abs(made(dtype=torch.float32, mean=0, std=1) - pixels / 255).max() < 1e-6
+    other = made(dtype=torch.float32, mean=(0.1, 0.2, 0.3), std=np.array([1, 2, 4]))
+    assert np.abs(other - (pixels / 255 - (0.1, 0.2, 0.3)) / (1, 2, 4)).max() < 1e-6
+
+
+def test_images_are_turned_as_exif_data_ask_for_on_request() -> None:
+    image, file = photograph(40, 30), io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    image.save(file, "JPEG", quality=95, exif=exif)
+    for turned, shape in ((False, (30, 40)), (True, (40, 30))):
+        (found,) = pixels_of(file.getvalue(), shape, crop=None, exif_orientation=turned)
+        expected = opened(file.getvalue())
+        expected = expected.transpose(Image.Transpose.ROTATE_270) if turned else expected
+        assert np.abs(found.astype(np.int64) - np.asarray(expected).astype(np.int64)).max() <= MOST
+
+
+# Random crops
+
+SIDE = 200
+PLACES = np.stack([*np.meshgrid(np.arange(SIDE), np.arange(SIDE)), np.zeros((SIDE, SIDE))], axis=-1).astype(np.uint8)
+MAP = encoded(Image.fromarray(PLACES), "PNG")  # red is the column, green the row
+
+
+def boxes(count: int = 300, **options: Any) -> list[tuple[float, float, float, float, bool]]:
+    """Left, top, width and height of random crops of a square, by their pixels; and whether they are flipped."""
+    found = []
+    for made in pixels_of(MAP, 40, count=count, **options):
+        columns, rows = made[..., 0].mean(0).astype(float), made[..., 1].mean(1).astype(float)
+        # The middles of the first and last of 40 parts
+        width, height = ((line.max() - line.min()) * 40 / 39 for line in (columns, rows))
+        found.append((columns.min() - width / 80, rows.min() - height / 80, width, height, columns[0] > columns[-1]))
+    return found
+
+
+def test_random_crops_have_the_areas_and_ratios_that_were_asked_for_uniformly() -> None:
+    """As torchvision's: areas uniform in ``scale``, ratios log-uniform in ``ratio``, places uniform; half flipped."""
+    found = boxes(600, scale=(0.1, 0.4), ratio=(0.5, 2.0))
+    areas = [width * height / SIDE**2 for _, _, width, height, _ in found]
+    ratios = [math.log2(width / height) for _, _, width, height, _ in found]
+    lefts = [left / (SIDE - width) for left, _, width, _, _ in found]
+    tops = [top / (SIDE - height) for _, top, _, height, _ in found]
+    for values, low, high in ((areas, 0.1, 0.4), (ratios, -1, 1), (lefts, 0, 1), (tops, 0, 1)):
+        slack = (high - low) / 10
+        assert low - slack < min(values) < low + slack
+        assert high - slack < max(values) < high + slack
+        for part in range(4):
+            edges = (low + (high - low) * part / 4, low + (high - low) * (part + 1) / 4)
+            share = sum(edges[0] <= value < edges[1] for value in values) / len(values)
+            assert 0.15 < share < 0.35
+    assert 0.4 < sum(flipped for *_, flipped in found) / len(found) < 0.6
+    assert not any(flipped for *_, flipped in boxes(20, flip=0))
+    assert all(flipped for *_, flipped in boxes(20, flip=1))
+
+
+def test_a_random_crop_of_the_whole_image_is_the_whole_image() -> None:
+    expected = pixels_of(MAP, 40, crop=None)[0]
+    assert np.array_equal(pixels_of(MAP, 40, scale=(1, 1), ratio=(1, 1), flip=0)[0], expected)
+    for left, top, width, height, _ in boxes(5, scale=(1, 1), ratio=(4, 4)):
+        assert left == pytest.approx(0, abs=3)
+        assert width == pytest.approx(SIDE, abs=3), "where no box fits, the largest of that ratio in the middle"
+        assert [top, height] == pytest.approx([75, 50], abs=4)
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 3])
+def test_crops_depend_on_seed_epoch_and_key_only(num_threads: int) -> None:
+    """Not on order, number of threads, other samples or random states."""
+    expected = images(DecodeImage(source(), 16, dtype=torch.uint8, seed=1))
+    shuffled = random.Random(0).sample(SAMPLES, 5)
+    torch.manual_seed(num_threads)
+    got = images(DecodeImage(source(shuffled), 16, dtype=torch.uint8, seed=1, num_threads=num_threads))
+    assert got == {key: expected[key] for key in got}
+    assert len(set(expected.values())) == COUNT
+    other = images(DecodeImage(source(), 16, dtype=torch.uint8, seed=2))
+    assert all(other[key] != expected[key] for key in other)
+    pipe = DecodeImage(source(), 16, dtype=torch.uint8, seed=1)
+    first, second = images(pipe), images(pipe)
+    assert first == expected
+    assert not set(first.values()) & set(second.values())
+    chained = DecodeImage(source(), 16, dtype=torch.uint8, seed=1).decode_sample()
+    chained.set_epoch(1)
+    assert images(chained) == second
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("shards")
+    with tdr.ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=3) as writer:
+        for at in range(12):
+            writer.write({"__key__": f"cat/{at}", "jpg": encoded(photograph(30 + at, 24)), "cls": at})
+    return str(folder)
+
+
+def batches(url: str, make_loader: Callable[..., Any] = tdr.stateful_loader, **options: Any) -> Any:
+    pipe = tdr.stream_shards(url, seed=0).decode_image(16, dtype=torch.uint8, seed=5)
+    loader = make_loader(pipe.decode_sample().to_tuple("__key__", "jpg", "cls"), batch_size=5, **options)
+    loader.set_epoch(1)
+    return loader
+
+
+def keyed(loader: Any) -> dict[str, bytes]:
+    return {key: image.numpy().tobytes() for keys, made, _ in loader for key, image in zip(keys, made, strict=True)}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_streams": 3},
+        {"make_loader": tdr.thread_loader, "num_threads": 2},
+        {"make_loader": tdr.thread_loader, "num_threads": 0, "num_streams": 2},
+        pytest.param({"num_workers": 2, "num_streams": 2}, marks=pytest.mark.system),
+    ],
+)
+def test_batches_of_all_loaders_have_the_same_crops(shards: str, options: dict[str, Any]) -> None:
+    """Of streams, threads, and workers; also of the last batch, and after a resume with another kind of loader."""
+    expected = keyed(batches(shards))
+    assert len(expected) == 12
+    assert keyed(batches(shards, **options)) == expected
+    begun, num_streams = batches(shards, **options), options.get("num_streams", 1)
+    head = keyed(itertools.islice(begun, 1))
+    resumed = batches(shards, num_streams=num_streams)
+    resumed.load_state_dict(begun.state_dict())
+    assert {**head, **keyed(resumed)} == expected
+
+
+# Samples
+
+
+def test_the_first_member_that_a_sample_has_becomes_a_tensor_and_others_stay() -> None:
+    png = encoded(photograph(20, 20), "PNG")
+    samples = [{"__key__": "1", "png": png, "seg.png": png}, {"__key__": "2", "JPG": FILE, "gif": png, "cls": b"0"}]
+    first, second = DecodeImage(source(samples), (20, 30))
+    assert (first["png"].shape, first["png"].dtype, first["seg.png"]) == ((3, 20, 30), torch.float32, png)
+    assert second.keys() == samples[1].keys()
+    assert isinstance(second["JPG"], torch.Tensor)
+    assert (second["gif"], second["cls"], samples[1]["JPG"]) == (png, b"0", FILE)
+    (both,) = DecodeImage(source(samples[:1]), 8).decode_image(4, members="seg.png;jpg.none;png", crop=None)
+    assert both["seg.png"].shape == (3, 4, 4)
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_a_damaged_image_is_named_in_its_place(num_threads: int) -> None:
+    damaged = [*SAMPLES[:2], {**SAMPLES[2], "jpg": FILE[: len(FILE) // 2]}, *SAMPLES[3:]]
+    found = iter(DecodeImage(source(damaged), 16, num_threads=num_threads))
+    assert [next(found)["__key__"], next(found)["__key__"]] == ["cat/0", "cat/1"]
+    told = rf"sample 'cat/2' of s3://b/0.tar: the {len(FILE) // 2:,} bytes of 'jpg' cannot be decoded: OSError: .*trunc"
+    with pytest.raises(DecodeError, match=told) as caught:
+        next(found)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.url == "s3://b/0.tar"
+
+
+def test_what_is_no_image_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(DecodeError, match=r"'jpg' cannot be decoded: TypeError: .*an Image\. Chain .* before decode_"):
+        list(DecodeImage(source().decode_sample(), 16))
+    told = r"sample '1' of an unknown shard has no 'jpg' or 'png'. It has \['cls', 'gif'\]. .*members="
+    with pytest.raises(MissingMemberError, match=told):
+        list(DecodeImage(source([{"__key__": "1", "gif": b"", "cls": 1}]), 16, members="jpg; png"))
+    with pytest.raises(SampleError, match=r"decode_image: expected samples, .* got a tuple"):
+        list(DecodeImage(source([("a", 1)]), 16))
+
+
+# decode_sample
+
+HEAD: dict[str, Any] = {"__key__": "train/1", "__url__": "s3://b/t-000.tar"}
+
+
+def decoded(sample: dict[str, Any], decoders: Any = None) -> dict[str, Any]:
+    given = {**HEAD, **sample}
+    (got,) = DecodeSample(source([given]), decoders)
+    assert given == {**HEAD, **sample}, "the decoded sample is a new dict"
+    assert {name: got.pop(name) for name in HEAD} == HEAD
+    return got
+
+
+def array_bytes(array: Any, **options: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, **options)
+    return file.getvalue()
+
+
+def test_members_are_decoded_by_their_extension() -> None:
+    got = decoded({"cls": b"3\n", "json": b'{"a": [1]}', "txt": "é".encode(), "npy": array_bytes(np.arange(3))})
+    assert (got["cls"], got["json"], got["txt"], got["npy"].tolist()) == (3, {"a": [1]}, "é", [0, 1, 2])
+    unchanged = {"xyz": b"1", "cls": 3, "txt": "a", "json": None, "cls.bin": b"3"}
+    assert decoded(unchanged) == unchanged
+    assert decoded({"cls": memoryview(b"3"), "a.b.cls": b"4", "JSON": b"[]"}) == {"cls": 3, "a.b.cls": 4, "JSON": []}
+
+
+def stop(data: bytes) -> None:
+    raise StopIteration
+
+
+class Trap:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pytest.fail, ("unpickled",)
+
+
+@pytest.mark.parametrize(
+    ("sample", "decoders"),
+    [
+        ({"jpg": b"no image"}, None),
+        ({"jpg": b""}, None),
+        ({"png": encoded(Image.effect_noise((20, 20), 9), "PNG")[:200]}, None),
+        ({"cls": b"cat"}, None),
+        ({"json": b"{"}, None),
+        ({"txt": b"\xff"}, None),
+        ({"npy": b"x"}, None),
+        ({"seg.png": b"x"}, None),
+        ({"npy": array_bytes(np.array([Trap()], dtype=object), allow_pickle=True)}, None),
+        ({"bin": b"1"}, {"bin": stop}),  # does not end the epoch early
+        ({"bin": b"1"}, {"bin": lambda data: data["field"]}),
+    ],
+)
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_what_cannot_be_decoded_is_an_error_that_names_member_sample_and_shard(
+    sample: dict[str, Any], decoders: Any, num_threads: int
+) -> None:
+    """No code of a pickle runs."""
+    with pytest.raises(DecodeError) as caught:
+        list(DecodeSample(source([{**HEAD, **sample}]), decoders, num_threads=num_threads))
+    name, value = next(iter(sample.items()))
+    for part in (repr(name), "'train/1'", "s3://b/t-000.tar", f"{len(value):,} byte"):
+        assert part in str(caught.value)
+    assert caught.value.url == "s3://b/t-000.tar"
+    assert caught.value.__cause__ is not None
+    assert type(caught.value.__cause__).__name__ in str(caught.value)

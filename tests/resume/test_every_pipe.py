@@ -1,0 +1,735 @@
+"""Every pipe, and the ways in which pipes are combined, resume after each item, in one stream and in several."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import random
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import torchdata_remote as tdr
+from tests.support.archive_bytes import pack_tar
+from tests.support.packed_rows import same_rows
+from tests.support.photographs import encoded, photograph
+from tests.support.tables import FORMATS, file_bytes, numbered
+from torchdata_remote import Resumable, World, accept_missing_end, mix, skip_with_warning
+from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
+
+ROOT = "memory://resumed"
+END_BYTES = 1024  # blocks of zeros at the end of an archive
+LONG = "very-long-é/" * 12
+LAZY = {"mp4"}
+Pipe = Any
+
+
+class Case(NamedTuple):
+    make: Callable[[], Pipe]
+    num_streams: tuple[int, ...] = (1,)
+    same: Callable[[Any, Any], bool] | None = None
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(name: str, make: Callable[[], Pipe], *num_streams: int, same: Any = None) -> None:
+    assert name not in CASES
+    CASES[name] = Case(make, num_streams or (1,), same)
+
+
+# Archives
+
+
+def named(shard: int, *sizes: int, folder: str = "") -> list[tuple[str, bytes]]:
+    """Members of samples, two of each."""
+    return [
+        (f"{folder}{shard}-{at}.{extension}", bytes([shard, at]) * (size // 2))
+        for at, size in enumerate(sizes)
+        for extension in ("cls", "jpg")
+    ]
+
+
+def tar(*members: tuple[str, bytes]) -> bytes:
+    return pack_tar(members)
+
+
+def by_python(shard: int, tar_format: int) -> bytes:
+    """Long names, with a directory and a link before each second member."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tar_format) as archive:
+        for number, (name, value) in enumerate(named(shard, 5, 900, 0, folder=LONG)):
+            if number % 4 == 2:
+                for kind in (tarfile.DIRTYPE, tarfile.SYMTYPE):
+                    other = tarfile.TarInfo(f"{'é' * 60}/{number}/{kind!r}")
+                    other.type, other.linkname = kind, "t" * 120
+                    archive.addfile(other)
+            member = tarfile.TarInfo(name)
+            member.size = len(value)
+            archive.addfile(member, io.BytesIO(value))
+    return data.getvalue()
+
+
+def zipped(shard: int, sizes: Sequence[int], method: int) -> bytes:
+    """With directories between the members, and bytes before the first one."""
+    data = io.BytesIO(bytes(100 * shard))
+    data.seek(0, io.SEEK_END)
+    with zipfile.ZipFile(data, "a", method) as archive:
+        for number, size in enumerate(sizes):
+            if number != 2:
+                archive.writestr(f"{number}/", b"")
+            archive.writestr(f"{number}.JPG", bytes(i * i % 251 for i in range(size)))
+            archive.writestr(f"{number}.cls", b"%d" % number)
+    return data.getvalue()
+
+
+PLAIN = [tar(*named(shard, *sizes)) for shard, sizes in enumerate([(0, 10, 700), (3,), (1500, 2, 2, 2), (5, 5)])]
+NESTED = [
+    tar(("a.tar", PLAIN[0]), ("b.tar", PLAIN[1])),
+    tar(("c.tar.gz", gzip.compress(PLAIN[2])), ("e/f.tar.xz", lzma.compress(PLAIN[1]))),
+    tar(("g.tar", PLAIN[3])),
+]
+SKIP = {"on_bad_member": skip_with_warning}
+TARS: dict[str, tuple[list[bytes], dict[str, Any]]] = {
+    "plain": (PLAIN, {}),
+    "pax": ([by_python(shard, tarfile.PAX_FORMAT) for shard in range(3)], {}),
+    "gnu": ([by_python(shard, tarfile.GNU_FORMAT) for shard in range(3)], {}),
+    "meta": ([tar(("__meta__", b"x"), *named(shard, 5, 9), ("a/__b__", b"y" * 600)) for shard in range(3)], {}),
+    "bad members": (
+        [
+            tar(("README", b"x"), *named(n, 5, 9), (".backup", b"y" * 600), *named(n + 3, 2), ("LICENSE", b""))
+            for n in range(3)
+        ],
+        SKIP,
+    ),
+    "bad members nested": (
+        [tar(("README", b"x"), ("n.tar", tar(("a", b""), *named(0, 1, 2))), ("m.tar", PLAIN[3]))],
+        {**SKIP, "nested": True},
+    ),
+    "bad members in gzip": (
+        [gzip.compress(tar(*named(n, 5), ("README", b"x"), *named(n + 3, 2))) for n in range(3)],
+        SKIP,
+    ),
+    "gzip": ([gzip.compress(data) for data in PLAIN], {}),
+    "xz, bzip2": ([lzma.compress(PLAIN[0]), PLAIN[3], bz2.compress(PLAIN[2])], {}),
+    "nested": (NESTED, {"nested": True}),
+    "nested in gzip": ([gzip.compress(data) for data in NESTED], {"nested": True}),
+    "nested with meta": ([tar(("__a__", b""), ("n.tar", data), ("__b__", b"y")) for data in PLAIN], {"nested": True}),
+    "nested without end": (
+        [data[:-END_BYTES] for data in NESTED],
+        {"nested": True, "on_bad_shard": accept_missing_end},
+    ),
+    "damaged": ([PLAIN[0], PLAIN[2][:4000], b"x" * 2000, PLAIN[3]], {"on_bad_shard": skip_with_warning}),
+    "damaged nested": ([*NESTED, NESTED[0][:9000]], {"on_bad_shard": skip_with_warning, "nested": True}),
+    "without end": ([data[:-END_BYTES] for data in PLAIN], {"on_bad_shard": accept_missing_end}),
+    "small members": ([tar(*[(f"{i}.cls", b"%d" % i) for i in range(40)], *named(7, 3, 3)), PLAIN[1]], {}),
+}
+SIZES = [(0, 4000, 9), (5,), (70, 70, 1500, 2)]
+ZIPS = {
+    "stored": [zipped(shard, sizes, zipfile.ZIP_STORED) for shard, sizes in enumerate(SIZES)],
+    "deflated": [zipped(shard, sizes, zipfile.ZIP_DEFLATED) for shard, sizes in enumerate(SIZES)],
+}
+SPOILED = bytearray(ZIPS["stored"][2])
+SPOILED[SPOILED.index(b"2.JPG") + 100] ^= 1
+ZIPS["damaged"] = [ZIPS["stored"][0], ZIPS["stored"][1][:50], bytes(SPOILED), ZIPS["stored"][0]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _data() -> None:
+    memory = fsspec.filesystem("memory")
+    objects: dict[str, bytes] = {}
+    for kind, (shards, _) in TARS.items():
+        objects |= {f"/resumed/tar/{kind}/{number}.tar": data for number, data in enumerate(shards)}
+    for kind, shards in ZIPS.items():
+        objects |= {f"/resumed/zip/{kind}/{number}.zip": data for number, data in enumerate(shards)}
+    for form in FORMATS:
+        objects |= {f"/resumed/{form}/{at}": file_bytes(numbered(7, 7 * at), form, rows=3) for at in range(2)}
+    objects["/resumed/keyed.parquet"] = file_bytes(pa.table({"__key__": ["1/000001", "3/000003", "7/000007"]}))
+    objects |= {f"/resumed/loose/{name}/{at}.txt": b"x" * at for name in ("0", "1") for at in range(4)}
+    memory.pipe(objects)
+    write_small_shards(f"{ROOT}/shards/", num_shards=4, samples_per_shard=3)
+    for name, counts, template in [("few", 9, "{shard}.tar"), ("zst", 7, "{shard}.tar.zst")]:
+        with tdr.ShardWriter(f"{ROOT}/{name}/{template}", max_shard_samples=5, overwrite=True) as writer:
+            for at in range(counts):
+                writer.write({"__key__": f"{at}", "bin": bytes([at]) * (at * 400 % 1500), "cls": at})
+    with tdr.ShardWriter(f"{ROOT}/lazy/{{shard}}.tar", max_shard_samples=3, overwrite=True) as writer:
+        for at in range(7):
+            video = random.Random(at).randbytes(100_000 if at % 3 else 1000)
+            writer.write({"__key__": f"v/{at}", "cls": at, "mp4": video})
+    with tdr.ShardWriter(f"{ROOT}/images/{{shard}}.tar", max_shard_samples=3, overwrite=True) as writer:
+        for at in range(7):
+            writer.write({"__key__": f"{at}", "jpg": encoded(photograph(30 + at, 24)), "cls": at})
+    for name, extension in (("texts", "txt"), ("marks", "cls")):
+        for ending in ("tar", "tar.gz"):
+            template = f"{ROOT}/{name}-{ending}/{{shard}}.{ending}"
+            with tdr.ShardWriter(template, max_shard_samples=3, overwrite=True) as writer:
+                for at in range(8):
+                    writer.write({"__key__": f"s/{at}", extension: f"{at}"})
+
+
+# Sources
+
+
+def counted(num_items: int = 9) -> Pipe:
+    return IterableWrapper(range(num_items)).sharding_filter_rank()
+
+
+def listed(folder: str, pattern: str | None = "*") -> Pipe:
+    return IterableWrapper([f"{ROOT}/{folder}"]).list_remote(pattern=pattern)
+
+
+def split(folder: str = "shards/index.json") -> Pipe:
+    return listed(folder).shuffle_shards(seed=2).sharding_filter_rank()
+
+
+def shards(interleave: int = 1) -> Pipe:
+    return split().shard_tar_reader(interleave=interleave)
+
+
+def keys(interleave: int = 1) -> Pipe:
+    return shards(interleave).map(itemgetter("__key__"))
+
+
+def letters(name: str, num_items: int) -> Pipe:
+    items = IterableWrapper([f"{name}{number:02d}" for number in range(num_items)])
+    return items.shuffle_shards(0).sharding_filter_rank()
+
+
+def documents() -> Pipe:
+    return counted(8).map(lambda number: [number] * (number % 5 * 2))
+
+
+# Functions
+
+
+def same_batches(one: Any, other: Any) -> bool:
+    return len(one) == len(other) and all(map(same_rows, one, other))
+
+
+def same_arrays(one: Any, other: Any) -> bool:
+    return list(one) == list(other) and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def same(item: Any) -> Any:
+    return item
+
+
+def read(pair: tuple[str, Any]) -> tuple[str, bytes]:
+    return pair[0], pair[1].read()
+
+
+def whole(sample: dict[str, Any]) -> dict[str, Any]:
+    return {name: value if isinstance(value, str) else bytes(value) for name, value in sample.items()}
+
+
+def image_bytes(item: tuple[Any, ...]) -> tuple[Any, ...]:
+    return item[0], item[1].numpy().tobytes(), item[2]
+
+
+def is_wanted(pair: tuple[str, Any]) -> bool:
+    return not pair[0].endswith("/2.tar")
+
+
+def is_not_empty(pair: tuple[str, bytes]) -> bool:
+    return pair[1] != b""
+
+
+def is_kept(key: str) -> bool:
+    return key[-1] not in "13"
+
+
+def tokens_of(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"ids": list(sample["txt"][:20]), "__key__": sample["__key__"]}
+
+
+def lines_of(sample: dict[str, Any]) -> Iterator[str]:
+    for number, _ in enumerate(sample["txt"].splitlines()):
+        if number % 3 != 1:
+            yield f"{sample['__key__']}:{number}"
+
+
+def crops_of(sample: dict[str, Any], rng: np.random.Generator) -> list[tuple[str, float]]:
+    return [(sample["__key__"], rng.random()) for _ in range(2)]
+
+
+def drawn(sample: dict[str, Any], rng: np.random.Generator) -> tuple[str, float]:
+    return sample["__key__"], rng.random()
+
+
+def fails_for_some(sample: dict[str, Any]) -> str:
+    if sample["__key__"][-1] in "0459":
+        raise ValueError(sample["__key__"])
+    return str(sample["__key__"])
+
+
+def key_and_length(sample: dict[str, Any]) -> tuple[str, int]:
+    return sample["__key__"], len(sample["txt"])
+
+
+class OwnState(tdr.IterDataPipe[int]):
+    """A user's pipe, whose state is one dict that it changes."""
+
+    def __init__(self) -> None:
+        self.state = {"next": 0}
+
+    def __iter__(self) -> Iterator[int]:
+        while self.state["next"] < 6:
+            self.state["next"] += 1
+            yield self.state["next"]
+        self.state["next"] = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.state = dict(state)
+
+
+# Readers
+for kind, (_, options) in TARS.items():
+    for interleave in (1, 3):
+        case(
+            f"tar {kind}, {interleave}",
+            lambda kind=kind, options=options, interleave=interleave: (  # type: ignore[misc]
+                listed(f"tar/{kind}/").shard_tar_reader(interleave=interleave, **options)
+            ),
+        )
+for part_bytes, interleave in [(400, 2), (1024, 1), (5000, 3)]:
+
+    def streams(part_bytes: int = part_bytes, interleave: int = interleave, kind: str = "tar/plain") -> Pipe:
+        return listed(f"{kind}/").async_prefetch(
+            part_bytes=part_bytes, max_buffer_bytes=3 * part_bytes, interleave=interleave
+        )
+
+    case(
+        f"prefetched tar, {part_bytes}",
+        lambda streams=streams, interleave=interleave: (  # type: ignore[misc]
+            streams().map(same).filter(is_wanted).shard_tar_reader(interleave=interleave)
+        ),
+    )
+    case(
+        f"prefetched views, {part_bytes}",
+        lambda streams=streams, interleave=interleave: (  # type: ignore[misc]
+            streams().shard_tar_reader(interleave=interleave, copy=False).decode_sample({"cls": bytes, "jpg": bytes})
+        ),
+    )
+    case(
+        f"prefetched zip, {part_bytes}",
+        lambda streams=streams, interleave=interleave: (  # type: ignore[misc]
+            streams(kind="zip/deflated").shard_zip_reader(interleave=interleave)
+        ),
+    )
+for kind in ZIPS:
+    for interleave in (1, 3):
+        case(
+            f"zip {kind}, {interleave}",
+            lambda kind=kind, interleave=interleave: (  # type: ignore[misc]
+                listed(f"zip/{kind}/").shard_zip_reader(interleave=interleave, on_bad_shard=skip_with_warning)
+            ),
+        )
+for kind in ("plain", "gzip"):
+    case(f"streams of {kind}", lambda kind=kind: split(f"tar/{kind}/").shard_tar_reader(interleave=2), 2)  # type: ignore[misc]
+case("parts of shards", lambda: split("few/index.json").shard_tar_reader(), 3, 5)
+case("parts of shards in turn", lambda: split("few/index.json").async_prefetch(part_bytes=800).shard_tar_reader(), 3)
+case("zstd", lambda: split("zst/index.json").shard_tar_reader(interleave=2), 2)
+case("lazy", lambda: listed("lazy/", "*.tar").shard_tar_reader(lazy=LAZY, interleave=2).map(whole))
+case("lazy parts", lambda: split("lazy/index.json").async_prefetch().shard_tar_reader(lazy=LAZY).map(whole), 5)
+case("lazy shuffled", lambda: tdr.stream_shards(f"{ROOT}/lazy/", lazy=LAZY, shuffle_buffer_size=4).map(whole))
+case("lazy nested", lambda: listed("tar/nested/").shard_tar_reader(lazy={"jpg"}, nested=True).map(whole))
+case("lazy gzip", lambda: listed("tar/gzip/").shard_tar_reader(lazy={"jpg"}).map(whole))
+for form in FORMATS:
+    for interleave in (1, 2):
+        case(
+            f"{form}, {interleave}",
+            lambda form=form, interleave=interleave: listed(f"{form}/").table_reader(  # type: ignore[misc]
+                columns=["n", "vector"], filter=~pc.field("n").isin([0, 3, 4, 5, 12]), interleave=interleave
+            ),
+            same=same_arrays,
+        )
+case(
+    "row groups",
+    lambda: (
+        listed("parquet/")
+        .list_row_groups()
+        .shuffle_shards(seed=3)
+        .sharding_filter_rank()
+        .table_reader(columns=["n"])
+        .shuffle_samples(buffer_size=3, seed=1)
+        .batch(2)
+    ),
+    2,
+)
+case(
+    "rows ahead",
+    lambda: listed("arrow/").table_reader(columns=["n"], filter=[("n", "!=", 4)]).parallel_map(dict, num_threads=2),
+)
+case("files", lambda: listed("loose/").file_reader().label_from_path(pattern="/([01])/"))
+case("files of a share", lambda: split("loose/").async_prefetch(part_bytes=2).filter(is_wanted).file_reader(), 3)
+case("streams", lambda: listed("loose/").async_prefetch(part_bytes=2, max_buffer_bytes=9).map(read))
+case("streams of a share", lambda: split("loose/").async_prefetch().map(read).filter(is_not_empty), 2)
+case("stream_files", lambda: tdr.stream_files(f"{ROOT}/loose/").label_from_path(pattern="/([01])/"), 3)
+
+# One item for one
+case("tuples", lambda: shards().decode_sample().to_tuple("__key__", "cls;txt").batch(3), 2)
+case("labels", lambda: shards(2).map(itemgetter("__key__")).map(lambda key: {"__key__": key}).label_from_path(), 1)
+for num_threads in (0, 2):
+    case(
+        f"images, {num_threads}",
+        lambda n=num_threads: (  # type: ignore[misc]
+            split("images/index.json")
+            .shard_tar_reader()
+            .decode_image(16, seed=5, num_threads=n)
+            .decode_sample(num_threads=n)
+            .to_tuple("__key__", "jpg", "cls")
+            .map(image_bytes)
+        ),
+        1,
+        2,
+    )
+    case(
+        f"skipped samples, {num_threads}",
+        lambda n=num_threads: (  # type: ignore[misc]
+            shards(2).parallel_map(fails_for_some, num_threads=n, on_bad_sample=skip_with_warning).batch(2)
+        ),
+        1,
+        2,
+    )
+case("a user's pipe", lambda: OwnState().map(abs))
+case("a user's pipe ahead", lambda: OwnState().parallel_map(abs, num_threads=2))
+
+
+def threaded(make: Callable[[int], Pipe], name: str, *num_streams: int) -> None:
+    THREADED[name] = make
+    case(f"threads: {name}", lambda: make(2), *num_streams)
+
+
+THREADED: dict[str, Callable[[int], Pipe]] = {}
+threaded(lambda n: keys().parallel_map(same, num_threads=n, max_ahead=3), "one shard", 2)
+threaded(lambda n: shards(3).parallel_map(drawn, seed=1, num_threads=n), "draws", 5)
+threaded(lambda n: shards(2).shuffle_samples(buffer_size=4).parallel_map(whole, num_threads=n), "shuffle before")
+threaded(
+    lambda n: shards(2).shuffle_samples(buffer_size=9, max_buffer_bytes=1500).parallel_map(whole, num_threads=n),
+    "shuffle by bytes before",
+)
+threaded(lambda n: keys(3).parallel_map(same, num_threads=n).shuffle_samples(buffer_size=4), "shuffle behind")
+threaded(lambda n: keys(2).filter(is_kept).parallel_map(str.upper, num_threads=n), "filter before")
+threaded(lambda n: keys(2).parallel_map(same, num_threads=n).filter(is_kept), "filter behind")
+threaded(lambda n: keys(2).batch(4).parallel_map(len, num_threads=n), "batch before")
+threaded(lambda n: keys(2).parallel_map(same, num_threads=n).batch(4), "batch behind")
+threaded(lambda n: shards(3).decode_sample(num_threads=n).parallel_map(str, num_threads=n), "several")
+threaded(lambda n: shards(2).equalize_ranks().parallel_map(whole, num_threads=n), "equalize before", 5)
+threaded(lambda n: shards(2).parallel_map(whole, num_threads=n).equalize_ranks(mode="repeat"), "equalize behind", 5)
+threaded(lambda n: listed("shards/", "*.tar").sharding_filter_rank().parallel_map(str.lower, num_threads=n), "URLs")
+threaded(lambda n: keys().repeat_epochs(2).parallel_map(same, num_threads=n), "repeat before")
+threaded(lambda n: shards().flat_map(lines_of).parallel_map(same, num_threads=n), "flat_map before", 2)
+threaded(
+    lambda n: mix(
+        {"one": (keys(2), 2), "other": (keys().parallel_map(same, num_threads=n), 1)}, seed=3, stop="all_exhausted"
+    ).parallel_map(str.upper, num_threads=n),
+    "mix before",
+)
+threaded(
+    lambda n: documents().pack(4).map(lambda row: row["input_ids"].tolist()).parallel_map(sum, num_threads=n), "pack"
+)
+threaded(lambda n: counted().bucket(3, length=lambda i: i % 3).parallel_map(sum, num_threads=n), "bucket before")
+threaded(lambda n: counted().skip(2).take(5).parallel_map(abs, num_threads=n), "take before")
+
+# Shares and counts
+case("shares", lambda: IterableWrapper(range(7)).sharding_filter_rank(), 1, 3)
+case("all to each", lambda: IterableWrapper(range(7)).sharding_filter_rank(split=False))
+for mode in ("drop", "repeat"):
+    case(
+        f"equal {mode}",
+        lambda mode=mode: shards(2).equalize_ranks(mode=mode).shuffle_samples(buffer_size=2, seed=2),  # type: ignore[misc]
+        1,
+        5,
+    )
+case("take", lambda: keys().take(8), 2)
+case("skip", lambda: keys().skip(5), 2)
+case("take of a shuffle", lambda: keys().shuffle_samples(buffer_size=4, seed=1).take(7).batch(2), 2)
+case("skip in a shuffle", lambda: keys().shuffle_samples(buffer_size=4, seed=1).skip(3).batch(2), 2)
+case("take of batches", lambda: keys().batch(2).take(4), 2)
+case("take and skip", lambda: keys().take(8).skip(3), 2)
+case("endless", lambda: keys().repeat_epochs().take(30), 2)
+case("repeat", lambda: keys(2).repeat_epochs(2), 2)
+case("repeat of a shuffle", lambda: keys().shuffle_samples(buffer_size=4, seed=1).repeat_epochs(2).batch(3), 2)
+case("shuffle of a repeat", lambda: keys().repeat_epochs(2).shuffle_samples(buffer_size=4, seed=1), 2)
+case("repeat of a take", lambda: keys().take(8).repeat_epochs(2), 2)
+case("repeat of a skip", lambda: keys().skip(3).repeat_epochs(2), 2)
+case("skip of a repeat", lambda: keys().repeat_epochs(2).skip(15), 2)
+case("repeats in repeats", lambda: keys().repeat_epochs(2).repeat_epochs(2).take(16), 2)
+case("draws in repeats", lambda: shards().repeat_epochs(2).parallel_map(drawn, seed=3), 2)
+
+# Shuffles
+for buffer_size in (1, 2, 3, 5, 9, 15, 16, 40):
+    case(f"shuffle {buffer_size}", lambda size=buffer_size: counted(15).shuffle_samples(buffer_size=size))  # type: ignore[misc]
+for most in (1, 2_000, 6_000, 50_000):
+    case(
+        f"shuffle by {most} bytes",
+        lambda most=most: (  # type: ignore[misc]
+            split("few/index.json").shard_tar_reader().shuffle_samples(buffer_size=7, max_buffer_bytes=most)
+        ),
+    )
+case("two shuffles", lambda: keys(2).shuffle_samples(buffer_size=3, seed=1).shuffle_samples(buffer_size=4, seed=2), 3)
+for first, second in [({}, {"max_buffer_bytes": 700}), ({"max_buffer_bytes": 2000}, {})]:
+    for size in (3, 10):
+        case(
+            f"two shuffles by bytes {first} {size}",
+            lambda first=first, second=second, size=size: (  # type: ignore[misc]
+                shards()
+                .shuffle_samples(buffer_size=10, seed=1, **first)
+                .shuffle_samples(buffer_size=size, seed=2, **second)
+            ),
+        )
+for most in (1_000, 1 << 20):
+    case(
+        f"stream_shards, {most}",
+        lambda most=most: tdr.stream_shards(f"{ROOT}/shards", shuffle_buffer_bytes=most).to_tuple("__key__"),  # type: ignore[misc]
+        1,
+        3,
+    )
+
+# One to many, many to one
+case("flat_map of batches", lambda: counted(7).batch(3).flat_map(list))
+for name, function, seed in [("lines", lines_of, {}), ("crops", crops_of, {"seed": 3})]:
+
+    def clips(source: Pipe, function: Any = function, seed: Any = seed) -> Pipe:
+        return source.flat_map(function, **seed)
+
+    case(f"{name} in turn", lambda clips=clips: clips(shards(2)), 2)  # type: ignore[misc]
+    case(f"{name} of a shuffle", lambda clips=clips: clips(shards().shuffle_samples(buffer_size=4, seed=1)), 2)  # type: ignore[misc]
+    case(
+        f"{name} in a shuffle",
+        lambda clips=clips: clips(shards()).shuffle_samples(buffer_size=4, seed=1).batch(2),  # type: ignore[misc]
+        2,
+    )
+    case(f"{name} of repeats", lambda clips=clips: clips(shards().repeat_epochs()).take(16), 2)  # type: ignore[misc]
+LIMITS: list[dict[str, Any]] = [
+    {"batch_size": 3},
+    {"max_tokens": 120, "boundaries": [30, 60]},
+    {"batch_size": 2, "max_tokens": 160, "boundaries": [60]},
+    {"max_tokens": 120},
+]
+for number, limits in enumerate(LIMITS):
+
+    def bucketed(source: Pipe, limits: Any = limits) -> Pipe:
+        return source.map(key_and_length).bucket(length=itemgetter(1), max_wait=5, **limits)
+
+    case(f"bucket {number} in turn", lambda bucketed=bucketed: bucketed(shards(2)), 1, 2)  # type: ignore[misc]
+    case(
+        f"bucket {number} of a shuffle",
+        lambda bucketed=bucketed: bucketed(shards().shuffle_samples(buffer_size=4, seed=1)).batch(2),  # type: ignore[misc]
+        2,
+    )
+    case(f"bucket {number} of repeats", lambda bucketed=bucketed: bucketed(shards().repeat_epochs()).take(8), 2)  # type: ignore[misc]
+case("bucket taken apart", lambda: counted().bucket(2, length=lambda i: i % 3).flat_map(same))
+CUTS: list[dict[str, Any]] = [
+    {},
+    {"separator": 7, "last": "short"},
+    {"split": False, "max_wait": 4},
+    {"split": False, "separator": 7, "max_wait": 100, "last": "short"},
+]
+for number, cuts in enumerate(CUTS):
+
+    def packed(source: Pipe, cuts: Any = cuts) -> Pipe:
+        return source.map(tokens_of).pack(16, member="ids", **cuts)
+
+    case(f"pack {number} documents", lambda cuts=cuts: documents().pack(5, **cuts), same=same_rows)  # type: ignore[misc]
+    case(f"pack {number} in turn", lambda packed=packed: packed(shards(2)), 2, same=same_rows)  # type: ignore[misc]
+    case(
+        f"pack {number} of a shuffle",
+        lambda packed=packed: packed(shards().shuffle_samples(buffer_size=4, seed=1)).batch(2),  # type: ignore[misc]
+        2,
+        same=same_batches,
+    )
+    case(
+        f"pack {number} of repeats",
+        lambda packed=packed: packed(shards().repeat_epochs(2)).take(8),  # type: ignore[misc]
+        2,
+        same=same_rows,
+    )
+
+# Mixtures
+CURRICULUM = {0: {"a": 1}, 6: {"a": 1, "b": 1}, 12: {"b": 3, "c": 1}}
+for stop in ("first_exhausted", "all_exhausted", 24):
+
+    def nested(stop: Any = stop) -> Pipe:
+        inner = mix({"a": (letters("a", 6).shuffle_samples(buffer_size=4), 1), "b": (letters("b", 4), 2)}, stop=stop)
+        outer = mix({"inner": (inner, 1), "c": (letters("c", 12), 1)}, seed=1, stop=stop)
+        return outer.shuffle_samples(buffer_size=3).batch(2)
+
+    def curriculum(stop: Any = stop) -> Pipe:
+        sources = {"a": letters("a", 8).shuffle_samples(buffer_size=3), "b": letters("b", 8), "c": letters("c", 8)}
+        return mix(sources, schedule=CURRICULUM, stop=stop)
+
+    case(
+        f"mix {stop}",
+        lambda stop=stop: mix({"a": (letters("a", 12), 3), "b": (letters("b", 5), 1)}, seed=2, stop=stop),  # type: ignore[misc]
+        1,
+        3,
+    )
+    case(f"mix in mix {stop}", nested, 2)
+    case(f"curriculum {stop}", curriculum, 1, 3)
+    case(
+        f"curriculum ahead {stop}",
+        lambda curriculum=curriculum: (  # type: ignore[misc]
+            curriculum().shuffle_samples(buffer_size=4).parallel_map(str.upper, num_threads=2).batch(2)
+        ),
+        2,
+    )
+case("mix of repeats", lambda: mix({"a": (keys().repeat_epochs(), 1), "b": (keys(), 2)}, stop=14), 2)
+case(
+    "restarts in a shuffle",
+    lambda: mix({"d": (letters("d", 3), 3), "a": (letters("a", 12), 1)}, stop=20).shuffle_samples(buffer_size=5),
+    2,
+)
+case("repeat of a mix", lambda: mix({"a": (counted(8), 2), "b": (counted(5), 1)}, seed=4, stop=7).repeat_epochs(2))
+case(
+    "repeats in a repeated mix",
+    lambda: mix({"a": (keys(), 2), "b": (keys().repeat_epochs(2), 1)}, seed=4, stop=9).repeat_epochs(2),
+)
+case(
+    "shares in a repeated mix",
+    lambda: mix({"a": (counted(8).take(6), 1), "b": (counted(5).skip(1), 1)}, seed=4, stop=9).repeat_epochs(2),
+)
+case(
+    "repeat of a curriculum",
+    lambda: mix(
+        {"a": counted(8), "b": counted(7)},
+        schedule={0: {"a": 1}, 3: {"a": 1, "b": 3}, 7: {"b": 1}},
+        seed=4,
+        stop="all_exhausted",
+    ).repeat_epochs(2),
+)
+
+# Selections
+CHOSEN = {f"{number % 10}/{number:06d}" for number in (0, 1, 4, 5, 8, 11)}
+case("select", lambda: listed("shards/index.json").select(keys=CHOSEN).sharding_filter_rank().shard_tar_reader(), 1, 5)
+case(
+    "select members",
+    lambda: tdr.stream_shards(f"{ROOT}/shards/", select={"keys": CHOSEN, "members": ["cls"]}, interleave=3).batch(2),
+    2,
+)
+case("select by a table", lambda: tdr.stream_shards(f"{ROOT}/shards/", select={"keys": f"{ROOT}/keyed.parquet"}))
+SETS = {name: f"{ROOT}/{name}-tar/index.json" for name in ("texts", "marks")}
+for align in ("order", "keys"):
+    case(f"join by {align}", lambda align=align: tdr.join(SETS, align=align, shuffle="shards", interleave=2))  # type: ignore[misc]
+    case(f"join by {align}, shuffled", lambda align=align: tdr.join(SETS, align=align, shuffle_buffer_size=4), 2)  # type: ignore[misc]
+    case(f"join by {align}, equal", lambda align=align: tdr.join(SETS, align=align, shuffle=False).equalize_ranks(), 5)  # type: ignore[misc]
+    case(
+        f"join by {align}, ahead",
+        lambda align=align: tdr.join(SETS, align=align).parallel_map(whole, num_threads=2),  # type: ignore[misc]
+        2,
+    )
+case("join of gzip", lambda: tdr.join({name: f"{ROOT}/{name}-tar.gz/" for name in ("texts", "marks")}, align="order"))
+
+RUNS = [(name, num_streams) for name, found in CASES.items() for num_streams in found.num_streams]
+QUIET = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of what is skipped on purpose
+
+
+@QUIET
+@pytest.mark.parametrize(("name", "num_streams"), RUNS)
+def test_a_chain_resumes_after_each_item(name: str, num_streams: int) -> None:
+    make, _, equal = CASES[name]
+    compared = {} if equal is None else {"same": equal}
+    assert_resumes_everywhere(make, num_streams=num_streams, **compared)
+
+
+@QUIET
+@settings(max_examples=15)
+@given(
+    run=st.sampled_from([run for run in RUNS if CASES[run[0]].same is None]),
+    epoch=st.integers(0, 2),
+    stops=st.tuples(st.integers(0, 12), st.integers(0, 6)),
+)
+def test_a_chain_that_is_stopped_twice_in_any_epoch_reads_what_one_without_stops_reads(
+    run: tuple[str, int], epoch: int, stops: tuple[int, int]
+) -> None:
+    name, num_streams = run
+
+    def chain(state: Any = None) -> Resumable:
+        data = Resumable(CASES[name].make(), num_streams=num_streams)
+        if state is not None:
+            data.load_state_dict(json.loads(json.dumps(state)))
+        return data
+
+    without = chain()
+    expected = [list(without) for _ in range(epoch + 2)]
+    first = chain()
+    assert [list(first) for _ in range(epoch)] == expected[:epoch]
+    found = list(islice(first, stops[0]))
+    second = chain(first.state_dict())
+    found += islice(second, stops[1])
+    third = chain(second.state_dict())
+    assert [*found, *third] == expected[epoch]
+    assert list(third) == expected[epoch + 1]
+
+
+@QUIET
+@pytest.mark.parametrize("name", sorted(THREADED.keys() - {"mix before"}))  # that state has the look-ahead beside it
+def test_a_state_is_the_same_with_any_number_of_threads(name: str) -> None:
+    plain, one, many = (Resumable(THREADED[name](num_threads)) for num_threads in (0, 1, 3))
+    for _ in range(2):
+        others = [iter(one), iter(many)]
+        for item in plain:
+            assert [next(other) for other in others] == [item, item]
+            assert one.state_dict() == many.state_dict() == plain.state_dict()
+        assert [next(other, None) for other in others] == [None, None]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    interleave=st.integers(1, 4),
+    max_ahead=st.integers(1, 9),
+    stops=st.tuples(st.integers(0, 20), st.integers(0, 3)),
+)
+def test_shards_that_end_at_different_times_resume(
+    sizes: list[int], interleave: int, max_ahead: int, stops: tuple[int, int]
+) -> None:
+    archives = {
+        f"/resumed-sizes/{number}.tar": tar(*((f"{number}{at}.cls", b"") for at in range(size)))
+        for number, size in enumerate(sizes)
+    }
+    fsspec.filesystem("memory").pipe(archives)
+
+    def chain(num_threads: int) -> Pipe:
+        urls = IterableWrapper([f"memory:/{path}" for path in archives]).sharding_filter_rank(world=World())
+        reader = urls.shard_tar_reader(interleave=interleave).map(itemgetter("__key__"))
+        return reader.parallel_map(same, num_threads=num_threads, max_ahead=max_ahead)
+
+    expected = list(chain(0))
+    first, second, third = chain(1), chain(2), chain(0)
+    found = list(islice(first, stops[0]))
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    found += islice(second, stops[1])
+    third.load_state_dict(json.loads(json.dumps(second.state_dict())))
+    assert [*found, *third] == expected
+    assert list(third) == expected, "the next pass is whole"
+
+
+@settings(max_examples=8)
+@given(
+    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=8).filter(any),
+    length=st.integers(1, 8),
+    cuts=st.sampled_from(CUTS),
+)
+def test_packed_documents_of_any_lengths_resume(lengths: list[int], length: int, cuts: Any) -> None:
+    texts = [[number] * size for number, size in enumerate(lengths)]
+    assert_resumes_everywhere(
+        lambda: IterableWrapper(texts).sharding_filter_rank().pack(length, **cuts), same=same_rows
+    )

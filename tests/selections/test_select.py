@@ -1,0 +1,401 @@
+"""Selected samples are read exactly once, others not fetched; a selection that does not fit the shards is an error."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import tarfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import torchdata_remote as tdr
+from tests.servers.files_over_http import files_over_http
+from tests.servers.s3 import S3Server
+from tests.support.requested_bytes import requested_bytes
+from torchdata_remote import IterableWrapper, IterDataPipe, RemoteUrl, Resumable, ShardWriter, World
+from torchdata_remote.errors import (
+    EmptyListingError,
+    EmptyShareError,
+    ManifestError,
+    MissingKeyError,
+    MissingMemberError,
+    ObjectChangedError,
+    RemoteDataError,
+    ShardReadError,
+    StateError,
+    StorageError,
+)
+from torchdata_remote.testing import FaultyStore, all_worlds, write_small_shards
+
+FOLDER = "memory://select-small/"
+NUM_SHARDS, NUM_SAMPLES = 4, 5
+SUBSETS = st.sets(st.integers(0, NUM_SHARDS * NUM_SAMPLES - 1), min_size=1)
+
+
+@pytest.fixture(scope="module")
+def samples() -> dict[str, dict[str, Any]]:
+    """Shards in memory; their samples by key."""
+    written = write_small_shards(FOLDER, num_shards=NUM_SHARDS, samples_per_shard=NUM_SAMPLES)
+    return {sample["__key__"]: sample for sample in written}
+
+
+def listed(name: str = "index.json", folder: str = FOLDER) -> IterDataPipe[RemoteUrl]:
+    return IterableWrapper([folder + name]).list_remote(pattern=None if name else "*.tar")
+
+
+def keys_of(pipe: Any) -> list[str]:
+    return [sample["__key__"] for sample in pipe]
+
+
+def write(folder: str, samples: list[dict[str, Any]], **options: Any) -> None:
+    with ShardWriter(f"{folder}/{{shard}}.tar", overwrite=True, **options) as writer:
+        for sample in samples:
+            writer.write(dict(sample))
+
+
+# What is selected
+
+
+@settings(max_examples=20)
+@given(
+    numbers=SUBSETS,
+    world=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    name=st.sampled_from(["index.json", ""]),
+    interleave=st.integers(1, 3),
+    equalize=st.sampled_from([None, "drop", "repeat"]),
+)
+def test_selected_samples_are_read_once_over_all_readers(
+    samples: dict[str, Any],
+    numbers: set[int],
+    world: tuple[int, int],
+    name: str,
+    interleave: int,
+    equalize: Any,
+) -> None:
+    """Whatever is selected, also with fewer shards than readers; with ``equalize_ranks`` as many as ``len`` says."""
+    wanted = {key for at, key in enumerate(samples) if at in numbers}
+    read: list[dict[str, Any]] = []
+    counts = set()
+    for slot in all_worlds(*world):
+        chain: Any = listed(name).select(keys=wanted).shuffle_shards(seed=1).sharding_filter_rank(world=slot)
+        chain = chain.shard_tar_reader(interleave=interleave)
+        chain = chain if equalize is None else chain.equalize_ranks(mode=equalize)
+        try:
+            share = list(chain)
+        except EmptyShareError:
+            assert len(wanted) < world[0] * world[1]
+            return
+        if equalize:
+            counts.add(len(share))
+            assert len(chain) == len(share)
+        read += share
+    for sample in read:
+        assert all(sample[member] == samples[sample["__key__"]][member] for member in ("cls", "txt"))
+    times = Counter(sample["__key__"] for sample in read)
+    if equalize is None:
+        assert times == Counter(wanted)
+    else:
+        assert len(counts) == 1
+        assert set(times) <= wanted
+        assert len(wanted - set(times)) < world[0] * world[1]
+
+
+def test_the_order_is_that_of_the_shards_and_a_key_may_be_in_several(samples: dict[str, Any]) -> None:
+    chosen = list(samples)[2:17:3]
+    assert keys_of(listed().select(keys=reversed(chosen)).shard_tar_reader()) == chosen
+    write("memory://select-twice", [{"__key__": key, "cls": 1} for key in "abbcab"], max_shard_samples=2)
+    twice = listed(folder="memory://select-twice/")
+    assert keys_of(twice.select(keys=["b", "b"]).shard_tar_reader()) == ["b", "b", "b"]
+
+
+def test_a_function_selects_by_key_shard_and_sizes(samples: dict[str, Any]) -> None:
+    def is_wanted(sample: tdr.IndexedSample) -> bool:
+        assert sample.members == {name: len(samples[sample.key][name]) for name in ("cls", "txt")}
+        assert sample.url == samples[sample.key]["__url__"]
+        return sample.members["txt"] > 40 and not sample.key.startswith("3/")
+
+    expected = [key for key, one in samples.items() if len(one["txt"]) > 40 and not key.startswith("3/")]
+    assert 0 < len(expected) < len(samples)
+    assert keys_of(listed().select(where=is_wanted).shard_tar_reader()) == expected
+    assert keys_of(listed().select(keys=expected[:3], where=is_wanted).shard_tar_reader()) == expected[:3]
+    with pytest.raises(TypeError, match="where must return True or False"):
+        list(listed().select(where=lambda sample: None))
+
+
+PICTURES: dict[str, dict[str, Any]] = {
+    "a": {"jpg": b"1" * 700, "cls": b"1", "json": b"{}"},
+    "b": {"cls": b"2", "json": b"{}", "png": b"2" * 900},
+    "c": {"json": b"{}", "jpg": b"3", "png": b"3" * 20, "cls": b"3"},
+}
+
+
+@pytest.fixture(scope="module")
+def pictures() -> IterDataPipe[RemoteUrl]:
+    """Samples with different members."""
+    write("memory://select-pictures", [{"__key__": key, **members} for key, members in PICTURES.items()])
+    return listed(folder="memory://select-pictures/")
+
+
+@settings(max_examples=20)
+@given(
+    names=st.lists(st.sampled_from(["jpg;png", "png;JPG", "cls", "json"]), min_size=1, unique=True),
+    keys=st.sets(st.sampled_from("abc"), min_size=1),
+)
+def test_only_the_chosen_members_are_read(pictures: Any, names: list[str], keys: set[str]) -> None:
+    """Of alternatives the first one that the sample has is read, and no other member; their bytes are counted."""
+    selected = pictures.select(members=names, keys=keys)
+    expected = {}
+    for key in keys:
+        chosen = [next(one for one in name.lower().split(";") if one in PICTURES[key]) for name in names]
+        expected[key] = {name: PICTURES[key][name] for name in chosen}
+    found = {one["__key__"]: one for one in selected.shard_tar_reader()}
+    assert {key: {n: v for n, v in one.items() if n[:2] != "__"} for key, one in found.items()} == expected
+    padded = sum(512 + -(-len(value) // 512) * 512 for one in expected.values() for value in one.values())
+    assert [url.size for url in selected] in ([padded], [url.size for url in pictures])
+
+
+def test_a_selected_sample_without_the_member_is_an_error_that_says_what_it_has(pictures: Any) -> None:
+    with pytest.raises(MissingMemberError, match=r"'b'.*has no 'jpg'.*\['cls', 'json', 'png'\]"):
+        list(pictures.select(members=["jpg", "cls"]))
+    only = pictures.select(members="jpg", where=lambda sample: "jpg" in sample.members)
+    assert keys_of(only.shard_tar_reader()) == ["a", "c"]
+
+
+def test_keys_of_no_shard_are_counted_and_named_and_a_selection_of_nothing_is_an_error(samples: dict[str, Any]) -> None:
+    chosen = [next(iter(samples)), *(f"none/{at}" for at in range(7))]
+    with pytest.raises(MissingKeyError, match=r"7 of 8 keys are in none of 4 shards: 'none/\d', .*, \.\.\."):
+        next(iter(listed().select(keys=chosen)))
+    with pytest.warns(RuntimeWarning, match="7 of 8 keys"):
+        urls = list(listed().select(keys=chosen, on_missing_key=tdr.skip_with_warning))
+    assert [url.num_samples for url in urls] == [1]
+    with pytest.raises(EmptyListingError, match=r"none of 20 samples in 4 shards"):
+        list(listed().select(where=lambda sample: False))
+    for keys, error in ((["none"], MissingKeyError), ([], EmptyListingError)):
+        with pytest.raises(error):
+            list(listed().select(keys=keys))
+
+
+def test_a_shard_that_is_selected_completely_stays_as_it_is_and_others_are_left_out(samples: dict[str, Any]) -> None:
+    """It is read by the verified path, with its checksums."""
+    urls, chosen = list(listed()), list(samples)[: NUM_SAMPLES + 1]
+    found = list(listed().select(keys=chosen))
+    assert [url.num_samples for url in found] == [NUM_SAMPLES, 1]
+    assert found[0] == urls[0]
+    assert found[0].checksums == urls[0].checksums is not None
+    # Without a manifest the number of samples is known only by the selection
+    assert [url.num_samples for url in listed("").select(keys=chosen)] == [NUM_SAMPLES, 1]
+
+
+def test_stream_shards_selects(samples: dict[str, Any]) -> None:
+    chosen = list(samples)[::4]
+    pipe = tdr.stream_shards(f"{FOLDER}index.json", select={"keys": chosen, "members": ["cls"]})
+    assert sorted(keys_of(pipe)) == sorted(chosen)
+    assert all("txt" not in sample for sample in pipe)
+    with pytest.raises(TypeError, match="stream_shards: select"):
+        tdr.stream_shards(FOLDER, select=chosen)  # type: ignore[arg-type]
+
+
+def test_workers_share_a_selection_whose_length_is_known_before(tmp_path: Path) -> None:
+    chosen = keys_of(write_small_shards(str(tmp_path), num_shards=3, samples_per_shard=6))[::2]
+    chain = listed(folder=f"{tmp_path}/").select(keys=chosen).shuffle_shards().sharding_filter_rank()
+    pipe = chain.shard_tar_reader().equalize_ranks(mode="repeat").to_tuple("__key__")
+    loader = tdr.stateful_loader(pipe, batch_size=2, num_workers=2)
+    read = [key for (keys,) in loader for key in keys]
+    assert set(read) == set(chosen)
+    assert len(read) == 10  # 9 samples over 2 workers
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("reader", ["file_reader", "shard_zip_reader"])
+def test_readers_of_whole_objects_refuse_selections(samples: dict[str, Any], reader: str) -> None:
+    (url,) = listed().select(keys=list(samples)[1:4])
+    for refused in (url, url.part(0, 2)):
+        with pytest.raises(RemoteDataError, match=r"stands for selected samples, and .*shard_tar_reader\(\)"):
+            list(getattr(IterableWrapper([refused]), reader)())
+
+
+def test_compressed_shards_are_refused() -> None:
+    with ShardWriter("memory://select-gz/{shard}.tar.gz", overwrite=True) as writer:
+        writer.write({"__key__": "a", "cls": 1})
+    with pytest.raises(ManifestError, match=r"compressed by gzip"):
+        list(listed(folder="memory://select-gz/").select(keys=["a"]))
+
+
+def test_a_state_of_another_selection_is_refused(samples: dict[str, Any]) -> None:
+    """Of the same shards and the same number of samples."""
+
+    def chain(*numbers: int) -> Resumable:
+        chosen = [list(samples)[number] for number in numbers]
+        return Resumable(listed().select(keys=chosen).sharding_filter_rank().shard_tar_reader())
+
+    first = chain(1, 2)
+    next(iter(first))
+    same, other = chain(1, 2), chain(1, 3)
+    same.load_state_dict(first.state_dict())
+    assert keys_of(same) == [list(samples)[2]]
+    with pytest.raises(StateError, match=r"view\+\.\.\.\+\S*000000\.tar\+view"):
+        load_and_read(other, first.state_dict())
+
+
+def load_and_read(chain: Resumable, state: Any) -> None:
+    chain.load_state_dict(state)
+    list(chain)
+
+
+# Keys beside the shards
+
+
+def test_tars_of_other_tools_without_keys_are_read_with_one_warning() -> None:
+    """Folders, long names and members that readers leave out are handled; the warning says what would be faster."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(tarfile.TarInfo("./__meta__"))
+        for at in range(6):
+            folder = tarfile.TarInfo(f"./{at}")
+            folder.type = tarfile.DIRTYPE
+            tar.addfile(folder)
+            for name in ("jpg", "cls"):
+                info = tarfile.TarInfo(f"./{at}/{'long' * 60}.{name}")
+                info.size = 600 + at
+                tar.addfile(info, io.BytesIO(bytes([at]) * info.size))
+    fsspec.filesystem("memory").pipe("/select-foreign/0.tar", buffer.getvalue())
+    key = f"4/{'long' * 60}"
+    chain = listed("", "memory://select-foreign/").select(keys=[key], members="cls")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        (sample,) = chain.shard_tar_reader()
+    assert len([one for one in caught if "manifest --overwrite" in str(one.message)]) == 1
+    assert sample == {"__key__": key, "__url__": "memory://select-foreign/0.tar", "cls": bytes([4]) * 604}
+
+
+def test_keys_of_another_version_of_a_shard_are_refused() -> None:
+    memory = fsspec.filesystem("memory")
+    for folder, keys in (("old", "abc"), ("new", "abd")):
+        write(f"memory://select-{folder}", [{"__key__": key, "cls": 1} for key in keys])
+    memory.pipe("/select-new/0.tar.keys", memory.cat("/select-old/0.tar.keys"))
+    for name, message in (("index.json", "CRC-32"), ("", "last sample")):
+        with pytest.raises(ManifestError, match=message):
+            list(listed(name, "memory://select-new/").select(keys=["a"]))
+
+
+@pytest.mark.parametrize("lazy", [None, {"jpg"}])
+def test_keys_of_another_order_never_give_another_sample(lazy: set[str] | None) -> None:
+    """Without a manifest: each sample has to have the key that the file of keys has at its bytes."""
+    memory = fsspec.filesystem("memory")
+    for folder, keys in (("order", "abcdef"), ("other-order", "acbdef")):
+        made = [{"__key__": key, "jpg": key.encode() * 900, "cls": key.encode()} for key in keys]
+        write(f"memory://select-{folder}", made)
+    urls = listed("", "memory://select-order/")
+    right = memory.cat("/select-order/0.tar.keys")
+    for wanted in (["b", "e"], ["b", "c", "e"], ["a", "d"], ["c"]):
+        memory.pipe("/select-order/0.tar.keys", right)
+        assert keys_of(urls.select(keys=wanted).shard_tar_reader(lazy=lazy)) == wanted
+        part = urls.select(keys=wanted).sharding_filter_rank(world=World(len(wanted) - 1, len(wanted)))
+        assert keys_of(part.shard_tar_reader(lazy=lazy)) == wanted[-1:]
+        memory.pipe("/select-order/0.tar.keys", memory.cat("/select-other-order/0.tar.keys"))
+        chain = urls.select(keys=wanted).shard_tar_reader(lazy=lazy)
+        if {"b", "c"}.isdisjoint(wanted):
+            assert keys_of(chain) == wanted
+        else:
+            with pytest.raises(ShardReadError, match=r"has the key '[bc]', and another one was selected.*select again"):
+                list(chain)
+
+
+def test_keys_whose_samples_begin_elsewhere_never_give_other_bytes() -> None:
+    """A shard of as many bytes with other samples: wherever a selection begins, it is an error, or right."""
+    memory, folder = fsspec.filesystem("memory"), "memory://select-moved"
+    sizes = {"old": [3, 1, 1, 2, 1, 1], "new": [1, 3, 2, 1, 1, 1]}
+
+    def content(version: str) -> list[dict[str, Any]]:
+        return [
+            {"__key__": key, "a": key.encode() * 512 * size, "b": key.encode()}
+            for key, size in zip("uvwxyz", sizes[version], strict=True)
+        ]
+
+    write(folder, content("old"))
+    stale = memory.cat("/select-moved/0.tar.keys")
+    write(folder, content("new"))
+    memory.pipe("/select-moved/0.tar.keys", stale)
+    right = {sample["__key__"]: sample for sample in content("new")}
+    refused = 0
+    for count in range(1, 7):
+        for wanted in itertools.combinations("uvwxyz", count):
+            pipe = listed("", f"{folder}/").select(keys=wanted).shard_tar_reader()
+            try:
+                found = list(pipe)
+            except ShardReadError:
+                refused += 1
+                continue
+            assert [{name: sample[name] for name in ("__key__", "a", "b")} for sample in found] == [
+                right[key] for key in wanted
+            ]
+    assert refused == 56, "others have whole runs of samples that begin at the same bytes"
+    skipping = listed("", f"{folder}/").select(keys=["v"]).shard_tar_reader(on_bad_shard=tdr.skip_with_warning)
+    with pytest.warns(RuntimeWarning, match="select again"):
+        assert list(skipping) == []
+
+
+# Requests, and objects that change
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """400 samples of 94 kB in four shards."""
+    folder = tmp_path_factory.mktemp("served")
+    data = np.random.default_rng(0).bytes(94_000)
+    made = [{"__key__": f"{at:06d}", "bin": data, "cls": b"%d" % at} for at in range(400)]
+    write(str(folder), made, max_shard_samples=100)
+    with files_over_http(folder) as address:
+        yield folder, address
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.2])
+def test_little_more_than_was_selected_is_requested_and_a_plan_is_made_once(
+    served: tuple[Path, str], fraction: float
+) -> None:
+    wanted = np.flatnonzero(np.random.default_rng(2).random(400) < fraction)
+    with FaultyStore(served[1]) as store:
+        urls = listed(folder=f"{store.endpoint_url}/").select(keys=[f"{at:06d}" for at in wanted])
+        selected = sum(url.size or 0 for url in urls)
+        before = tdr.stats().fetch
+        assert [int(sample["cls"]) for sample in urls.shard_tar_reader()] == wanted.tolist()
+        num_bytes = requested_bytes(store, ".tar")
+        assert selected <= num_bytes <= 1.3 * selected + (8 << 20)
+        assert (tdr.stats().fetch.num_bytes - before.num_bytes) == num_bytes
+        asked = Counter(request.path for request in store.requests if request.path.endswith(".keys"))
+        assert asked == {f"/{number}.tar.keys": 1 for number in range(4)}, "in three passes over the selection"
+
+
+@pytest.mark.parametrize("change", ["replaced", "shortened", "removed"])
+def test_a_file_that_changed_after_the_selection_is_an_error(tmp_path: Path, change: str) -> None:
+    written = keys_of(write_small_shards(str(tmp_path), num_shards=2, samples_per_shard=6))
+    urls = list(listed("", f"{tmp_path}/").select(keys=[written[1], written[11]]))
+    path, data = tmp_path / "000001.tar", (tmp_path / "000001.tar").read_bytes()
+    if change == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(data if change == "replaced" else data[:2048])
+    with pytest.raises(StorageError, match=r"000001\.tar"):
+        list(IterableWrapper(urls).shard_tar_reader())
+
+
+def test_an_object_that_was_replaced_after_the_selection_is_an_error(moto: S3Server) -> None:
+    bucket, options = moto.new_bucket(), moto.storage_options
+    written = keys_of(write_small_shards(f"s3://{bucket}", num_shards=2, samples_per_shard=6, storage_options=options))
+    shards = IterableWrapper([f"s3://{bucket}/"]).list_remote(pattern="*.tar", storage_options=options)
+    urls = list(shards.select(keys=[written[1], written[11]], storage_options=options))
+    other = moto.client().get_object(Bucket=bucket, Key="000000.tar")["Body"].read()
+    moto.client().put_object(Bucket=bucket, Key="000001.tar", Body=other)
+    with pytest.raises(ObjectChangedError, match=r"000001\.tar"):
+        list(IterableWrapper(urls).shard_tar_reader(storage_options=options))
