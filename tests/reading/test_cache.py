@@ -216,9 +216,7 @@ def random_epoch(store: ScriptedStore, folder: Path, cache_bytes: int, seed: int
 
 
 @pytest.mark.parametrize(("cache_bytes", "kept"), [(1 * MIB, 0.2), (2 * MIB, 0.45), (3 * MIB, 0.7), (8 * MIB, 1)])
-def test_a_cache_serves_the_share_of_the_data_that_it_has_room_for(
-    folder: Path, cache_bytes: int, kept: float
-) -> None:
+def test_a_cache_serves_the_share_of_the_data_that_it_has_room_for(folder: Path, cache_bytes: int, kept: float) -> None:
     with store_of(numbered(NUM, OBJECT_BYTES)) as store:
         found = list[float]()
         for seed in range(4):

@@ -104,7 +104,7 @@ def test_a_refusal_is_an_error_at_once(server: Wire, head: str, kind: type[Stora
     assert (error.url, error.start_byte, error.end_byte, error.etag) == (made.url, 0, 50, '"v1"')
     assert error.attempts == num_before + 1
     assert 0 <= error.elapsed_s < END_S
-    assert f"Bytes 0 to 50, etag \"v1\", attempt {num_before + 1}, after " in str(error)
+    assert f'Bytes 0 to 50, etag "v1", attempt {num_before + 1}, after ' in str(error)
 
 
 def test_the_error_after_the_last_attempt_says_what_was_tried(server: Wire) -> None:
