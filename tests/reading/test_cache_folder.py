@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 import torchdata_remote as tdr
 from tests.reading.test_cache import IN_MEMORY, LARGE, cached, gets_of_an_epoch, used_bytes
 from tests.support.full_disk import full_disk
-from tests.support.small_disk import small_disk
 from tests.support.scripted_store import ScriptedStore, store_of
+from tests.support.small_disk import small_disk
 from tests.support.waiting import wait_for
 from torchdata_remote.errors import ShardCorruptError, StorageError
 

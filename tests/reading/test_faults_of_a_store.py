@@ -349,7 +349,7 @@ def test_a_busy_store_gets_half_as_many_requests_at_once_and_one_more_after_each
         wait_for(lambda: bool(again))
         assert not too_many.wait(0.3)
         gate.set()
-        assert dict((name, stream.read()) for name, stream in [first, *streams]) == store.objects
+        assert {name: stream.read() for name, stream in [first, *streams]} == store.objects
         assert store.most == 8
 
 

@@ -32,7 +32,10 @@ def read(index: Any, url: str, options: dict[str, Any] | None = None) -> dict[st
     """URL of each entry, and its path below the folder; no entry is read."""
     paths: list[str] = []
     found = tdr.RemoteImageFolder(
-        url, index=index, storage_options=options, classes=lambda path: paths.append(path) or 0  # type: ignore[func-returns-value]
+        url,
+        index=index,
+        storage_options=options,
+        classes=lambda path: paths.append(path) or 0,  # type: ignore[func-returns-value]
     )
     assert len(paths) == len(found) == len(found.samples)
     shown = sorted((url for url, _ in found.samples), key=lambda url: url[::-1])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
-from tests.support.scripted_store import ScriptedStore, numbered, store_of
+from tests.support.scripted_store import ScriptedStore, held_by, numbered, store_of
 from tests.support.waiting import wait_for
 
 END_S = 60  # of waits that a correct engine ends at once
@@ -119,7 +119,7 @@ def test_requests_wait_for_the_consumer_when_the_buffer_is_full() -> None:
 def test_large_objects_of_unknown_size_hold_no_memory_before_their_turn() -> None:
     with store_of(numbered(20, 40)) as store:
         is_open = threading.Event()
-        store.before_read = lambda name, start: None if is_open.wait(END_S) else None
+        store.before_read = held_by(is_open)
         streams = store.open(listed=False, max_in_flight=30, max_buffer_bytes=80)
         _, first = next(streams)
         is_open.set()
@@ -161,7 +161,7 @@ def test_small_objects_and_streams_read_in_turn_are_requested_at_once_without_kn
         store.before_read = before_read
         streams = store.open(listed=False, max_in_flight=in_flight, max_buffer_bytes=100, interleave=interleave)
         opened = [next(streams) for _ in range(num_objects)] if interleave > 1 else streams
-        assert dict((name, stream.read()) for name, stream in opened) == store.objects
+        assert {name: stream.read() for name, stream in opened} == store.objects
 
 
 @settings(max_examples=20)  # each starts seven threads
@@ -364,7 +364,11 @@ def test_out_of_order_objects_come_as_they_are_complete() -> None:
     order = [3, 0, 5, 2, 4, 1]
     with store_of(numbered(6, 10)) as store:
         gates = [threading.Event() for _ in range(6)]
-        store.before_read = lambda name, start: None if gates[int(name)].wait(END_S) else None
+
+        def before_read(name: str, start: int) -> None:
+            assert gates[int(name)].wait(END_S)
+
+        store.before_read = before_read
         streams, got = store.open(max_in_flight=6, in_order=False), []
 
         def run() -> None:

@@ -16,7 +16,7 @@ import pytest
 import torchdata_remote as tdr
 from tests.reading.wire import wire
 from tests.support.paths import ROOT
-from tests.support.scripted_store import numbered, store_of
+from tests.support.scripted_store import held_by, numbered, store_of
 from tests.support.waiting import new_threads, wait_for
 
 END_S = 60
@@ -108,7 +108,7 @@ def test_a_closed_stream_ends_its_wait_for_another_attempt_and_makes_room_at_onc
 def test_after_a_close_what_is_queued_is_not_requested() -> None:
     with store_of(numbered(1, 500)) as store:
         gate = threading.Event()
-        store.before_read = lambda name, start: None if gate.wait(END_S) else None
+        store.before_read = held_by(gate)
         _, stream = next(store.open(max_in_flight=1))
         wait_for(lambda: store.running == 1)
         stream.close()

@@ -188,7 +188,9 @@ def test_every_use_of_a_chained_url_names_the_replacement(use: str) -> None:
         USES[use]("simplecache::s3://b/k/")
 
 
-@pytest.mark.parametrize("command", [["ls"], ["inspect"], ["verify"], ["manifest"], ["shard", "memory://x/{shard}.tar"]])
+@pytest.mark.parametrize(
+    "command", [["ls"], ["inspect"], ["verify"], ["manifest"], ["shard", "memory://x/{shard}.tar"]]
+)
 def test_every_command_names_the_replacement(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command[0], "simplecache::s3://b/k/*.tar", *command[1:]]) > 0
     assert "simplecache:: of fsspec is not read. Pass 's3://b/k/" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import torchdata_remote as tdr
 from tests.reading.wire import Fault, Wire, wire
 from tests.servers.scripted import Response, scripted
-from tests.support.scripted_store import AT_ONCE, store_of
+from tests.support.scripted_store import AT_ONCE, held_by, store_of
 from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError, ShardCorruptError
 
 END_S = 60
@@ -107,7 +107,7 @@ def test_a_size_that_changes_while_an_object_is_read_is_an_error(size_then: int,
 def test_parts_of_two_versions_of_one_size_are_not_mixed_where_the_listing_had_no_etag() -> None:
     with store_of({"a": b"1" * 20}) as store:
         both, stat = threading.Barrier(2), iter(['"1"', '"2"'])
-        store.before_read = lambda name, start: None if both.wait(END_S) else None  # before either response
+        store.before_read = held_by(both)  # before either response
         store.etag = lambda name: next(stat, '"2"')  # type: ignore[method-assign]
         [(_, stream)] = store.open([tdr.RemoteUrl(f"{store.url}a", 20)], max_in_flight=2)
         store.before_read = lambda name, start: None

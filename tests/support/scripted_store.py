@@ -142,3 +142,12 @@ def store_of(objects: dict[str, bytes]) -> Iterator[ScriptedStore]:
 def numbered(count: int, num_bytes: int) -> dict[str, bytes]:
     """Objects ``0``, ``1``, ... of this length, each of other bytes."""
     return {f"{number}": bytes([number % 251]) * num_bytes for number in range(count)}
+
+
+def held_by(gate: threading.Event | threading.Barrier) -> Callable[[str, int], None]:
+    """A ``before_read`` that waits."""
+
+    def before_read(name: str, start: int) -> None:
+        assert gate.wait(60) is not False, "waited in vain"
+
+    return before_read
