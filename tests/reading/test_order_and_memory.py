@@ -206,6 +206,30 @@ def test_urls_are_pulled_a_few_ahead_and_in_the_consumers_thread_only() -> None:
         assert set(pulled) == {threading.current_thread()}
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_the_first_part_can_be_read_while_the_others_are_on_their_way(listed: bool) -> None:
+    with store_of({"a": bytes(range(35))}) as store:
+        gate = threading.Event()
+
+        def before_read(name: str, start: int) -> None:
+            assert start == 0 or gate.wait(END_S)
+
+        store.before_read = before_read
+        [(_, stream)] = store.open(listed=listed)
+        assert stream.read(10) == bytes(range(10))
+        gate.set()
+        assert stream.read() == bytes(range(10, 35))
+
+
+def test_a_state_that_expects_more_urls_than_there_are_is_refused() -> None:
+    with store_of(numbered(3, 10)) as store:
+        pipe = IterableWrapper(store.urls()).async_prefetch()
+        pipe.load_state_dict({"next": 5})
+        with pytest.raises(tdr.errors.StateError, match="expects 5 URLs, and there are 3"):
+            next(iter(pipe))
+        assert not store.reads
+
+
 @pytest.mark.parametrize("bound", [1, 99, 100, 250])
 def test_an_object_larger_than_the_buffer_streams_through_it(bound: int) -> None:
     with store_of({"a": os.urandom(5_000), "b": os.urandom(5_000)}) as store:

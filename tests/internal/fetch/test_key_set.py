@@ -15,7 +15,6 @@ KEYS = st.text(st.characters(codec="utf-8"), max_size=4)
 @pytest.mark.parametrize("num_hashes", [1, 3, 1 << 60])
 @given(wanted=st.lists(KEYS), shards=st.lists(st.lists(KEYS, unique=True), max_size=4))
 def test_finds_what_a_set_finds(num_hashes: int, wanted: list[str], shards: list[list[str]]) -> None:
-    """Repeated keys count once, and keys of one hash are told apart."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sorted_hashes, "hash", lambda key: hash(key) % num_hashes, raising=False)
         search = KeySearch(key_column(wanted))
@@ -28,13 +27,11 @@ def test_finds_what_a_set_finds(num_hashes: int, wanted: list[str], shards: list
 
 @pytest.mark.parametrize("key", [17, None, b"a", 1.5])
 def test_keys_are_texts(key: object) -> None:
-    """Another type is named, with what to do."""
     with pytest.raises(TypeError, match=r"keys: a key must be str such as 'train/000017', got"):
         key_column(["a", key])
 
 
 def test_keys_of_undecodable_names_are_kept() -> None:
-    """Names of a tar that are no UTF-8 are keys, too."""
     key = b"\xff\xfe".decode("utf-8", "surrogateescape")
     assert KeySearch(key_column([key])).find([key, "a"]).tolist() == [True, False]
 
