@@ -22,8 +22,9 @@ def files(tmp_path: Path) -> str:
     return str(tmp_path / "files")
 
 
-def write(files: str, **options: bool) -> None:
-    tdr.shard_dataset(files, f"{files}-out/{{shard:02d}}.tar", max_shard_samples=10, overwrite=True, **options)  # type: ignore[call-overload]
+def write(files: str, *, progress: bool = True) -> None:
+    template = f"{files}-out/{{shard:02d}}.tar"
+    tdr.shard_dataset(files, template, max_shard_samples=10, overwrite=True, progress=progress)
 
 
 def test_a_bar_shows_samples_shards_and_mib_and_stays(files: str, monkeypatch: pytest.MonkeyPatch) -> None:

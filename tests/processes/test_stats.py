@@ -54,8 +54,8 @@ def test_items_bytes_requests_and_retries_are_those_of_the_chain() -> None:
                 raise ConnectionError("try again")
 
         store.before_read = before_read
-        chain = tdr.IterableWrapper([store.url]).list_remote().async_prefetch(retry=AT_ONCE)
-        chain = chain.file_reader().decode_sample()
+        streams = tdr.IterableWrapper([store.url]).list_remote().async_prefetch(retry=AT_ONCE)
+        chain = streams.file_reader().decode_sample()
         before = tdr.stats()
         assert len(list(chain)) == 30
         did = chain.stats() - before
@@ -101,8 +101,8 @@ def test_the_bottleneck_is_the_longest_wait_or_the_training_step(clock: Clock) -
         for _ in tdr.IterableWrapper(samples).decode_sample({"txt": decode}):
             clock.advance(step_s)
         did = tdr.stats() - before
-        assert (did.decode.items, did.decode.wait_s, did.decode.busy_s) == (8, pytest.approx(24), pytest.approx(24))
-        assert (did.rest_s, did.elapsed_s) == (pytest.approx(8 * step_s), pytest.approx(24 + 8 * step_s))
+        assert [did.decode.items, did.decode.wait_s, did.decode.busy_s] == pytest.approx([8, 24, 24])
+        assert [did.rest_s, did.elapsed_s] == pytest.approx([8 * step_s, 24 + 8 * step_s])
         assert did.bottleneck == bottleneck
         assert did.as_scalars("s/") == pytest.approx(
             {
@@ -257,10 +257,10 @@ def test_each_process_of_a_job_records_itself_where_the_environment_says(tmp_pat
         (tmp_path / "data" / f"{number}.txt").write_bytes(b"x")
     # A relative folder is that of the start
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TORCHDATA_REMOTE_STATS": "new/stats"}
+    command = [sys.executable, "-c", JOB, str(tmp_path / "data")]
     done = subprocess.run(
-        [sys.executable, "-c", JOB, str(tmp_path / "data")], cwd=tmp_path, env=environment, capture_output=True, text=True,
-        timeout=120, check=True,
-    )  # fmt: skip
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
     assert done.stdout.split() == ["6", "6"]
     files = {path.name: lines_of(path)[-1] for path in (tmp_path / "new" / "stats").iterdir()}
     assert len(files) == 3

@@ -103,6 +103,7 @@ def test_a_refusal_is_an_error_at_once(server: Wire, head: str, kind: type[Stora
     assert type(error) is type(caught.value.__cause__) is kind
     assert (error.url, error.start_byte, error.end_byte, error.etag) == (made.url, 0, 50, '"v1"')
     assert error.attempts == num_before + 1
+    assert error.elapsed_s is not None
     assert 0 <= error.elapsed_s < END_S
     assert f'Bytes 0 to 50, etag "v1", attempt {num_before + 1}, after ' in str(error)
 

@@ -313,7 +313,7 @@ class Pages:
         answer = self.answers[token].pop(0)
         return Response.of_error(answer, "Fault") if isinstance(answer, int) else xml_page(*answer)
 
-    def listed(self, **more: Any) -> list[str]:
+    def listed(self, **more: Any) -> list[RemoteUrl]:
         with scripted(self.respond) as server:
             return urls_of(
                 "s3://bkt/", options_of(server.url), retry=RetryPolicy(max_attempts=3, first_wait_s=0), **more

@@ -70,7 +70,7 @@ def test_objects_come_in_order_and_every_byte_is_requested_once(
     objects: dict[str, bytes], part_bytes: int, bound: int, in_flight: int, listed: bool
 ) -> None:
     with store_of(objects) as store:
-        limits = {"part_bytes": part_bytes, "max_buffer_bytes": bound, "max_in_flight": in_flight}
+        limits: dict[str, Any] = {"part_bytes": part_bytes, "max_buffer_bytes": bound, "max_in_flight": in_flight}
         got = store.read_all(listed=listed, **limits)
         assert list(got.items()) == list(objects.items())
         for name, data in objects.items():
@@ -93,7 +93,12 @@ def test_fetched_bytes_stay_within_max_buffer_bytes_and_one_part(
         consumed, most = counted_bytes(store, part_bytes)
 
         def run() -> None:
-            limits = {"part_bytes": part_bytes, "max_buffer_bytes": bound, "max_in_flight": 8, "in_order": in_order}
+            limits: dict[str, Any] = {
+                "part_bytes": part_bytes,
+                "max_buffer_bytes": bound,
+                "max_in_flight": 8,
+                "in_order": in_order,
+            }
             for _, stream in store.open(listed=listed, **limits):
                 before = b""
                 while piece := stream.read1():
@@ -199,7 +204,7 @@ def test_urls_are_pulled_a_few_ahead_and_in_the_consumers_thread_only() -> None:
                 pulled.append(threading.current_thread())
                 yield url
 
-        streams = store.open(urls(), max_in_flight=2, max_buffer_bytes=50)  # type: ignore[arg-type]
+        streams = store.open(urls(), max_in_flight=2, max_buffer_bytes=50)
         next(streams)
         assert len(pulled) < 40
         assert sum(1 for _ in streams) == 1_999
@@ -372,7 +377,7 @@ def test_every_object_comes_once_and_whole_however_streams_are_consumed(
         return got
 
     with store_of(objects) as store:
-        limits = {"part_bytes": part_bytes, "max_buffer_bytes": bound, "max_in_flight": in_flight}
+        limits: dict[str, Any] = {"part_bytes": part_bytes, "max_buffer_bytes": bound, "max_in_flight": in_flight}
 
         def run() -> None:
             got = consume(store.open(listed=listed, in_order=in_order, **limits))
@@ -460,7 +465,7 @@ def test_an_error_of_the_source_of_urls_follows_the_objects_before_it(
         got = {}
 
         def run() -> None:
-            for name, stream in store.open(urls(), max_buffer_bytes=bound, in_order=in_order):  # type: ignore[arg-type]
+            for name, stream in store.open(urls(), max_buffer_bytes=bound, in_order=in_order):
                 got[name] = stream.read()
 
         with pytest.raises(ZeroDivisionError):

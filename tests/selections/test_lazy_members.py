@@ -32,7 +32,7 @@ def store() -> Iterator[ScriptedStore]:
 
 
 def samples(store: ScriptedStore, keys: list[str] | None = None) -> list[dict[str, Any]]:
-    urls = tdr.IterableWrapper([f"{store.url}index.json"]).list_remote()
+    urls: Any = tdr.IterableWrapper([f"{store.url}index.json"]).list_remote()
     urls = urls if keys is None else urls.select(keys=keys)
     store.reads.clear()
     return list(urls.async_prefetch(retry=AT_ONCE).shard_tar_reader(lazy={"mp4"}))

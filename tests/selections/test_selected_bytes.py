@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import gzip
-import os
 import random
 import tarfile
 import threading
@@ -206,7 +205,12 @@ def read_keys(tar: bytes, keys: bytes | None, *, wanted: Any = None, **known: An
     with store_of({"0.tar": tar, **({} if keys is None else {"0.tar.keys": keys})}) as store:
         url = tdr.RemoteUrl(f"{store.url}0.tar", len(tar), store.etag("0.tar"), **known)
         found: list[str] = []
-        urls = tdr.IterableWrapper([url]).select(where=lambda sample: found.append(sample.key) or sample.key != "no")
+
+        def is_wanted(sample: tdr.IndexedSample) -> bool:
+            found.append(sample.key)
+            return sample.key != "no"
+
+        urls = tdr.IterableWrapper([url]).select(where=is_wanted)
         samples = [sample["__key__"] for sample in urls.shard_tar_reader()]
         assert samples == [key for key in found if key != "no"]
         return found
