@@ -228,11 +228,11 @@ def test_a_cache_serves_the_share_of_the_data_that_it_has_room_for(folder: Path,
 
 @pytest.mark.parametrize("num_bytes", [0, 16, 300, 4_097])
 def test_the_bound_holds_on_the_disk_for_small_objects_and_what_names_them(folder: Path, num_bytes: int) -> None:
-    with store_of(dict.fromkeys([f"{number}" for number in range(3_000)], bytes(num_bytes))) as store:
+    with store_of(dict.fromkeys([f"{number}" for number in range(1_600)], bytes(num_bytes))) as store:
         for seed in range(2):
-            urls = store.urls()[seed * 1_500 :][:1_500]
+            urls = store.urls()[seed * 800 :][:800]
             streams = store.open(urls, part_bytes=MIB, **cached(folder, MIB))
-            assert sum(len(stream.read()) for _, stream in streams) == 1_500 * num_bytes
+            assert sum(len(stream.read()) for _, stream in streams) == 800 * num_bytes
             wait_for(lambda: used_bytes(folder) <= MIB)  # a journal is there for a moment
 
 

@@ -489,11 +489,13 @@ def test_a_missing_object_is_an_error_in_its_place_and_so_is_one_of_the_source()
 
 
 def test_objects_are_looked_up_several_at_once_and_urls_read_a_bounded_number_ahead() -> None:
-    keys, together, read = Keys([f"{number:03d}" for number in range(100)]), threading.Barrier(2), list[str]()
+    keys, both, read = Keys([f"{number:03d}" for number in range(100)]), threading.Event(), list[str]()
 
     def respond(request: Request) -> Response:
-        if request.number > 1:
-            together.wait(END_S)  # broken if they come one by one
+        if request.number > 2:
+            both.set()
+        elif request.number > 1:
+            assert both.wait(END_S), "they come one by one"
         return keys.respond(request)
 
     with scripted(respond) as server:

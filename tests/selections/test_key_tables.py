@@ -26,7 +26,13 @@ import torchdata_remote as tdr
 from tests.servers.scripted import Response, scripted
 from tests.support.scripted_store import store_of
 from torchdata_remote import IterableWrapper
-from torchdata_remote.errors import ManifestError, ObjectNotFoundError, RemoteDataError
+from torchdata_remote.errors import (
+    EmptyListingError,
+    ManifestError,
+    MissingKeyError,
+    ObjectNotFoundError,
+    RemoteDataError,
+)
 
 COLUMNS: dict[str, list[Any]] = {"__key__": ["0007", "a/b", "é"], "width": [10, 20, 30], "id": [1, 2, 3]}
 WIDE = ["a/b", "é"]
@@ -204,6 +210,8 @@ def test_any_damaged_byte_is_an_error_that_names_the_file_or_other_keys(
     data[at] = value
     try:
         _keys(name, bytes(data[:at] if cut else data), where=where)
+    except (EmptyListingError, MissingKeyError):
+        return  # other keys
     except (RemoteDataError, ValueError, TypeError) as error:
         assert name in str(error)  # noqa: PT017  # damage may be without effect
 

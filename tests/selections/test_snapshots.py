@@ -10,7 +10,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
@@ -44,6 +44,7 @@ def _free(name: str) -> str:
     return f"memory://snapshots/{name}"
 
 
+@settings(max_examples=25)  # each writes shards
 @given(numbers=st.sets(st.integers(0, 11), min_size=1), members=st.sampled_from([None, ["cls"]]))
 def test_a_snapshot_is_read_like_the_pipe_that_it_was_written_of(numbers: set[int], members: list[str] | None) -> None:
     urls, keys = _shards("memory://snapshots/a")
