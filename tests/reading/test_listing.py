@@ -33,7 +33,7 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.testing import FaultyStore, write_small_shards
+from torchdata_remote.testing import write_small_shards
 
 END_S = 60
 ONE_ATTEMPT = RetryPolicy(max_attempts=1)
@@ -506,16 +506,6 @@ def test_objects_are_looked_up_several_at_once_and_urls_read_a_bounded_number_ah
             found.append(one)
             assert len(read) <= len(found) + 64
     assert found == [f"s3://bkt/{key}" for key in keys.keys[:99]]
-
-
-def test_a_listing_is_whole_through_faults_of_the_store(moto: S3Server) -> None:
-    bucket = moto.new_bucket()
-    put_all(moto, bucket, {f"a/{number}" for number in range(9)})
-    with FaultyStore(moto.endpoint_url, tdr.testing.Faults(listings=True)) as store:
-        store.script("slow_down", "cut_body", None, "reset")
-        options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
-        retry = RetryPolicy(first_wait_s=0)
-        assert len(urls_of(f"s3://{bucket}/a/", options, retry=retry)) == 9
 
 
 # --- manifests

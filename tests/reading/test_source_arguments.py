@@ -12,7 +12,6 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
-from torchdata_remote import labels
 from torchdata_remote.errors import UrlError
 from torchdata_remote.testing import write_small_shards
 
@@ -62,11 +61,6 @@ def test_a_text_where_a_pipe_of_urls_belongs_is_refused_with_the_right_spelling(
 def test_what_is_no_pipe_is_refused_when_a_pipe_is_built(name: str, source: Any) -> None:
     with pytest.raises((UrlError, TypeError), match=f"{name}: (expected a pipe of|pipe must be a chain of pipes)"):
         (URL_PIPES | SAMPLE_PIPES)[name](source)
-
-
-def test_the_functional_form_is_refused_too() -> None:
-    with pytest.raises(UrlError, match=re.escape("IterableWrapper(['/data/x/']).list_remote(")):
-        IterableWrapper("/data/x/").list_remote()
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: type(text).__name__)
@@ -152,10 +146,3 @@ def test_other_iterables_are_sources_still() -> None:
     urls = ["memory://a/1", "memory://a/2"]
     for source in (IterableWrapper(urls), IterableWrapper(tuple(urls)), IterableWrapper(iter(urls), deepcopy=False)):
         assert list(tdr.ShardingFilterRank(source, world=tdr.World(0, 1))) == urls
-
-
-def test_classes_are_a_list() -> None:
-    with pytest.raises(TypeError, match="list of names"):
-        IterableWrapper([]).label_from_path(classes="cat")
-    with pytest.raises(TypeError, match="list of names"):
-        labels.class_numbers("cat")

@@ -171,15 +171,6 @@ def test_one_thread_is_enough_where_the_system_gives_no_more(monkeypatch: pytest
         assert store.read_all() == store.objects
 
 
-def test_copies_of_a_pipe_share_its_requests() -> None:
-    with store_of(numbered(20, 40)) as store:
-        urls = tdr.IterableWrapper(store.urls()).sharding_filter_rank()
-        pipe = urls.async_prefetch(max_in_flight=2, part_bytes=10)
-        got = {url: len(stream.read()) for url, stream in tdr.Resumable(pipe, num_streams=2)}
-        assert got == dict.fromkeys(store.urls(), 40)
-        assert store.most <= 2
-
-
 # --- when a program ends
 
 READ_AT_EXIT = """
