@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import torchdata_remote as tdr
 from tests.selections.test_selected_bytes import requested, shards_of
 from tests.support.scripted_store import AT_ONCE, ScriptedStore, store_of
-from torchdata_remote.errors import ObjectChangedError
+from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError
 
 SIZE, BLOCK_BYTES = 900_000, 65_536
 DATA = random.Random(0).randbytes(SIZE)
@@ -128,6 +128,22 @@ def test_all_reads_are_of_the_version_that_the_reader_has_seen(how: str) -> None
         store.objects[name] = FILES[name][:-1] + b"x" if how == "replaced" else FILES[name][: SIZE // 4]
         with pytest.raises(ObjectChangedError, match=name):
             file.read(10)
+
+
+def test_an_error_of_the_source_of_urls_or_of_a_shard_follows_the_samples_before_it(store: ScriptedStore) -> None:
+    shard = f"{store.url}000000.tar"
+
+    def urls() -> Iterator[str]:
+        yield shard
+        raise ZeroDivisionError
+
+    for source, kind in ((urls(), ZeroDivisionError), ([shard, f"{store.url}none.tar"], ObjectNotFoundError)):
+        got = []
+        pipe = tdr.IterableWrapper(source, deepcopy=False).async_prefetch(retry=AT_ONCE).shard_tar_reader(lazy={"mp4"})
+        with pytest.raises(kind):  # noqa: PT012
+            for sample in pipe:
+                got.append(sample["__key__"])
+        assert got == ["0", "1"]
 
 
 def test_members_of_a_local_shard_are_read_in_place(tmp_path: Path) -> None:
