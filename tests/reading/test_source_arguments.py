@@ -24,16 +24,6 @@ URL_PIPES: dict[str, Callable[[Any], Any]] = {
     "shard_tar_reader": tdr.ShardTarReader,
     "shard_zip_reader": tdr.ShardZipReader,
 }
-SAMPLE_PIPES: dict[str, Callable[[Any], Any]] = {
-    "Resumable": tdr.Resumable,
-    "mix": lambda source: tdr.mix({"a": (source, 1)}),
-    "label_from_path": tdr.LabelFromPath,
-    "decode_sample": tdr.DecodeSample,
-    "to_tuple": lambda source: tdr.ToTuple(source, "jpg"),
-    "shuffle_samples": lambda source: tdr.ShuffleSamples(source, buffer_size=2),
-    "equalize_ranks": lambda source: tdr.EqualizeRanks(source, mode="drop"),
-    "write_shards": lambda source: tdr.WriteShards(source, "memory://never/{shard}.tar"),
-}
 ONE_URL: dict[str, Callable[[Any], object]] = {
     "RemoteFiles": tdr.RemoteFiles,
     "RemoteImageFolder": tdr.RemoteImageFolder,
@@ -54,13 +44,6 @@ def test_a_text_where_a_pipe_of_urls_belongs_is_refused_with_the_right_spelling(
     for source in [text, wrapped, wrapped.shuffle(), wrapped.sharding_filter()]:
         with pytest.raises(UrlError, match=right):
             URL_PIPES[name](source)
-
-
-@pytest.mark.parametrize("name", URL_PIPES | SAMPLE_PIPES)
-@pytest.mark.parametrize("source", [b"x", None, 3], ids=repr)
-def test_what_is_no_pipe_is_refused_when_a_pipe_is_built(name: str, source: Any) -> None:
-    with pytest.raises((UrlError, TypeError), match=f"{name}: (expected a pipe of|pipe must be a chain of pipes)"):
-        (URL_PIPES | SAMPLE_PIPES)[name](source)
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: type(text).__name__)

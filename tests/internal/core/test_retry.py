@@ -80,21 +80,6 @@ def _asking_to_wait(seconds: float) -> TransientStorageError:
     return error
 
 
-@given(failed=st.lists(st.integers(1, 3), min_size=1, max_size=10))
-def test_progress_resets_the_limits(failed: list[int]) -> None:
-    clock = Clock()
-    attempts = _attempts(clock, RetryPolicy(deadline_s=8, max_attempts=4, first_wait_s=1, max_wait_s=4))
-    for faults in failed:
-        clock.waits.clear()
-        for _ in range(faults):
-            attempts.wait(TransientStorageError("reset"))
-        assert clock.waits == [1, 2, 4][:faults]
-        clock.now += 100
-        attempts.start_anew()
-    assert attempts.count == sum(failed) + 1
-    assert attempts.elapsed_s == clock.now - 1000
-
-
 @given(asked=st.floats(0, 200), uniform=st.floats(0, 1), first=st.floats(0, 10))
 def test_retry_after_is_respected(asked: float, uniform: float, first: float) -> None:
     clock = Clock()
