@@ -286,18 +286,3 @@ def test_an_unusable_folder_is_a_warning(folder: str, tmp_path: Path, monkeypatc
             told = [one for one in said if "TORCHDATA_REMOTE_STATS=" in one and "statistics are not recorded" in one]
             os._exit(7 if right and len(told) == 1 else 8)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-
-
-def test_scalars_go_to_tensorboard(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from torch.utils.tensorboard import SummaryWriter
-
-    before = tdr.stats()
-    with SummaryWriter(tmp_path) as writer:
-        for step in (1, 2):
-            for name, value in (tdr.stats() - before).as_scalars().items():
-                writer.add_scalar(name, value, step)
-    events = EventAccumulator(str(tmp_path)).Reload()
-    assert set(events.Tags()["scalars"]) == set(before.as_scalars())
-    assert [event.step for event in events.Scalars("data/waiting_fetch")] == [1, 2]
