@@ -1,0 +1,270 @@
+"""What is sent to worker processes: functions that those cannot import, and what cannot be sent."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import torchdata_remote as tdr
+from tests.support.paths import ROOT
+from torchdata_remote.errors import WorkerStartError
+
+SAMPLES = [{"__key__": f"cat/{number}", "txt": b"x"} for number in range(4)]
+WORKERS: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "forkserver"}
+LOCK = threading.Lock()
+
+
+def unchanged(item: Any) -> Any:
+    return item
+
+
+def chain() -> Any:
+    return IterableWrapper(SAMPLES).sharding_filter_rank()
+
+
+def times(factor: int) -> Callable[[bytes], int]:
+    def product(data: bytes) -> int:
+        return factor * len(data)
+
+    return product
+
+
+LAMBDA = lambda item: item  # noqa: E731
+
+# As the cells of a notebook: functions and classes of a main module that is no file
+CELLS = """
+import functools
+import multiprocessing
+import sys
+from dataclasses import dataclass
+
+import torchdata_remote as tdr
+from torch.utils.data import DataLoader
+
+multiprocessing.set_forkserver_preload(["torch", "torchdata_remote.loaders"])
+folder, method = sys.argv[1:]
+workers = {"num_workers": 1, "multiprocessing_context": method}
+offset = 10
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    key: str
+    value: int
+
+class OwnError(Exception):
+    pass
+
+@functools.cache
+def longer(number):
+    return number + offset
+
+def to_item(sample):
+    if sample["__key__"] == "1":
+        raise OwnError(sample["__key__"])
+    return Item(sample["__key__"], longer(len(sample["txt"])))
+
+with tdr.ShardWriter(folder + "/in/{shard}.tar", max_shard_samples=1) as writer:
+    for number in range(2):
+        writer.write({"__key__": str(number), "txt": "abc"})
+chain = tdr.stream_shards(folder + "/in/", shuffle=False).map(to_item)
+items = iter(tdr.stateful_loader(chain, worker_init_fn=lambda worker: None, **workers))
+assert next(items) == Item("0", 13)
+try:
+    next(items)
+except OwnError as error:
+    assert str(error).startswith("1")
+else:
+    raise AssertionError("an error of a worker was lost")
+try:
+    iter(DataLoader(chain, **workers))
+except tdr.errors.WorkerStartError as error:
+    assert "holds the function 'to_item'" in str(error) and "Use stateful_loader" in str(error)
+else:
+    raise AssertionError("a worker was sent what it cannot import")
+files = tdr.RemoteFiles(folder + "/in/")
+collated = tdr.PrefetchingLoader(files, collate_fn=lambda batch: Item("", longer(len(batch))), **workers)
+assert list(collated)[-1] == Item("", 11)
+length = lambda sample: {**sample, "n": str(longer(len(sample["txt"])))}
+tdr.shard_dataset(folder + "/in/", folder + "/out/{shard}.tar", transform=length, num_workers=1)
+assert [sample["n"] for sample in tdr.stream_shards(folder + "/out/")] == [b"13", b"13"]
+print("done")
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_functions_and_classes_of_a_notebook_work_in_all_worker_processes(method: str, tmp_path: Path) -> None:
+    program = ["-"] if method == "forkserver" else ["-c", CELLS]
+    done = subprocess.run(
+        [sys.executable, *program, str(tmp_path), method],
+        input=CELLS, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_functions_of_a_script_go_by_reference(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import threading\nimport torchdata_remote as tdr\nlock = threading.Lock()\nclass Item(str): pass\n"
+        "def to_item(number):\n    with lock:\n        return Item(number)\n"
+        "if __name__ == '__main__':\n"
+        "    pipe = tdr.IterableWrapper([1]).sharding_filter_rank().map(to_item).map(lambda item: item)\n"
+        "    (item,) = tdr.stateful_loader(pipe, num_workers=1)\n    print(type(item) is Item)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+@pytest.mark.parametrize("loader", ["DataLoader", "Resumable", "stateful_loader"])
+def test_lambdas_and_closures_work_in_workers(loader: str) -> None:
+    labelled = chain().map(LAMBDA).label_from_path(classes=lambda key: len(key))
+    pipe = labelled.decode_sample({"txt": partial(times(3))}).to_tuple("txt", "cls")
+    loaders: dict[str, Callable[[], Any]] = {
+        "DataLoader": lambda: DataLoader(pipe, batch_size=None, **WORKERS),
+        "Resumable": lambda: DataLoader(tdr.Resumable(pipe.map(LAMBDA), num_streams=1), batch_size=None, **WORKERS),
+        "stateful_loader": lambda: tdr.stateful_loader(
+            pipe.map(LAMBDA), batch_size=2, collate_fn=lambda batch: tuple(batch[0]), worker_init_fn=LAMBDA, **WORKERS
+        ),
+    }
+    assert set(map(tuple, loaders[loader]())) == {(3, 5)}
+
+
+@pytest.mark.parametrize(
+    ("place", "pipe", "options"),
+    [
+        (r"map\(fn=...\) holds a lambda", lambda: chain().map(LAMBDA), {}),
+        (r"filter\(filter_fn=...\) holds a lambda", lambda: chain().filter(LAMBDA).map(unchanged), {}),
+        (r"map\(fn=...\) holds the function 'times.<locals>.product'", lambda: chain().map(partial(times(2))), {}),
+        (r"DataLoader\(collate_fn=...\) holds a lambda", chain, {"collate_fn": LAMBDA}),
+        (r"DataLoader\(worker_init_fn=...\) holds a lambda", lambda: files(), {"worker_init_fn": LAMBDA}),
+        (r"DataLoader\(collate_fn=...\) holds a lambda", lambda: chain().map(unchanged), {"collate_fn": LAMBDA}),
+    ],
+)
+def test_what_torchs_loader_cannot_send_is_named_by_its_argument(place: str, pipe: Any, options: Any) -> None:
+    if not options and find_spec("dill") is not None:
+        pytest.skip("with dill, torch sends the lambdas of a chain")
+    with pytest.raises(WorkerStartError, match=rf"^{place} \(test_worker_start.py, line \d+\).*Use stateful_loader"):
+        iter(DataLoader(pipe(), **WORKERS, **options))
+
+
+def locked(lock: Any) -> Callable[[Any], Any]:
+    return lambda item: (lock, item)
+
+
+@pytest.mark.parametrize(
+    ("place", "start"),
+    [
+        (
+            r"decode_sample\(decoders=...\) holds a dict",
+            lambda: tdr.stateful_loader(chain().decode_sample({"txt": locked(LOCK)}).to_tuple("txt"), **WORKERS),
+        ),
+        (
+            r"map\(fn=...\) holds a lambda \(test_worker_start.py, line \d+\)",
+            lambda: DataLoader(chain().map(locked(LOCK)).to_tuple("txt"), **WORKERS),
+        ),
+        (
+            r"stateful_loader\(collate_fn=...\) holds a lambda \(test_worker_start.py, line \d+\)",
+            lambda: tdr.stateful_loader(chain(), collate_fn=locked(LOCK), **WORKERS),
+        ),
+        (
+            r"stateful_loader\(worker_init_fn=...\) holds a partial",
+            lambda: tdr.stateful_loader(chain(), worker_init_fn=locked(LOCK), **WORKERS),
+        ),
+        (
+            r"PrefetchingLoader\(collate_fn=...\) holds a partial",
+            lambda: tdr.PrefetchingLoader(files(), collate_fn=partial(unchanged, LOCK), **WORKERS),
+        ),
+        (
+            r"PrefetchingLoader\(worker_init_fn=...\) holds a partial",
+            lambda: tdr.PrefetchingLoader(files(), worker_init_fn=locked(LOCK), **WORKERS),
+        ),
+    ],
+)
+def test_what_does_not_pickle_is_named_by_its_argument(place: str, start: Callable[[], Any]) -> None:
+    with pytest.raises(WorkerStartError, match=rf"^{place}, which cannot be .* process: cannot pickle '_thread.lock'"):
+        iter(start())
+
+
+def test_chains_with_what_does_not_pickle_run_without_processes_and_when_forked() -> None:
+    pipe = chain().decode_sample({"txt": lambda data: len(data) * (not LOCK.locked())}).to_tuple("txt")
+    assert list(DataLoader(pipe, batch_size=None)) == [[1]] * 4
+    assert list(tdr.stateful_loader(pipe)) == [[1]] * 4
+    forked = DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context="fork")
+    assert list(forked) == [[1]] * 4
+
+
+def files() -> tdr.RemoteFiles:
+    return tdr.RemoteFiles(str(Path(__file__).parent))
+
+
+def in_memory() -> str:
+    fsspec.filesystem("memory").rm("/here", recursive=True) if fsspec.filesystem("memory").exists("/here") else None
+    with tdr.ShardWriter("memory://here/{shard}.tar") as writer:
+        writer.write({"__key__": "0", "txt": "abc"})
+    return "memory://here/"
+
+
+READERS: dict[str, Callable[[str], Iterator[Any]]] = {
+    "stateful_loader": lambda url: iter(tdr.stateful_loader(tdr.stream_shards(url), **WORKERS)),
+    "named shards": lambda url: iter(
+        tdr.stateful_loader(IterableWrapper([f"{url}0.tar"]).sharding_filter_rank().shard_tar_reader(), **WORKERS)
+    ),
+    "DataLoader": lambda url: iter(DataLoader(tdr.stream_shards(url).map(unchanged), **WORKERS)),
+    "Resumable": lambda url: iter(DataLoader(tdr.Resumable(tdr.stream_shards(url), num_streams=1), **WORKERS)),
+    "RemoteFiles": lambda url: iter(tdr.PrefetchingLoader(tdr.RemoteFiles(url), **WORKERS)),
+    "ShardedDataset": lambda url: iter(tdr.PrefetchingLoader(tdr.ShardedDataset(url), **WORKERS)),
+    "ShardedDataset, DataLoader": lambda url: iter(DataLoader(tdr.ShardedDataset(url), **WORKERS)),
+}
+
+
+@pytest.mark.parametrize("spelling", ["memory://", "Memory:///"])
+@pytest.mark.parametrize("reader", READERS)
+def test_workers_do_not_start_to_read_the_memory_of_this_process(reader: str, spelling: str) -> None:
+    with pytest.raises(
+        WorkerStartError, match=r"(?i)^memory:///?here is in the memory of this process.*thread_loader.*files"
+    ):
+        READERS[reader](in_memory().replace("memory://", spelling))
+
+
+def test_a_function_that_names_another_store_is_no_reader_of_it(tmp_path: Path) -> None:
+    (tmp_path / "0.txt").write_text("abc")
+
+    def is_remote(sample: Any) -> bool:
+        """memory://here is one."""
+        return not sample["__url__"].startswith("memory://other")
+
+    assert list(tdr.stateful_loader(tdr.stream_files(f"{tmp_path}/").map(is_remote), **WORKERS)) == [True]
+
+
+def test_forked_workers_read_the_memory_of_their_parent() -> None:
+    loader = DataLoader(tdr.stream_shards(in_memory()), batch_size=None, num_workers=1, multiprocessing_context="fork")
+    assert [sample["txt"] for sample in loader] == [b"abc"]
+
+
+def test_an_executor_of_processes_does_not_write_shards_into_memory_that_ends_with_them(tmp_path: Path) -> None:
+    (tmp_path / "0.txt").write_text("abc")
+    write = partial(tdr.shard_dataset, str(tmp_path), "memory://lost/{shard}.tar", overwrite=True)
+    with (
+        ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as processes,
+        pytest.raises(ValueError, match="memory:// exists in one process only"),
+    ):
+        write(executor=processes)
+    with ThreadPoolExecutor(1) as threads:
+        assert [shard.num_samples for shard in write(executor=threads)] == [1]
+    assert len(list(tdr.stream_shards("memory://lost/"))) == 1

@@ -1,0 +1,422 @@
+"""The folder of the cache: damage, a full disk, other processes, kills, and what others put there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import torchdata_remote as tdr
+from tests.reading.test_cache import IN_MEMORY, LARGE, cached, gets_of_an_epoch, used_bytes
+from tests.support.full_disk import full_disk
+from tests.support.scripted_store import ScriptedStore, store_of
+from tests.support.small_disk import small_disk
+from tests.support.waiting import wait_for
+from torchdata_remote.errors import ShardCorruptError, StorageError
+
+MIB = 1 << 20
+SIZES = [0, 1, 300, 5_000, 700_000, 5 << 20]
+
+
+def objects_of(sizes: list[int], seed: int = 0) -> dict[str, bytes]:
+    chance = random.Random(seed)
+    return {f"{number}": chance.randbytes(size) for number, size in enumerate(sizes)}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY, ignore_cleanup_errors=True) as name:
+        yield Path(name, "cache")
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def place_of(folder: Path, data: bytes) -> tuple[Path, int]:
+    """The file of the cache that has the bytes of an object, and where."""
+    found: list[tuple[Path, int]] = []
+
+    def is_there() -> bool:
+        found[:] = [(path, at) for path in files_of(folder) if (at := path.read_bytes().find(data)) >= 0]
+        return bool(found)
+
+    wait_for(is_there)
+    return found[0]
+
+
+def in_child(function: object) -> int:
+    """Call a function in a forked child; its result."""
+    child = os.fork()
+    if child == 0:
+        status = 255
+        try:
+            status = int(function())  # type: ignore[operator]
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def fill_by_another_process(store: ScriptedStore, options: dict[str, Any]) -> None:
+    """Let a child read everything, until others find it in the cache."""
+
+    def fill() -> int:
+        gets_of_an_epoch(store, **options)
+        wait_for(lambda: in_child(lambda: len(gets_of_an_epoch(store, **options))) == 0)
+        return 7
+
+    assert in_child(fill) == 7
+
+
+# --- damage
+
+
+@pytest.mark.parametrize("number", [2, 4, 5])
+@pytest.mark.parametrize("at", [0, 0.5, 1])
+def test_a_flipped_bit_of_an_object_is_never_returned_and_the_object_is_stored_again(
+    folder: Path, number: int, at: float
+) -> None:
+    with store_of(objects_of(SIZES)) as store:
+        options = cached(folder, part_bytes=MIB)
+        gets_of_an_epoch(store, **options)
+        data = store.objects[f"{number}"]
+        path, start = place_of(folder, data)
+        with path.open("r+b") as file:
+            place = start + round(at * (len(data) - 1))
+            file.seek(place)
+            [byte] = file.read(1)
+            file.seek(place)
+            file.write(bytes([byte ^ 4]))
+        assert set(gets_of_an_epoch(store, **options)) == {f"{number}"}
+        gets_of_an_epoch(store, **options)  # which may be the pass that stores it
+        assert gets_of_an_epoch(store, **options) == []
+
+
+@settings(max_examples=8)  # each forks processes
+@given(seed=st.integers(0, 1 << 32), num_bits=st.integers(1, 30), how=st.sampled_from(["flip", "cut", "zeros", "gone"]))
+def test_damage_anywhere_in_the_folder_never_changes_what_is_read(
+    folder: Path, seed: int, num_bits: int, how: str
+) -> None:
+    chance, path_of_cache = random.Random(seed), folder / f"{seed}-{num_bits}-{how}"
+    with store_of(objects_of([0, 1, 30, 30, 30, 3_000, 40_000])) as store:
+        options = cached(path_of_cache, part_bytes=MIB)
+        fill_by_another_process(store, options)
+        for path in files_of(path_of_cache):
+            data = bytearray(path.read_bytes())
+            if how == "flip" and data:
+                for _ in range(num_bits):
+                    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+                path.write_bytes(data)
+            elif how == "gone" and chance.random() < 0.5:
+                path.unlink()
+            elif how == "cut":
+                os.truncate(path, chance.randrange(len(data) + 1))
+            elif how == "zeros":
+                start = chance.randrange(len(data) + 1)
+                path.write_bytes(bytes(data[:start]) + bytes(len(data) - start))
+        for _ in range(3):
+            assert store.read_all(**options) == store.objects
+
+
+@pytest.mark.parametrize("instead", ["link", "dangling link", "folder", "fifo", "hard link", "other's"])
+def test_what_lies_in_place_of_the_files_of_a_cache_is_neither_followed_nor_overwritten(
+    folder: Path, instead: str
+) -> None:
+    precious = folder.parent / "precious"
+    precious.write_bytes(b"precious" * 1_000)
+    with store_of(objects_of(SIZES)) as store:
+        options = cached(folder, part_bytes=MIB)
+        fill_by_another_process(store, options)
+        for path in files_of(folder):
+            path.unlink()
+            if instead == "folder":
+                path.mkdir()
+            elif instead == "fifo":
+                os.mkfifo(path)
+            elif instead == "hard link":
+                os.link(precious, path)
+            elif instead == "other's":
+                path.write_bytes(b"x" * 100)
+                path.chmod(0o666)
+            else:
+                path.symlink_to(precious if instead == "link" else folder / "nowhere")
+        for _ in range(2):
+            try:
+                assert store.read_all(**options) == store.objects
+            except StorageError:
+                assert instead == "folder", "which cannot be replaced"
+        assert precious.read_bytes() == b"precious" * 1_000
+        assert not (folder / "nowhere").exists()
+
+
+def test_the_store_is_not_blamed_for_wrong_bytes_of_the_cache(folder: Path) -> None:
+    # They came into the cache before there was a manifest with checksums
+    sound = bytes(range(200))
+    with store_of({"a": bytes(200)}) as store:
+        etag = store.etag("a")
+        store.etag = lambda name: etag  # type: ignore[method-assign]
+        gets_of_an_epoch(store, part_bytes=MIB, **cached(folder))
+        store.objects["a"] = sound
+
+        def listed(crc32: int) -> tdr.RemoteUrl:
+            entry = {"url": "a", "nsamples": 1, "filesize": 200, "crc32": f"{crc32:08x}", "crc32_block_bytes": 1 << 16}
+            document = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": [{**entry, "md5sum": ""}]}
+            store.objects["index.json"] = json.dumps(document).encode()
+            [url] = tdr.IterableWrapper([f"{store.url}index.json"]).list_remote()
+            return tdr.RemoteUrl(url, 200, etag, checksums=url.checksums)
+
+        for _ in range(2):
+            [(_, stream)] = store.open([listed(zlib.crc32(sound))], part_bytes=MIB, **cached(folder))
+            assert stream.read() == sound
+        [(_, stream)] = store.open([listed(1)], part_bytes=MIB, **cached(folder))
+        with pytest.raises(ShardCorruptError, match="also when it was fetched again"):
+            stream.read()
+        stream.close()
+
+
+# --- folders that cannot be used
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with ten files."""
+    (tmp_path / "files").mkdir()
+    for number in range(10):
+        (tmp_path / "files" / f"{number}.bin").write_bytes(b"x" * 100)
+    return tmp_path / "files"
+
+
+def read(files: Path, cache_dir: str | Path) -> int:
+    return len(list(tdr.stream_files(str(files), cache_dir=str(cache_dir), cache_bytes=LARGE)))
+
+
+@pytest.mark.parametrize(
+    ("cache_dir", "why"),
+    [
+        ("{}/file", "it is a file, or below one"),
+        ("{}/file/cache", "it is a file, or below one"),
+        ("", "empty"),
+        ("{}/a\0b", "null"),
+        ("{}/lost", "{}/lost is a broken link: it leads to 'gone'"),
+        ("{}/lost/below", "{}/lost is a broken link: it leads to 'gone'"),
+        ("{}/circle", "{}/circle is a broken link: it leads to 'circle'"),
+    ],
+)
+def test_a_folder_that_never_was_a_cache_and_cannot_be_is_an_error_that_names_the_argument(
+    files: Path, tmp_path: Path, cache_dir: str, why: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "lost").symlink_to("gone")
+    (tmp_path / "circle").symlink_to("circle")
+    chosen = cache_dir.format(tmp_path)
+    with pytest.raises(StorageError) as caught:
+        read(files, chosen)
+    assert f"cache_dir={chosen!r} cannot be used as a cache: " in str(caught.value)
+    assert why.format(tmp_path) in str(caught.value)
+    assert "Pass a folder of a local disk that this user can create and write to." in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_folder_that_cannot_be_created_is_an_error(
+    files: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: object, *arguments: object, **options: object) -> None:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(StorageError, match=f"cache_dir=.*{os.strerror(number)}.*Pass a folder"):
+        read(files, tmp_path / "cache")
+
+
+def test_missing_parents_are_created_and_belong_to_this_user_only(files: Path, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert read(files, tmp_path / "a" / "b") == 10
+        wait_for(lambda: used_bytes(tmp_path / "a") > 0)
+    finally:
+        os.umask(before)
+    made = [tmp_path / "a" / "b", *(tmp_path / "a" / "b").rglob("*")]
+    assert {path.lstat().st_mode & 0o777 for path in made if path.is_dir()} == {0o700}
+    assert {path.lstat().st_mode & 0o777 for path in made if path.is_file()} == {0o600}
+
+
+def said_of(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [message for record in caplog.records if str(folder) in (message := record.getMessage())]
+
+
+def test_a_full_disk_is_one_warning_and_everything_is_read(
+    files: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with full_disk(max_bytes=20_000):
+        for number in range(10):
+            (files / f"{number}.bin").write_bytes(os.urandom(19_000))
+        assert [read(files, tmp_path / "cache") for _ in range(3)] == [10] * 3
+        wait_for(lambda: bool(said_of(tmp_path, caplog)))
+    assert [read(files, tmp_path / "cache") for _ in range(2)] == [10] * 2
+    [said] = said_of(tmp_path, caplog)
+    assert "are read without it" in said
+
+
+@pytest.mark.parametrize("problem", ["a file instead", "removed", "full", "read-only"])
+def test_a_cache_that_cannot_be_used_any_more_does_not_end_a_training(
+    files: Path, tmp_path: Path, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.ExitStack() as stack:
+        disk = stack.enter_context(small_disk(tmp_path, "tmpfs")) if problem in ("full", "read-only") else tmp_path
+        cache = disk / "cache"
+        assert read(files, cache) == 10
+        wait_for(lambda: used_bytes(cache) > 0)
+        if problem == "a file instead":
+            cache.rename(tmp_path / "before")
+            cache.touch()
+        elif problem == "removed":
+            shutil.rmtree(cache, ignore_errors=True)
+        elif problem == "full":
+            with contextlib.suppress(OSError), (disk / "filling").open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(512))
+        else:
+            remount = ["mount", "-o", "remount,ro", str(disk)]  # not while files are open, which are closed soon
+            wait_for(lambda: subprocess.run(remount, capture_output=True, check=False).returncode == 0)
+        for number in range(3):
+            (files / f"more-{number}.bin").write_bytes(os.urandom(30_000))
+            assert read(files, cache) == 11 + number
+        if problem != "removed":
+            wait_for(lambda: bool(said_of(cache, caplog)))
+            assert "are read without it" in said_of(cache, caplog)[0]
+            assert len(said_of(cache, caplog)) <= 2
+
+
+def test_files_of_others_in_the_folder_are_not_removed(folder: Path) -> None:
+    kept = [folder / "notes.txt", folder / "en" / "notes.txt", folder / "v2" / "notes.txt"]
+    for path in kept:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(bytes(50))
+    with store_of(objects_of([100_000] * 40)) as store:
+        for _ in range(2):
+            assert store.read_all(part_bytes=MIB, **cached(folder, MIB)) == store.objects
+            for name in store.objects:
+                store.objects[name] = store.objects[name][::-1]
+    assert [path.read_bytes() for path in kept] == [bytes(50)] * 3
+
+
+# --- other processes
+
+
+def versions_of(number: int) -> bytes:
+    return hashlib.shake_128(b"%d" % number).digest(50 + 9_700 * (number % 20))
+
+
+def test_processes_that_share_a_folder_read_right_bytes_and_keep_the_bound(folder: Path) -> None:
+    with store_of({f"{number}": versions_of(number) for number in range(20)}) as store:
+        children = []
+        for seed in range(4):
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    for turn in range(6):
+                        for name in store.objects:  # versions come and go
+                            store.objects[name] = versions_of(int(name) + 20 * (turn // 3))
+                        urls = random.Random(f"{seed} {turn}").sample(store.urls(), 20)
+                        for name, stream in store.open(urls, part_bytes=50_000, **cached(folder, MIB)):
+                            assert stream.read() == store.objects[name]
+                    status = 0
+                finally:
+                    os._exit(status)
+            children.append(child)
+        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+        for name in store.objects:
+            store.objects[name] = versions_of(int(name) + 20)
+        names = set(gets_of_an_epoch(store, part_bytes=MIB, **cached(folder, MIB)))
+        assert len(names) < 20, "something of it is kept"
+        wait_for(lambda: used_bytes(folder) <= MIB)
+
+
+def test_a_process_that_is_killed_at_any_request_leaves_a_sound_cache(folder: Path) -> None:
+    sizes = [10, 100, 5_000, 300_000, 20, 400_000, 30, 40, 6_000, 500_000]
+    for step in itertools.count(0, 3):
+        with store_of(objects_of(sizes, seed=step // 9)) as store:
+            numbers = itertools.count()
+
+            def killing(name: str, start: int, step: int = step, numbers: Iterator[int] = numbers) -> None:
+                if next(numbers) == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            store.before_read = killing
+            status = in_child(lambda: store.read_all(part_bytes=100_000, **cached(folder, MIB)) != store.objects)
+            store.before_read = lambda name, start: None
+            assert status in (0, -signal.SIGKILL)
+            assert store.read_all(part_bytes=100_000, **cached(folder, MIB)) == store.objects
+            wait_for(lambda: used_bytes(folder) <= MIB)
+            if status == 0:
+                assert step > 9
+                break
+    with store_of(objects_of([50_000] * 10)) as store:
+        for _ in range(3):
+            gets = gets_of_an_epoch(store, part_bytes=MIB, **cached(folder, 2 * MIB))
+        assert gets == [], "what killed processes left does not take the room"
+
+
+def test_a_fork_while_a_cache_is_used_disturbs_neither_process(folder: Path) -> None:
+    with store_of(objects_of([5_000, 300_000] * 6)) as store:
+        options = cached(folder, part_bytes=100_000, max_buffer_bytes=200_000)
+        streams = store.open(**options)
+        name, stream = next(streams)
+        first = stream.read(10)
+        assert in_child(lambda: 7 * (store.read_all(**options) == store.objects)) == 7
+        got = {name: first + stream.read(), **{name: stream.read() for name, stream in streams}}
+        assert got == store.objects
+        gets_of_an_epoch(store, **options)
+        assert gets_of_an_epoch(store, **options) == []
+
+
+def test_threads_of_a_process_share_one_cache(folder: Path) -> None:
+    with store_of(objects_of([5_000, 300_000] * 6)) as store:
+        options, wrong = cached(folder, part_bytes=100_000), list[object]()
+
+        def work() -> None:
+            for _ in range(3):
+                if store.read_all(**options) != store.objects:
+                    wrong.append("bytes")
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        assert gets_of_an_epoch(store, **options) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_users_who_share_a_folder_have_their_own_objects() -> None:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY or "/tmp") as name, store_of(objects_of([100, 5_000])) as store:
+        os.chmod(name, 0o1777)
+        gets_of_an_epoch(store, part_bytes=MIB, **cached(name))
+
+        def as_another_user() -> int:
+            os.setgid(12_345)
+            os.setuid(12_345)
+            gets = len(gets_of_an_epoch(store, part_bytes=MIB, **cached(name)))
+            return 10 * gets + len(gets_of_an_epoch(store, part_bytes=MIB, **cached(name)))
+
+        assert in_child(as_another_user) == 20
+        assert gets_of_an_epoch(store, part_bytes=MIB, **cached(name)) == []

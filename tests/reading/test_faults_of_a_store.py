@@ -1,0 +1,418 @@
+"""Faults of a store: what is repeated and from where, what is an error and when, and what errors say."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import torchdata_remote as tdr
+from tests.reading.wire import Fault, Wire, wire
+from tests.servers.scripted import Response, scripted
+from tests.support.scripted_store import numbered, store_of
+from tests.support.waiting import wait_for
+from torchdata_remote import RetryPolicy
+from torchdata_remote.errors import (
+    AccessDeniedError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+)
+
+END_S = 60
+PROGRESS_BYTES = 16 << 10  # as the manual says
+WIRE_EXAMPLES = 15  # each sends some requests to a real server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Wire]:
+    with wire() as running:
+        yield running
+
+
+PASSING = ["right", "refused", "slow down", "short", "shifted on", "shifted back", "whole"]
+BREAKS = st.none() | st.integers(0, 70)
+
+
+@settings(max_examples=WIRE_EXAMPLES)
+@given(
+    data=st.binary(min_size=1, max_size=60),
+    part_bytes=st.integers(5, 70),
+    script=st.lists(st.builds(Fault, st.sampled_from(PASSING), BREAKS), max_size=7),
+    listed=st.booleans(),
+)
+def test_bytes_are_right_through_any_faults_and_only_missing_ones_are_requested_again(
+    server: Wire, data: bytes, part_bytes: int, script: list[Fault], listed: bool
+) -> None:
+    made = server.put(data, *script)
+    assert server.read(made.listed() if listed else made.url, part_bytes=part_bytes) == data
+    for one, following in pairwise(made.requests):
+        assert following.start >= one.start
+    assert all(asked.if_match == '"v1"' for asked in (made.requests if listed else made.requests[len(script) + 1 :]))
+    if not any(fault.head == "whole" for fault in script):
+        assert all(asked.end is None or asked.end - asked.start <= part_bytes for asked in made.requests)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_attempt_continues_at_the_byte_after_the_last_one_received(server: Wire, listed: bool) -> None:
+    made = server.put(bytes(range(60)), Fault(breaks_after=20), Fault("refused"), Fault(breaks_after=0))
+    assert server.read(made.listed() if listed else made.url) == made.data
+    assert [asked.start for asked in made.requests] == [0, 20, 20, 20]
+    assert [asked.if_match for asked in made.requests] == ['"v1"' if listed else None, *['"v1"'] * 3]
+
+
+@settings(max_examples=WIRE_EXAMPLES)
+@given(faults=st.dictionaries(st.integers(0, 5), st.integers(1, 3)))
+def test_a_fault_repeats_its_part_only(faults: dict[int, int]) -> None:
+    with store_of({"a": random.Random(0).randbytes(60)}) as store:
+        left = dict(faults)
+
+        def before_read(name: str, start: int) -> None:
+            with store.lock:
+                failing = left.get(start // 10, 0)
+                left[start // 10] = failing - 1
+            if failing > 0:
+                raise ConnectionError("try again")
+
+        store.before_read = before_read
+        assert store.read_all() == store.objects
+        assert len(store.reads) == 6 + sum(faults.values())
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [("denied", AccessDeniedError), ("missing", ObjectNotFoundError), ("412", ObjectChangedError)],
+)
+@pytest.mark.parametrize("num_before", [0, 1])
+def test_a_refusal_is_an_error_at_once(server: Wire, head: str, kind: type[StorageError], num_before: int) -> None:
+    made = server.put(bytes(60), *[Fault("refused")] * num_before, *[Fault(head)] * 20)
+    with pytest.raises(kind, match=f"^{made.url}") as caught:
+        server.read(made.listed(), part_bytes=50, max_buffer_bytes=50)
+    assert len(made.requests) == num_before + 1
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert type(error) is type(caught.value.__cause__) is kind
+    assert (error.url, error.start_byte, error.end_byte, error.etag) == (made.url, 0, 50, '"v1"')
+    assert error.attempts == num_before + 1
+    assert error.elapsed_s is not None
+    assert 0 <= error.elapsed_s < END_S
+    assert f'Bytes 0 to 50, etag "v1", attempt {num_before + 1}, after ' in str(error)
+
+
+def test_the_error_after_the_last_attempt_says_what_was_tried(server: Wire) -> None:
+    made = server.put(bytes(60), *[Fault(breaks_after=5)] * 20)
+    with pytest.raises(TransientStorageError) as caught:
+        server.read(made.listed(), retry=RetryPolicy(max_attempts=3, first_wait_s=0))
+    assert [asked.start for asked in made.requests] == [0, 5, 10]
+    assert isinstance(caught.value.__cause__, TransientStorageError)
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        assert type(error) is TransientStorageError
+        assert (error.url, error.start_byte, error.end_byte, error.etag) == (made.url, 0, 60, '"v1"')
+        assert error.attempts == 3
+        for told in (made.url, "0 to 60", '"v1"', "Gave up after 3 attempts", "deadline_s=300, max_attempts=3"):
+            assert told in str(error)
+
+
+def test_attempts_end_with_the_deadline(server: Wire) -> None:
+    made = server.put(bytes(60), *[Fault("refused")] * 99)
+    policy = RetryPolicy(deadline_s=0.3, first_wait_s=0.15, max_wait_s=0.15)
+    with pytest.raises(TransientStorageError, match=r"Gave up after \d+ attempts in .* s \(deadline_s=0\.3, max"):
+        server.read(made.listed(), retry=policy)
+    assert 2 <= len(made.requests) < 99
+
+
+@pytest.mark.parametrize("max_attempts", [2, 3])
+def test_attempts_that_bring_16_kib_do_not_count(server: Wire, max_attempts: int) -> None:
+    made = server.put(bytes(PROGRESS_BYTES * 12), *[Fault(breaks_after=PROGRESS_BYTES)] * 10)
+    policy = RetryPolicy(max_attempts=max_attempts, first_wait_s=0)
+    assert server.read(made.listed(), retry=policy) == made.data
+    assert [asked.start for asked in made.requests] == [PROGRESS_BYTES * number for number in range(11)]
+
+
+@pytest.mark.parametrize("breaks_after", [0, 1, PROGRESS_BYTES // 3, PROGRESS_BYTES - 1])
+@pytest.mark.parametrize("max_attempts", [2, 3])
+def test_attempts_that_bring_less_than_16_kib_each_count(server: Wire, breaks_after: int, max_attempts: int) -> None:
+    made = server.put(bytes(PROGRESS_BYTES * 12), *[Fault(breaks_after=breaks_after)] * 50)
+    with pytest.raises(TransientStorageError, match=f"max_attempts={max_attempts}"):
+        server.read(made.listed(), retry=RetryPolicy(max_attempts=max_attempts, first_wait_s=0))
+    assert len(made.requests) == max_attempts
+
+
+@pytest.mark.parametrize("head", ["short", "shifted on", "shifted back"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_response_of_another_range_is_never_used(server: Wire, head: str, listed: bool) -> None:
+    made = server.put(bytes(range(60)), *[Fault(head)] * 50)
+    with pytest.raises(StorageError):
+        server.read(made.listed() if listed else made.url, retry=RetryPolicy(max_attempts=4, first_wait_s=0))
+    assert len(made.requests) in (4, 8), "each attempt is read by a second library, which may understand it"
+    with pytest.raises(StorageError, match="repeating the request does not help") as caught:
+        server.read(made.listed() if listed else made.url)
+    assert not isinstance(caught.value, TransientStorageError)
+    assert caught.value.attempts == 8, "a violation of the protocol is repeated eight times, and not until the deadline"
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("num_faults", [0, 3])
+def test_an_empty_object_is_read(server: Wire, listed: bool, num_faults: int) -> None:
+    made = server.put(b"", *[Fault("refused")] * num_faults)
+    assert server.read(made.listed() if listed else made.url) == b""
+    assert len(made.requests) <= num_faults + 2
+
+
+def test_a_stalled_request_is_given_up_after_the_progress_timeout(server: Wire) -> None:
+    made = server.put(bytes(range(60)))
+    with tdr.testing.FaultyStore(server.endpoint_url, tdr.testing.Faults(stall_s=600, trickle_s=600)) as store:
+        store.script("stall", "stall_in_body", "trickle", None)
+        options = {**server.storage_options, "endpoint_url": store.endpoint_url}
+        policy = RetryPolicy(progress_timeout_s=0.2, first_wait_s=0)
+        assert server.read(made.listed(), retry=policy, storage_options=options) == made.data
+        assert [request.fault for request in store.requests] == ["stall", "stall_in_body", "trickle", None]
+
+
+ONE_BY_ONE = ["slow_down", "internal_error", "reset", "early_end", "reset_in_body", "cut_body", "cut_without_length"]
+ONE_BY_ONE += ["short_range", "ignored_range", "shifted_range", "other_answer", "doubled", "too_many_requests"]
+
+
+@pytest.mark.parametrize("fault", ONE_BY_ONE)
+def test_each_fault_of_a_busy_store_is_mended(server: Wire, fault: str) -> None:
+    other, made = server.put(b"other" * 40), server.put(bytes(range(250)))
+    with tdr.testing.FaultyStore(server.endpoint_url, tdr.testing.Faults(retry_after_s=0)) as store:
+        store.script(None, None, fault)
+        options = {**server.storage_options, "endpoint_url": store.endpoint_url}
+        urls = [other.listed(), made.listed()]
+        got = [stream.read() for _, stream in server.open(*urls, part_bytes=140, storage_options=options)]
+        assert got == [other.data, made.data]
+        assert store.counts[fault] == 1
+
+
+# --- how an error reaches the consumer
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_error_belongs_to_its_object_and_the_others_are_read(listed: bool) -> None:
+    faults = {"1": FileNotFoundError("gone"), "3": PermissionError("denied"), "4": ZeroDivisionError("a bug")}
+    kinds = {"1": ObjectNotFoundError, "3": AccessDeniedError, "4": StorageError}
+    with store_of(numbered(6, 25)) as store:
+
+        def before_read(name: str, start: int) -> None:
+            if name in faults and start == (10 if name == "4" else 0):
+                raise faults[name]
+
+        store.before_read = before_read
+        for name, stream in store.open(listed=listed):
+            if name in faults:
+                with pytest.raises(kinds[name], match=store.url + name):
+                    stream.read()
+                stream.close()
+            else:
+                assert stream.read() == store.objects[name]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("broken_part", [0, 1, 2])
+def test_every_read_after_an_error_raises_it_again(listed: bool, broken_part: int) -> None:
+    with store_of({"a": bytes(40)}) as store:
+
+        def before_read(name: str, start: int) -> None:
+            if start == 10 * broken_part:
+                raise PermissionError("denied")
+
+        store.before_read = before_read
+        [(_, stream)] = store.open(listed=listed)
+        for read in (stream.read, stream.read, lambda: stream.read(1), stream.readline, lambda: list(stream)):
+            with pytest.raises(AccessDeniedError):
+                read()
+        stream.close()
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_errors_and_closed_streams_give_their_bytes_of_the_buffer_back(listed: bool) -> None:
+    with store_of(numbered(50, 30)) as store:
+
+        def before_read(name: str, start: int) -> None:
+            if int(name) % 2:
+                raise PermissionError("denied")
+
+        store.before_read = before_read
+        for name, stream in store.open(listed=listed, max_in_flight=2, max_buffer_bytes=20):
+            if int(name) % 2:
+                with pytest.raises(AccessDeniedError):
+                    stream.read()
+                stream.close()
+            elif int(name) < 48:
+                assert stream.read(5) == store.objects[name][:5]
+                stream.close()
+            else:
+                assert stream.read() == store.objects[name]
+        # Of closed streams two parts at most were fetched
+        assert sum(read.name in {f"{number}" for number in range(0, 48, 2)} for read in store.reads) <= 24 * 2
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, MemoryError])
+def test_any_exception_of_a_thread_is_raised_in_the_consumer(kind: type[BaseException]) -> None:
+    with store_of({"a": bytes(30)}) as store:
+
+        def before_read(name: str, start: int) -> None:
+            if start == 10:
+                raise kind("in a thread")
+
+        store.before_read = before_read
+        [(_, stream)] = store.open()
+        with pytest.raises(kind, match="in a thread") as caught:
+            stream.read()
+        assert any(entry.name == "before_read" for entry in caught.traceback)
+        stream.close()
+
+
+def test_repetitions_draw_no_random_numbers_of_the_training() -> None:
+    with store_of({"a": bytes(30)}) as store:
+        failures = iter([True] * 3)
+
+        def before_read(name: str, start: int) -> None:
+            if next(failures, False):
+                raise ConnectionError("try again")
+
+        store.before_read = before_read
+        random.seed(0)
+        before = random.getstate()
+        assert store.read_all(retry=RetryPolicy(first_wait_s=0.001)) == store.objects
+        assert random.getstate() == before
+
+
+@pytest.mark.parametrize("head", ["short", "right", "416", "etag"])
+def test_errors_show_no_secret_of_a_signed_url(head: str) -> None:
+    data = bytes(60)
+
+    def respond(request: Any) -> Response:
+        if head == "416":
+            return Response(416)
+        found = Response.of_object(request, data, '"2"' if head == "etag" else '"1"')
+        body = found.body[:-1] if head == "short" else b"" if head == "right" else found.body
+        return Response(found.status, body, found.headers)
+
+    with scripted(respond) as running:
+        host = running.url.removeprefix("http://")
+        url = tdr.RemoteUrl(f"http://{host}/a?X-Amz-Signature=canary#canary", 60, '"1"')
+        policy = RetryPolicy(max_attempts=5, first_wait_s=0)
+        [(_, stream)] = tdr.IterableWrapper([url]).async_prefetch(retry=policy)
+        with pytest.raises(StorageError) as caught:
+            stream.read()
+    assert caught.value.url == f"{running.url}/a"
+    error: BaseException | None = caught.value
+    while error is not None:
+        shown = f"{error} {error!r} {error.args} {vars(error)} {pickle.dumps(error)!r}"
+        assert "canary" not in shown
+        assert "X-Amz" not in shown
+        error = error.__cause__
+
+
+# --- fewer requests at once
+
+
+class SlowDownError(OSError):
+    """As a library reports it."""
+
+    status = 503
+
+
+def test_a_busy_store_gets_half_as_many_requests_at_once_and_one_more_after_each_success() -> None:
+    with store_of(numbered(80, 10)) as store:
+        all_in, gate, too_many, full = threading.Barrier(8), threading.Event(), threading.Event(), threading.Event()
+        refused, again = set[str](), set[str]()
+
+        def before_read(name: str, start: int) -> None:
+            if int(name) < 8 and name not in refused:
+                refused.add(name)
+                all_in.wait(END_S)
+                raise SlowDownError("slow down")
+            if not gate.is_set():
+                again.add(name)
+                if len(again) > 4:
+                    too_many.set()
+                assert gate.wait(END_S)
+            if store.running == 8:
+                full.set()
+            if int(name) >= 40:
+                assert full.wait(END_S), "the limit is back after so many successes"
+
+        store.before_read = before_read
+        streams = store.open(max_in_flight=8)
+        first = next(streams)
+        wait_for(lambda: bool(again))
+        assert not too_many.wait(0.3)
+        gate.set()
+        assert {name: stream.read() for name, stream in [first, *streams]} == store.objects
+        assert store.most == 8
+
+
+# --- what is said meanwhile
+
+
+def messages(caplog: pytest.LogCaptureFixture, url: str) -> list[str]:
+    found = [record for record in caplog.records if record.levelno == logging.WARNING]
+    return [record.getMessage() for record in found if url in record.getMessage()]
+
+
+def test_requests_without_data_are_reported_once_with_what_happens_next(caplog: pytest.LogCaptureFixture) -> None:
+    gate = threading.Event()
+
+    def respond(request: Any) -> Response:
+        gate.wait(END_S)
+        return Response.of_object(request, b"123")
+
+    with scripted(respond) as running:
+        urls = [f"{running.url}/secret?token=canary&n={number}" for number in range(9)]
+        policy = RetryPolicy(progress_timeout_s=0.4, deadline_s=77, max_attempts=200, first_wait_s=0)
+        streams = tdr.IterableWrapper(urls).async_prefetch(retry=policy, max_in_flight=9)
+        opened = iter(streams)
+        _, first = next(opened)
+        wait_for(lambda: bool(messages(caplog, running.url)))
+        gate.set()
+        assert [first.read(), *(stream.read() for _, stream in opened)] == [b"123"] * 9
+    [said, *others] = messages(caplog, running.url)
+    assert f"{running.url}/secret: no data for 0 s" in said
+    assert "is given up after 0.4 s without data, and repeated until " in said
+    assert "(deadline_s=77, max_attempts=200)." in said
+    assert not [other for other in others if "no data" in other], "the same is not said again for half a minute"
+    assert "canary" not in caplog.text
+
+
+def test_the_first_refused_connection_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/a"
+    policy = RetryPolicy(max_attempts=2, first_wait_s=0)
+    [(_, stream)] = tdr.IterableWrapper([url]).async_prefetch(retry=policy)
+    with pytest.raises(TransientStorageError, match="Gave up after 2 attempts"):
+        stream.read()
+    [said] = messages(caplog, url)
+    assert "Attempt 1 failed; it is repeated until " in said
+
+
+@pytest.mark.parametrize(("num_faults", "num_messages"), [(2, 0), (3, 1), (6, 1)])
+def test_the_third_fault_in_a_row_is_reported_once(
+    num_faults: int, num_messages: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = [None] * num_faults
+
+    def respond(request: Any) -> Response:
+        if left:
+            left.pop()
+            return Response.of_error(500, "InternalError")
+        return Response.of_object(request, b"123")
+
+    with scripted(respond) as running:
+        policy = RetryPolicy(first_wait_s=0, deadline_s=70)
+        [(_, stream)] = tdr.IterableWrapper([f"{running.url}/a"]).async_prefetch(retry=policy)
+        assert stream.read() == b"123"
+        said = messages(caplog, running.url)
+    assert len(said) == num_messages
+    assert all("Attempt 3 failed; it is repeated until " in one and "(deadline_s=70)" in one for one in said)

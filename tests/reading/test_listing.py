@@ -1,0 +1,538 @@
+"""From source URLs to objects: what a plain model of a store says, on real ones."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import gc
+import json
+import re
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import fsspec
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import torchdata_remote as tdr
+from tests.servers.s3 import S3Server
+from tests.servers.scripted import Request, Response, scripted
+from tests.support.waiting import new_threads, wait_for
+from torchdata_remote import RemoteUrl, RetryPolicy
+from torchdata_remote.errors import (
+    AccessDeniedError,
+    EmptyListingError,
+    ManifestError,
+    ObjectNotFoundError,
+    RemoteDataError,
+    StorageError,
+    TransientStorageError,
+    UrlError,
+)
+from torchdata_remote.testing import write_small_shards
+
+END_S = 60
+ONE_ATTEMPT = RetryPolicy(max_attempts=1)
+SEGMENT = st.sampled_from(["a", "ab", "b", "t-1", "t-02", "x.tar", "y.tar", "a b", "a+b", "%20", "é", "A"])
+PATH = st.lists(SEGMENT, min_size=1, max_size=3).map("/".join)
+
+
+def without_clashes(paths: set[str]) -> set[str]:
+    """In a store with folders a path cannot be an object and a folder."""
+    return {path for path in paths if not any(other.startswith(path + "/") for other in paths)}
+
+
+PATHS = st.sets(PATH, min_size=1, max_size=12)
+
+
+def urls_of(url: str, options: dict[str, Any] | None = None, **more: Any) -> list[RemoteUrl]:
+    return list(tdr.IterableWrapper([url]).list_remote(**{"retry": ONE_ATTEMPT, "storage_options": options, **more}))
+
+
+def below(url: str, options: dict[str, Any], root: str, **more: Any) -> list[str]:
+    """What is listed, as paths below ``root``; nothing where the listing is empty."""
+    try:
+        urls = urls_of(url, options, **more)
+    except EmptyListingError as error:
+        message = str(error)
+        return [] if url in message and ("pattern" in more) == ("pattern=" in message) else [message]
+    assert all(listed.startswith(root) for listed in urls)
+    return [str(listed).removeprefix(root) for listed in urls]
+
+
+def model_prefix(paths: set[str], prefix: str, *, recursive: bool = True) -> list[str]:
+    """What a prefix stands for: the object of that name, and all in the folder of that name."""
+    folder = prefix.rstrip("/") + "/" if prefix.strip("/") else ""
+    found = [path for path in paths if path.startswith(folder) and (recursive or "/" not in path[len(folder) :])]
+    if prefix and not prefix.endswith("/") and prefix in paths:
+        found.append(prefix)
+    return sorted(found)
+
+
+def model_glob(paths: set[str], glob: str) -> list[str]:
+    """A glob matches segment by segment; ``**`` stands for any number of them."""
+
+    def matches(segments: list[str], parts: list[str]) -> bool:
+        if not parts:
+            return not segments
+        if parts[0] == "**":
+            return any(matches(segments[skip:], parts[1:]) for skip in range(len(segments) + 1))
+        return bool(segments) and fnmatch.fnmatchcase(segments[0], parts[0]) and matches(segments[1:], parts[1:])
+
+    return sorted(path for path in paths if matches(path.split("/"), glob.split("/")))
+
+
+def check_against_the_model(paths: set[str], source: str, recursive: bool, root: str, options: dict[str, Any]) -> None:
+    for slash in ("", "/"):
+        expected = model_prefix(paths, source + slash, recursive=recursive)
+        assert below(root + source + slash, options, root, recursive=recursive) == expected
+    assert below(root, options, root) == sorted(paths)
+    assert below(root.rstrip("/"), options, root) == sorted(paths)
+
+
+GLOBS = st.lists(
+    st.sampled_from(["*", "?", "a*", "*b", "t-?", "t-*", "*.tar", "[ab]", "[!a]*", "x.tar", "a", "t-[0-9]*"]),
+    min_size=1,
+    max_size=3,
+).map("/".join)
+
+
+def check_globs(paths: set[str], glob: str, root: str, options: dict[str, Any]) -> None:
+    for pattern in (glob, "**/" + glob):
+        if re.search(r"[*?\[]", pattern):
+            assert below(root + pattern, options, root) == model_glob(paths, pattern)
+
+
+@given(paths=PATHS.map(without_clashes), source=PATH, recursive=st.booleans(), glob=GLOBS)
+def test_prefixes_objects_and_globs_are_listed_sorted(paths: set[str], source: str, recursive: bool, glob: str) -> None:
+    root = f"memory://{uuid.uuid4().hex}/"
+    fsspec.filesystem("memory").pipe({root.removeprefix("memory:/") + path: b"1" for path in paths})
+    check_against_the_model(paths, source, recursive, root, {})
+    check_globs(paths, glob, root, {})
+
+
+@functools.cache
+def client_of(server: S3Server) -> Any:
+    return server.client()
+
+
+@functools.cache
+def shared_bucket(server: S3Server) -> str:
+    return server.new_bucket()
+
+
+def put_all(server: S3Server, bucket: str, paths: set[str]) -> None:
+    client = client_of(server)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda path: client.put_object(Bucket=bucket, Key=path, Body=b"1"), paths))
+
+
+@settings(max_examples=25)
+@given(paths=PATHS, source=PATH, recursive=st.booleans(), glob=GLOBS)
+def test_prefixes_objects_and_globs_are_listed_sorted_in_s3(
+    moto: S3Server, paths: set[str], source: str, recursive: bool, glob: str
+) -> None:
+    bucket, folder = shared_bucket(moto), uuid.uuid4().hex
+    put_all(moto, bucket, {f"{folder}/{path}" for path in paths})
+    root = f"s3://{bucket}/{folder}/"
+    check_against_the_model(paths, source, recursive, root, moto.storage_options)
+    check_globs(paths, glob, root, moto.storage_options)
+
+
+@given(paths=PATHS.map(without_clashes), name=st.sampled_from(["*", "*.tar", "a*", "t-??", "nothing", "é", "**/*b*"]))
+def test_a_pattern_matches_base_names_or_paths(paths: set[str], name: str) -> None:
+    root = f"memory://{uuid.uuid4().hex}/"
+    fsspec.filesystem("memory").pipe({f"{root.removeprefix('memory:/')}top/{path}": b"1" for path in paths})
+    if "/" in name:
+        expected = model_glob(paths, name)
+    else:
+        expected = sorted(path for path in paths if fnmatch.fnmatchcase(path.rpartition("/")[2], name))
+    assert below(root + "top", {}, root + "top/", pattern=name) == expected
+    assert below(root + "top/", {}, root + "top/", pattern=name) == expected
+
+
+def test_folder_never_matches_folder2(moto: S3Server) -> None:
+    bucket = moto.new_bucket()
+    put_all(moto, bucket, {"folder/a", "folder/sub/b", "folder2/c", "folder.tar", "folder-1/d"})
+    client_of(moto).put_object(Bucket=bucket, Key="folder/", Body=b"")
+    for source in ("folder", "folder/"):
+        listed = urls_of(f"s3://{bucket}/{source}", moto.storage_options)
+        assert listed == [f"s3://{bucket}/folder/a", f"s3://{bucket}/folder/sub/b"]
+    assert urls_of(f"s3://{bucket}/folder.tar", moto.storage_options) == [f"s3://{bucket}/folder.tar"]
+    flat = urls_of(f"s3://{bucket}/folder", moto.storage_options, recursive=False)
+    assert flat == [f"s3://{bucket}/folder/a"]
+
+
+def test_a_key_that_ends_in_a_slash_and_has_bytes_is_listed(moto: S3Server) -> None:
+    bucket = moto.new_bucket()
+    put_all(moto, bucket, {"folder/data/", "folder/a"})
+    listed = urls_of(f"s3://{bucket}/folder", moto.storage_options)
+    assert listed == [f"s3://{bucket}/folder/a", f"s3://{bucket}/folder/data/"]
+
+
+def test_a_name_with_brackets_is_found_as_one_object(moto: S3Server) -> None:
+    bucket = moto.new_bucket()
+    put_all(moto, bucket, {"a[1].tar", "b1.tar"})
+    assert urls_of(f"s3://{bucket}/a[1].tar", moto.storage_options) == [f"s3://{bucket}/a[1].tar"]
+    assert urls_of(f"s3://{bucket}/b[1].tar", moto.storage_options) == [f"s3://{bucket}/b1.tar"]
+
+
+def test_directory_markers_are_skipped(moto: S3Server) -> None:
+    bucket, client = moto.new_bucket(), client_of(moto)
+    for key in ("dir/", "dir/sub/", "dir/sub/deeper/", "dir"):
+        client.put_object(Bucket=bucket, Key=key, Body=b"")
+    client.put_object(Bucket=bucket, Key="dir/sub/a", Body=b"1")
+    for source in ("", "/", "/dir", "/dir/"):
+        listed = urls_of(f"s3://{bucket}{source}", moto.storage_options)
+        assert [url for url in listed if url != f"s3://{bucket}/dir"] == [f"s3://{bucket}/dir/sub/a"]
+    assert urls_of(f"s3://{bucket}/dir", moto.storage_options) == [f"s3://{bucket}/dir/sub/a"]
+    client.delete_object(Bucket=bucket, Key="dir/sub/a")
+    with pytest.raises(EmptyListingError):
+        urls_of(f"s3://{bucket}/dir/sub", moto.storage_options)
+
+
+def test_a_single_object_is_listed_with_size_and_etag(moto: S3Server) -> None:
+    bucket = moto.new_bucket()
+    etag = client_of(moto).put_object(Bucket=bucket, Key="a/b.tar", Body=b"123")["ETag"]
+    client_of(moto).put_object(Bucket=bucket, Key="a/empty", Body=b"")
+    [url] = urls_of(f"s3://{bucket}/a/b.tar", moto.storage_options)
+    assert (url, url.size, url.etag) == (f"s3://{bucket}/a/b.tar", 3, etag)
+    [url] = urls_of(f"s3://{bucket}/a/empty", moto.storage_options)
+    assert (url, url.size) == (f"s3://{bucket}/a/empty", 0)
+    for pattern, count in (("*.tar", 1), ("*.jpg", 0)):
+        assert len(below(f"s3://{bucket}/a/b.tar", moto.storage_options, "", pattern=pattern)) == count
+
+
+def test_a_listing_of_several_pages_is_complete_sorted_and_without_repetition(moto: S3Server) -> None:
+    bucket = moto.new_bucket()
+    keys = {f"many/{number % 7}/{number:05d}.tar" for number in range(1_100)}
+    put_all(moto, bucket, keys | {"many2/x.tar"})
+    root = f"s3://{bucket}/"
+    assert below(root + "many", moto.storage_options, root) == sorted(keys)
+    assert below(root + "many/*/*.tar", moto.storage_options, root) == sorted(keys)
+    assert below(root + "many", moto.storage_options, root, pattern="*00.tar") == sorted(
+        key for key in keys if key.endswith("00.tar")
+    )
+    assert below(root + "many/3/00*", moto.storage_options, root) == sorted(
+        key for key in keys if key.startswith("many/3/00")
+    )
+
+
+@given(
+    first=st.integers(0, 120),
+    count=st.integers(1, 30),
+    width=st.integers(0, 6),
+    words=st.lists(SEGMENT, min_size=1, max_size=3),
+)
+def test_a_brace_range_is_expanded_without_a_request(first: int, count: int, width: int, words: list[str]) -> None:
+    low, high = f"{first:0{width}d}", f"{first + count - 1:0{width}d}"
+    pads = low.startswith("0") or len(low) == len(high)
+    numbers = [f"{number:0{len(low) if pads else 0}d}" for number in range(first, first + count)]
+    choice = "{" + ",".join(words) + "}" if len(words) > 1 else words[0]
+    nowhere = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "s"}
+    listed = urls_of(f"s3://bucket/{choice}/t-{{{low}..{high}}}.tar", nowhere)
+    assert listed == [f"s3://bucket/{word}/t-{number}.tar" for word in words for number in numbers]
+    assert all(url.size is None for url in listed)
+
+
+def test_each_choice_of_a_brace_range_with_a_glob_is_listed(memory_folder: str) -> None:
+    folder = memory_folder.removeprefix("memory:/")
+    names = ["train/0.tar", "train/1.tar", "val/0.tar", "test/0.tar", "val/0.jpg"]
+    fsspec.filesystem("memory").pipe({f"{folder}/{name}": b"1" for name in names})
+    root = memory_folder + "/"
+    assert below(root + "{val,train}/*.tar", {}, root) == ["val/0.tar", "train/0.tar", "train/1.tar"]
+
+
+def test_choices_that_end_in_a_slash_are_listed_as_folders(memory_folder: str) -> None:
+    folder = memory_folder.removeprefix("memory:/")
+    names = ["train/0.tar", "train/1.tar", "val/0.tar", "test/0.tar"]
+    fsspec.filesystem("memory").pipe({f"{folder}/{name}": b"1" for name in names})
+    root = memory_folder + "/"
+    assert below(root + "{train,val}/", {}, root) == ["train/0.tar", "train/1.tar", "val/0.tar"]
+
+
+@pytest.mark.parametrize("url", ["{}/none", "{}/none/", "{}/*.none", "{}/none/**"])
+def test_an_empty_listing_is_an_error_with_url_and_pattern(memory_folder: str, url: str) -> None:
+    fsspec.filesystem("memory").pipe(memory_folder.removeprefix("memory:/") + "/a.tar", b"1")
+    source = url.format(memory_folder)
+    with pytest.raises(EmptyListingError, match=re.escape(source)) as caught:
+        urls_of(source)
+    assert isinstance(caught.value, FileNotFoundError)
+    assert caught.value.url == source
+    with pytest.raises(EmptyListingError, match=re.escape("pattern='*.jpg'")):
+        urls_of(memory_folder, pattern="*.jpg")
+    with pytest.raises(EmptyListingError, match="recursive=False"):
+        urls_of(source, recursive=False)
+
+
+def test_empty_bucket_and_no_bucket(moto: S3Server) -> None:
+    bucket = moto.new_bucket()
+    with pytest.raises(EmptyListingError, match=f"s3://{bucket}"):
+        urls_of(f"s3://{bucket}", moto.storage_options)
+    for source in ("", "/", "/a", "/a/", "/*.tar"):
+        with pytest.raises(ObjectNotFoundError, match="no such bucket"):
+            urls_of(f"s3://none-{bucket}{source}", moto.storage_options)
+
+
+@pytest.mark.parametrize("glob", ["[z-a].tar", "[", "a[", "[]", "[!]", "[a", "***", "*[*", "?["])
+def test_an_invalid_glob_is_literal_or_refused(memory_folder: str, glob: str) -> None:
+    fsspec.filesystem("memory").pipe(memory_folder.removeprefix("memory:/") + "/a.tar", b"1")
+    with pytest.raises(RemoteDataError):  # noqa: PT012  # some match after all
+        urls_of(f"{memory_folder}/{glob}")
+        raise EmptyListingError("matched")
+
+
+@pytest.mark.parametrize("url", ["memory://a/{3..1}.tar", "s3://{a,b", "nope://a/{0..2}/*"])
+def test_invalid_sources_are_refused_before_listing(url: str) -> None:
+    with pytest.raises((UrlError, AccessDeniedError)):
+        urls_of(url)
+
+
+# --- pages of a server that a test writes
+
+
+class Pages:
+    """A server of S3 that lists page by page from a script, of keys or of a status."""
+
+    def __init__(self, answers: dict[str, list[Any]]) -> None:
+        self.answers, self.asked, self.gate = answers, list[str](), threading.Event()
+        self.gate.set()
+
+    def respond(self, request: Request) -> Response:
+        query = dict(parse_qsl(urlsplit(request.target).query, keep_blank_values=True))
+        if "list-type" not in query:
+            return Response.of_error(404, "NoSuchKey")
+        token = query.get("continuation-token", "")
+        self.asked.append(token)
+        if token:
+            self.gate.wait(END_S)
+        answer = self.answers[token].pop(0)
+        return Response.of_error(answer, "Fault") if isinstance(answer, int) else xml_page(*answer)
+
+    def listed(self, **more: Any) -> list[RemoteUrl]:
+        with scripted(self.respond) as server:
+            return urls_of(
+                "s3://bkt/", options_of(server.url), retry=RetryPolicy(max_attempts=3, first_wait_s=0), **more
+            )
+
+
+def options_of(url: str) -> dict[str, Any]:
+    return {"endpoint_url": url, "key": "k", "secret": "s", "region": "us-east-1"}
+
+
+def xml_page(keys: list[str], then: str | None = None) -> Response:
+    token = f"<NextContinuationToken>{then}</NextContinuationToken>" if then else ""
+    found = "".join(
+        f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;1&quot;</ETag>"
+        "<Size>3</Size></Contents>"
+        for key in keys
+    )
+    body = f"<ListBucketResult><IsTruncated>{str(bool(then)).lower()}</IsTruncated>{found}{token}</ListBucketResult>"
+    return Response(200, body.encode(), {"Content-Type": "application/xml"})
+
+
+def test_a_page_that_fails_is_asked_for_again_and_empty_pages_do_not_end_a_listing() -> None:
+    pages = Pages({"": [(["a"], "1")], "1": [500, 503, ([], "2")], "2": [500, (["b"], "3")], "3": [(["c"],)]})
+    assert pages.listed() == ["s3://bkt/a", "s3://bkt/b", "s3://bkt/c"]
+    assert pages.asked == ["", "1", "1", "1", "2", "2", "3"]
+
+
+@pytest.mark.parametrize(("status", "kind"), [(500, TransientStorageError), (403, AccessDeniedError)])
+def test_a_page_that_cannot_be_had_fails_the_listing(status: int, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        Pages({"": [(["a"], "1")], "1": [status] * 3}).listed()
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_listing_that_runs_in_a_circle_is_an_error(length: int) -> None:
+    pages = Pages({"": [(["a"], "1")]})
+    for number in range(1, length + 1):
+        then = "1" if number == length else str(number + 1)
+        pages.answers[str(number)] = [([f"b{turn}{number}"], then) for turn in range(5)]
+    with pytest.raises(StorageError, match="repeats page '1'"):
+        pages.listed()
+
+
+@pytest.mark.parametrize("again", [["b", "c"], ["a", "c"], ["c", "c"]])
+def test_pages_that_overlap_are_an_error(again: list[str]) -> None:
+    with pytest.raises(StorageError, match="overlap or are not in order"):
+        Pages({"": [(["a", "b"], "1")], "1": [(again,)]}).listed()
+
+
+@settings(max_examples=15)  # each starts a server
+@given(paths=st.lists(st.text("abc", min_size=1, max_size=4), min_size=2, unique=True), cut=st.integers(1, 5))
+def test_a_store_that_does_not_sort_is_sorted_here(paths: list[str], cut: int) -> None:
+    first = sorted(paths[:-1]) + paths[-1:]
+    assume(first != sorted(first))
+    pages = Pages({"": [(first, "1")], "1": [(["0" * cut],)]})
+    assert pages.listed() == sorted(f"s3://bkt/{path}" for path in [*paths, "0" * cut])
+
+
+def test_objects_are_handed_out_while_the_next_page_is_requested_and_an_abandoned_listing_ends() -> None:
+    pages, before = (
+        Pages({"": [(["a", "b"], "1")], "1": [(["c"], "2")] * 2, "2": [(["d"],)]}),
+        set(threading.enumerate()),
+    )
+    pages.gate.clear()
+    with scripted(pages.respond) as server:
+        found = iter(tdr.IterableWrapper(["s3://bkt/"]).list_remote(storage_options=options_of(server.url)))
+        assert [next(found), next(found)] == ["s3://bkt/a", "s3://bkt/b"]
+        wait_for(lambda: pages.asked == ["", "1"])
+        pages.gate.set()
+        assert list(found) == ["s3://bkt/c", "s3://bkt/d"]
+        pages.answers[""].append((["a"], "1"))
+        found = iter(tdr.IterableWrapper(["s3://bkt/"]).list_remote(storage_options=options_of(server.url)))
+        next(found)
+        del found
+        gc.collect()
+    wait_for(lambda: all("process_request" in thread.name for thread in new_threads(before)))  # those of the server
+
+
+# --- sources that name one object
+
+
+class Keys:
+    """A server that lists keys in the order given, after pages without any."""
+
+    def __init__(self, keys: list[str], num_empty: int = 0, head: Response | None = None) -> None:
+        self.keys, self.num_empty, self.head = keys, num_empty, head
+
+    def respond(self, request: Request) -> Response:
+        url = urlsplit(request.target)
+        query = dict(parse_qsl(url.query, keep_blank_values=True))
+        if "list-type" not in query:
+            is_there = url.path.removeprefix("/bkt/") in self.keys
+            return self.head or (Response.of_object(request, b"123") if is_there else Response(404))
+        keys = [key for key in self.keys if key.startswith(query.get("prefix", ""))]
+        at = int(query.get("continuation-token", -self.num_empty))
+        end = at + int(query.get("max-keys", 1000)) if at >= 0 else at + 1
+        return xml_page(keys[at:end] if at >= 0 else [], str(end) if end < len(keys) else None)
+
+    def listed(self, *urls: str) -> tuple[list[RemoteUrl], list[str]]:
+        """List sources; return the methods of the requests, too."""
+        with scripted(self.respond) as server:
+            found = list(tdr.IterableWrapper(list(urls)).list_remote(storage_options=options_of(server.url)))
+            return found, [request.method for request in server.requests]
+
+
+BESIDE = [f"d/t.tar.{number}" for number in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "urls", "num_requests"),
+    [
+        ([f"t-{n}.tar{end}" for n in range(6) for end in ("", ".idx")], [f"t-{n}.tar" for n in (3, 1, 5, 2, 4)], 5),
+        (["a", "a/x"], ["a"], 2),
+        (["a", "a-1", "a/x"], ["a"], 2),
+        (["a", *(f"a-{number:02d}" for number in range(12)), "a/x"], ["a"], 2),
+        (["a", *(f"a-{number:02d}" for number in range(12))], ["a"], 2),  # "a/" may be after the keys of the page
+        (["a", *(f"a1{number:02d}" for number in range(12))], ["a"], 1),
+        ([f"d/{number:02d}" for number in range(12)], ["d"], 2),
+    ],
+)
+def test_an_object_costs_one_request_and_two_where_more_may_be_below_it(
+    keys: list[str], urls: list[str], num_requests: int
+) -> None:
+    found, methods = Keys(keys).listed(*(f"s3://bkt/{url}" for url in urls))
+    expected = [f"s3://bkt/{key}" for url in urls for key in keys if key == url or key.startswith(f"{url}/")]
+    assert (found, methods) == (expected, ["GET"] * num_requests)
+    assert {(one.size, one.etag) for one in found} == {(3, '"1"')}
+
+
+@pytest.mark.parametrize("keys", [[*BESIDE, "d/t.tar"], [*reversed(BESIDE), "d/t.tar"]])
+def test_an_object_is_found_in_whatever_order_a_store_lists(keys: list[str]) -> None:
+    [found], methods = Keys(keys).listed("s3://bkt/d/t.tar")
+    assert (found, found.size, found.etag, methods[:2]) == ("s3://bkt/d/t.tar", 3, '"1"', ["GET", "HEAD"])
+
+
+@pytest.mark.parametrize("num_empty", [1, 3])
+def test_an_object_is_found_behind_empty_pages(num_empty: int) -> None:
+    [found], methods = Keys(["d/t.tar"], num_empty).listed("s3://bkt/d/t.tar")
+    assert (found, found.size, methods) == ("s3://bkt/d/t.tar", 3, ["GET"] * (num_empty + 1))
+
+
+@pytest.mark.parametrize("status", [403, 404, 405, 501])
+def test_a_missing_object_is_missing_whatever_a_store_answers(status: int) -> None:
+    with pytest.raises(EmptyListingError, match="did you mean"):
+        Keys(BESIDE, head=Response(status)).listed("s3://bkt/d/t.tar")
+
+
+def test_an_object_that_was_listed_costs_no_request_and_keeps_what_is_known() -> None:
+    one = RemoteUrl("s3://bkt/a[1].tar", 3, '"etag"', num_samples=7)
+    nowhere = options_of("http://127.0.0.1:1")
+    [found] = tdr.IterableWrapper([one]).list_remote(storage_options=nowhere)
+    assert (found, found.size, found.etag, found.num_samples) == (one, 3, '"etag"', 7)
+
+
+def test_a_missing_object_is_an_error_in_its_place_and_so_is_one_of_the_source() -> None:
+    keys = Keys(["0", "1", "2", "4"])
+    with scripted(keys.respond) as server:
+        urls = tdr.IterableWrapper([f"s3://bkt/{number}" for number in range(5)])
+        found = iter(urls.list_remote(storage_options=options_of(server.url)))
+        assert [next(found) for _ in range(3)] == [f"s3://bkt/{number}" for number in range(3)]
+        with pytest.raises(EmptyListingError, match="s3://bkt/3"):
+            next(found)
+
+        def source() -> Any:
+            yield from ("s3://bkt/0", "s3://bkt/1", "s3://bkt/2")
+            raise OSError("unplugged")
+
+        urls = tdr.IterableWrapper(source(), deepcopy=False)
+        found = iter(urls.list_remote(storage_options=options_of(server.url)))
+        assert [next(found) for _ in range(3)] == [f"s3://bkt/{number}" for number in range(3)]
+        with pytest.raises(OSError, match="unplugged"):
+            next(found)
+
+
+def test_objects_are_looked_up_several_at_once_and_urls_read_a_bounded_number_ahead() -> None:
+    keys, both, read = Keys([f"{number:03d}" for number in range(100)]), threading.Event(), list[str]()
+
+    def respond(request: Request) -> Response:
+        if request.number > 2:
+            both.set()
+        elif request.number > 1:
+            assert both.wait(END_S), "they come one by one"
+        return keys.respond(request)
+
+    with scripted(respond) as server:
+        source = (read.append(key) or f"s3://bkt/{key}" for key in keys.keys[:99])  # type: ignore[func-returns-value]
+        urls = tdr.IterableWrapper(source, deepcopy=False)
+        found = []
+        for one in urls.list_remote(storage_options=options_of(server.url)):
+            found.append(one)
+            assert len(read) <= len(found) + 64
+    assert found == [f"s3://bkt/{key}" for key in keys.keys[:99]]
+
+
+# --- manifests
+
+
+def test_a_manifest_is_a_listing(memory_folder: str) -> None:
+    write_small_shards(memory_folder, num_shards=3, samples_per_shard=2)
+    listed = urls_of(f"{memory_folder}/", pattern="*.tar")
+    named = urls_of(f"{memory_folder}/index.json", pattern="*.tar")
+    assert named == listed
+    assert [url.size for url in named] == [url.size for url in listed]
+    assert all(url.checksums is not None and len(url.checksums.crc32s) == 1 for url in named)
+    assert urls_of(f"{memory_folder}/index.json", pattern="*1.tar") == [f"{memory_folder}/000001.tar"]
+    with pytest.raises(EmptyListingError):
+        urls_of(f"{memory_folder}/index.json", pattern="*.zip")
+
+
+def test_missing_or_invalid_manifests_are_errors(memory_folder: str) -> None:
+    with pytest.raises(ObjectNotFoundError):
+        urls_of(f"{memory_folder}/index.json")
+    outside = {"url": "../a.tar", "nsamples": 1, "filesize": 1, "md5sum": ""}
+    broken = {**outside, "url": "a.tar", "filesize": 9, "crc32": "00000000 00000000", "crc32_block_bytes": 9}
+    for content in (b"", b"[]", b"{}", *(json.dumps(manifest_of(entry)).encode() for entry in (outside, broken))):
+        fsspec.filesystem("memory").pipe(memory_folder.removeprefix("memory:/") + "/index.json", content)
+        with pytest.raises(ManifestError, match=f"{memory_folder}/index.json"):
+            urls_of(f"{memory_folder}/index.json")
+
+
+def manifest_of(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": [entry]}

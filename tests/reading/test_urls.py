@@ -1,0 +1,204 @@
+"""What a URL may be, what is said of one that nobody can read, and what ``RemoteUrl`` keeps."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torchdata_remote as tdr
+from tests.support.scripted_store import store_of
+from torchdata_remote.cli import main
+from torchdata_remote.errors import UrlError
+
+
+def opened(url: Any) -> list[bytes]:
+    return [stream.read() for _, stream in tdr.IterableWrapper([url]).async_prefetch()]
+
+
+PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30)
+
+
+@given(path=PATHS.map(lambda path: path.strip("/") or "a"))
+def test_a_name_of_any_characters_is_read_from_the_memory_and_from_other_stores(path: str) -> None:
+    fsspec.filesystem("memory").pipe({f"/any/{path}": b"1"})
+    try:
+        assert opened(f"memory://any/{path}") == opened(f"memory:///any/{path}") == [b"1"]
+    finally:
+        fsspec.filesystem("memory").rm("/any", recursive=True)
+
+
+def test_schemes_are_read_in_any_case(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    for url in (f"{tmp_path}/a", f"file://{tmp_path}/a", f"FILE://{tmp_path}/a", f"local://{tmp_path}/a"):
+        assert opened(url) == [b"1"]
+    with store_of({"a": b"2"}) as store:
+        assert opened(f"{store.url.replace('scripted', 'Scripted')}a") == [b"2"]
+
+
+def test_local_paths_may_be_relative_and_below_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "s3:").mkdir()
+    for name in ("a/b.tar", "s3:/b", "dask::a"):
+        (tmp_path / name).write_bytes(b"1")
+    for path in ("a/b.tar", "~/a/b.tar", "s3:/b", "dask::a", tmp_path / "a" / "b.tar"):
+        assert opened(path) == [b"1"], "a path that exists is no mistake, although it looks like a URL"
+    assert list(tdr.IterableWrapper(["a/"]).list_remote()) == [f"file://{os.getcwd()}/a/b.tar"]
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("s3:///key", "no bucket"),
+        ("s3://", "no bucket"),
+        ("file://data/a", "absolute"),
+        ("", "neither a URL"),
+        ("s3://arn:aws:s3:eu-west-1:12:accesspoint/mine/a", "no ARN of an access point"),
+        ("abfss://me:SECRET@account.dfs.core.windows.net/a", "credentials"),
+        ("github://org:repo@v1/data/a", "https://raw.githubusercontent.com/ORG/REPOSITORY/REVISION/PATH"),
+        ("hf://hf_SECRET@datasets/org/name/a", "credentials"),
+        ("s3://b/a\0b", "NUL"),
+        ("a\0b", "neither a URL"),
+        ("s3://key:SECRET@b/a", "credentials"),
+        ("s3://AKIA:SEC/SECRET@bucket/key", "credentials"),
+        ("s3:/b/x", "'s3:/b/x' is no URL; did you mean 's3://b/x'?"),
+        ("s3:b/x", "did you mean 's3://b/x'?"),
+        ("s3//b/x", "did you mean 's3://b/x'?"),
+        ("file:/d/x", "did you mean 'file:///d/x'?"),
+        (" s3://b/x", "begins with white space; did you mean 's3://b/x'?"),
+        ("s3:///b/x", "Expected s3://bucket/path; did you mean 's3://b/x'?"),
+        ("datasets:///d/x", "no host. Expected datasets://host:port/NAME/PATH"),
+        ("C:\\data\\x", "is a path of Windows"),
+        ("nope://bucket/a", "nope"),
+        ("https:///a.tar?X-Amz-Signature=SECRET", "no host"),
+        ("https://me:SECRET@host/a", "credentials"),
+        ("https://host/a\0?X-Amz-Signature=SECRET", "NUL"),
+        ("file://me:SECRET@host/a", "absolute"),
+        ("s3:/me:SECRET@b/a", "no URL"),
+        ("s3:///me:SECRET@b/a", "s3"),
+        ("https:/host/a?X-Amz-Signature=SECRET", "no URL"),
+    ],
+)
+def test_a_url_that_nobody_can_read_is_refused_with_what_is_wrong_and_without_its_secrets(url: str, says: str) -> None:
+    with pytest.raises(UrlError, match=re.escape(says)) as caught:
+        opened(url)
+    assert "SECRET" not in f"{caught.value} {caught.value.url}"
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"s3://b/a", ["s3://b/a"]])
+def test_what_is_no_text_is_refused_by_its_type(wrong: object) -> None:
+    with pytest.raises(UrlError, match=type(wrong).__name__):
+        opened(wrong)
+
+
+@given(
+    size=st.none() | st.integers(0),
+    etag=st.none() | st.text(),
+    num_samples=st.none() | st.integers(0, 99),
+    md5=st.none() | st.just("ab"),
+)
+def test_a_remote_url_is_a_text_that_keeps_what_is_known_of_its_object(
+    size: int | None, etag: str | None, num_samples: int | None, md5: str | None
+) -> None:
+    url = tdr.RemoteUrl("s3://b/a.tar", size, etag, num_samples=num_samples, md5=md5)
+    for again in (url, pickle.loads(pickle.dumps(url)), copy.copy(url), copy.deepcopy(url)):
+        assert type(again) is tdr.RemoteUrl
+        assert (again, again.size, again.etag) == ("s3://b/a.tar", size, etag)
+        assert (again.num_samples, again.md5) == (num_samples, md5)
+    assert hash(url) == hash("s3://b/a.tar")
+    assert type(str(url)) is str
+
+
+def test_a_remote_url_of_a_manifest_keeps_its_checksums_on_its_way_to_a_worker(memory_folder: str) -> None:
+    tdr.testing.write_small_shards(memory_folder, num_shards=1, samples_per_shard=2)
+    [url] = tdr.IterableWrapper([f"{memory_folder}/index.json"]).list_remote()
+    again = pickle.loads(pickle.dumps(url))
+    assert again.checksums == url.checksums is not None
+    assert (again.md5, again.num_samples, again.size) == (url.md5, 2, url.size)
+
+
+@given(
+    store=st.sampled_from(["s3://b/", "file:///data/", "memory://", "https://host/"]),
+    key=st.text(min_size=1, max_size=9),
+    end=st.sampled_from(["#samples=3-9", "+samples+3-9", "?samples=3-9"]),
+)
+def test_no_key_of_a_store_is_taken_for_a_range_of_samples(store: str, key: str, end: str) -> None:
+    url = tdr.RemoteUrl(f"{store}samples+3-9+s3://{key}{end}", 1)
+    assert list(tdr.IterableWrapper([url]).sharding_filter_rank(world=tdr.World(0, 1))) == [url]
+
+
+# --- chained URLs of fsspec
+
+CHAINS = {
+    "simplecache::s3://b/k": "simplecache:: of fsspec is not read. Pass 's3://b/k'. To keep what is read on local "
+    "disk, pass cache_dir: tdr.stream_shards('s3://b/k', cache_dir='/local/disk')",
+    "filecache::https://me:SECRET@h/k?token=SECRET": "tdr.stream_shards('https://h/k', cache_dir='/local/disk')",
+    "blockcache::/data/x.tar": "Pass '/data/x.tar'.",
+    "zip://a.txt::s3://b/x.zip": "Pass 's3://b/x.zip' and chain a reader: tdr.IterableWrapper(['s3://b/x.zip'])"
+    ".list_remote().async_prefetch().shard_zip_reader()",
+    "zip://a::simplecache::s3://b/x.zip": ".async_prefetch(cache_dir='/local/disk').shard_zip_reader()",
+    "tar://::s3://b/x.tar.gz": ".async_prefetch().shard_tar_reader()",
+    "zip://a::tar://b.zip::s3://c/d": "Open it by fsspec and pass the streams",
+    "dask::s3://b/k": "Open it by fsspec and pass the streams",
+    "reference::s3://b/k": "Open it by fsspec and pass the streams",
+    "simplecache::": "Open it by fsspec and pass the streams",
+    "zip://a.zip": "it names no archive",
+    "tar:///a.tar": "it names no archive",
+    "simplecache://b/k": "Pass the URL of the object in its store, and cache_dir=",
+    "reference://a/b": "names nothing to read from. Open it by fsspec",
+}
+
+
+@pytest.mark.parametrize("url", CHAINS)
+def test_a_chained_url_is_refused_with_the_call_that_replaces_it(url: str) -> None:
+    with pytest.raises(UrlError, match=re.escape(CHAINS[url])) as caught:
+        list(tdr.stream_files(url))
+    assert "SECRET" not in f"{caught.value}{caught.value.url}"
+
+
+USES: dict[str, Callable[[str], object]] = {
+    "stream_shards": lambda url: list(tdr.stream_shards(url + "*.tar")),
+    "list_remote": lambda url: list(tdr.IterableWrapper([url + "{0..3}.tar"]).list_remote()),
+    "async_prefetch": opened,
+    "ShardWriter": lambda url: tdr.ShardWriter(url + "{shard}.tar"),
+    "RemoteFiles": tdr.RemoteFiles,
+    "RemoteImageFolder": tdr.RemoteImageFolder,
+    "ShardedDataset": lambda url: tdr.ShardedDataset(url + "*.tar"),
+    "index_shards": lambda url: tdr.index_shards(url + "*.tar"),
+    "shard_dataset, source": lambda url: tdr.shard_dataset(url, "memory://x/{shard}.tar"),
+    "shard_dataset, target": lambda url: tdr.shard_dataset("memory://x/", url + "{shard}.tar"),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_every_use_of_a_chained_url_names_the_replacement(use: str) -> None:
+    with pytest.raises(UrlError, match=r"simplecache:: of fsspec is not read. Pass 's3://b/k/"):
+        USES[use]("simplecache::s3://b/k/")
+
+
+@pytest.mark.parametrize(
+    "command", [["ls"], ["inspect"], ["verify"], ["manifest"], ["shard", "memory://x/{shard}.tar"]]
+)
+def test_every_command_names_the_replacement(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command[0], "simplecache::s3://b/k/*.tar", *command[1:]]) > 0
+    assert "simplecache:: of fsspec is not read. Pass 's3://b/k/" in capsys.readouterr().err
+
+
+def test_an_archive_that_an_option_names_is_read_by_fsspec(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("d/1.txt", "one")
+        archive.writestr("d/2.txt", "two")
+    pipe = tdr.stream_files("zip://d/", shuffle=False, storage_options={"fo": str(tmp_path / "a.zip")})
+    assert [sample["txt"] for sample in pipe] == [b"one", b"two"]

@@ -1,0 +1,260 @@
+"""Keys come from lines and tables, in any store and of any package, filtered by their columns."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+from collections.abc import Callable
+from typing import Any
+
+import fsspec
+import numpy as np
+import pandas as pd
+import polars as pl
+import polars.selectors as cs
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torchdata_remote as tdr
+from tests.servers.scripted import Response, scripted
+from tests.support.scripted_store import store_of
+from torchdata_remote import IterableWrapper
+from torchdata_remote.errors import (
+    EmptyListingError,
+    ManifestError,
+    MissingKeyError,
+    ObjectNotFoundError,
+    RemoteDataError,
+)
+
+COLUMNS: dict[str, list[Any]] = {"__key__": ["0007", "a/b", "é"], "width": [10, 20, 30], "id": [1, 2, 3]}
+WIDE = ["a/b", "é"]
+
+
+def _bytes(write: Callable[[pa.Table, io.BytesIO], object]) -> bytes:
+    buffer = io.BytesIO()
+    write(pa.table(COLUMNS), buffer)
+    return buffer.getvalue()
+
+
+FILES = {
+    "keys.parquet": _bytes(pyarrow.parquet.write_table),
+    "keys.csv": _bytes(pyarrow.csv.write_csv),
+    "keys.csv.gz": gzip.compress(_bytes(pyarrow.csv.write_csv)),
+    "keys.feather": _bytes(pyarrow.feather.write_feather),
+    "keys.arrow": _bytes(lambda table, to: pyarrow.feather.write_feather(table, to, compression="uncompressed")),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shards() -> None:
+    """A shard with all keys that the tables of this module name, in the order of the alphabet."""
+    keys = {*COLUMNS["__key__"], "a b", "é/1", *"abcd", "last", *(f"{at:06d}" for at in range(3_900, 4_000))}
+    keys |= {f"{number:04d}" for number in range(3_000)}
+    with tdr.ShardWriter("memory://key-shards/{shard}.tar", overwrite=True) as writer:
+        for key in sorted(keys):
+            writer.write({"__key__": key, "cls": 1})
+
+
+def _selected(keys: Any, column: str = "__key__", where: Any = None, **more: Any) -> list[str]:
+    """Keys of the samples that are selected."""
+    urls = IterableWrapper(["memory://key-shards/index.json"]).list_remote()
+    return [sample["__key__"] for sample in urls.select(keys=keys, key_column=column, where=where).shard_tar_reader()]
+
+
+def _keys(name: str, data: bytes, column: str = "__key__", where: Any = None) -> list[str]:
+    fsspec.filesystem("memory").pipe(f"/key-tables/{name}", data)
+    return _selected(f"memory://key-tables/{name}", column, where)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "where", [None, pc.field("width") > 15, pl.col("width") > 15], ids=["all", "pyarrow", "polars"]
+)
+def test_tables_in_a_store(name: str, where: Any) -> None:
+    assert _keys(name, FILES[name], where=where) == (COLUMNS["__key__"] if where is None else WIDE)
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_lines(ending: bytes, pack: Any) -> None:
+    data = b"\xef\xbb\xbf" + ending.join([b"a b", b"", "é/1".encode(), b""])
+    assert _keys("keys.txt", pack(data)) == ["a b", "é/1"]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table(COLUMNS),
+        pa.RecordBatch.from_pydict(COLUMNS),
+        pl.DataFrame(COLUMNS),
+        pl.LazyFrame(COLUMNS),
+        pd.DataFrame(COLUMNS),
+        pd.DataFrame(COLUMNS).set_index("__key__"),
+    ],
+    ids=lambda table: f"{type(table).__module__}.{type(table).__name__}",
+)
+def test_tables_in_memory(table: Any) -> None:
+    assert _selected(table) == COLUMNS["__key__"]
+    if not isinstance(table, pl.LazyFrame):
+        assert _selected(table, where=pc.field("width") > 15) == WIDE
+    assert _selected(table, where=pl.col("width") > 15) == WIDE
+
+
+@pytest.mark.parametrize(
+    "column",
+    [pa.array(["a", "b"]), pa.chunked_array([["a"], ["b"]]), pl.Series(["a", "b"]), np.array(["a", "b"]), {"a", "b"}],
+    ids=lambda column: type(column).__name__,
+)
+def test_columns_and_other_iterables_hold_keys(column: Any) -> None:
+    assert _selected(column) == ["a", "b"]
+
+
+def test_only_the_needed_part_of_a_parquet_file_is_read() -> None:
+    # Other columns, and row groups that statistics exclude, are not requested
+    rows, numbers = 4_000, random.Random(0)
+    table = pa.table(
+        {
+            "__key__": [f"{at:06d}" for at in range(rows)],
+            "at": range(rows),
+            "caption": [numbers.randbytes(300) for _ in range(rows)],
+        }
+    )
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(table, buffer, row_group_size=500)
+    with store_of({"big.parquet": buffer.getvalue()}) as store:
+        found = _selected(f"{store.url}big.parquet", where=pc.field("at") >= 3_900)
+        assert found == [f"{at:06d}" for at in range(3_900, rows)]
+        assert sum(read.end - read.start for read in store.reads) < len(buffer.getvalue()) / 5
+
+
+@pytest.mark.parametrize("where", [pl.col("width") > pl.col("width").mean(), pl.all_horizontal(cs.numeric() > 15)])
+@pytest.mark.parametrize("name", ["keys.parquet", "keys.arrow"])
+def test_expressions_of_polars_see_the_whole_table(name: str, where: Any) -> None:
+    frame, buffer = pl.DataFrame({"__key__": ["a", "b", "c", "d"], "width": [10, 20, 30, 60]}), io.BytesIO()
+    if name.endswith("parquet"):
+        pyarrow.parquet.write_table(frame.to_arrow(), buffer, row_group_size=2)
+    else:
+        frame.write_ipc(buffer)
+    assert _keys(f"polars-{name}", buffer.getvalue(), where=where) == list(frame.filter(where)["__key__"])
+
+
+def test_a_file_that_polars_has_written_is_filtered_by_pyarrow() -> None:
+    buffer = io.BytesIO()
+    pl.DataFrame({"__key__": ["a", "b"], "split": ["train", "val"]}).write_ipc(buffer)
+    assert _keys("views.arrow", buffer.getvalue(), where=pc.field("split") == "val") == ["b"]
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    table, buffer = pa.table([["a"], ["b"]], ["__key__", "__key__"]), io.BytesIO()
+    pyarrow.parquet.write_table(table, buffer)
+    with pytest.raises(ValueError, match=r"twice\.parquet has 2 columns of that name"):
+        _keys("twice.parquet", buffer.getvalue())
+
+
+def test_a_column_that_is_missing_is_named() -> None:
+    with pytest.raises(ValueError, match=r"key_column='keys'.*no such column; did you mean '__key__'"):
+        _keys("keys.parquet", FILES["keys.parquet"], column="keys")
+    with pytest.raises(ValueError, match=r"has no such column"):
+        _selected(pl.DataFrame(COLUMNS), "file_name")
+
+
+def test_a_column_of_numbers_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Keys are texts"):
+        _keys("keys.parquet", FILES["keys.parquet"], column="id")
+
+
+@pytest.mark.parametrize("where", [pc.field("height") > 1, pl.col("height") > 1])
+def test_an_expression_that_does_not_fit_is_an_error_of_where(where: Any) -> None:
+    with pytest.raises(ValueError, match=r"where: memory://key-tables/keys.parquet cannot be filtered.*height"):
+        _keys("keys.parquet", FILES["keys.parquet"], where=where)
+
+
+def test_damaged_files_are_errors() -> None:
+    for name in ("bad.parquet", "bad.arrow"):
+        with pytest.raises(ManifestError, match=rf"memory://key-tables/{name} is damaged"):
+            _keys(name, b"no table at all")
+    with pytest.raises(ManifestError, match="cannot be decompressed"):
+        _keys("bad.txt.gz", gzip.compress(b"a\n" * 9_000)[:-9])
+    with pytest.raises(RemoteDataError, match=r"\*\.txt, \*\.csv"):
+        _keys("keys.xlsx", b"")
+    with pytest.raises(ObjectNotFoundError):
+        _selected("memory://key-tables/none.parquet")
+
+
+def test_without_pyarrow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(RemoteDataError, match=r"pip install 'torchdata_remote\[tables\]'"):
+        _keys("keys.parquet", FILES["keys.parquet"])
+
+
+@given(
+    name=st.sampled_from(sorted(FILES)),
+    at=st.integers(0, 10**6),
+    value=st.integers(0, 255),
+    cut=st.booleans(),
+    where=st.sampled_from([None, pc.field("width") > 15]),
+)
+def test_any_damaged_byte_is_an_error_that_names_the_file_or_other_keys(
+    name: str, at: int, value: int, cut: bool, where: Any
+) -> None:
+    data = bytearray(FILES[name])
+    at %= len(data)
+    data[at] = value
+    try:
+        _keys(name, bytes(data[:at] if cut else data), where=where)
+    except (EmptyListingError, MissingKeyError):
+        return  # other keys
+    except (RemoteDataError, ValueError, TypeError) as error:
+        assert name in str(error)  # noqa: PT017  # damage may be without effect
+
+
+def test_a_csv_with_long_captions_of_several_lines() -> None:
+    rows = [f'{number:04d},"a ""cat""\nno/key,0\n{"x" * 1_000}"\r\n' for number in range(3_000)]
+    rows.append(f'last,"{"no/key,0" * 500_000}"\n')
+    found = _keys("captions.csv", ("__key__,caption\n" + "".join(rows)).encode())
+    assert found == [*(f"{number:04d}" for number in range(3_000)), "last"]
+
+
+def test_a_condition_of_a_file_names_its_columns() -> None:
+    with pytest.raises(ValueError, match="by its position: write its name"):
+        _keys("keys.parquet", FILES["keys.parquet"], where=pc.field(0) == "a")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [pd.DataFrame({"__key__": ["a", 1]}), pl.LazyFrame({"__key__": ["a"]}).filter(pl.col("nope") > 1)],
+    ids=["types", "query"],
+)
+def test_a_table_that_its_own_package_cannot_read(table: Any) -> None:
+    with pytest.raises(ValueError, match=r"keys: a (Data|Lazy)Frame cannot be read: \w+: "):
+        _selected(table)
+
+
+def test_an_array_without_dimensions_is_no_keys() -> None:
+    with pytest.raises(TypeError, match="select: keys must be an iterable of keys"):
+        IterableWrapper(["memory://b/0.tar"]).select(keys=np.array("a"))
+
+
+@pytest.mark.parametrize("key", [17, None, b"a", 1.5])
+def test_a_key_of_another_type_is_refused(key: object) -> None:
+    with pytest.raises(TypeError, match=r"keys: a key must be str such as 'train/000017', got"):
+        _selected(["a", key])
+
+
+def test_options_go_to_a_file_of_keys_in_the_same_kind_of_store_only() -> None:
+    with scripted(lambda request: Response.of_object(request, b"a\nb\n")) as server:
+        options = {"endpoint_url": server.url, "key": "k", "secret": "hunter2", "region": "us-east-1"}
+        urls = IterableWrapper(["memory://key-shards/index.json"]).list_remote()
+        for other in (f"{server.url}/keys.txt", f"{server.url}/b/keys.txt"):
+            assert len(list(urls.select(keys=other, storage_options=options))) == 1
+        assert server.requests
+        assert not any("hunter2" in str(request.headers) for request in server.requests)
+        assert not any("authorization" in request.headers for request in server.requests)

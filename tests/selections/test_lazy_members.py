@@ -1,0 +1,158 @@
+"""Lazy members: files that are fetched where they are read, from shards and from selections."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torchdata_remote as tdr
+from tests.selections.test_selected_bytes import requested, shards_of
+from tests.support.scripted_store import AT_ONCE, ScriptedStore, store_of
+from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError
+
+SIZE, BLOCK_BYTES = 900_000, 65_536
+DATA = random.Random(0).randbytes(SIZE)
+FILES = shards_of([{"__key__": f"{n}", "cls": b"%d" % n, "mp4": DATA[n:]} for n in range(4)], 2)  # type: ignore[dict-item]
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ScriptedStore]:
+    with store_of(FILES) as store:
+        yield store
+
+
+def samples(store: ScriptedStore, keys: list[str] | None = None) -> list[dict[str, Any]]:
+    urls: Any = tdr.IterableWrapper([f"{store.url}index.json"]).list_remote()
+    urls = urls if keys is None else urls.select(keys=keys)
+    store.reads.clear()
+    return list(urls.async_prefetch(retry=AT_ONCE).shard_tar_reader(lazy={"mp4"}))
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("seek"), st.integers(0, SIZE + 9)),
+        st.tuples(st.sampled_from(["read", "readline", "readinto"]), st.integers(0, 200_000)),
+        st.tuples(st.just("read"), st.just(-1)),
+    ),
+    max_size=8,
+)
+
+
+@given(steps=STEPS, number=st.integers(0, 3))
+def test_a_lazy_member_reads_as_bytes_io(store: ScriptedStore, steps: list[tuple[str, int]], number: int) -> None:
+    file, twin = samples(store)[number]["mp4"], io.BytesIO(DATA[number:])
+    for name, size in steps:
+        if name == "readinto":
+            buffer, twins = bytearray(size), bytearray(size)
+            assert (file.readinto(buffer), buffer) == (twin.readinto(twins), twins)
+        else:
+            assert getattr(file, name)(size) == getattr(twin, name)(size)
+        assert file.tell() == twin.tell()
+    assert (file.seek(-5, os.SEEK_END), file.read(), file.seek(0)) == (SIZE - number - 5, DATA[-5:], 0)
+    assert file.seekable()
+    assert not file.writable()
+
+
+def test_what_is_passed_over_is_not_requested_and_no_byte_twice(store: ScriptedStore) -> None:
+    files = [sample["mp4"] for sample in samples(store)]
+    assert sum(end - start for _, start, end in requested(store)) < SIZE / 2, "of four files the headers"
+    store.reads.clear()
+    assert (files[1].seek(-10, os.SEEK_END), files[1].read()) == (SIZE - 11, DATA[-10:])
+    assert sum(end - start for _, start, end in requested(store)) <= 2 * BLOCK_BYTES
+    files[1].seek(-100, os.SEEK_END)
+    files[1].read()
+    assert len(requested(store)) == 1, "the last blocks are kept"
+    store.reads.clear()
+    assert b"".join(iter(lambda: files[0].read(30_000), b"")) == DATA
+    assert sum(end - start for _, start, end in requested(store)) == SIZE
+    assert len(requested(store)) < 8, "more blocks of one request while a file is read in order"
+
+
+def test_selected_samples_have_lazy_members(store: ScriptedStore) -> None:
+    first, second = samples(store, ["1", "3"])
+    assert (first["cls"], second["cls"]) == (b"1", b"3")
+    assert sum(end - start for _, start, end in requested(store)) < SIZE / 2
+    for sample, number in ((first, 1), (second, 3)):
+        for place in (0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, SIZE // 2):
+            sample["mp4"].seek(place)
+            assert sample["mp4"].read(100) == DATA[number + place :][:100]
+        sample["mp4"].seek(0)
+        assert bytes(sample["mp4"]) == DATA[number:]
+
+
+def test_copies_of_a_file_have_its_position_and_fetch_on_their_own(store: ScriptedStore) -> None:
+    file = samples(store)[1]["mp4"]
+    assert file.read(10) == DATA[1:11]
+    sent = pickle.dumps(file)
+    assert len(sent) < 5_000, "no blocks"
+    assert pickle.loads(sent).read(10) == file.read(10) == DATA[11:21]
+    child = os.fork()
+    if child == 0:
+        os._exit(7 if file.read(10) == DATA[21:31] else 8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    with ThreadPoolExecutor(4) as pool:  # each byte goes to one of the threads
+        pieces = list(pool.map(lambda _: file.read(1_000), range(100)))
+    assert sorted(pieces) == sorted(DATA[at : at + 1_000] for at in range(21, 100_021, 1_000))
+    assert "SECRET" not in repr(file)
+    file.close()
+    with pytest.raises(ValueError, match="closed"):
+        file.read(1)
+
+
+@pytest.mark.parametrize("how", ["replaced", "shorter", "busy"])
+def test_all_reads_are_of_the_version_that_the_reader_has_seen(how: str) -> None:
+    with store_of(dict(FILES)) as store:
+        file, name = samples(store)[0]["mp4"], "000000.tar"
+        assert file.read(10) == DATA[:10]
+        failures = iter([True] * 3)
+
+        def before_read(name: str, start: int) -> None:
+            if next(failures, False):
+                raise ConnectionError("try again")
+
+        file.seek(SIZE // 2)
+        if how == "busy":
+            store.before_read = before_read
+            assert file.read(10) == DATA[SIZE // 2 :][:10]
+            return
+        store.objects[name] = FILES[name][:-1] + b"x" if how == "replaced" else FILES[name][: SIZE // 4]
+        with pytest.raises(ObjectChangedError, match=name):
+            file.read(10)
+
+
+def test_an_error_of_the_source_of_urls_or_of_a_shard_follows_the_samples_before_it(store: ScriptedStore) -> None:
+    shard = f"{store.url}000000.tar"
+
+    def urls() -> Iterator[str]:
+        yield shard
+        raise ZeroDivisionError
+
+    for source, kind in ((urls(), ZeroDivisionError), ([shard, f"{store.url}none.tar"], ObjectNotFoundError)):
+        got = []
+        pipe = tdr.IterableWrapper(source, deepcopy=False).async_prefetch(retry=AT_ONCE).shard_tar_reader(lazy={"mp4"})
+        with pytest.raises(kind):  # noqa: PT012
+            for sample in pipe:
+                got.append(sample["__key__"])
+        assert got == ["0", "1"]
+
+
+def test_members_of_a_local_shard_are_read_in_place(tmp_path: Path) -> None:
+    for name, data in FILES.items():
+        (tmp_path / name).write_bytes(data)
+    urls = tdr.IterableWrapper([f"{tmp_path}/index.json"]).list_remote()
+    first, second, *_ = list(urls.async_prefetch().shard_tar_reader(lazy={"mp4"}))
+    assert bytes(first["mp4"]) == DATA
+    os.replace(tmp_path / "000001.tar", tmp_path / "000000.tar")
+    second["mp4"].seek(SIZE // 2)
+    with pytest.raises(tdr.errors.StorageError, match=r"000000\.tar"):
+        second["mp4"].read(10)

@@ -1,0 +1,195 @@
+"""A snapshot reads what was there when it was written, or is an error; its digest stands for the samples."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import torchdata_remote as tdr
+from tests.support.scripted_store import store_of
+from torchdata_remote import IterableWrapper, RemoteUrl, Snapshot, write_snapshot
+from torchdata_remote.errors import (
+    EmptyListingError,
+    ManifestError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    UrlError,
+)
+from torchdata_remote.testing import all_worlds, assert_resumes_everywhere, write_small_shards
+
+
+def _shards(folder: str) -> tuple[Any, list[str]]:
+    samples = write_small_shards(folder, num_shards=3, samples_per_shard=4)
+    return IterableWrapper([f"{folder}/index.json"]).list_remote(), [sample["__key__"] for sample in samples]
+
+
+def _keys(source: Any) -> list[str]:
+    return [sample["__key__"] for sample in source.shard_tar_reader()]
+
+
+def _free(name: str) -> str:
+    """A URL at which nothing is."""
+    memory = fsspec.filesystem("memory")
+    if memory.exists(f"/snapshots/{name}"):
+        memory.rm(f"/snapshots/{name}")
+    return f"memory://snapshots/{name}"
+
+
+@settings(max_examples=25)  # each writes shards
+@given(numbers=st.sets(st.integers(0, 11), min_size=1), members=st.sampled_from([None, ["cls"]]))
+def test_a_snapshot_is_read_like_the_pipe_that_it_was_written_of(numbers: set[int], members: list[str] | None) -> None:
+    urls, keys = _shards("memory://snapshots/a")
+    chosen = [key for at, key in enumerate(keys) if at in numbers]
+    pipe = urls.select(keys=chosen, members=members)
+    written = write_snapshot(_free("a.snapshot.json"), pipe)
+    assert (written.num_samples, written.num_bytes) == (len(chosen), sum(url.size for url in pipe))
+    read = IterableWrapper([written.url]).list_remote()
+    assert [url.__getnewargs__() for url in read] == [url.__getnewargs__() for url in written.urls]
+    assert [dict(sample) for sample in read.shard_tar_reader()] == [dict(sample) for sample in pipe.shard_tar_reader()]
+    assert Snapshot.read(written.url) == written
+    shares = [_keys(read.sharding_filter_rank(world=world)) for world in all_worlds(min(2, len(chosen)), 1)]
+    assert sorted(key for share in shares for key in share) == sorted(chosen)
+
+
+def test_it_resumes() -> None:
+    urls, keys = _shards("memory://snapshots/b")
+    written = write_snapshot(_free("b.snapshot.json"), urls.select(keys=keys[1::2]))
+    assert_resumes_everywhere(
+        lambda: IterableWrapper([written.url]).list_remote().shuffle_shards().sharding_filter_rank().shard_tar_reader(),
+        num_streams=2,
+    )
+    assert sorted(sample["__key__"] for sample in tdr.stream_shards(written.url)) == sorted(keys[1::2])
+
+
+def test_the_digest_is_that_of_samples_and_their_order(tmp_path: Path) -> None:
+    urls, keys = _shards(str(tmp_path / "here"))
+    chosen = urls.select(keys=keys[2:7])
+    first = write_snapshot(tmp_path / "1.snapshot.json", chosen)  # type: ignore[arg-type]
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    for name in os.listdir(tmp_path / "there"):
+        os.utime(tmp_path / "there" / name, (1, 1))
+    copies = IterableWrapper([f"{tmp_path}/there/index.json"]).list_remote()
+    digest = write_snapshot(f"{tmp_path}/2.snapshot.json", copies.select(keys=keys[2:7])).digest
+    assert digest == first.digest
+    others = [
+        list(chosen)[::-1],
+        urls.select(keys=keys[2:8]),
+        urls.select(keys=keys[2:7], members=["cls"]),
+        urls,
+    ]
+    digests = {first.digest}
+    for number, other in enumerate(others):
+        digests.add(write_snapshot(f"{tmp_path}/other-{number}.snapshot.json", other).digest)
+    assert len(digests) == 1 + len(others)
+
+
+def test_shards_without_a_manifest_count_by_url_size_and_etag() -> None:
+    def digest(*urls: RemoteUrl) -> str:
+        for url in urls:
+            store.objects[url.removeprefix(store.url)] = bytes(url.size or 0)
+        return write_snapshot(_free("etags.snapshot.json"), list(urls)).digest
+
+    with store_of({}) as store:
+        store.etag = lambda name: None  # type: ignore[method-assign]  # what the listing said stays
+        one = RemoteUrl(f"{store.url}0.tar", 9, '"1"')
+        assert digest(one) == digest(RemoteUrl(f"{store.url}0.tar", 9, "1"))
+        others = [(f"{store.url}1.tar", 9, "1"), (f"{store.url}0.tar", 8, "1"), (f"{store.url}0.tar", 9, "2")]
+        assert len({digest(url) for url in [one, *(RemoteUrl(*other) for other in others)]}) == 4
+
+
+def test_it_is_written_once(tmp_path: Path) -> None:
+    urls, _ = _shards(str(tmp_path / "data"))
+    for number in (1, 2):
+        write_snapshot(f"{tmp_path}/{number}.snapshot.json", urls)
+    with pytest.raises(ObjectExistsError, match="never replaced"):
+        write_snapshot(f"{tmp_path}/1.snapshot.json", urls)
+    first, second = ((tmp_path / f"{number}.snapshot.json").read_bytes() for number in (1, 2))
+    assert first == second
+
+
+def test_a_shard_that_was_replaced_is_an_error(tmp_path: Path) -> None:
+    urls, keys = _shards(str(tmp_path))
+    whole = write_snapshot(f"{tmp_path}/whole.snapshot.json", urls)
+    some = write_snapshot(f"{tmp_path}/some.snapshot.json", urls.select(keys=keys[::2]))
+    shard = tmp_path / "000001.tar"
+    data = shard.read_bytes()
+    shard.unlink()
+    shard.write_bytes(data[:-1] + b"\0")  # as long as before, and of another time
+    for snapshot in (whole, some):
+        with pytest.raises(ObjectChangedError, match=r"000001\.tar"):
+            _keys(IterableWrapper([snapshot.url]).list_remote())
+    shard.write_bytes(data + bytes(512))
+    with pytest.raises(ObjectChangedError, match="bytes, where it had"):
+        write_snapshot(f"{tmp_path}/new.snapshot.json", urls)
+    shard.unlink()
+    with pytest.raises(ObjectNotFoundError, match=r"000001\.tar is not there"):
+        write_snapshot(f"{tmp_path}/new.snapshot.json", urls)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document["shards"].reverse(),
+        lambda document: document["shards"].pop(),
+        lambda document: document["shards"][0].update(md5sum="0" * 32),
+        lambda document: document["shards"][0].update(nsamples=5),
+        lambda document: document["shards"][0].update(filesize=-1),
+        lambda document: document["shards"][0].pop("url"),
+        lambda document: document["shards"][0].update(crc32_block_bytes=0),
+        lambda document: document["shards"][0].update(crc32_block_bytes=-1),
+        lambda document: document["shards"][0].update(crc32=""),
+        lambda document: document["shards"][0].update(crc32="123456789"),
+        lambda document: document.update(digest="0" * 32),
+        lambda document: document.update(__kind__="wids-shard-index-v1"),
+        lambda document: document.update(shards=[]),
+    ],
+)
+def test_a_changed_snapshot_is_an_error(change: Any) -> None:
+    urls, _ = _shards("memory://snapshots/c")
+    where = write_snapshot(_free("c.snapshot.json"), urls).url
+    memory = fsspec.filesystem("memory")
+    document = json.loads(memory.cat("/snapshots/c.snapshot.json"))
+    change(document)
+    memory.pipe("/snapshots/c.snapshot.json", json.dumps(document).encode())
+    for read in (lambda: Snapshot.read(where), lambda: list(IterableWrapper([where]).list_remote())):
+        with pytest.raises(ManifestError, match=r"memory://snapshots/c\.snapshot\.json"):
+            read()
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff\xfe", b'{"__kind__": 1}', b"[" * 100_000])
+def test_what_is_no_snapshot_is_an_error(data: bytes) -> None:
+    fsspec.filesystem("memory").pipe("/snapshots/x.snapshot.json", data)
+    with pytest.raises(ManifestError, match=r"x\.snapshot\.json"):
+        Snapshot.read("memory://snapshots/x.snapshot.json")
+
+
+@pytest.mark.parametrize("url", ["https://host/0.tar?X-Amz-Signature=SECRET", "https://host/0.tar?token=SECRET#a"])
+def test_it_holds_no_credentials(url: str) -> None:
+    with pytest.raises(UrlError, match="query or user-info") as caught:
+        write_snapshot(_free("d.snapshot.json"), [RemoteUrl(url, 9, "1")])
+    assert "SECRET" not in str(caught.value)
+
+
+def test_what_has_no_fixed_order_is_refused() -> None:
+    urls, _ = _shards("memory://snapshots/e")
+    where = _free("e.snapshot.json")
+    shuffled = urls.shuffle_shards()
+    between = [shuffled.filter(bool), shuffled.map(str), shuffled.select(where=bool)]
+    for pipe in (shuffled, *between, urls.sharding_filter_rank(), urls.sharding_filter_rank().map(str)):
+        with pytest.raises(ValueError, match="another order in each epoch"):
+            write_snapshot(where, pipe)
+    with pytest.raises(UrlError, match="range of samples"):
+        write_snapshot(where, list(urls.sharding_filter_rank(world=tdr.World(0, 6)))[:1])
+    with pytest.raises(UrlError, match=r"ends in \.snapshot\.json"):
+        write_snapshot("memory://snapshots/train.json", urls)
+    with pytest.raises(EmptyListingError):
+        write_snapshot(where, [])
