@@ -15,9 +15,7 @@ import pytest
 import torchdata_remote as tdr
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Request, Response, scripted
-from tests.servers.slow_store import slow_store
 from torchdata_remote.cli import main
-from torchdata_remote.storage import counted_requests
 from torchdata_remote.testing import FaultyStore, write_small_shards
 
 PART_BYTES = 1 << 20
@@ -61,7 +59,7 @@ def read_epochs(url: Any, options: dict[str, Any], epochs: int = 1, **arguments:
         assert sum(1 for _ in pipe)
 
 
-@pytest.mark.parametrize("source", ["/", "/index.json", "/{000000..000002}.tar", "/*.tar", "/000001.tar"])
+@pytest.mark.parametrize("source", ["/", "/index.json", "/{000000..000002}.tar"])
 def test_cost_of_shards_is_what_the_server_counts(
     source: str, moto: S3Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,19 +172,6 @@ def test_cost_over_http_needs_no_listing(capsys: pytest.CaptureFixture[str]) -> 
     assert planned["num_bytes"] == 9_000_000
 
 
-@pytest.mark.system
-def test_cost_of_a_long_listing_is_at_most_a_fifth_more_than_its_pages(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """30,500 keys are 31 pages of 1,000; a listing that is divided may ask for some more."""
-    with slow_store(tmp_path, latency_s=0.001, listed=(f"b/{i:08d}.bin" for i in range(30_500))) as store:
-        options = {"endpoint_url": store.endpoint_url, "key": "k", "secret": "s"}
-        planned = cost_of(capsys, "s3://b/", "--read-as", "files", options=options)
-    assert planned["num_objects"] == 30_500
-    assert 31 <= planned["requests"]["list"] <= 1.2 * 31
-    assert planned["requests"]["get"] == 30_500
-
-
 def test_cost_prints_counts_and_prices(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Without prices only counts."""
     write_small_shards(memory_folder, num_shards=2, samples_per_shard=3)
@@ -224,18 +209,3 @@ def test_cost_reports_the_errors_of_the_epoch(memory_folder: str, capsys: pytest
     assert "2 shards for 3 readers (3 ranks x 1 worker)" in capsys.readouterr().err
     assert main(["cost", f"{memory_folder}/", "--hosts", "2"]) == 1
     assert "--hosts 2 is more than --ranks 1" in capsys.readouterr().err
-
-
-def test_stores_are_left_as_they_were_after_requests_were_counted(memory_folder: str) -> None:
-    """A count that ended costs later reads nothing, also if another one has ended before."""
-    from torchdata_remote.core.options import StorageOptions
-    from torchdata_remote.storage import open_store
-
-    store, _ = open_store(f"{memory_folder}/a", StorageOptions())
-    before = dict(vars(store))
-    with counted_requests() as outer:
-        with counted_requests() as inner:
-            assert open_store(f"{memory_folder}/a", StorageOptions())[0].find("a") is None
-        assert store.find("a") is None
-    assert (outer.sent, inner.sent) == (Counter(head=2), Counter(head=1))
-    assert vars(store).keys() == before.keys()

@@ -1,7 +1,9 @@
-"""The package is imported again, in several threads, and beside pipes of others with the same functional names."""
+"""Importing the package: what it imports, again and in several threads, and beside pipes of the same names."""
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -10,7 +12,9 @@ from typing import Any
 
 import pytest
 
+import torchdata_remote as tdr
 from tests.support.paths import ROOT
+from torchdata_remote.testing import write_small_shards
 
 PURGE = """
 def purge():
@@ -66,11 +70,9 @@ tdr.IterableWrapper(["memory://a/"]).list_remote()
 {again}
 found = tdr.IterableWrapper(["memory://a/"]).shuffle_shards()
 of_names = type(found) is tdr.ShuffleShards
-module = importlib.reload(sys.modules["torchdata_remote.pipes.shuffle_shards"])
-of_module = type(tdr.IterableWrapper(["memory://a/"]).shuffle_shards()) is module.ShuffleShards
-print(json.dumps([first is tdr.ShuffleShards, of_names, of_module]))
+print(json.dumps([first is tdr.ShuffleShards, of_names]))
 """
-    assert printed(start(program)) == [not forget, True, True]
+    assert printed(start(program)) == [not forget, True]
 
 
 IN_THREADS = """
@@ -92,7 +94,7 @@ def watched(name, globals=None, *args):
 def use(name):
     start.wait()
     try:
-        if name in ("torch", "torchdata_remote.datasets"):
+        if name == "torch":
             importlib.import_module(name)
         elif name == "list_remote":
             tdr.IterableWrapper(["memory://a/"]).list_remote()
@@ -114,7 +116,7 @@ def test_threads_may_use_the_package_for_the_first_time_at_once() -> None:
     rounds = (
         "stream_shards RemoteImageFolder StatefulLoader testing mix list_remote",
         "torch stream_shards RemoteFiles Resumable ShardWriter RecordedStats",
-        "torch torchdata_remote.datasets",
+        "torch RemoteImageFolder",
     )
     processes = [start(IN_THREADS, *names.split()) for names in rounds]
     assert [printed(process) for process in processes] == [[[], []]] * len(rounds)
@@ -164,3 +166,104 @@ print(json.dumps([ours, theirs, same, listed, [str(warning.message) for warning 
     assert "my_pipes.MyTuple" in warned[0]
     assert "torchdata_remote.ToTuple(pipe, ...)" in warned[0]
     assert places == ["<string>" if order == "before the package" else str(module)]
+
+
+# Imported by none of the processes below
+NEVER = (
+    "aiobotocore", "aiohttp", "boto3", "botocore", "fsspec", "matplotlib", "PIL", "s3fs", "starlette", "torchdata",
+    "granian", "torchdata_remote.cli", "torchdata_remote.testing",
+)  # fmt: skip
+SHOW = f"print(json.dumps([name for name in {NEVER!r} if name in sys.modules]))"
+
+
+def test_importing_the_package_imports_neither_torch_nor_another_library() -> None:
+    program = """
+import json, sys
+before = set(sys.modules)
+import torchdata_remote
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(json.dumps(sorted(new - set(sys.stdlib_module_names))))
+"""
+    assert printed(start(program)) == ["torchdata_remote"]
+
+
+@pytest.mark.parametrize("first", ["import torchdata_remote as tdr", ""], ids=["package first", "torch first"])
+def test_a_chain_on_torchs_own_pipe_reads_shards_and_imports_no_other_library(first: str, tmp_path: Path) -> None:
+    write_small_shards(f"{tmp_path}/", num_shards=1, samples_per_shard=2)
+    program = f"""
+import json, sys
+{first}
+from torch.utils.data.datapipes.iter import IterableWrapper
+import torchdata_remote
+shards = IterableWrapper([{str(tmp_path)!r}]).list_remote(pattern="*.tar").sharding_filter_rank()
+assert len(list(shards.async_prefetch().shard_tar_reader())) == 2
+{SHOW}
+"""
+    assert printed(start(program)) == []
+
+
+def test_local_shards_are_written_and_read_without_torch_and_without_an_http_client(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "1.txt").write_bytes(b"one")
+    program = f"""
+import json, sys
+import torchdata_remote as tdr
+tdr.shard_dataset({str(tmp_path / "source")!r} + "/", {str(tmp_path)!r} + "/out/{{shard:03d}}.tar", progress=False)
+print(json.dumps([name for name in ("urllib3", "http.client", "ssl", "obstore", "torch") if name in sys.modules]))
+"""
+    assert printed(start(program)) == []
+
+
+def test_type_checkers_and_the_interpreter_know_the_same_names() -> None:
+    """They do not see the import on demand, which would accept every misspelt name."""
+    tree = ast.parse((ROOT / "torchdata_remote" / "__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: node.module for node in imports for alias in node.names}
+    assert sorted(homes) == tdr.__all__
+    for name, home in homes.items():
+        module = importlib.import_module(f"torchdata_remote.{home}" if home else "torchdata_remote")
+        assert getattr(module, name) is getattr(tdr, name), name
+    assert "__getattr__" not in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_modules_import_each_other_relatively() -> None:
+    """A copy of the package, as vendors make them, then holds together."""
+    for module in (ROOT / "torchdata_remote").rglob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            assert "torchdata_remote" not in {name.partition(".")[0] for name in names}, module
+
+
+_DEPRECATED = """
+import sys, warnings
+import torch.utils.data as data
+from torch.utils.data.datapipes.datapipe import IterDataPipe
+
+def deprecated(name):  # reported for the first caller outside torch
+    caller = sys._getframe(2)
+    while caller.f_globals["__name__"].startswith(("torch.", "importlib.", "abc")):
+        caller = caller.f_back
+    place = caller.f_code.co_filename, caller.f_lineno, caller.f_globals["__name__"]
+    warnings.warn_explicit(f"DataPipes are deprecated: {name}", FutureWarning, *place)
+
+names = {name: vars(data).pop(name) for name in ("IterDataPipe", "functional_datapipe")}
+data.__getattr__ = lambda name: deprecated(name) or names[name]
+IterDataPipe.__init_subclass__ = classmethod(lambda cls: deprecated(cls))
+warnings.filterwarnings("error", "DataPipes are deprecated")
+
+import torchdata_remote as tdr
+assert tdr.IterDataPipe is IterDataPipe
+assert list(tdr.IterableWrapper(["memory://a/{0..2}.tar"]).list_remote().sharding_filter_rank().map(len).batch(2))
+try:
+    class OfModule(IterDataPipe): pass
+except FutureWarning as warning:
+    print('"%s"' % warning)
+"""
+
+
+def test_a_deprecation_of_torchs_pipes_is_not_reported_for_this_package() -> None:
+    """torch may warn of imports and subclasses, even by errors: only a user's own subclass is reported."""
+    assert printed(start(_DEPRECATED)) == "DataPipes are deprecated: <class '__main__.OfModule'>"

@@ -10,9 +10,8 @@ import fsspec
 import pytest
 
 from tests.servers.s3 import S3Server
+from torchdata_remote import RemoteFiles
 from torchdata_remote.cli import main
-from torchdata_remote.core.options import RetryPolicy, StorageOptions
-from torchdata_remote.fetch.listing.index_file import read_index
 
 NAMES = ["train/cat/1.jpg", "train/cat/2.txt", "train/dog/1.jpg", "val/cat/1.jpg"]
 
@@ -44,8 +43,8 @@ def test_index_of_a_bucket_holds_keys(moto: S3Server, capsys: pytest.CaptureFixt
     for index in (f"s3://{bucket}/lists/train.json.gz", f"memory://{bucket}/train.json"):
         assert main(["index", url, "-o", index, "--storage-options", options]) == 0
         assert "3 objects" in capsys.readouterr().out
-        found = read_index(index, url, options=StorageOptions(moto.storage_options), retry=RetryPolicy())
-        assert [str(one) for one, _ in found] == [f"s3://{bucket}/{key}" for key in keys]
+        found = RemoteFiles(url, index=index, storage_options=moto.storage_options)
+        assert [found[number][0] for number in range(len(found))] == [f"s3://{bucket}/{key}" for key in keys]
     assert json.loads(fsspec.filesystem("memory").cat_file(f"/{bucket}/train.json")) == keys
 
 
@@ -74,16 +73,3 @@ def test_index_output_to_http_is_refused_before_listing(tmp_path: Path, capsys: 
     """http is read-only, which is reported before anything is listed."""
     assert main(["index", f"{tmp_path}/none", "-o", "http://127.0.0.1:1/i.json"]) == 1
     assert "cannot be written" in capsys.readouterr().err
-
-
-def test_index_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    """It names every option and ends with an example; without ``-o`` the command line is wrong."""
-    with pytest.raises(SystemExit) as caught:
-        main(["index", "--help"])
-    assert caught.value.code == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert all(word in printed for word in ("--output", "--pattern", "--overwrite", "--storage-options"))
-    assert printed.rpartition("example: torchdata-remote ")[2].startswith("index ")
-    with pytest.raises(SystemExit) as caught:
-        main(["index", "memory://a"])
-    assert caught.value.code == 2

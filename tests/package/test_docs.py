@@ -1,7 +1,8 @@
-"""The manual in ``docs/``: its code runs, its output is real, its links resolve.
+"""The manual and the README: their code runs, the output that they show is real, and links resolve.
 
-A block ```` ```python ```` is run. All blocks of a page are one program, from top to bottom. A block
-```` ```text title="Output" ```` holds what the blocks since the previous one print; ``...`` stands for any text.
+A block ```` ```python ```` or ```` ```sh ```` is run; all blocks of a page are one program, from top to bottom. A block
+```` ```text title="Output" ```` (``"Shell output"``) holds what the blocks since the previous one print; ``...`` stands
+for any text. Blocks ```` ```bash ```` are not run.
 """
 
 from __future__ import annotations
@@ -19,14 +20,20 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # it carries no types
 
-import torchdata_remote
+import torchdata_remote as tdr
 from tests.support.paths import ROOT
+from tests.support.ports import free_port
 
 DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(DOCS)): path.read_text("utf-8") for path in sorted(DOCS.rglob("*.md"))}
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!\\)\]\((?P<target>[^)\s]+)(?: \"[^\"]*\")?\)")
 END_OF_BLOCK = "--- end of block ---"
+ERRORS = [
+    kind.__name__
+    for kind in vars(tdr.errors).values()
+    if isinstance(kind, type) and issubclass(kind, tdr.errors.RemoteDataError)
+]
 
 
 def anchors(page: str) -> set[str]:
@@ -91,13 +98,7 @@ def test_navigation_lists_each_page_once() -> None:
     assert sorted(nav) == sorted(PAGES)
 
 
-def test_the_changelog_is_included_not_copied() -> None:
-    """The page has one line, which the build replaces by the file, or fails (``check_paths``)."""
-    assert PAGES["changes.md"] == '--8<-- "CHANGELOG.md"\n'
-    assert (ROOT / "CHANGELOG.md").is_file()
-
-
-@pytest.mark.parametrize("name", list(PAGES))
+@pytest.mark.parametrize("name", PAGES)
 def test_relative_links_of_a_page_resolve(name: str) -> None:
     """To files below ``docs/`` and to headings of pages; anchors of the API reference are generated."""
     for link in LINK.finditer(FENCE.sub("", PAGES[name])):
@@ -114,7 +115,76 @@ def test_relative_links_of_a_page_resolve(name: str) -> None:
 def test_each_public_name_has_an_entry_in_the_api_reference() -> None:
     reference = "\n".join(page for name, page in PAGES.items() if name.startswith("reference/"))
     entries = set(re.findall(r"^::: torchdata_remote\.([\w.]+)$", reference, re.MULTILINE))
-    errors = {f"errors.{name}" for name, value in vars(torchdata_remote.errors).items() if isinstance(value, type)}
-    modules = {name for name in torchdata_remote.__all__ if isinstance(getattr(torchdata_remote, name), ModuleType)}
-    assert (set(torchdata_remote.__all__) - modules) | errors <= entries
+    modules = {name for name in tdr.__all__ if isinstance(getattr(tdr, name), ModuleType)}
+    assert (set(tdr.__all__) - modules) | {f"errors.{name}" for name in ERRORS} <= entries
     assert modules <= {name for entry in entries for name in entry.split(".")[:-1]}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_each_public_error_has_a_page_with_a_message_and_a_remedy(name: str) -> None:
+    page = PAGES[f"errors/{name}.md"]
+    assert page.startswith(f"# {name}\n")
+    assert "\n## `" in page
+    assert "**What to do.**" in page
+    assert f"({name}.md)" in PAGES["errors/index.md"]
+
+
+@pytest.mark.parametrize("generator", ["make_cli.py", "make_errors.py"])
+def test_generated_pages_are_what_the_package_says(generator: str) -> None:
+    """The help of each command, and the messages of the programs on the pages about errors."""
+    command = [sys.executable, f".ci/{generator}", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+SHELL_OUTPUT = r'```text title="Shell output"\n(?P<output>.*?)^```$'
+SHELL = re.compile(rf"^```sh\n(?P<commands>.*?)^```$(?:\n\n{SHELL_OUTPUT})?", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", [name for name, page in PAGES.items() if "```sh\n" in page])
+def test_shell_blocks_of_a_page_run_and_print_the_shown_output(name: str, tmp_path: Path) -> None:
+    """Pasted into one shell, in order; the first command that fails ends it."""
+    blocks = list(SHELL.finditer(PAGES[name]))
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for program, module in [("python", ""), ("torchdata-remote", " -m torchdata_remote.cli")]:
+        (programs / program).write_text(f'#!/bin/sh\nexec "{sys.executable}"{module} "$@"\n')
+        (programs / program).chmod(0o755)
+    commands = f"\necho '{END_OF_BLOCK}'\n".join(block["commands"] for block in blocks)
+    commands = commands.replace("8080", str(free_port())).replace("curl ", "curl --fail-with-body ")
+    done = subprocess.run(
+        ["bash", "-e", "-c", f"trap 'kill $(jobs -p) 2>/dev/null || :' EXIT\n{commands}"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    for block, printed in zip(blocks, done.stdout.split(END_OF_BLOCK), strict=True):
+        if block["output"] is not None:
+            shown = as_pattern(block["output"])
+            assert re.fullmatch(shown, printed.strip(), re.DOTALL), f"shown:\n{block['output']}\nprinted:\n{printed}"
+
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_readmes_python_runs_as_it_stands() -> None:
+    """Pasted into one interpreter, in order; its assertions hold and no warning is raised."""
+    command = [sys.executable, "-W", "error", "-c", program_of(README)[0]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == "8 torch.Size([8])"
+    assert second.startswith("['cat', 'dog'] [")
+
+
+def test_the_readme_is_short_names_the_commands_of_ci_and_has_no_broken_link() -> None:
+    assert len(README.splitlines()) <= 200
+    commands = [
+        line for block in FENCE.finditer(README) if block["info"] == "bash" for line in block["body"].split("\n")
+    ]
+    commands = [command for command in commands if command]
+    assert len(commands) == 2
+    assert [command for command in commands if command not in (ROOT / ".ci" / "run").read_text()] == []
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README)
+    assert [link for link in links if not re.match(r"https?:", link) and not (ROOT / link).exists()] == []

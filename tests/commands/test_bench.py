@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import queue
 import re
 import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from tests.servers.s3 import S3Server
+from tests.servers.scripted import Request, Response, scripted
+from tests.support.paths import ROOT
 from torchdata_remote import stream_files, stream_shards
 from torchdata_remote.cli import main
-from torchdata_remote.core.stats.counters import FETCH, READ
-from torchdata_remote.core.stats.timing import timed_runs
 from torchdata_remote.testing import write_small_shards
 
 
@@ -90,74 +90,59 @@ def test_all_samples_of_a_short_run_are_counted_as_read(
     assert (found["num_samples"], found["read"]["items"]) == (1, 1)
 
 
-class Hanging:
-    """A dataset whose store sends some samples and then nothing.
-
-    Args:
-        num_samples: that arrive.
-    """
-
-    def __init__(self, num_samples: int) -> None:
-        self.num_samples = num_samples
-        self.arrives: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-    def samples(self) -> Iterator[dict[str, str]]:
-        for number in range(self.num_samples):
-            yield {"__key__": str(number)}
-        self.hangs()
-        with FETCH.waiting():
-            self.arrives.get()
-
-    def hangs(self) -> None:
-        """Called where the store hangs."""
-
-
 @pytest.fixture
-def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
-    """Instead of the dataset that the command line names."""
-    found = Hanging(3)
-    runs = (iter((sample,)) for sample in found.samples())
-    chain = itertools.chain.from_iterable(timed_runs(runs, READ, within=FETCH))
-    monkeypatch.setattr("torchdata_remote.cli._bench._chain", lambda args: (chain, 16))
-    yield found
-    found.arrives.put(None)
+def hanging() -> Iterator[tuple[str, threading.Event]]:
+    """The URL of files of which the fourth never comes, and the event of its request."""
+    asked, ends = threading.Event(), threading.Event()
+
+    def respond(request: Request) -> Response:
+        if request.target.endswith("/3.bin"):
+            asked.set()
+            ends.wait(600)
+        return Response.of_object(request, b"data")
+
+    with scripted(respond) as server:
+        yield f"{server.url}/{{0..3}}.bin", asked
+        ends.set()
 
 
 def test_the_time_limit_holds_while_the_store_sends_nothing(
-    hanging: Hanging, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    hanging: tuple[str, threading.Event], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What was read so far is reported and drawn, with the wait that has not ended."""
     path = tmp_path / "bench.png"
-    assert main(["bench", "s3://b/", "--seconds", "0.2", "--plot", str(path)]) == 0
+    command = ["bench", hanging[0], "--no-decode", "--seconds", "4", "--max-in-flight", "1", "--plot", str(path)]
+    assert main(command) == 0
     first, *table, _, verdict = capsys.readouterr().out.splitlines()
-    assert first.startswith("3 samples in 0.")
+    assert re.match(r"[1-3] samples in ", first)
     assert "the whole dataset" not in first
-    assert table[3].split()[:2] == ["read", "3"]
-    assert re.fullmatch(r"\d+ % of the time waits for the store: nothing came in the last 0\.\d s", verdict)
+    assert table[3].split()[0] == "read"
+    assert re.fullmatch(r"\d+ % of the time waits for the store: nothing came in the last \d+\.\d s", verdict)
     assert path.exists()
 
 
-def test_ctrl_c_reports_what_was_read_so_far(
-    hanging: Hanging, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the status of Ctrl-C."""
-    monkeypatch.setattr(hanging, "hangs", lambda: os.kill(os.getpid(), signal.SIGINT))
-    assert main(["bench", "s3://b/", "--seconds", "60", "--json"]) == 130
-    found = json.loads(capsys.readouterr().out)
-    assert (found["num_samples"], found["complete"]) == (3, False)
-
-
-def test_a_store_without_a_sample_is_waited_for_longer(
-    hanging: Hanging, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Then it is an error, after the table and the picture."""
-    monkeypatch.setattr("torchdata_remote.cli._bench_reader.FIRST_SAMPLE_S", 0.2)
-    hanging.num_samples = 0
-    assert main(["bench", "s3://b/", "--seconds", "1e-9", "--plot", str(tmp_path / "bench.png")]) == 1
-    captured = capsys.readouterr()
-    assert captured.out.startswith("0 samples in 0.")
-    assert re.fullmatch(r"torchdata-remote: s3://b/: no sample arrived in 0\.\d s\.\n", captured.err)
-    assert (tmp_path / "bench.png").exists()
+def test_ctrl_c_reports_what_was_read_so_far_with_its_status(hanging: tuple[str, threading.Event]) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "torchdata_remote",
+        "bench",
+        hanging[0],
+        "--no-decode",
+        "--json",
+        "--seconds",
+        "600",
+    ]
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert hanging[1].wait(60)
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    found = json.loads(printed)
+    assert found["num_samples"] <= 3
+    assert not found["complete"]
 
 
 def test_help_names_the_defaults_of_the_streams(capsys: pytest.CaptureFixture[str]) -> None:

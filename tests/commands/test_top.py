@@ -1,4 +1,4 @@
-"""``torchdata-remote top``."""
+"""``torchdata-remote top``: a table, JSON, frames on a terminal, and metrics for Prometheus of a recorded training."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import fcntl
 import json
 import os
 import re
+import socket
 import struct
 import sys
 import termios
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
-from tests.support.stats_lines import NOW_S, line, write
-from torchdata_remote.cli import _top, main
-from torchdata_remote.cli._top_table import table
-from torchdata_remote.inspection.recorded_stats import RecordedStats
+from tests.support.stats_lines import line, write
+from torchdata_remote.cli import main
 
 NAMES = ["rank", "worker", "samples/s", "MB/s", "requests/s", "retries", "waits", "most", "for", "latest", "line"]
 
@@ -43,8 +42,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_once_prints_one_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Title, a row for each process, the total, and the verdict; a pipe gets the same."""
+def test_once_prints_one_table_and_the_verdict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Title, a row for each process, the total; a pipe gets the same."""
     assert main(["top", "--once", str(folder)]) == 0
     printed = capsys.readouterr().out
     title, _, names, *rows, _, verdict = printed.splitlines()
@@ -59,8 +58,7 @@ def test_once_prints_one_table(folder: Path, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.splitlines()[1:3] == ["", names]
 
 
-def test_json_has_the_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As one line."""
+def test_json_has_the_numbers_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--once", "--json", str(folder / "0.jsonl"), str(folder / "1.jsonl")]) == 0
     (printed,) = capsys.readouterr().out.splitlines()
     found = json.loads(printed)
@@ -68,10 +66,9 @@ def test_json_has_the_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert found["all"]["samples_per_s"] == 80
 
 
-def test_the_environment_names_the_folder(
+def test_the_environment_names_the_folder_if_the_command_line_does_not(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the command line does not; one of them has to."""
     monkeypatch.setenv("TORCHDATA_REMOTE_STATS", str(folder))
     assert main(["top"]) == 0
     assert capsys.readouterr().out.startswith(str(folder))
@@ -80,8 +77,9 @@ def test_the_environment_names_the_folder(
     assert "TORCHDATA_REMOTE_STATS=FOLDER" in capsys.readouterr().err
 
 
-def test_a_folder_without_recordings_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says what makes them, and what could not be read."""
+def test_a_folder_without_recordings_is_an_error_that_says_what_makes_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["top", "--once", str(tmp_path / "missing")]) == 1
     message = capsys.readouterr().err
     assert f"{tmp_path / 'missing'}: no such file or folder. A process writes its first line" in message
@@ -94,7 +92,7 @@ def test_a_folder_without_recordings_is_an_error(tmp_path: Path, capsys: pytest.
     ("arguments", "message"),
     [
         (["--every-s", "0"], "expected a positive number of seconds"),
-        (["--every-s", "soon"], "expected a positive number of seconds"),
+        (["--every-s", "3601"], "expected a positive number of seconds"),
         (["--prometheus", "x"], "expected PORT or HOST:PORT"),
         (["--prometheus", "70000"], "expected PORT or HOST:PORT"),
         (["--prometheus", "9400", "--json"], "not allowed with"),
@@ -104,31 +102,27 @@ def test_a_folder_without_recordings_is_an_error(tmp_path: Path, capsys: pytest.
 def test_a_wrong_command_line_is_refused(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With status 2."""
     with pytest.raises(SystemExit) as ended:
         main(["top", "stats/", *arguments])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_port_in_use_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the address."""
-    pytest.importorskip("prometheus_client")
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        assert main(["top", str(folder), "--prometheus", address]) == 1
-    assert f"--prometheus {address}: Address already in use" in capsys.readouterr().err
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[float], None]], None]:
+    """What happens where the view waits for its next frame: ``KeyboardInterrupt`` ends it."""
+    return lambda happens: monkeypatch.setattr("time.sleep", happens)
 
 
-def test_a_terminal_shows_frames_until_ctrl_c(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is written over the last one, in one piece and no larger than the terminal, whose size may change."""
+def test_a_terminal_shows_frames_that_fit_until_ctrl_c(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, between: Callable[[Callable[[float], None]], None]
+) -> None:
+    """Each is written over the last one; columns are left out as the terminal shrinks: process, requests, bytes."""
     ours, theirs = os.openpty()
-    sizes = [(24, 100), (7, 30)]
+    sizes = [(24, 200), (24, 82), (24, 56), (7, 30)]
     seen = []
 
-    def sleep(seconds: float) -> None:
+    def next_frame(seconds: float) -> None:
         assert seconds == 5
         seen.append(os.read(ours, 1 << 16).decode())
         if not sizes:
@@ -137,49 +131,63 @@ def test_a_terminal_shows_frames_until_ctrl_c(folder: Path, monkeypatch: pytest.
 
     with os.fdopen(theirs, "w") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
-        monkeypatch.setattr(_top, "time", SimpleNamespace(sleep=sleep))
+        between(next_frame)
         assert main(["top", "--every-s", "5", str(folder)]) == 0
     os.close(ours)
-    first, wide, narrow = seen
-    assert first.startswith("\x1b[2J\x1b[H")
-    assert "\x1b[2J" not in wide + narrow
-    for frame, columns, lines in ((first, 80, 24), (wide, 100, 24), (narrow, 30, 7)):
+    assert seen[0].startswith("\x1b[2J\x1b[H")
+    named = []
+    for frame, (lines, columns) in zip(seen, [(24, 80), (24, 200), (24, 82), (24, 56), (7, 30)], strict=True):
         shown = re.sub(r"\x1b\[\d*\w", "", frame).splitlines()
         assert len(shown) < lines
         assert max(map(len, shown)) <= columns
         assert frame.endswith("\x1b[J")
-    assert "n:8" in wide
-    assert "rank" in narrow
+        assert frame is seen[0] or "\x1b[2J" not in frame
+        named.append(next(row for row in shown if row.lstrip().startswith("rank ")).split())
+        assert columns < 56 or len({row.index("%") for row in shown if re.match(r"^ *(\d+ +0|all) ", row)}) == 1
+    assert named[1:4] == [[*NAMES, "process"], NAMES, [*NAMES[:3], *NAMES[6:]]]
 
 
-def test_a_terminal_waits_for_a_training_that_has_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The view may be opened first."""
-    now = RecordedStats(tmp_path).now()
-    assert table(now, "stats/", columns=80, lines=23) == ["stats/", "", "Nothing is read yet."]
-
-
-def test_columns_that_do_not_fit_are_left_out(folder: Path) -> None:
-    """The process first, then requests, retries and bytes; rows stay aligned."""
-    now = RecordedStats(folder).now()
-    for columns, names in [(200, [*NAMES, "process"]), (82, NAMES), (56, [*NAMES[:3], *NAMES[6:]])]:
-        lines = table(now, "stats/", columns=columns)
-        assert lines[2].split() == names
-        assert max(map(len, lines)) <= columns
-        assert len({line.index("%") for line in lines[3:6]}) == 1
-
-
-def test_more_processes_than_lines_show_those_that_wait_most(tmp_path: Path) -> None:
+def test_a_terminal_that_is_too_small_for_all_shows_those_that_wait_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: Callable[[Callable[[float], None]], None]
+) -> None:
     """With the number of those that are not shown, the total, and the verdict."""
     for rank in range(256):
         place: dict[str, Any] = {"rank": rank, "world_size": 256, "worker": 0, "num_workers": 1}
         write(tmp_path / "all.jsonl", line(10, pid=rank, read_items=10, fetch_wait_s=rank / 30, ended=True, **place))
-    lines = table(RecordedStats(tmp_path).now(), "stats/", columns=100, lines=12)
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 13, 100, 0, 0))
+
+    def stop(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with os.fdopen(theirs, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        between(stop)
+        assert main(["top", str(tmp_path)]) == 0
+        lines = re.sub(r"\x1b\[\d*\w", "", os.read(ours, 1 << 16).decode()).splitlines()
+    os.close(ours)
     assert len(lines) <= 12
-    ranks = [int(found[1]) for line in lines if (found := re.match(r" *(\d+) +0 ", line))]
+    ranks = [int(found[1]) for row in lines if (found := re.match(r" *(\d+) +0 ", row))]
     assert ranks == list(range(255, 255 - len(ranks), -1))
     assert f"... and {256 - len(ranks)} processes that wait less" in lines
-    assert any(line.lstrip().startswith("all") for line in lines)
+    assert any(row.lstrip().startswith("all") for row in lines)
     assert lines[-1].endswith("cache.")
+
+
+def test_a_view_that_is_opened_before_the_training_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: Callable[[Callable[[float], None]], None]
+) -> None:
+    ours, theirs = os.openpty()
+
+    def stop(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with os.fdopen(theirs, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        between(stop)
+        assert main(["top", str(tmp_path)]) == 0
+        assert "Nothing is read yet." in os.read(ours, 1 << 16).decode()
+    os.close(ours)
 
 
 def test_names_do_not_reach_the_terminal_as_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,46 +200,39 @@ def test_names_do_not_reach_the_terminal_as_commands(tmp_path: Path, capsys: pyt
     assert "\x1b" not in printed
 
 
-def test_a_host_that_is_no_text_keeps_no_process_from_the_metrics(tmp_path: Path) -> None:
-    """A lone surrogate cannot be encoded."""
+def test_a_port_in_use_is_an_error_with_the_address(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("prometheus_client")
-    from prometheus_client import CollectorRegistry, generate_latest
-
-    from torchdata_remote.cli._top_metrics import TrainingCollector
-
-    write(tmp_path / "0.jsonl", line(1, host="\udcff"), line(1, host="n", pid=3))
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(TrainingCollector(RecordedStats(tmp_path, wall_clock=lambda: NOW_S + 1)))
-    text = generate_latest(registry).decode()
-    assert r'host="\\udcff"' in text
-    assert 'host="n"' in text
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert main(["top", str(folder), "--prometheus", address]) == 1
+    assert f"--prometheus {address}: Address already in use" in capsys.readouterr().err
 
 
-def test_a_port_that_the_system_chooses_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With port 0 it is known afterwards only."""
+def test_metrics_are_counters_of_processes_that_run(
+    folder: Path, capsys: pytest.CaptureFixture[str], between: Callable[[Callable[[float], None]], None]
+) -> None:
+    """Their rates are Prometheus's business. One that has ended has no series; port 0 is printed when it is known."""
     pytest.importorskip("prometheus_client")
-    url = _top._serve(RecordedStats(folder), "127.0.0.1", 0)
-    with urlopen(url) as answer:
-        assert b"torchdata_remote_running" in answer.read()
-
-
-def test_metrics_are_counters_of_processes_that_run(folder: Path) -> None:
-    """Their rates are Prometheus's business; one that has ended has no series."""
-    pytest.importorskip("prometheus_client")
-    from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.parser import text_string_to_metric_families
 
-    from torchdata_remote.cli._top_metrics import TrainingCollector
+    running = {"read_items": 60, "fetch_wait_s": 4, "rank": 2, "worker": 1, "every_s": 1e9, "time": None}
+    write(folder / "2.jsonl", line(30, pid=3, host="n", **running), line(30, pid=4, host="\udcff", **running))
+    answers = []
 
-    recorded = RecordedStats(folder, wall_clock=lambda: 1_800_000_031.0)
-    write(folder / "2.jsonl", line(30, pid=3, host="n", rank=2, worker=1, read_items=60, fetch_wait_s=4))
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(TrainingCollector(recorded))
+    def ask(seconds: float) -> None:
+        url = capsys.readouterr().out.split()[-1]
+        with urlopen(url) as answer:
+            answers.append(answer.read().decode())
+        raise KeyboardInterrupt
+
+    between(ask)
+    assert main(["top", str(folder), "--prometheus", "0"]) == 0
+    (text,) = answers
     values = {
         (sample.name, sample.labels.get("stage")): sample.value
-        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if {name: sample.labels[name] for name in ("rank", "worker", "host", "pid")}
+        if {name: sample.labels.get(name) for name in ("rank", "worker", "host", "pid")}
         == {"rank": "2", "worker": "1", "host": "n", "pid": "3"}
     }
     assert values["torchdata_remote_running", None] == 1
@@ -239,4 +240,5 @@ def test_metrics_are_counters_of_processes_that_run(folder: Path) -> None:
     assert values["torchdata_remote_wait_seconds_total", "fetch"] == 4
     assert values["torchdata_remote_elapsed_seconds_total", None] == 30
     assert len(values) == 4 + 6 * 4
-    assert 'pid="7"' not in generate_latest(registry).decode()
+    assert 'pid="7"' not in text
+    assert r'host="\\udcff"' in text  # a lone surrogate, which cannot be encoded, keeps no other from the metrics

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,13 +86,3 @@ def test_push_and_pull_failures_exit_with_1_and_a_message(
         with pytest.raises(SystemExit) as ended:
             main(wrong)
         assert ended.value.code == 2
-
-
-def test_interrupted_push_exits_with_130(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ends with a shell's status for it."""
-
-    def interrupted(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys.modules["torchdata_remote.cli._push"], "push", interrupted)
-    assert main(["push", str(source), "datasets://127.0.0.1:1/pets"]) == 130
