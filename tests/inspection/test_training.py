@@ -1,16 +1,17 @@
-"""A training, followed by what its processes record."""
+"""A running training, followed by the lines that its processes record: states, rates, waits and the verdict."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.stats_lines import NOW_S, line, write
-from torchdata_remote.inspection.recorded_stats import RecordedStats
-from torchdata_remote.inspection.training_stats import TrainingStats
+from torchdata_remote import RecordedStats
 
 
 class Watch:
@@ -30,7 +31,7 @@ class Watch:
         write(self.folder / name, *lines)
         os.utime(self.folder / name, (self.now_s, self.now_s))
 
-    def at(self, seconds: float) -> TrainingStats:
+    def at(self, seconds: float) -> Any:
         """What is seen at that time."""
         self.now_s = NOW_S + seconds
         return self.stats.now()
@@ -41,7 +42,7 @@ def watch(tmp_path: Path) -> Watch:
     return Watch(tmp_path)
 
 
-def states(now: TrainingStats) -> dict[str, str]:
+def states(now: Any) -> dict[str, str]:
     return {one.name: one.state for one in now.processes}
 
 
@@ -172,28 +173,11 @@ def test_clocks_of_machines_may_differ(watch: Watch, ahead_s: float) -> None:
     assert [one.state for one in watch.at(20).processes] == ["stalled"]
 
 
-def test_a_recording_without_times_has_that_of_its_file(watch: Watch) -> None:
-    """Earlier versions wrote none."""
-    watch.write("0.jsonl", line(1, time=None, host=None))
-    assert [round(one.age_s) for one in watch.at(5).processes] == [5]
-
-
 def test_a_process_number_that_is_used_again_starts_anew(watch: Watch) -> None:
     """Counters never go back."""
     watch.write("0.jsonl", line(100, read_items=1_000), line(1, read_items=3, time=NOW_S + 101), line(2, read_items=5))
     (one,) = watch.at(102).processes
     assert one.recent.as_scalars("")["samples_per_s"] == 2
-
-
-@pytest.mark.parametrize(("items", "began_s"), [(300, 0), (300, 13), (5_000, 13)])
-def test_a_process_number_that_is_used_again_by_a_slower_process_starts_anew(
-    watch: Watch, items: int, began_s: float
-) -> None:
-    """Its first line may come later than the last line of the other one: counters go back, or it began afterwards."""
-    watch.write("0.jsonl", line(4, read_items=4_000), line(7, read_items=items, time=NOW_S + began_s + 7))
-    (one,) = watch.at(began_s + 7).processes
-    assert one.recent.elapsed_s == 7
-    assert one.recent.as_scalars("")["samples_per_s"] == items / 7
 
 
 def test_a_clock_that_is_set_back_does_not_stall_a_process(watch: Watch) -> None:
@@ -235,18 +219,6 @@ def test_a_file_that_vanished_leaves_its_process_stalled(watch: Watch) -> None:
     assert [one.state for one in watch.at(20).processes] == ["stalled"]
 
 
-def test_what_cannot_be_read_is_noted(watch: Watch) -> None:
-    """Broken lines by their number, files by name."""
-    watch.write("0.jsonl", line(1), "broken\n")
-    (watch.folder / "1.jsonl").mkdir()
-    now = watch.at(1)
-    assert now.notes == (
-        f"{watch.folder / '1.jsonl'}: Is a directory",
-        "1 lines are no statistics, or were written in part only",
-    )
-    assert len(now.processes) == 1
-
-
 def test_256_processes_are_summed(watch: Watch) -> None:
     """One row each, also where all of them write one file."""
     for second in (2, 4):
@@ -255,3 +227,196 @@ def test_256_processes_are_summed(watch: Watch) -> None:
     now = watch.at(5)
     assert len(now.processes) == 256
     assert now.as_scalars("")["samples_per_s"] == 2_560
+
+
+def run(**fields: Any) -> dict[str, Any]:
+    """A process that waited for so many of 10 seconds, and whose last line is late."""
+    return {"rank": 0, "world_size": 8, "worker": 0, "num_workers": 4, "read_items": 200, **fields}
+
+
+def now_of(watch: Watch, *processes: dict[str, Any]) -> Any:
+    """What is seen after 101 s, in each 10 of which the processes did that."""
+    for number, fields in enumerate(processes):
+        counted = {"fetch_items": 10, "fetch_num_bytes": 5_000_000, "fetch_busy_s": 1, "fetch_requests": 10, **fields}
+        counted = {
+            name: 10 * value if "_" in name and name[0] in "flrd" else value
+            for name, value in counted.items()
+            if name != "late_s"
+        }
+        counted["rank"], counted["num_workers"] = fields["rank"], fields["num_workers"]
+        watch.now_s = NOW_S + 100 - fields.get("late_s", 0)
+        watch.write(f"{number}.jsonl", line(100, pid=100 + number, host="node", **{"time": watch.now_s, **counted}))
+    return watch.at(101)
+
+
+def test_rates_are_summed_and_waits_averaged_over_the_processes_that_run(watch: Watch) -> None:
+    stalled = run(rank=2, fetch_wait_s=10, late_s=50)
+    now = now_of(watch, run(fetch_wait_s=8, fetch_retries=1), run(rank=1, fetch_wait_s=2, read_wait_s=2), stalled)
+    assert now.as_scalars("") == pytest.approx(
+        {
+            "samples_per_s": 40,
+            "megabytes_per_s": 1,
+            "requests_per_s": 2,
+            "retries_per_s": 0.1,
+            "waiting": 0.6,
+            "waiting_list": 0,
+            "waiting_fetch": 0.5,
+            "waiting_read": 0.1,
+            "waiting_decode": 0,
+        }
+    )
+    found = json.loads(json.dumps(now.as_dict()))
+    first = found["processes"][0]
+    assert {name: first[name] for name in ("host", "pid", "rank", "worker", "state", "samples", "retries")} == {
+        "host": "node", "pid": 100, "rank": 0, "worker": 0, "state": "running", "samples": 2_000, "retries": 10
+    }  # fmt: skip
+    assert (first["waiting_fetch"], found["all"]["waiting"]) == (0.8, pytest.approx(0.6))
+    assert found["verdict"] == now.verdict
+
+
+def test_before_anything_is_recorded_all_rates_are_zero(watch: Watch) -> None:
+    now = watch.at(0)
+    assert set(now.as_scalars().values()) == {0}
+    assert now.verdict == "Nothing is read yet."
+
+
+BOTTLENECK = "The training step is the bottleneck (or collating, or pipes of your own): readers wait for it 70% of the"
+
+
+@pytest.mark.parametrize(
+    ("processes", "verdict"),
+    [
+        ([run(fetch_wait_s=8)], "The process waits for the store 80% of the time: raise max_in_flight,"),
+        (
+            [run(fetch_wait_s=8), run(worker=1, fetch_wait_s=6)],
+            "The workers wait for the store 70% of the time: raise max_in_flight,",
+        ),
+        (
+            [run(fetch_wait_s=8), run(rank=1, fetch_wait_s=7.5)],
+            "All ranks wait for the store 78% of the time: raise max_in_flight,",
+        ),
+        (
+            [
+                run(fetch_wait_s=1),
+                run(rank=1, fetch_wait_s=7),
+                run(rank=1, worker=1, fetch_wait_s=9),
+                run(rank=2, fetch_wait_s=1),
+            ],
+            "rank 1 on node waits for the store 80% of the time, and other ranks wait 10%: raise max_in_flight,",
+        ),
+        (
+            [run(fetch_wait_s=8, fetch_retries=4)],
+            "The process waits for the store 80% of the time: 40% of the requests are repeated; look at",
+        ),
+        (
+            [run(decode_wait_s=9)],
+            "The process waits for decoding 90% of the time: add workers, or decode smaller images.",
+        ),
+        ([run(read_wait_s=9)], "The process waits for reading of shards 90% of the time: add workers, and"),
+        ([run(list_wait_s=9)], "The process waits for the listing 90% of the time: list the manifest"),
+        ([run(fetch_wait_s=3)], BOTTLENECK),
+        ([run(worker=None, num_workers=0, fetch_wait_s=3)], "The process waits for the store 30% of the time"),
+        ([run(worker=None, num_workers=0, fetch_wait_s=1)], "The training step is the bottleneck"),
+        (
+            [run(worker=1, late_s=44), run(rank=1, fetch_wait_s=8)],
+            "rank 0 worker 1: no line for 45 s. The process hangs, or its machine is gone. The process",
+        ),
+        (
+            [run(late_s=44), run(rank=1, late_s=49), run(rank=2)],
+            "rank 1 worker 0 and 1 more: no line for 50 s.",
+        ),
+    ],
+)  # fmt: skip
+def test_the_verdict_says_what_is_waited_for_and_what_to_change(
+    watch: Watch, processes: list[dict[str, Any]], verdict: str
+) -> None:
+    """The slowest rank counts: the others wait for it at each step."""
+    assert now_of(watch, *processes).verdict.startswith(verdict)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "{",
+        "[]",
+        "null",
+        '{"pid": 1}',
+        line(1)[:-40],
+        line(1).replace('"elapsed_s": 1', '"elapsed_s": NaN'),
+        line(1).replace('"elapsed_s": 1', '"elapsed_s": "soon"'),
+        line(1).replace('"read": {', '"read": 3, "other": {'),
+        line(1, fetch_items=None).rstrip(),
+        "\x00\x00\x00",
+        "[" * 50_000,
+        line(1).replace('"elapsed_s": 1', '"elapsed_s": 1' + 400 * "0"),
+        line(1, pid=10**400).rstrip(),
+    ],
+)
+def test_broken_lines_are_counted_and_passed_over(watch: Watch, broken: str) -> None:
+    """A line that was cut by a full disk, text, or what is no number."""
+    watch.write("0.jsonl", line(1, read_items=1), broken.rstrip("\n") + "\n", "\n", line(2, read_items=7))
+    now = watch.at(2)
+    assert now.notes == ("1 lines are no statistics, or were written in part only",)
+    assert [one.total.samples for one in now.processes] == [7]
+
+
+def samples(now: Any) -> list[int]:
+    return [one.total.samples for one in now.processes]
+
+
+def test_a_line_that_is_written_half_is_read_when_it_is_whole(watch: Watch) -> None:
+    whole = line(2, read_items=2)
+    watch.write("0.jsonl", line(1, read_items=1), whole[:50])
+    assert (samples(watch.at(1)), watch.at(1).notes) == ([1], ())
+    watch.write("0.jsonl", whole[50:])
+    assert (samples(watch.at(2)), watch.at(2).notes) == ([2], ())
+
+
+def test_a_file_that_is_replaced_or_truncated_is_read_from_its_start(watch: Watch) -> None:
+    """Also if the new one is longer."""
+    watch.write("0.jsonl", line(5, read_items=5), line(6, read_items=6))
+    assert samples(watch.at(6)) == [6]
+    for number, lines in (
+        (7, [line(7, pid=2, read_items=7)]),
+        (8, [line(n, pid=3, read_items=n) for n in range(4, 9)]),
+    ):
+        (watch.folder / "new").write_text("".join(lines))
+        (watch.folder / "new").replace(watch.folder / "0.jsonl")
+        assert number in samples(watch.at(number))
+    (watch.folder / "0.jsonl").write_text(line(9, pid=4, read_items=9))
+    assert 9 in samples(watch.at(9))
+
+
+def test_of_a_long_file_the_end_is_read(watch: Watch) -> None:
+    """The line that is cut is not counted as broken; a large binary file has no lines."""
+    padding = " " * 1_000 + "\n"
+    watch.write("0.jsonl", *(line(second, read_items=second).rstrip() + padding for second in range(9_000)))
+    (watch.folder / "1.jsonl").write_bytes(b"x" * 9_000_000)
+    now = watch.at(9_000)
+    assert (samples(now), now.notes) == ([8_999], ())
+    with (watch.folder / "1.jsonl").open("ab") as file:
+        file.write(b"\n" + line(9_000, pid=2, read_items=3).encode())
+    watch.write("0.jsonl", line(9_001, read_items=9_001))
+    assert sorted(samples(watch.at(9_001))) == [3, 9_001]
+
+
+def test_what_cannot_be_read_is_named_and_a_pipe_is_not_waited_for(watch: Watch) -> None:
+    watch.write("0.jsonl", line(1))
+    (watch.folder / "1.jsonl").mkdir()
+    os.mkfifo(watch.folder / "2.jsonl")
+    now = watch.at(1)
+    assert now.notes == (
+        f"{watch.folder / '1.jsonl'}: Is a directory",
+        f"{watch.folder / '2.jsonl'}: no regular file",
+    )
+    assert len(now.processes) == 1
+
+
+def test_paths_are_files_folders_and_globs(tmp_path: Path) -> None:
+    """A file that two of them name is read once; a name with a bracket is a file if there is one."""
+    write(tmp_path / "a" / "0.jsonl", line(1, pid=1))
+    write(tmp_path / "b" / "1.log", line(2, pid=2))
+    write(tmp_path / "[c].jsonl", line(3, pid=3))
+    paths = [f"{tmp_path}/a", f"{tmp_path}/*/0.jsonl", f"{tmp_path}/b/1.*", f"{tmp_path}/[c].jsonl"]
+    now = RecordedStats(*paths, clock=lambda: 0.0, wall_clock=lambda: NOW_S + 3).now()
+    assert sorted(one.pid for one in now.processes) == [1, 2, 3]

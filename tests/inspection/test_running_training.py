@@ -17,8 +17,7 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.ports import free_port
 from tests.support.waiting import wait_for
-from torchdata_remote.core.stats.recording import record_stats
-from torchdata_remote.inspection import RecordedStats
+from torchdata_remote import RecordedStats, record_stats
 from torchdata_remote.testing import write_small_shards
 
 # Workers of each start method; they stay until the input ends, as in a long training
