@@ -1,4 +1,4 @@
-"""What a run did, and the verdict on it."""
+"""The trace of a run of ``bench``: whose time it was, the verdict, and rows of requests in its plot."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 from torchdata_remote.core.stats.counters import StageStats
 from torchdata_remote.core.stats.report import Stats
 from torchdata_remote.core.stats.spans import Span
+from torchdata_remote.inspection.timeline import lanes
 from torchdata_remote.inspection.trace import Trace, subtract, verdict
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), max_size=8).map(
     lambda pairs: [(start, start + length) for start, length in pairs]
+)
+SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=20).map(
+    lambda pairs: [Span("fetch", start, start + length, 1) for start, length in sorted(pairs)]
 )
 IDLE = StageStats()
 
@@ -34,11 +38,20 @@ def points(intervals: list[tuple[float, float]]) -> set[int]:
 def test_subtracted_intervals_are_gone_and_all_others_remain(
     intervals: list[tuple[float, float]], holes: list[tuple[float, float]]
 ) -> None:
-    """Compared point by point; what remains is sorted and does not overlap."""
     apart = subtract([(0.0, 30.0)], subtract([(0.0, 30.0)], intervals))  # merged, so that none overlap
     rest = subtract(apart, holes)
     assert points(rest) == points(intervals) - points(holes)
     assert all(before[1] <= after[0] for before, after in pairwise(rest))
+
+
+@given(SPANS)
+def test_requests_of_a_row_do_not_overlap_and_there_are_as_many_rows_as_requests_at_once(spans: list[Span]) -> None:
+    rows = lanes(spans)
+    for number, (span, row) in enumerate(zip(spans, rows, strict=True)):
+        for other, other_row in zip(spans[:number], rows[:number], strict=True):
+            assert row != other_row or other.end_s <= span.start_s
+    at_once = [1 + sum(other.end_s > span.start_s for other in spans[:number]) for number, span in enumerate(spans)]
+    assert max(rows, default=-1) + 1 == max(at_once, default=0)
 
 
 def test_the_consumers_time_is_divided_among_the_stages(trace: Trace) -> None:
@@ -46,7 +59,6 @@ def test_the_consumers_time_is_divided_among_the_stages(trace: Trace) -> None:
     for stage, start_s, end_s in [("fetch", 101, 103), ("read", 100.5, 104), ("decode", 104, 105), ("read", 107, 112)]:
         trace.take(Span(stage, start_s, end_s, 0, by_consumer=True))
     trace.take(Span("fetch", 100, 109, 7))
-    trace.take(Span("decode", 100, 109, 7))
     assert trace.consumer(until_s=8.0) == {
         "list": [],
         "fetch": [(1.0, 3.0)],
@@ -57,18 +69,7 @@ def test_the_consumers_time_is_divided_among_the_stages(trace: Trace) -> None:
     assert trace.requests == [Span("fetch", 0.0, 9.0, 7)]
 
 
-def test_details_end_where_too_many_spans_were_recorded(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is bounded; the end of the record is known."""
-    monkeypatch.setattr("torchdata_remote.inspection.trace._MAX_CONSUMER_SPANS", 2)
-    assert trace.detailed_until_s == float("inf")
-    for start_s in (100, 101, 102, 103):
-        trace.take(Span("read", start_s, start_s + 0.5, 0, by_consumer=True))
-    assert trace.detailed_until_s == 1.5
-    assert trace.consumer(9.0)["read"] == [(0.0, 0.5), (1.0, 1.5)]
-
-
 def test_percentiles_are_of_all_requests(trace: Trace) -> None:
-    """In milliseconds; there are none without requests."""
     assert trace.percentiles() is None
     for number in range(1, 102):
         trace.take(Span("fetch", 100.0, 100.0 + number / 1e3, 1))
