@@ -129,12 +129,14 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_store_with_130_and_no_traceback(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/a.tar"
         command = [sys.executable, "-m", "torchdata_remote", "inspect", url]
-        with subprocess.Popen(
-            command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process:
-            with silent.accept()[0]:
-                process.send_signal(signal.SIGINT)
-                assert process.communicate(timeout=60) == ("", "")
+        with (
+            subprocess.Popen(
+                command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            ) as process,
+            silent.accept()[0],
+        ):
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 130
 
 

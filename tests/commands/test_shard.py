@@ -102,7 +102,7 @@ def test_a_transform_is_imported_from_the_working_directory(
 def test_options_of_stores_reach_the_source_and_the_target(
     source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each store refuses an option that it does not know; the source has those of a target in the same kind of store."""
+    """Each store refuses an option that it does not know; those of the target are for a source of its kind too."""
     wrong = '{"wrong": 1}'
     for arguments, named in [
         (["s3://a/", f"{tmp_path}/{{shard}}.tar", "--source-options", wrong], "s3://a/"),

@@ -9,6 +9,7 @@ import re
 import struct
 import uuid
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -92,7 +93,7 @@ def test_the_histogram_of_sizes_has_each_sample_in_one_bin(said: Said, sizes: li
     """The bins follow each other without a gap, and none is empty at either end."""
     url = put(f"memory://{uuid.uuid4().hex}/0.tar", pack_tar([(f"{i}.bin", bytes(n)) for i, n in enumerate(sizes)]))
     edges, counts = shard_of(said, url)["sample_bytes"].values()
-    bins = list(zip(edges, edges[1:], strict=False))
+    bins = list(pairwise(edges))
     assert counts == [sum(low <= size < high for size in sizes) for low, high in bins]
     assert sum(counts) == len(sizes)
     assert counts[0] > 0 < counts[-1]

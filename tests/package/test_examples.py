@@ -101,17 +101,6 @@ def test_quickstart_reaches_its_server_under_a_proxy(
     assert "worker" not in capsys.readouterr().out
 
 
-def test_quickstart_gives_up_a_server_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an error that names the command."""
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    monkeypatch.setitem(quickstart()["main"].__globals__, "START_S", -1)
-    with (
-        pytest.raises(RuntimeError, match=r"moto\.server .* does not answer at http://127.0.0.1:\d+"),
-        quickstart()["s3_server"](),
-    ):
-        pass
-
-
 def test_quickstart_draws_accuracy_loss_and_marked_predictions() -> None:
     """The title has the accuracy; the prediction is below each digit, with the label where it is wrong."""
     figure = quickstart()["draw"](

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -54,20 +53,3 @@ def test_session_without_interpreter_is_not_counted_as_passed(
     result, shown = matrix.run(matrix.SESSIONS[0], smoke=True, arguments=[])
     assert result.startswith("not run: no Python 3.")
     assert not shown
-
-
-def test_session_that_cannot_be_installed_or_fails_is_reported(
-    matrix: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A session that cannot be installed is ``not run``, one whose tests fail is ``FAILED``."""
-    monkeypatch.setattr(matrix, "find_python", lambda version: sys.executable)
-    monkeypatch.setattr(matrix, "ROOT", tmp_path.parent)
-    monkeypatch.setattr(matrix, "prepare", lambda *args, **options: "/bin/false")
-    monkeypatch.setattr(matrix, "versions", lambda python: "")
-    assert matrix.run(matrix.SESSIONS[0], smoke=True, arguments=[])[0].startswith("FAILED")
-
-    def refused(*args: object, **options: object) -> str:
-        raise subprocess.CalledProcessError(1, "pip")
-
-    monkeypatch.setattr(matrix, "prepare", refused)
-    assert matrix.run(matrix.SESSIONS[0], smoke=True, arguments=[])[0].startswith("not run: it cannot be installed")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
 import runpy
 from collections.abc import Iterator
@@ -17,8 +15,12 @@ from tests.support.language_server import LanguageServer
 from tests.support.paths import ROOT
 from tests.support.type_checkers import TypeCheckers, editable_environment, site_packages
 
-PIPES = sorted(path.stem for path in (ROOT / "torchdata_remote" / "pipes").glob("[!_]*.py"))
-TORCH_NAMES = ast.parse((ROOT / "torchdata_remote" / "pipes" / "base" / "torch_names.pyi").read_text())
+assert tdr.ShuffleShards  # registers the pipes
+PIPES = [
+    name
+    for name, made in tdr.IterDataPipe.functions.items()
+    if getattr(made, "args", ()) and made.args[0].__module__.startswith("torchdata_remote.")
+]
 CHECKERS = ["mypy", "pyright"]
 
 START = """\
@@ -263,32 +265,3 @@ def test_stub_is_what_the_generator_writes() -> None:
     """So no signature and no docstring is kept twice."""
     generator = runpy.run_path(str(ROOT / ".ci" / "make_typed.py"))
     assert generator["stub"]() == generator["STUB"].read_text(), "run python .ci/make_typed.py"
-
-
-def methods_of(name: str) -> list[ast.FunctionDef]:
-    """The overloads of a method in the stub of torch's names."""
-    bodies = [node.body for node in TORCH_NAMES.body if isinstance(node, ast.ClassDef)]
-    return [node for body in bodies for node in body if isinstance(node, ast.FunctionDef) and node.name == name]
-
-
-def of_torch() -> list[str]:
-    """The functional names that torch registers, or what replaces it."""
-    pipes = {name: getattr(function, "args", ()) for name, function in tdr.IterDataPipe.functions.items()}
-    modules = {name: args[0].__module__ for name, args in pipes.items() if args}
-    homes = ("torch.utils.data.datapipes.iter.", "torchdata_remote.core.")
-    return sorted(name for name, module in modules.items() if module.startswith(homes))
-
-
-@pytest.mark.parametrize("name", of_torch())
-def test_torchs_names_have_torchs_parameters(name: str) -> None:
-    """What is written by hand in ``torch_names.pyi`` is what torch takes; no name of torch is left untyped."""
-    methods = methods_of(name)
-    assert methods, f"{name} is missing in torch_names.pyi"
-    pipe = getattr(tdr.IterableWrapper([1]), name).func.args[0]
-    parameters = list(inspect.signature(pipe).parameters.values())
-    variadic = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
-    taken = {parameter.name for parameter in parameters}
-    for method in methods:
-        named = {argument.arg for argument in [*method.args.args[1:], *method.args.kwonlyargs]}
-        assert named <= taken, f"{name} has no parameter {named - taken}"
-        assert not (method.args.vararg or method.args.posonlyargs) or variadic
