@@ -14,8 +14,6 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
-from PIL import Image
 
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Request, Response, scripted
@@ -77,17 +75,6 @@ def test_bench_stops_after_the_seconds_asked_for(memory_folder: str, capsys: pyt
     write_small_shards(memory_folder, num_shards=2, samples_per_shard=4)
     assert main(["bench", memory_folder, "--seconds", "1e-9"]) == 0
     assert capsys.readouterr().out.startswith("1 samples in ")
-
-
-@pytest.mark.parametrize("num_samples", [1, 30])
-def test_all_samples_of_a_short_run_are_counted_as_read(
-    num_samples: int, memory_folder: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also where the time ends before the dataset."""
-    write_small_shards(memory_folder, num_shards=1, samples_per_shard=num_samples)
-    assert main(["bench", memory_folder, "--seconds", "1e-9", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["num_samples"], found["read"]["items"]) == (1, 1)
 
 
 @pytest.fixture
@@ -152,42 +139,6 @@ def test_help_names_the_defaults_of_the_streams(capsys: pytest.CaptureFixture[st
     defaults = [signature(stream).parameters["max_in_flight"].default for stream in (stream_shards, stream_files)]
     shown = " ".join(capsys.readouterr().out.split())
     assert "(default: {} for shards, {} for files)".format(*defaults) in shown
-
-
-def test_plot_writes_a_png_titled_by_the_verdict(
-    memory_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The verdict that is printed is the picture's title; below it are what was read and how fast."""
-    write_small_shards(memory_folder, num_shards=2, samples_per_shard=4)
-    drawn: list[Figure] = []
-    save = Figure.savefig
-
-    def keep(figure: Figure, path: str) -> None:
-        drawn.append(figure)
-        save(figure, path)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    assert main(["bench", memory_folder, "--plot", str(tmp_path / "bench.png")]) == 0
-    first, *_, verdict = capsys.readouterr().out.splitlines()
-    with Image.open(tmp_path / "bench.png") as picture:
-        assert (picture.format, *picture.size) == ("PNG", 1200, 850)
-    assert 10_000 < (tmp_path / "bench.png").stat().st_size < 300_000
-    (figure,) = drawn
-    assert figure.get_suptitle().replace("\n", " ") == verdict
-    assert figure.axes[0].get_title().startswith(f"{memory_folder}: 8 samples in ")
-    assert figure.axes[0].get_title().endswith(first.rpartition(": ")[2])
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("missing/bench.png", "does not exist"), ("bench.pgn", "Use a name such as out.png"), ("", "no picture format")],
-)
-def test_a_plot_that_cannot_be_written_is_an_error_before_the_run(
-    name: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing is read before: the URL does not exist."""
-    assert main(["bench", "memory://no-such-folder/", "--plot", str(tmp_path / name)]) == 1
-    assert expected in capsys.readouterr().err
 
 
 def test_plot_without_matplotlib_names_the_extra_before_the_run(

@@ -146,21 +146,6 @@ def test_inspect_escapes_terminal_sequences(tmp_path: Path, capsys: pytest.Captu
         assert "x1b[31m" in out or "u001b[31m" in out
 
 
-def test_inspect_of_a_truncated_shard_fails_with_the_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An error with the byte, and exit status 1."""
-    (tmp_path / "0.tar").write_bytes(pack_tar([("a.txt", b"a" * 600), ("b.txt", b"b" * 600)])[:2100])
-    assert main(["inspect", str(tmp_path / "0.tar")]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith(f"torchdata-remote: file://{tmp_path}/0.tar: at byte 1,536: ")
-
-
-def test_inspect_of_an_empty_folder_fails_with_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1; it is named."""
-    assert main(["inspect", str(tmp_path)]) == 1
-    assert str(tmp_path) in capsys.readouterr().err
-
-
 def test_inspect_reads_s3_and_prints_no_secret(moto: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
     """With options for the store, of which no secret is shown."""
     bucket = moto.new_bucket()

@@ -68,16 +68,6 @@ def test_manifest_of_a_damaged_shard_fails_with_its_name(tmp_path: Path, capsys:
     assert not (tmp_path / "train" / "index.json").exists()
 
 
-@pytest.mark.parametrize("folder", ["/nonexistent/train", "memory://nothing-here", "nosuchscheme://a", "s3://"])
-def test_manifest_of_an_unreadable_folder_fails_with_its_name(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Missing, empty or no URL at all: exit status 1, and stderr names it."""
-    assert cli.main(["manifest", folder]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("torchdata-remote: ")
-    assert folder.rstrip("/") in captured.err
-
-
 def test_manifest_reads_only_shards_that_match_the_pattern(
     memory_folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,23 +53,6 @@ def test_show_draws_the_first_images_in_order(folder: Path, capsys: pytest.Captu
     assert out.stat().st_mode & 0o777 == 0o666 & ~_umask()
 
 
-def test_show_json_names_the_images(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One document: the picture and its size, and what each cell shows."""
-    out = folder.parent / "out.png"
-    assert main(["show", str(folder), "--grid", str(out), "--num", "2", "--cell-pixels", "32", "--json"]) == 0
-    url = f"file://{folder}/0.tar"
-    assert json.loads(capsys.readouterr().out) == {
-        "grid": str(out),
-        "num_images": 2,
-        "width": 76,
-        "height": 55,
-        "images": [
-            {"url": url, "key": "0", "label": "0", "caption": "0"},
-            {"url": url, "key": "1", "label": "1", "caption": "1"},
-        ],
-    }
-
-
 def _umask() -> int:
     umask = os.umask(0)
     os.umask(umask)
@@ -103,16 +86,6 @@ def test_show_uses_class_names_and_survives_a_bad_class_table(folder: Path, caps
     assert "classes.json" in printed
 
 
-def test_show_draws_a_cell_for_an_undecodable_image(tmp_path: Path) -> None:
-    """Have a cell without a picture; the others are drawn."""
-    with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
-        writer.write({"__key__": "a", "png": b"no png"})
-        writer.write({"__key__": "b", "png": Image.new("L", (5000, 3), 255)})
-    assert main(["show", str(tmp_path), "--grid", str(tmp_path / "out.jpg")]) == 0
-    with Image.open(tmp_path / "out.jpg") as picture:
-        assert picture.format == "JPEG"
-
-
 @pytest.mark.parametrize(
     ("grid", "more", "says"),
     [
@@ -135,15 +108,6 @@ def test_show_with_unusable_output_fails_and_leaves_no_file(
     assert os.listdir(folder.parent) == ["train"]
 
 
-@pytest.mark.parametrize("grid", ["no/such/folder/out.png", "out.psd", "out.xyz", "out"])
-def test_an_unusable_output_is_refused_before_anything_is_read(
-    tmp_path: Path, grid: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The dataset is not even there."""
-    assert main(["show", "memory://no-such-folder/", "--grid", str(tmp_path / grid)]) == 1
-    assert capsys.readouterr().err.startswith(f"torchdata-remote: {tmp_path / grid}: ")
-
-
 def test_a_picture_that_cannot_be_written_leaves_the_one_before(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,11 +120,3 @@ def test_a_picture_that_cannot_be_written_leaves_the_one_before(
     assert capsys.readouterr().err == f"torchdata-remote: {out}: File too large\n"
     assert out.read_bytes() == b"old"
     assert sorted(os.listdir(folder.parent)) == ["out.png", "train"]
-
-
-def test_show_without_images_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1."""
-    with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
-        writer.write({"__key__": "a", "txt": "text"})
-    assert main(["show", str(tmp_path), "--grid", str(tmp_path / "out.png")]) == 1
-    assert "none of the samples has an image" in capsys.readouterr().err

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 
 from tests.servers.s3 import S3Server
@@ -99,20 +98,6 @@ def test_quickstart_reaches_its_server_under_a_proxy(
     quickstart()["main"]()
     assert picture.stat().st_size > 1000
     assert "worker" not in capsys.readouterr().out
-
-
-def test_quickstart_draws_accuracy_loss_and_marked_predictions() -> None:
-    """The title has the accuracy; the prediction is below each digit, with the label where it is wrong."""
-    figure = quickstart()["draw"](
-        "accuracy 97.5 % (39 of 40)", [2.0, 1.0, 0.5, 0.25], 2, torch.rand(40, 8, 8), torch.arange(40) % 10,
-        torch.tensor([3, *(i % 10 for i in range(1, 40))]),
-    )  # fmt: skip
-    left, right = figure.subfigs
-    assert figure.get_suptitle() == "Handwritten digits, streamed from S3: accuracy 97.5 % (39 of 40)"
-    assert [line.get_ydata().tolist() for line in left.axes[0].lines] == [[2.0, 1.0, 0.5, 0.25], [1.5, 0.375]]
-    assert [cell.get_xlabel() for cell in right.axes][:12] == ["3, is 0", *"1234567890", "1"]
-    assert [text.get_text() for text in right.legends[0].get_texts()] == ["right", "wrong: prediction, label"]
-    assert len({cell.spines["left"].get_edgecolor() for cell in right.axes}) == 2
 
 
 def test_shard_on_cluster_scales_pictures_down(tmp_path: Path) -> None:

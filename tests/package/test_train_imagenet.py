@@ -130,14 +130,6 @@ def test_training_on_loose_files_resumes_after_ctrl_c(local: Place, tmp_path: Pa
     assert_same_weights(whole, stopped)
 
 
-def test_training_on_shards_in_a_bucket_resumes_after_a_stop(remote: Place, moto: S3Server, tmp_path: Path) -> None:
-    """Each image once an epoch; the weights are compared by the tests with local shards and with loose files."""
-    url, stopped = shards_of(remote), tmp_path / "stopped"
-    printed = run(url, "--epochs", "2", "--checkpoint", str(stopped), "--max-steps", "4", server=moto)
-    assert "stopped in epoch 0 after step 4" in printed
-    assert images_of_epochs(run(url, "--epochs", "2", "--checkpoint", str(stopped), server=moto)) == [12, NUM_IMAGES]
-
-
 def test_options_of_a_bucket_are_read_from_files(remote: Place, moto: S3Server, tmp_path: Path) -> None:
     """Credentials, index and classes from the credential file; with a cache and a limit."""
     url = remote.put(pictures())

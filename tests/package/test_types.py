@@ -14,12 +14,13 @@ import torchdata_remote as tdr
 from tests.support.language_server import LanguageServer
 from tests.support.paths import ROOT
 from tests.support.type_checkers import TypeCheckers, editable_environment, site_packages
+from torchdata_remote import pipes
 
-assert tdr.ShuffleShards  # registers the pipes
+assert pipes.__all__  # their names are registered
 PIPES = [
     name
     for name, made in tdr.IterDataPipe.functions.items()
-    if getattr(made, "args", ()) and made.args[0].__module__.startswith("torchdata_remote.")
+    if any(one.__module__.startswith("torchdata_remote.") for one in getattr(made, "args", ()))
 ]
 CHECKERS = ["mypy", "pyright"]
 
