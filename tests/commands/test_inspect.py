@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from tests.servers.s3 import S3Server
 from tests.support.archive_bytes import pack_tar
@@ -109,17 +108,6 @@ def test_inspect_reports_a_class_table_that_cannot_be_read(tmp_path: Path, capsy
     out = printed_by(capsys)
     assert f"  note: classes have no names: file://{tmp_path}/classes.json: " in out
     assert "1 classes (cls), 1 samples each\n  3  1  █" in out
-
-
-def test_inspect_draws_both_histograms(memory_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``--plot`` writes a picture beside the text; a picture that cannot be written is an error before the work."""
-    write_small_shards(memory_folder, num_shards=1, samples_per_shard=4)
-    assert main(["inspect", memory_folder, "--plot", str(tmp_path / "a.png")]) == 0
-    assert "4 classes (cls)" in printed_by(capsys)
-    with Image.open(tmp_path / "a.png") as picture:
-        assert (picture.format, *picture.size) == ("PNG", 1200, 420)
-    assert main(["inspect", "memory://no-such-folder", "--plot", str(tmp_path / "missing" / "a.png")]) == 1
-    assert "missing does not exist" in capsys.readouterr().err
 
 
 def test_inspect_counts_folders_where_there_are_no_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,17 +59,6 @@ def _umask() -> int:
     return umask
 
 
-def test_show_with_a_seed_is_reproducible(folder: Path) -> None:
-    """The same picture for a seed; all images, if as many are requested."""
-    pictures = []
-    for name, seed in (("a.png", "1"), ("b.png", "1"), ("c.png", "2")):
-        out = folder.parent / name
-        assert main(["show", str(folder), "--grid", str(out), "--seed", seed, "--cell-pixels", "32"]) == 0
-        pictures.append(out.read_bytes())
-        assert sorted(colours_of(out)[:8]) == sorted(2 * COLOURS)
-    assert pictures[0] == pictures[1] != pictures[2]
-
-
 def test_show_uses_class_names_and_survives_a_bad_class_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They are read from beside the shards; a file that is not a class table is reported and ignored."""
     out = folder.parent / "out.png"

@@ -66,13 +66,3 @@ def test_verify_json_has_the_same_facts(folder: Path, capsys: pytest.CaptureFixt
     assert document["faults"] == [
         {"url": f"file://{folder}/000002.tar", "what": "the manifest names it, but it does not exist"}
     ]
-
-
-def test_verify_without_manifest_names_the_command_that_writes_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit status 1, and the command that writes one."""
-    assert main(["verify", str(tmp_path)]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "torchdata-remote manifest" in captured.err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import random
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -232,18 +231,3 @@ def test_links_out_of_the_dataset_are_refused_and_not_read(dataset: Dataset, tmp
     for what in ("summary", "sheet.png"):
         status, body, _ = ask(dataset.address, "GET", f"/datasets/{dataset.name}/{what}")
         assert (status, b"is a link" in body) == (403, True)
-
-
-@settings(max_examples=3)
-@given(seed=st.integers(0, 1000))
-def test_pictures_of_any_size_share_one_bound_of_memory_and_all_are_drawn(service: tuple[Path, str], seed: int) -> None:
-    """Large ones are scaled down, one at a time."""
-    dataset, sizes = Dataset(*service), random.Random(seed)
-    dataset.put(
-        {f"{n}.png": picture(n, size=(sizes.randint(1, 600), sizes.randint(1, 600))) for n in range(len(COLOURS))}
-    )
-    status, body, headers = ask(dataset.address, "GET", f"/datasets/{dataset.name}/sheet.png")
-    assert (status, headers["Content-Type"]) == (200, "image/png")
-    with Image.open(io.BytesIO(body)) as sheet:
-        assert sheet.size[0] == 3 * 166 + 6 or sheet.size[0] > 3 * 160
-    assert dataset.colours() is not None

@@ -219,16 +219,6 @@ def test_a_file_that_vanished_leaves_its_process_stalled(watch: Watch) -> None:
     assert [one.state for one in watch.at(20).processes] == ["stalled"]
 
 
-def test_256_processes_are_summed(watch: Watch) -> None:
-    """One row each, also where all of them write one file."""
-    for second in (2, 4):
-        lines = (line(second, pid=n, rank=n // 8, worker=n % 8, read_items=second * 10) for n in range(256))
-        watch.write("all.jsonl", *lines)
-    now = watch.at(5)
-    assert len(now.processes) == 256
-    assert now.as_scalars("")["samples_per_s"] == 2_560
-
-
 def run(**fields: Any) -> dict[str, Any]:
     """A process that waited for so many of 10 seconds, and whose last line is late."""
     return {"rank": 0, "world_size": 8, "worker": 0, "num_workers": 4, "read_items": 200, **fields}

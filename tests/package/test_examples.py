@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 import re
 import runpy
 import subprocess
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.servers.s3 import S3Server
 from tests.support.paths import ROOT
 from torchdata_remote import stream_shards
 
@@ -24,40 +22,6 @@ from torchdata_remote import stream_shards
 def quickstart() -> dict[str, Any]:
     """The functions of the script."""
     return runpy.run_path(str(ROOT / "examples" / "quickstart.py"))
-
-
-def run_quickstart(picture: Path, environment: dict[str, str], *options: str) -> str:
-    command = [sys.executable, "examples/quickstart.py", "--picture", str(picture), *options]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "samples/s" in done.stderr
-    return done.stdout
-
-
-def accuracy(printed: str) -> float:
-    match = re.search(r"held-out accuracy: ([\d.]+) %", printed)
-    assert match, printed
-    return float(match[1])
-
-
-@pytest.mark.slow  # .ci/run starts with the quickstart
-def test_quickstart_learns_from_another_server(moto: S3Server, tmp_path: Path) -> None:
-    """``AWS_ENDPOINT_URL`` names it; ``.ci/run`` starts the quickstart with a server of its own.
-
-    It says at once what it waits for, is right on over 93 % of held-out images, and draws the hardest of them.
-    """
-    picture = tmp_path / "batch.png"
-    printed = run_quickstart(picture, moto.environment)
-    lines = printed.splitlines()
-    assert lines[0].startswith("Importing torch")
-    assert lines[1] == f"S3 server: {moto.endpoint_url}"
-    assert any(line.startswith("Starting 2 workers") for line in lines)
-    assert accuracy(printed) > 93
-    with Image.open(picture) as image:
-        assert (image.format, image.width) == ("PNG", 1320)
-        assert len(image.convert("RGB").getcolors(1 << 16) or []) > 10
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,6 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_a_module_may_use_another_for_the_first_time(package: str) -> None:
-    """While it is imported itself."""
-    assert import_first(".outer", package, after_torch=False).value == 1
-
-
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_does_not_wait_for_an_import_of_another_thread(package: str) -> None:
