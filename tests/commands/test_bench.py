@@ -165,3 +165,9 @@ def test_bench_of_an_empty_folder_fails_with_its_url(memory_folder: str, capsys:
     """Exit status 1, and the URL on stderr."""
     assert main(["bench", memory_folder]) == 1
     assert memory_folder in capsys.readouterr().err
+
+
+def test_bench_of_shards_without_samples_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "0.tar").write_bytes(bytes(1024))
+    assert main(["bench", f"{tmp_path}/0.tar"]) == 1
+    assert capsys.readouterr().err.endswith("0.tar: no samples found.\n")

@@ -187,8 +187,10 @@ def test_cost_prints_counts_and_prices(memory_folder: str, capsys: pytest.Captur
         ["bytes", "28,672", "0.0287"],
         ["total", "11.6287"],
     ]
-    assert main(["cost", f"{memory_folder}/"]) == 0
-    assert "price" not in capsys.readouterr().out
+    assert main(["cost", f"{memory_folder}/", "--cache-bytes", "10000"]) == 0
+    printed = capsys.readouterr().out
+    assert "price" not in printed
+    assert "The cache does not hold all objects" in printed
 
 
 @pytest.mark.parametrize("wrong", [["--price-get", "-1"], ["--price-list", "free"], ["--price-gb-out", "inf"]])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -142,3 +144,18 @@ def test_inspect_reads_s3_and_prints_no_secret(moto: S3Server, capsys: pytest.Ca
     out = printed_by(capsys)
     assert "4 samples, 8 members" in out
     assert moto.secret not in out
+
+
+def test_bars_are_plain_where_the_terminal_is_and_a_small_number_is_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = [(f"{number:03}.cls", b"%d" % (number > 0)) for number in range(200)]
+    (tmp_path / "0.tar").write_bytes(pack_tar(members))
+    shown = {}
+    for encoding in ("ascii", "utf-8"):
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(buffer := io.BytesIO(), encoding))
+        assert main(["inspect", f"{tmp_path}/0.tar", "--samples", "0"]) == 0
+        sys.stdout.flush()
+        shown[encoding] = buffer.getvalue().decode(encoding).split("samples each")[1].splitlines()[1:3]
+    assert [row.split() for row in shown["ascii"]] == [["0", "1", "#"], ["1", "199", "#" * 40]]
+    assert [row.split() for row in shown["utf-8"]] == [["0", "1", "▏"], ["1", "199", "█" * 40]]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.archive_bytes import make_header, make_member
 from torchdata_remote.cli import main
 from torchdata_remote.testing import write_small_shards
 
@@ -66,3 +67,27 @@ def test_verify_json_has_the_same_facts(folder: Path, capsys: pytest.CaptureFixt
     assert document["faults"] == [
         {"url": f"file://{folder}/000002.tar", "what": "the manifest names it, but it does not exist"}
     ]
+
+
+def test_members_that_cannot_be_part_of_a_sample_are_counted_by_each_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They stop ``manifest``, unless they are to be left out; links are counted, too."""
+    members = make_member(b"a.txt", b"a") + make_member(b"README", b"text") + make_header(b"l.txt", kind=b"2")
+    (tmp_path / "0.tar").write_bytes(members + bytes(1024))
+    assert main(["manifest", str(tmp_path)]) == 1
+    assert "README" in capsys.readouterr().err
+    assert main(["manifest", str(tmp_path), "--on-bad-member", "skip"]) == 0
+    assert re.search(r"^ +1 members left out: .", capsys.readouterr().out, re.MULTILINE)
+    assert main(["verify", str(tmp_path)]) == 0
+    bad, links, total = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"1 members cannot be part of a sample: .* \(on_bad_member=\)", bad)
+    assert links == "1 links, which readers leave out (tar --hard-dereference --dereference)"
+    assert total.startswith("1 samples in 1 shards, ")
+    assert main(["inspect", f"{tmp_path}/0.tar"]) == 0
+    printed = capsys.readouterr().out
+    assert "\n  not part of samples: link 1\n" in printed
+    assert "\n  left out: 1 members that cannot be part of a sample: " in printed
+    with pytest.raises(SystemExit):
+        main(["manifest", str(tmp_path), "--on-bad-member", "keep"])
+    assert "expected raise or skip, got 'keep'" in capsys.readouterr().err

@@ -91,6 +91,9 @@ def test_each_fault_is_named_and_hides_no_other(folder: str, said: Said) -> None
     assert size.startswith("has 1,000 bytes, the manifest has ")
     assert found.pop("000002.tar.idx") == ["has 32 bytes, where an index of 4 samples has 40"]
     assert found == {}
+    put(f"{folder}/000002.tar.idx", bytes(40))
+    (what,) = faults(said, folder)["000002.tar.idx"]
+    assert what.startswith("does not hold the offsets of the samples: it is the index of another shard, or damaged")
 
 
 def test_a_damaged_header_is_found_and_checksums_are_compared_nevertheless(folder: str, said: Said) -> None:

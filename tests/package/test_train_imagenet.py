@@ -153,6 +153,7 @@ def test_options_of_a_bucket_are_read_from_files(remote: Place, moto: S3Server, 
     assert len(found) >= 18
 
 
+@pytest.mark.slow  # resuming of ranks is tested without torchrun
 def test_two_ranks_with_shards_resume_with_the_same_weights(local: Place, tmp_path: Path) -> None:
     """By torchrun: both ranks have the same number of images, within a limit."""
     url, whole, stopped = shards_of(local), tmp_path / "whole", tmp_path / "stopped"
