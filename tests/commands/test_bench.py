@@ -98,7 +98,7 @@ def test_the_time_limit_holds_while_the_store_sends_nothing(
 ) -> None:
     """What was read so far is reported and drawn, with the wait that has not ended."""
     path = tmp_path / "bench.png"
-    command = ["bench", hanging[0], "--no-decode", "--seconds", "4", "--max-in-flight", "1", "--plot", str(path)]
+    command = ["bench", hanging[0], "--no-decode", "--seconds", "6", "--max-in-flight", "1", "--plot", str(path)]
     assert main(command) == 0
     first, *table, _, verdict = capsys.readouterr().out.splitlines()
     assert re.match(r"[1-3] samples in ", first)

@@ -1,18 +1,15 @@
-"""The manual and the README: their code runs, the output that they show is real, and links resolve.
+"""The manual and the README: shell commands run and print what is shown, generated pages are current, links resolve.
 
-A block ```` ```python ```` or ```` ```sh ```` is run; all blocks of a page are one program, from top to bottom. A block
-```` ```text title="Output" ```` (``"Shell output"``) holds what the blocks since the previous one print; ``...`` stands
-for any text. Blocks ```` ```bash ```` are not run.
+All blocks ```` ```sh ```` of a page are one script; a block ```` ```text title="Shell output" ```` behind one holds
+what it prints, ``...`` stands for any text. Blocks ```` ```bash ```` are not run.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,11 +21,9 @@ import torchdata_remote as tdr
 from tests.support.paths import ROOT
 from tests.support.ports import free_port
 
-DOCS = ROOT / "docs"
-PAGES = {str(path.relative_to(DOCS)): path.read_text("utf-8") for path in sorted(DOCS.rglob("*.md"))}
-FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+from .manual import DOCS, END_OF_BLOCK, FENCE, PAGES, as_pattern, program_of
+
 LINK = re.compile(r"(?<!\\)\]\((?P<target>[^)\s]+)(?: \"[^\"]*\")?\)")
-END_OF_BLOCK = "--- end of block ---"
 ERRORS = [
     kind.__name__
     for kind in vars(tdr.errors).values()
@@ -46,51 +41,6 @@ def pages_in_nav(nav: Any) -> list[str]:
     if isinstance(nav, str):
         return [nav]
     return [page for entry in (nav.values() if isinstance(nav, dict) else nav) for page in pages_in_nav(entry)]
-
-
-def as_pattern(output: str) -> str:
-    return ".*?".join(map(re.escape, output.strip().split("...")))
-
-
-def program_of(page: str) -> tuple[str, list[str]]:
-    """The page's code, each line where it is in the page, and the outputs that the page shows."""
-    lines, outputs = [""] * page.count("\n"), []
-    for block in FENCE.finditer(page):
-        first = page[: block.start("body")].count("\n")
-        if block["info"].split(" ")[0] == "python":
-            lines[first : first + block["body"].count("\n")] = block["body"].splitlines()
-        elif 'title="Output"' in block["info"]:
-            lines[first] = f"print({END_OF_BLOCK!r})"
-            outputs.append(block["body"])
-    return "\n".join(lines), outputs
-
-
-@pytest.fixture(scope="module")
-def page_runner() -> Iterator[subprocess.Popen[str]]:
-    """A process that has imported torch once, for all pages."""
-    runner = [sys.executable, "-W", "error", str(ROOT / "tests" / "support" / "page_runner.py")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    with subprocess.Popen(runner, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
-
-
-@pytest.mark.parametrize("name", [name for name, page in PAGES.items() if "```python" in page])
-def test_python_blocks_of_a_page_run_and_print_the_shown_output(
-    name: str, tmp_path: Path, page_runner: subprocess.Popen[str]
-) -> None:
-    """In one fresh process, from top to bottom, with warnings as errors."""
-    program, outputs = program_of(PAGES[name])
-    assert page_runner.stdin is not None
-    assert page_runner.stdout is not None
-    page = {"name": str(DOCS / name), "program": program, "folder": str(tmp_path)}
-    print(json.dumps(page), file=page_runner.stdin, flush=True)
-    done = json.loads(page_runner.stdout.readline())
-    assert done["code"] == 0, done["errors"]
-    printed = done["output"].split(END_OF_BLOCK)
-    for shown, real in zip(outputs, printed[:-1], strict=True):
-        assert re.fullmatch(as_pattern(shown), real.strip(), re.DOTALL), f"shown:\n{shown}\nprinted:\n{real}"
 
 
 def test_navigation_lists_each_page_once() -> None:
