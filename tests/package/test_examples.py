@@ -46,6 +46,7 @@ def test_quickstart_checks_its_options_before_it_starts_a_server(
     assert "S3 server" not in printed.out
 
 
+@pytest.mark.slow  # .ci/run starts the quickstart
 def test_quickstart_reaches_its_server_under_a_proxy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
