@@ -8,7 +8,7 @@ import re
 from tests.support.paths import ROOT
 
 MODULES = sorted(
-    path for folder in ("torchdata_remote", "examples", "benchmarks", "tests") for path in (ROOT / folder).rglob("*.py")
+    path for folder in ("torchdata_remote", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")
 )
 OLDEST = (3, 10)
 LATER = {
