@@ -101,6 +101,7 @@ def test_help_names_every_option() -> None:
         assert re.search(rf"^  {option} .*\w", done.stdout, re.MULTILINE), option
 
 
+@pytest.mark.slow  # four trainings
 def test_training_on_loose_files_resumes_after_ctrl_c(local: Place, tmp_path: Path) -> None:
     """With the weights of a training that was not stopped; Ctrl-C reaches its workers, too."""
     url, whole, stopped = local.put(pictures()), tmp_path / "whole", tmp_path / "stopped"
