@@ -1,147 +1,111 @@
-"""Shards against their manifest and indexes."""
+"""``torchdata-remote verify``: any fault of shards, indexes, keys and manifest is named, and hides no other."""
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
+from tests.servers.scripted import Request, Response, scripted
 from tests.support.archive_bytes import pack_tar
 from torchdata_remote import ShardWriter, index_shards
-from torchdata_remote.errors import AccessDeniedError, EmptyListingError, ManifestError, ObjectNotFoundError
-from torchdata_remote.fetch.streams import parts_of
-from torchdata_remote.formats.manifest import MANIFEST_NAME
-from torchdata_remote.inspection.faults import Fault
-from torchdata_remote.inspection.verification import Verification, verify_shards
 from torchdata_remote.testing import Faults, write_small_shards
+
+from .shards import Said, get, put, remove
 
 SHARDS, SAMPLES = 3, 4
 
 
-class Folder:
-    """A set of shards in memory, of which things can be damaged."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        write_small_shards(url, num_shards=SHARDS, samples_per_shard=SAMPLES)
-
-    def _path(self, name: str) -> str:
-        return f"{self.url}/{name}".removeprefix("memory:/")
-
-    def get(self, name: str) -> bytes:
-        data: bytes = fsspec.filesystem("memory").cat_file(self._path(name))
-        return data
-
-    def put(self, name: str, data: bytes) -> None:
-        fsspec.filesystem("memory").pipe(self._path(name), data)
-
-    def remove(self, name: str) -> None:
-        fsspec.filesystem("memory").rm(self._path(name))
-
-    def flip(self, name: str, byte: int, bit: int = 0) -> None:
-        data = bytearray(self.get(name))
-        data[byte] ^= 1 << bit
-        self.put(name, bytes(data))
-
-    def edit_manifest(self, edit: Callable[[list[dict[str, Any]]], object]) -> None:
-        document = json.loads(self.get(MANIFEST_NAME))
-        edit(document["shardlist"])
-        self.put(MANIFEST_NAME, json.dumps(document).encode())
-
-    def faults(self) -> dict[str, list[str]]:
-        """Base name -> descriptions of its faults."""
-        found: dict[str, list[str]] = {}
-        for url, what in verify_shards(self.url).faults:
-            found.setdefault(url.removeprefix(f"{self.url}/"), []).append(what)
-        return found
-
-
 @pytest.fixture
-def folder(memory_folder: str) -> Folder:
-    return Folder(memory_folder)
+def folder(memory_folder: str) -> str:
+    write_small_shards(memory_folder, num_shards=SHARDS, samples_per_shard=SAMPLES)
+    return memory_folder
 
 
-def test_intact_shards_have_no_faults(folder: Folder) -> None:
-    """No faults; the counts are those of the manifest, whether it or the folder is named."""
-    for url in (folder.url, folder.url + "/", f"{folder.url}/{MANIFEST_NAME}"):
-        checked: list[tuple[str, list[Fault]]] = []
-        found = verify_shards(url, on_checked=lambda *arguments, checked=checked: checked.append(arguments))
-        num_bytes = sum(len(folder.get(f"{number:06d}.tar")) for number in range(SHARDS))
-        assert found == Verification(f"{folder.url}/{MANIFEST_NAME}", SHARDS, SHARDS * SAMPLES, num_bytes, [])
-        assert [name.rpartition("/")[2] for name, _ in checked] == [
-            MANIFEST_NAME,
-            *(f"{number:06d}.tar" for number in range(SHARDS)),
-        ]
+def flip(url: str, byte: int, bit: int = 0) -> None:
+    data = bytearray(get(url))
+    data[byte] ^= 1 << bit
+    put(url, bytes(data))
 
 
-@settings(max_examples=60)
+def edit_manifest(folder: str, edit: Callable[[list[dict[str, Any]]], object]) -> None:
+    document = json.loads(get(f"{folder}/index.json"))
+    edit(document["shardlist"])
+    put(f"{folder}/index.json", json.dumps(document).encode())
+
+
+def faults(said: Said, folder: str) -> dict[str, list[str]]:
+    """Base name -> descriptions of its faults."""
+    found: dict[str, list[str]] = {}
+    for fault in said("verify", folder, status=1)["faults"]:
+        found.setdefault(fault["url"].removeprefix(f"{folder}/"), []).append(fault["what"])
+    return found
+
+
+def test_intact_shards_have_no_faults_and_the_counts_of_the_manifest(folder: str, said: Said) -> None:
+    num_bytes = sum(len(get(f"{folder}/{number:06d}.tar")) for number in range(SHARDS))
+    for url in (folder, f"{folder}/", f"{folder}/index.json"):
+        assert said("verify", url) == {
+            "manifest_url": f"{folder}/index.json", "num_shards": SHARDS, "num_samples": SHARDS * SAMPLES,
+            "num_bytes": num_bytes, "faults": [], "bad_members": {}, "num_links": 0,
+        }  # fmt: skip
+
+
 @given(data=st.data(), shard=st.integers(0, SHARDS - 1), bit=st.integers(0, 7))
-def test_any_flipped_bit_is_found_with_its_shard(data: st.DataObject, shard: int, bit: int) -> None:
+def test_any_flipped_bit_is_found_with_its_shard(said: Said, data: st.DataObject, shard: int, bit: int) -> None:
     """Wherever it is in a shard: that shard is named, with the block, and no other."""
-    folder = Folder(f"memory://{uuid.uuid4().hex}")
+    folder = f"memory://{uuid.uuid4().hex}"
+    write_small_shards(folder, num_shards=SHARDS, samples_per_shard=SAMPLES)
     name = f"{shard:06d}.tar"
-    folder.flip(name, data.draw(st.integers(0, len(folder.get(name)) - 1), label="byte"), bit)
-    faults = folder.faults()
-    assert set(faults) == {name} or set(faults) == {name, f"{name}.idx"}
-    assert any("has the MD5" in what for what in faults[name])
-    assert any("1 of 1 blocks" in what and "those at byte 0" in what for what in faults[name])
-    fsspec.filesystem("memory").rm(folder.url, recursive=True)
+    flip(f"{folder}/{name}", data.draw(st.integers(0, len(get(f"{folder}/{name}")) - 1), label="byte"), bit)
+    found = faults(said, folder)
+    assert {name} <= set(found) <= {name, f"{name}.idx", f"{name}.keys"}
+    assert any("has the MD5" in what for what in found[name])
+    assert any("1 of 1 blocks" in what and "those at byte 0" in what for what in found[name])
+    remove(folder)
 
 
-def test_each_fault_is_named_and_hides_no_other(folder: Folder) -> None:
+def test_each_fault_is_named_and_hides_no_other(folder: str, said: Said) -> None:
     """A truncated shard, a missing one, an unnamed one, and a wrong index."""
-    folder.put("000000.tar", folder.get("000000.tar")[:1000])
-    folder.remove("000001.tar")
-    folder.put("000002.tar.idx", folder.get("000000.tar.idx")[:-8])
-    folder.put("extra.tar.gz", b"")
-    faults = folder.faults()
-    assert faults.pop("000001.tar") == ["the manifest names it, but it does not exist"]
-    assert faults.pop("extra.tar.gz") == ["the manifest does not name it, so readers of the manifest leave it out"]
-    cut, size = faults.pop("000000.tar")
-    assert cut.startswith("at byte 0: member '0/000000.cls' holds") or "at byte" in cut
+    put(f"{folder}/000000.tar", get(f"{folder}/000000.tar")[:1000])
+    remove(f"{folder}/000001.tar")
+    put(f"{folder}/000002.tar.idx", get(f"{folder}/000000.tar.idx")[:-8])
+    put(f"{folder}/extra.tar.gz", b"")
+    found = faults(said, folder)
+    assert found.pop("000001.tar") == ["the manifest names it, but it does not exist"]
+    assert found.pop("extra.tar.gz") == ["the manifest does not name it, so readers of the manifest leave it out"]
+    cut, size = found.pop("000000.tar")
+    assert "at byte" in cut
     assert size.startswith("has 1,000 bytes, the manifest has ")
-    assert faults.pop("000002.tar.idx") == ["has 32 bytes, where an index of 4 samples has 40"]
-    assert faults == {}
+    assert found.pop("000002.tar.idx") == ["has 32 bytes, where an index of 4 samples has 40"]
+    assert found == {}
+    put(f"{folder}/000002.tar.idx", bytes(40))
+    (what,) = faults(said, folder)["000002.tar.idx"]
+    assert what.startswith("does not hold the offsets of the samples: it is the index of another shard, or damaged")
 
 
-def test_damaged_header_is_found_and_checksums_are_still_compared(folder: Folder) -> None:
-    """The byte is reported; the rest is read too, so that wrong checksums are reported at once."""
-    folder.flip("000001.tar", 1024 + 20)
-    header, md5, blocks = folder.faults()["000001.tar"]
-    assert header.startswith("at byte 1,024: a header whose checksum field")
-    assert "MD5" in md5
-    assert "CRC-32" in blocks
+def test_a_damaged_header_is_found_and_checksums_are_compared_nevertheless(folder: str, said: Said) -> None:
+    flip(f"{folder}/000001.tar", 1024 + 20)
+    header, md5, blocks = faults(said, folder)["000001.tar"]
+    assert header.startswith("at byte 1,024: ")
+    assert "has the MD5 " in md5
+    assert blocks.endswith("those at byte 0")
 
 
-def test_missing_and_wrong_indexes_are_faults(folder: Folder) -> None:
-    """Missing; of another shard of the same length; of another length."""
-    folder.remove("000000.tar.idx")
-    other = bytearray(folder.get("000001.tar.idx"))
-    other[8:16] = (512).to_bytes(8, "little")
-    folder.put("000001.tar.idx", bytes(other))
-    folder.put("000002.tar.idx", b"")
-    missing, wrong, empty = folder.faults().items()
-    assert missing[0] == "000000.tar.idx"
-    assert "has no index. Write it: torchdata-remote manifest" in missing[1][0]
-    assert wrong == (
-        "000001.tar.idx",
-        ["does not hold the offsets of the samples: it is the index of another shard, or damaged"],
-    )
-    assert empty == ("000002.tar.idx", ["has 0 bytes, where an index of 4 samples has 40"])
-
-
-def test_wrong_sizes_checksums_and_counts_in_the_manifest_are_faults(folder: Folder) -> None:
-    """Sizes, counts and checksums are compared as far as the manifest has them."""
+def test_sizes_sums_and_counts_of_the_manifest_are_compared(folder: str, said: Said) -> None:
+    """Capital letters of a sum are no difference, nor is a sum that is missing."""
 
     def edit(shards: list[dict[str, Any]]) -> None:
         shards[0]["filesize"] += 512
@@ -150,97 +114,157 @@ def test_wrong_sizes_checksums_and_counts_in_the_manifest_are_faults(folder: Fol
         shards[2].pop("crc32")
         shards[2]["md5sum"] = shards[2]["md5sum"].upper()
 
-    folder.edit_manifest(edit)
-    faults = folder.faults()
-    size = len(folder.get("000000.tar"))
-    assert faults["000000.tar"] == [f"has {size:,} bytes, the manifest has {size + 512:,}"]
-    assert len(faults["000001.tar"]) == 2
-    assert faults["000001.tar"][0].endswith(f"the manifest has {'0' * 32}")
-    assert faults["000001.tar"][1] == "has 4 samples, the manifest has 7"
-    assert set(faults) == {"000000.tar", "000001.tar"}
+    edit_manifest(folder, edit)
+    found = faults(said, folder)
+    size = len(get(f"{folder}/000000.tar"))
+    assert found.pop("000000.tar") == [f"has {size:,} bytes, the manifest has {size + 512:,}"]
+    md5, samples = found.pop("000001.tar")
+    assert md5.endswith(f"the manifest has {'0' * 32}")
+    assert samples == "has 4 samples, the manifest has 7"
+    assert found == {}
 
 
-def test_index_that_differs_from_its_checksum_is_a_fault(folder: Folder) -> None:
-    """Readers would refuse the index, which is right."""
-    folder.edit_manifest(lambda shards: shards[1].update(index_crc32="00000007"))
-    [(name, [fault])] = folder.faults().items()
-    assert name == "000001.tar.idx"
+@pytest.mark.parametrize("ending", ["idx", "keys"])
+def test_a_file_beside_a_shard_that_differs_from_its_sum_is_a_fault(folder: str, said: Said, ending: str) -> None:
+    """Readers would refuse the file, which is right."""
+    field = {"idx": "index_crc32", "keys": "keys_crc32"}[ending]
+    edit_manifest(folder, lambda shards: shards[1].update({field: "00000007"}))
+    [(name, [fault])] = faults(said, folder).items()
+    assert name == f"000001.tar.{ending}"
     assert fault.startswith("has the CRC-32 ")
     assert fault.endswith(", the manifest has 00000007")
 
 
-def test_damaged_blocks_are_listed_by_byte(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["idx", "keys"])
+def test_a_missing_index_or_missing_keys_are_a_fault_that_the_named_command_repairs(
+    folder: str, said: Said, ending: str
+) -> None:
+    remove(f"{folder}/000001.tar.{ending}")
+    what = {"idx": "index", "keys": "file of keys"}[ending]
+    expected = f"the shard has no {what}. Write it: torchdata-remote manifest --overwrite FOLDER"
+    assert faults(said, folder) == {f"000001.tar.{ending}": [expected]}
+    index_shards(folder, overwrite=True)
+    assert said("verify", folder)["faults"] == []
+
+
+def test_keys_that_the_manifest_does_not_name_may_be_missing(folder: str, said: Said) -> None:
+    edit_manifest(folder, lambda shards: [shard.pop("keys_crc32") for shard in shards])
+    remove(f"{folder}/000001.tar.keys")
+    assert said("verify", folder)["faults"] == []
+
+
+def keys_of_others() -> bytes:
+    url = f"memory://{uuid.uuid4().hex}"
+    with ShardWriter(f"{url}/{{shard}}.tar") as writer:
+        for number in range(SAMPLES):
+            writer.write({"__key__": f"{number}", "cls": 1, "txt": "x"})
+    return get(f"{url}/0.tar.keys")
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize(
+    ("damaged", "what"),
+    [
+        (lambda data: b"", "is not a file of keys (BadZipFile: File is not a zip file)"),
+        (lambda data: data[:-30], "is not a file of keys (BadZipFile: File is not a zip file)"),
+        (
+            lambda data: keys_of_others(),
+            "does not hold the keys of the samples: it is the file of another shard, or damaged",
+        ),
+        (lambda data: bytes(100_000), "has 100,000 bytes, where a file of these 4 keys has "),
+    ],
+    ids=["empty", "cut", "of another shard", "large"],
+)
+def test_other_keys_are_a_fault_whether_the_manifest_has_their_sum_or_not(
+    folder: str, said: Said, damaged: Callable[[bytes], bytes], what: str, is_known: bool
+) -> None:
+    put(f"{folder}/000000.tar.keys", damaged(get(f"{folder}/000000.tar.keys")))
+    if not is_known:
+        edit_manifest(folder, lambda shards: [shard.pop("keys_crc32") for shard in shards])
+    [(name, [found])] = faults(said, folder).items()
+    assert name == "000000.tar.keys"
+    assert found.startswith(what)
+
+
+def test_the_same_keys_as_another_program_writes_them_differ_from_their_sum_alone(folder: str, said: Said) -> None:
+    url = f"{folder}/000000.tar.keys"
+    with np.load(io.BytesIO(get(url))) as columns:
+        np.savez(buffer := io.BytesIO(), **columns)
+    put(url, buffer.getvalue())
+    [(_, [fault])] = faults(said, folder).items()
+    assert fault.startswith("has the CRC-32 ")
+    edit_manifest(folder, lambda shards: [shard.pop("keys_crc32") for shard in shards])
+    assert said("verify", folder)["faults"] == []
+
+
+def test_damaged_blocks_are_listed_by_byte(tmp_path: Path, said: Said) -> None:
     """Those of the manifest are compared; of many that are wrong a few are named."""
     with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
         writer.write({"__key__": "a", "bin": bytes(10 << 20)})
-    path = tmp_path / "0.tar"
-    data = bytearray(path.read_bytes())
+    data = bytearray((tmp_path / "0.tar").read_bytes())
     data[9 << 20] ^= 1
-    path.write_bytes(data)
-    _, blocks = verify_shards(str(tmp_path)).faults
-    assert blocks.what == "1 of 3 blocks of 4,194,304 bytes do not match their CRC-32: those at byte 8,388,608"
-    document = json.loads((tmp_path / MANIFEST_NAME).read_bytes())
-    document["shardlist"][0]["crc32_block_bytes"] = 1 << 20
-    document["shardlist"][0]["crc32"] = " ".join(["00000000"] * 11)
-    (tmp_path / MANIFEST_NAME).write_text(json.dumps(document))
-    _, blocks = verify_shards(str(tmp_path)).faults
+    (tmp_path / "0.tar").write_bytes(data)
+    _, blocks = said("verify", str(tmp_path), status=1)["faults"]
+    assert blocks["what"] == "1 of 3 blocks of 4,194,304 bytes do not match their CRC-32: those at byte 8,388,608"
+    document = json.loads((tmp_path / "index.json").read_bytes())
+    document["shardlist"][0] |= {"crc32_block_bytes": 1 << 20, "crc32": " ".join(["00000000"] * 11)}
+    (tmp_path / "index.json").write_text(json.dumps(document))
+    _, blocks = said("verify", str(tmp_path), status=1)["faults"]
     named = "0, 1,048,576, 2,097,152, 3,145,728, 4,194,304, ..."
-    assert blocks.what == f"11 of 11 blocks of 1,048,576 bytes do not match their CRC-32: those at byte {named}"
+    assert blocks["what"] == f"11 of 11 blocks of 1,048,576 bytes do not match their CRC-32: those at byte {named}"
 
 
-def test_index_of_a_compressed_shard_is_a_fault(memory_folder: str) -> None:
-    """They are read as any other; an index beside one is a fault."""
-    tar = pack_tar([("a.txt", b"a"), ("b.txt", b"b")])
-    fsspec.filesystem("memory").pipe(f"/{memory_folder.removeprefix('memory://')}/0.tar.gz", gzip.compress(tar))
+def test_an_index_of_a_compressed_shard_is_a_fault(memory_folder: str, said: Said) -> None:
+    put(f"{memory_folder}/0.tar.gz", gzip.compress(pack_tar([("a.txt", b"a"), ("b.txt", b"b")])))
     index_shards(memory_folder, pattern="*.tar.gz")
-    found = verify_shards(memory_folder)
-    assert (found.faults, found.num_samples) == ([], 2)
-    fsspec.filesystem("memory").pipe(f"/{memory_folder.removeprefix('memory://')}/0.tar.gz.idx", b"")
-    (fault,) = verify_shards(memory_folder).faults
-    assert fault.url == f"{memory_folder}/0.tar.gz.idx"
-    assert "compressed by gzip, which cannot have one" in fault.what
+    assert said("verify", memory_folder)["num_samples"] == 2
+    put(f"{memory_folder}/0.tar.gz.idx", b"")
+    [(name, [what])] = faults(said, memory_folder).items()
+    assert name == "0.tar.gz.idx"
+    assert "compressed by gzip, which cannot have one" in what
 
 
-def test_shards_with_one_sample_or_odd_names_are_verified(memory_folder: str) -> None:
-    """The smallest set; keys with pax names, several members, and bytes that look like headers."""
+def test_shards_with_one_sample_and_odd_names_are_verified(memory_folder: str, said: Said) -> None:
+    """Keys with pax names, several members, and bytes that look like headers."""
     with ShardWriter(f"{memory_folder}/odd é %20 name-{{shard}}.tar") as writer:
-        long, nested = "k" * 300, pack_tar([("inner.txt", b"inner")])
-        writer.write({"__key__": f"{long}/\n\x1b[2J", "jpg": b"", "seg.png": nested, "cls": 1})
-    assert verify_shards(memory_folder).faults == []
+        nested = pack_tar([("inner.txt", b"inner")])
+        writer.write({"__key__": f"{'k' * 300}/\n\x1b[2J", "jpg": b"", "seg.png": nested, "cls": 1})
+    assert said("verify", memory_folder)["faults"] == []
 
 
-@pytest.mark.parametrize("what", ["manifest", "listing"])
-def test_verify_without_a_manifest_raises(folder: Folder, what: str) -> None:
-    """The error names the command that writes one."""
-    folder.remove(MANIFEST_NAME)
-    with pytest.raises(ObjectNotFoundError, match="torchdata-remote manifest"):
-        verify_shards(folder.url if what == "listing" else f"{folder.url}/{MANIFEST_NAME}")
-    folder.put(MANIFEST_NAME, b"[]")
-    with pytest.raises(ManifestError):
-        verify_shards(folder.url)
-    folder.put(MANIFEST_NAME, b'{"__kind__": "wids-shard-index-v1", "shardlist": []}')
-    with pytest.raises(EmptyListingError):
-        verify_shards(folder.url)
+def test_a_manifest_that_is_missing_damaged_or_empty_is_an_error(folder: str, said: Said) -> None:
+    remove(f"{folder}/index.json")
+    for url in (folder, f"{folder}/index.json"):
+        assert "torchdata-remote manifest" in said.error("verify", url)
+    put(f"{folder}/index.json", b"[]")
+    assert "index.json" in said.error("verify", folder)
+    put(f"{folder}/index.json", b'{"__kind__": "wids-shard-index-v1", "shardlist": []}')
+    assert "index.json" in said.error("verify", folder)
 
 
-def test_verify_retries_transient_faults(moto: S3Server) -> None:
-    """Faults that pass are no faults of the shards."""
+def test_faults_of_the_store_that_pass_are_no_faults_of_the_shards(moto: S3Server, said: Said) -> None:
     bucket = moto.new_bucket()
     write_small_shards(f"s3://{bucket}/a", num_shards=6, samples_per_shard=3, storage_options=moto.storage_options)
     with faulty(moto, Faults.storm(0.2), seed=3) as (server, _):
-        found = verify_shards(f"s3://{bucket}/a", storage_options=server.storage_options)
-    assert (found.faults, found.num_samples) == ([], 18)
+        found = said("verify", f"s3://{bucket}/a", options=server.storage_options)
+    assert (found["faults"], found["num_samples"]) == ([], 18)
 
 
-def test_unreadable_shard_is_a_fault_and_the_others_are_read(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault has the store's error; samples of that shard are not counted."""
+def test_a_shard_that_cannot_be_read_is_a_fault_and_the_others_are_read(folder: str, said: Said) -> None:
+    """The fault has the store's error; its samples are not counted."""
+    files = {
+        name.rpartition("/")[2]: get(f"memory:/{name}") for name in fsspec.filesystem("memory").find(f"/{folder[9:]}")
+    }
 
-    def parts(url: str, stream: Any) -> Iterator[bytes | memoryview]:
-        for part in parts_of(url, stream):
-            yield part[:100]
-            if url.endswith("000001.tar"):
-                raise AccessDeniedError(f"{url}: no longer", url=url)
-            yield part[100:]
+    def respond(request: Request) -> Response:
+        name = request.target.rpartition("/")[2]
+        if name == "000001.tar" or name not in files:
+            return Response(403 if name in files else 404)
+        return Response.of_object(request, files[name])
 
-    monkeypatch.setattr("torchdata_remote.inspection.verification.parts_of", parts)
-    assert folder.faults() == {"000001.tar": [f"cannot be read: {folder.url}/000001.tar: no longer"]}
+    with scripted(respond) as server:
+        found = said("verify", f"{server.url}/index.json", status=1)
+    (fault,) = found["faults"]
+    assert fault["url"].endswith("/000001.tar")
+    assert fault["what"].startswith(f"cannot be read: {fault['url']}: ")
+    assert found["num_samples"] == 2 * SAMPLES

@@ -1,4 +1,4 @@
-"""A mistake, what it is run with, and how its outcome is compared."""
+"""How a mistake is made, and what it leads to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -26,36 +26,14 @@ import torchdata_remote as tdr
 from torchdata_remote.cli import main
 from torchdata_remote.testing import write_small_shards
 
-SHARDS, PICTURES, FILES, FLAT = (f"memory://mistakes/{name}/" for name in ("shards", "pictures", "files", "flat"))
+ROOT = "memory://mistakes/"
+SHARDS = f"{ROOT}shards/"
 _numbers = itertools.count()
-_silent: list[socket.socket] = []
-
-
-class Mistake(NamedTuple):
-    """A row of the tables.
-
-    Args:
-        what: was done wrong.
-        code: that does it.
-        error: the class of error or warning; ``None`` if the code does what was meant.
-        text: the message, or the result's ``repr``; ``...`` stands for anything.
-    """
-
-    what: str
-    code: str
-    error: type[BaseException] | None
-    text: str
+_sockets: list[socket.socket] = []
 
 
 class CommandLineError(Exception):
     """A command ended with another status than 0; the message is what it wrote to standard error."""
-
-
-class Outcome(NamedTuple):
-    """What a mistake led to."""
-
-    error: type[BaseException] | None
-    text: str
 
 
 def write_datasets() -> None:
@@ -102,16 +80,13 @@ def logged(function: Callable[[], object]) -> list[str]:
     return [record.getMessage() for record in handler.buffer]
 
 
-def refusing() -> str:
-    """Return the address of a port at which nothing listens."""
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
-        return f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
-def silent() -> str:
-    """Return the address of a store that accepts connections and never answers, until the mistake is made."""
-    _silent.append(socket.create_server(("127.0.0.1", 0)))
-    return f"http://127.0.0.1:{_silent[-1].getsockname()[1]}"
+def address(*, listens: bool) -> str:
+    """Return that of a port of our own: it refuses connections, or accepts them and never answers."""
+    _sockets.append(socket.socket())
+    _sockets[-1].bind(("127.0.0.1", 0))
+    if listens:
+        _sockets[-1].listen()
+    return f"http://127.0.0.1:{_sockets[-1].getsockname()[1]}"
 
 
 def patient(endpoint_url: str, **retry: float) -> Any:
@@ -121,13 +96,8 @@ def patient(endpoint_url: str, **retry: float) -> Any:
     return urls.list_remote(retry=tdr.RetryPolicy(**retry), storage_options=options)  # type: ignore[arg-type]
 
 
-def outcome_of(code: str, folder: Path) -> Outcome:
-    """Run the code of a mistake; a warning counts as an error.
-
-    Args:
-        code: statements; the value of the last one is the result.
-        folder: an empty one.
-    """
+def outcome_of(code: str, folder: Path) -> tuple[str | None, str]:
+    """Run the code of a mistake, of which the last line is an expression; a warning counts as an error."""
     names = _names(folder)
     *statements, last = code.splitlines()
     try:
@@ -135,14 +105,13 @@ def outcome_of(code: str, folder: Path) -> Outcome:
             warnings.simplefilter("error")
             warnings.filterwarnings("ignore", "Lambda function is not supported by pickle")  # of torch
             exec("\n".join(statements), names)
-            result = eval(last, names)
+            return None, repr(eval(last, names))
     except Exception as error:  # all of them are outcomes
         # torch appends the name of the pipe
-        return Outcome(type(error), str(error).partition("\nThis exception is thrown by")[0])
+        return type(error).__name__, str(error).partition("\nThis exception is thrown by")[0]
     finally:
-        while _silent:
-            _silent.pop().close()
-    return Outcome(None, repr(result))
+        while _sockets:
+            _sockets.pop().close()
 
 
 def matches(text: str, expected: str) -> bool:
@@ -151,28 +120,29 @@ def matches(text: str, expected: str) -> bool:
 
 
 def _names(folder: Path) -> dict[str, Any]:
+    sample = {"__key__": "cat/1", "__url__": "s3://photos/0.tar", "txt": b"miaow"}
     return {
         "DataLoader": DataLoader,
         "IterableWrapper": tdr.IterableWrapper,
         "Path": Path,
+        "files": f"{ROOT}files/",
+        "flat": f"{ROOT}flat/",
         "folder": folder,
         "fsspec": fsspec,
         "islice": itertools.islice,
-        "new": f"memory://mistakes/new-{next(_numbers)}/{{shard:03d}}.tar",
-        "np": np,
         "logged": logged,
+        "new": f"{ROOT}new-{next(_numbers)}/{{shard:03d}}.tar",
+        "np": np,
         "patient": patient,
-        "refusing": refusing,
+        "pictures": f"{ROOT}pictures/",
+        "pl": pl,
+        "refusing": partial(address, listens=False),
         "run": command_line,
         "run_script": partial(run_script, folder),
-        "sample": {"__key__": "cat/1", "__url__": "s3://photos/0.tar", "txt": b"miaow"},
-        "samples": tdr.IterableWrapper([{"__key__": "cat/1", "__url__": "s3://photos/0.tar", "txt": b"miaow"}]),
+        "sample": sample,
+        "samples": tdr.IterableWrapper([sample]),
         "shards": SHARDS,
-        "silent": silent,
-        "pictures": PICTURES,
-        "pl": pl,
-        "files": FILES,
-        "flat": FLAT,
+        "silent": partial(address, listens=True),
         "tdr": tdr,
         "torch": torch,
         "urls": tdr.IterableWrapper([f"{SHARDS}{number:06d}.tar" for number in range(2)]),

@@ -128,16 +128,3 @@ def test_the_target_of_a_redirect_is_broken_too() -> None:
                 "/blob/1",
             ]
             assert store.counts == {"well": 5, "internal_error": 1}
-
-
-def test_another_answer_is_one_of_the_same_host() -> None:
-    """The response to an earlier request to the upstream server is none of its redirect's target."""
-    with scripted(lambda request: Response(200, request.target.encode())) as target:
-
-        def respond(request: Request) -> Response:
-            return Response(302, b"", {"Location": f"{target.url}/target{request.target}"})
-
-        with scripted(respond) as upstream, FaultyStore(upstream.url) as store:
-            get(store.endpoint_url + "/1")
-            store.script(None, "other_answer")
-            assert get(store.endpoint_url + "/2")[2] == b"/target/1"

@@ -1,0 +1,161 @@
+"""``torchdata-remote inspect``."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.servers.s3 import S3Server
+from tests.support.archive_bytes import pack_tar
+from torchdata_remote import ShardWriter
+from torchdata_remote.cli import main
+from torchdata_remote.testing import write_small_shards
+
+
+def printed_by(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def test_inspect_prints_members_first_samples_classes_and_sizes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What each member is, as many first samples as ``--samples``, and two histograms; classes have their names."""
+    with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
+        for number in range(4):
+            writer.write({"__key__": f"d/{number}", "cls": number % 3, "jpg": bytes(1000 * number + 1000)})
+    table = {name: {"id": number, "name": name} for number, name in enumerate(["cat", "dog", "kit fox"])}
+    (tmp_path / "classes.json").write_text(json.dumps(table))
+    assert main(["inspect", f"{tmp_path}/0.tar", "--samples", "2"]) == 0
+    head, members, first, classes, sizes = printed_by(capsys).split("\n\n")
+    assert head.splitlines()[:2] == [f"file://{tmp_path}/0.tar", "  17,408 bytes, 4 samples, 8 members"]
+    assert members.splitlines() == [
+        "  member  count  min bytes  median    max  content",
+        '  cls         4          1       1      1  the class as text, 1 byte each: "0" to "2"',
+        "  jpg         4      1,000   2,500  4,000  JPEG image",
+    ]
+    assert first.splitlines() == [
+        "  first samples",
+        '  d/0            cls "0" (cat), 1 byte  jpg, 1,000 bytes',
+        '  d/1            cls "1" (dog), 1 byte  jpg, 2,000 bytes',
+    ]
+    full = "█" * 40
+    assert classes.splitlines() == [
+        "  3 classes (cls), 1 to 2 samples each; names from classes.json",
+        f"  0  cat      2  {full}",
+        f"  1  dog      1  {full[:20]}",
+        f"  2  kit fox  1  {full[:20]}",
+    ]
+    assert sizes.splitlines() == [
+        "  bytes of a sample, all its members together",
+        f"  1,000 to 1,499  1  {full}",
+        "  1,500 to 1,999  0",
+        f"  2,000 to 2,499  1  {full}",
+        "  2,500 to 2,999  0",
+        f"  3,000 to 3,499  1  {full}",
+        "  3,500 to 3,999  0",
+        f"  4,000 to 4,499  1  {full}",
+    ]
+
+
+@pytest.mark.parametrize("manifest", ["with", "without"])
+def test_inspect_of_a_folder_summarizes_the_manifest_and_the_first_shard(
+    tmp_path: Path, manifest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The manifest is summarized, or reported as missing; then the first shard is inspected."""
+    folder = f"file://{tmp_path}/train"
+    write_small_shards(folder, num_shards=3, samples_per_shard=4)
+    if manifest == "without":
+        (tmp_path / "train" / "index.json").unlink()
+    assert main(["inspect", folder]) == 0
+    out = printed_by(capsys)
+    if manifest == "with":
+        assert out.startswith(f"{folder}/index.json\n  3 shards, 12 samples, ")
+        assert "samples a shard: 4 to 4, median 4" in out
+    else:
+        assert out.startswith("no manifest")
+        assert "3 shards, " in out
+    assert f"{folder}/000000.tar\n" in out
+    assert "000001.tar" not in out
+
+
+def test_inspect_json_has_the_same_facts(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same for programs."""
+    write_small_shards(memory_folder, num_shards=2, samples_per_shard=4)
+    assert main(["inspect", memory_folder, "--json", "--samples", "1"]) == 0
+    document = json.loads(printed_by(capsys))
+    assert document["url"] == memory_folder
+    assert document["set"]["num_samples"] == 8
+    assert document["set"]["shard_samples"] == {"min": 4, "median": 4, "max": 4}
+    assert document["shard"]["num_samples"] == 4
+    assert document["shard"]["extensions"]["cls"]["num_members"] == 4
+    assert document["shard"]["first"] == [{"key": "0/000000", "label": "0", "bytes": {"cls": 1, "txt": 9}}]
+    assert list(document["shard"]["sample_bytes"]) == ["edges", "counts"]
+    assert sum(document["shard"]["sample_bytes"]["counts"]) == 4
+    assert (document["shard"]["class_names"], document["shard"]["folders"]) == ({}, {})
+    assert document["shard"]["labels"] == {"0": 1, "1": 1, "2": 1, "3": 1}
+
+
+def test_inspect_reports_a_class_table_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a note; classes are shown by their numbers."""
+    with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
+        writer.write({"__key__": "a", "cls": 3})
+    (tmp_path / "classes.json").write_text("[1]")
+    assert main(["inspect", f"{tmp_path}/0.tar"]) == 0
+    out = printed_by(capsys)
+    assert f"  note: classes have no names: file://{tmp_path}/classes.json: " in out
+    assert "1 classes (cls), 1 samples each\n  3  1  █" in out
+
+
+def test_inspect_counts_folders_where_there_are_no_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last folder of the keys; the 20 most frequent ones if there are more."""
+    with ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
+        for number in range(31):
+            writer.write({"__key__": f"x/f{number % 23:02d}/{number}", "txt": "a"})
+    assert main(["inspect", f"{tmp_path}/0.tar", "--samples", "0"]) == 0
+    *_, folders, _ = printed_by(capsys).split("\n\n")
+    head, *rows, last = folders.splitlines()
+    assert head == "  23 folders of keys, 1 to 2 samples each; the most frequent:"
+    assert rows[:9] == [*(f"  f0{number}  2  {'█' * 40}" for number in range(8)), f"  f08  1  {'█' * 20}"]
+    assert len(rows) == 20
+    assert last == "  and 3 more, 1 samples each"
+
+
+def test_inspect_escapes_terminal_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Keys, extensions and labels of strangers are escaped, in JSON too."""
+    (tmp_path / "0.tar").write_bytes(pack_tar([("\x1b[2J.\x1b[1m", b""), ("\x1b[2J.cls", b"\x1b[31m")]))
+    for form in ([], ["--json"]):
+        assert main(["inspect", str(tmp_path / "0.tar"), *form]) == 0
+        out = printed_by(capsys)
+        assert "\x1b" not in out
+        assert "x1b[31m" in out or "u001b[31m" in out
+
+
+def test_inspect_reads_s3_and_prints_no_secret(moto: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """With options for the store, of which no secret is shown."""
+    bucket = moto.new_bucket()
+    write_small_shards(f"s3://{bucket}/a", num_shards=2, samples_per_shard=4, storage_options=moto.storage_options)
+    assert main(["inspect", f"s3://{bucket}/a/", "--storage-options", json.dumps(moto.storage_options)]) == 0
+    out = printed_by(capsys)
+    assert "4 samples, 8 members" in out
+    assert moto.secret not in out
+
+
+def test_bars_are_plain_where_the_terminal_is_and_a_small_number_is_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = [(f"{number:03}.cls", b"%d" % (number > 0)) for number in range(200)]
+    (tmp_path / "0.tar").write_bytes(pack_tar(members))
+    shown = {}
+    for encoding in ("ascii", "utf-8"):
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(buffer := io.BytesIO(), encoding))
+        assert main(["inspect", f"{tmp_path}/0.tar", "--samples", "0"]) == 0
+        sys.stdout.flush()
+        shown[encoding] = buffer.getvalue().decode(encoding).split("samples each")[1].splitlines()[1:3]
+    assert [row.split() for row in shown["ascii"]] == [["0", "1", "#"], ["1", "199", "#" * 40]]
+    assert [row.split() for row in shown["utf-8"]] == [["0", "1", "▏"], ["1", "199", "█" * 40]]

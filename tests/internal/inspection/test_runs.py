@@ -1,0 +1,99 @@
+"""The trace of a run of ``bench``: whose time it was, the verdict, and rows of requests in its plot."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote.core.stats.counters import StageStats
+from torchdata_remote.core.stats.report import Stats
+from torchdata_remote.core.stats.spans import Span
+from torchdata_remote.inspection.timeline import lanes
+from torchdata_remote.inspection.trace import Trace, subtract, verdict
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), max_size=8).map(
+    lambda pairs: [(start, start + length) for start, length in pairs]
+)
+SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=20).map(
+    lambda pairs: [Span("fetch", start, start + length, 1) for start, length in sorted(pairs)]
+)
+IDLE = StageStats()
+
+
+@pytest.fixture
+def trace(monkeypatch: pytest.MonkeyPatch) -> Trace:
+    """Of a run that began at 100 s."""
+    monkeypatch.setattr("time.perf_counter", lambda: 100.0)
+    return Trace()
+
+
+def points(intervals: list[tuple[float, float]]) -> set[int]:
+    return {point for start, end in intervals for point in range(int(start), int(end))}
+
+
+@given(INTERVALS, INTERVALS)
+def test_subtracted_intervals_are_gone_and_all_others_remain(
+    intervals: list[tuple[float, float]], holes: list[tuple[float, float]]
+) -> None:
+    apart = subtract([(0.0, 30.0)], subtract([(0.0, 30.0)], intervals))  # merged, so that none overlap
+    rest = subtract(apart, holes)
+    assert points(rest) == points(intervals) - points(holes)
+    assert all(before[1] <= after[0] for before, after in pairwise(rest))
+
+
+@given(SPANS)
+def test_requests_of_a_row_do_not_overlap_and_there_are_as_many_rows_as_requests_at_once(spans: list[Span]) -> None:
+    rows = lanes(spans)
+    for number, (span, row) in enumerate(zip(spans, rows, strict=True)):
+        for other, other_row in zip(spans[:number], rows[:number], strict=True):
+            assert row != other_row or other.end_s <= span.start_s
+    at_once = [1 + sum(other.end_s > span.start_s for other in spans[:number]) for number, span in enumerate(spans)]
+    assert max(rows, default=-1) + 1 == max(at_once, default=0)
+
+
+def test_the_consumers_time_is_divided_among_the_stages(trace: Trace) -> None:
+    """Waits within the reading of a sample are not reading; what no stage took is the rest; requests are apart."""
+    for stage, start_s, end_s in [("fetch", 101, 103), ("read", 100.5, 104), ("decode", 104, 105), ("read", 107, 112)]:
+        trace.take(Span(stage, start_s, end_s, 0, by_consumer=True))
+    trace.take(Span("fetch", 100, 109, 7))
+    assert trace.consumer(until_s=8.0) == {
+        "list": [],
+        "fetch": [(1.0, 3.0)],
+        "read": [(0.5, 1.0), (3.0, 4.0), (7.0, 8.0)],
+        "decode": [(4.0, 5.0)],
+        "rest": [(0.0, 0.5), (5.0, 7.0)],
+    }
+    assert trace.requests == [Span("fetch", 0.0, 9.0, 7)]
+
+
+def test_percentiles_are_of_all_requests(trace: Trace) -> None:
+    assert trace.percentiles() is None
+    for number in range(1, 102):
+        trace.take(Span("fetch", 100.0, 100.0 + number / 1e3, 1))
+    assert trace.percentiles() == pytest.approx((51, 91, 100, 101))
+
+
+@pytest.mark.parametrize(
+    ("waits", "share", "expected"),
+    [
+        ({"list": StageStats(wait_s=6)}, 60,
+         "waits for the listing: use a manifest, an index, or fewer and larger objects"),
+        ({"fetch": StageStats(wait_s=8.2, busy_s=70, requests=100, retries=5)}, 82,
+         "waits for the store: raise max_in_flight (8)"),
+        ({"fetch": StageStats(wait_s=8.2, busy_s=12, requests=100)}, 82,
+         "waits for the store: only 1.2 of 8 requests run at once; raise max_buffer_bytes, or add objects"),
+        ({"fetch": StageStats(wait_s=8.2, busy_s=12, requests=100, retries=6)}, 82,
+         "waits for the store: it failed 6 of 100 requests; lower max_in_flight (8)"),
+        ({"read": StageStats(wait_s=7)}, 70, "goes into parsing shards: add workers"),
+        ({"decode": StageStats(wait_s=7)}, 70,
+         "goes into decoding: add workers, or decode smaller images (rgb(min_size=...))"),
+        ({"read": StageStats(wait_s=4)}, 60, "goes into counting samples: the pipeline is not the limit"),
+    ],
+)  # fmt: skip
+def test_the_verdict_names_share_stage_and_remedy(waits: dict[str, StageStats], share: int, expected: str) -> None:
+    """Of the stage that took most of the time."""
+    stages = [waits.get(name, IDLE) for name in ("list", "fetch", "read", "decode")]
+    assert verdict(Stats(10.0, *stages), max_in_flight=8) == f"{share} % of the time {expected}"
