@@ -39,9 +39,7 @@ SYSTEM_FIXTURES = {"azurite", "ceph", "gcs", "moto", "juicefs", "rclone", "s3rve
 SYSTEM_FOLDERS = ("stores", "trainers", "service", "processes", "package")
 
 # Workers are forked from a server that has imported torch, rather than each import it.
-multiprocessing.set_forkserver_preload(
-    ["torchdata_remote.loaders", "torchdata_remote.datasets", "torchdata_remote.testing"]
-)
+multiprocessing.set_forkserver_preload(["torchdata_remote.pipes", "torchdata_remote.testing"])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
