@@ -90,16 +90,16 @@ def check_beside(place: Place) -> None:
             continue
         index, keys = files[f"{name}.idx"], files[f"{name}.keys"]
         assert (entry["index_crc32"], entry["keys_crc32"]) == (f"{zlib.crc32(index):08x}", f"{zlib.crc32(keys):08x}")
-        begins = [members[0][1].offset for members in samples.values()]
-        assert index == struct.pack(f"<{len(begins) + 1}Q", *begins, len(tar) - 1024)
+        members = list(itertools.chain.from_iterable(samples.values()))
+        ends = [0, *(member.offset_data + -(-member.size // 512) * 512 for _, member in members)]
+        begins = [found[0][1].offset for found in samples.values()]
+        assert index == struct.pack(f"<{len(begins) + 1}Q", *begins, ends[-1])
         columns = np.load(io.BytesIO(keys))
         assert bytes(columns["keys"]).decode().split("\0") == list(samples)
         assert columns["counts"].tolist() == list(map(len, samples.values()))
-        members = list(itertools.chain.from_iterable(samples.values()))
         extensions = bytes(columns["extensions"]).decode().split("\0")
         assert [extensions[number] for number in columns["members"]] == [extension for extension, _ in members]
         assert columns["sizes"].tolist() == [member.size for _, member in members]
-        ends = [0, *(member.offset_data + -(-member.size // 512) * 512 for _, member in members)]
         gaps = [member.offset_data - end for (_, member), end in zip(members, ends, strict=False)]
         assert columns["gaps"].tolist() == gaps
     assert len({entry["url"] for entry in document["shardlist"]}) == len(document["shardlist"])
