@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 
 def own_bytes(num_files: int) -> int:
     """What a worker has for itself, of a dataset of so many files."""
-    names = [f"memory://files/n{n % 1000:08d}/{'long' * 20}_{n:07d}.jpg" for n in range(num_files)]
-    dataset = Measured("memory://files/", index=names)
+    names = [f"s3://files/n{n % 1000:08d}/{'long' * 20}_{n:07d}.jpg" for n in range(num_files)]
+    dataset = Measured("s3://files/", index=names)
     loader: Any = DataLoader(
         dataset, sampler=[num_files - 1], num_workers=1, multiprocessing_context="forkserver", collate_fn=as_they_are
     )
