@@ -182,7 +182,7 @@ def test_options_of_data_loader_are_passed_on_and_checked_by_it(place: Place) ->
         ({"num_workers": 1, "persistent_workers": True}, ValueError, "persistent_workers"),
     ):
         with pytest.raises(kind, match=message):
-            tdr.PrefetchingLoader(dataset, **options)  # type: ignore[arg-type]
+            tdr.PrefetchingLoader(dataset, **options)
     for other in (plain, torch.utils.data.Subset(dataset, [1])):
         with pytest.raises(TypeError, match="use DataLoader; for a subset of one of these, a sampler"):
             tdr.PrefetchingLoader(other)  # type: ignore[arg-type]
@@ -337,7 +337,7 @@ def test_a_distributed_sampler_splits_items_over_ranks_and_its_set_epoch_gives_t
     for rank in range(2):
         found = []
         for make, data in zip((tdr.PrefetchingLoader, DataLoader), both(place), strict=True):
-            sampler: Any = DistributedSampler(data, num_replicas=2, rank=rank, drop_last=True)  # type: ignore[arg-type]
+            sampler: Any = DistributedSampler(data, num_replicas=2, rank=rank, drop_last=True)
             loader: Any = make(data, batch_size=3, sampler=sampler, num_workers=num_workers)
             assert loader.sampler is sampler
             orders = []
@@ -366,7 +366,7 @@ def test_other_samplers_are_read_by_each_rank_as_they_are_and_a_generator_is_ref
         ({"sampler": SequentialSampler(dataset), "batch_size": 23}, [urls]),
         ({"batch_sampler": [[2], [0, 1]]}, [[urls[2]], urls[:2]]),
     ):
-        whole: Any = tdr.PrefetchingLoader(dataset, collate_fn=as_they_are, **options)  # type: ignore[arg-type]
+        whole: Any = tdr.PrefetchingLoader(dataset, collate_fn=as_they_are, **options)
         assert [[url for url, _ in batch] for batch in whole] == expected
     for loader in shuffled:
         with pytest.raises(UnsplitError, match=r"3 ranks shuffle by a generator.*Pass seed= instead"):

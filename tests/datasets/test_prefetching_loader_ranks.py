@@ -45,9 +45,7 @@ def loader_of(num_items: int = 9, batch_size: int | None = 2, **options: Any) ->
 
 def loaders(num_items: int, num_ranks: int, batch_size: int | None = 2, **options: Any) -> list[Any]:
     """One for each rank."""
-    return [
-        loader_of(num_items, batch_size, world=tdr.World(rank, num_ranks), **options) for rank in range(num_ranks)
-    ]
+    return [loader_of(num_items, batch_size, world=tdr.World(rank, num_ranks), **options) for rank in range(num_ranks)]
 
 
 def in_step(ranks: list[Any], num_steps: int | None = None) -> list[list[list[int]]]:

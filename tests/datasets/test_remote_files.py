@@ -51,13 +51,13 @@ def test_an_item_is_a_plain_url_and_bytes(in_memory: Place) -> None:
 
 def test_spawned_workers_are_sent_the_dataset_with_its_options(on_s3: Place) -> None:
     dataset: Any = tdr.RemoteFiles(on_s3.url, storage_options=on_s3.options)
-    loader = DataLoader(
-        dataset, batch_size=4, num_workers=1, multiprocessing_context="spawn", collate_fn=as_they_are
-    )
+    loader = DataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context="spawn", collate_fn=as_they_are)
     assert [item for batch in loader for item in batch] == items_of(on_s3)
 
 
-def test_a_file_replaced_by_one_of_equal_length_is_an_error_where_the_store_has_etags(on_s3: Place, moto: S3Server) -> None:
+def test_a_file_replaced_by_one_of_equal_length_is_an_error_where_the_store_has_etags(
+    on_s3: Place, moto: S3Server
+) -> None:
     place = Place(on_s3.url.replace("/d/", "/other/"), moto)
     place.put({"a": b"old", "b": b"same"})
     dataset = tdr.RemoteFiles(place.url, storage_options=place.options, retry=AT_ONCE)
@@ -148,7 +148,9 @@ def test_directory_markers_are_no_files(moto: S3Server) -> None:
         moto.client().put_object(Bucket=bucket, Key=f"d/{key}", Body=b"")
     moto.client().put_object(Bucket=bucket, Key="d/a/b/1", Body=b"one")
     for url in (f"s3://{bucket}/d/", f"s3://{bucket}/d", f"s3://{bucket}"):
-        assert all_of(tdr.RemoteFiles(url, storage_options=moto.storage_options)) == [(f"s3://{bucket}/d/a/b/1", b"one")]
+        assert all_of(tdr.RemoteFiles(url, storage_options=moto.storage_options)) == [
+            (f"s3://{bucket}/d/a/b/1", b"one")
+        ]
 
 
 def test_files_are_sorted_by_first_folder_then_folder_then_name(place: Place) -> None:
@@ -203,6 +205,6 @@ def test_a_web_server_is_read_by_an_index_and_queries_reach_it(tmp_path: Path) -
 def test_an_error_of_a_signed_url_shows_no_signature() -> None:
     with scripted(lambda request: Response.of_error(403, "AccessDenied")) as server:
         dataset = tdr.RemoteFiles(f"{server.url}/", index=["a.bin?signature=canary"], retry=AT_ONCE)
-        with pytest.raises(StorageError, match="a.bin") as caught:
+        with pytest.raises(StorageError, match=r"a\.bin") as caught:
             dataset[0]
     assert "canary" not in f"{caught.value} {vars(caught.value)} {dataset!r} {caught.value.__cause__!r}"

@@ -113,9 +113,7 @@ TREES = st.lists(st.tuples(NAMES, st.lists(NAMES, max_size=2), IMAGE_NAMES), min
 
 
 @given(tree=TREES, nested=st.booleans())
-def test_any_tree_has_the_order_and_labels_of_torchvision(
-    tree: list[tuple[str, list[str], str]], nested: bool
-) -> None:
+def test_any_tree_has_the_order_and_labels_of_torchvision(tree: list[tuple[str, list[str], str]], nested: bool) -> None:
     """Nested trees with classes by the first directory."""
     with tempfile.TemporaryDirectory() as root:
         for top, between, name in [*tree, *((top, [], "0.png") for top, _, _ in tree)]:
@@ -235,7 +233,9 @@ def test_a_damaged_image_is_a_decode_error_with_its_url_after_the_batches_before
     assert pixels(dataset[bad - 1][0]) == opened(FILES["b/1.png"])
     if not place.url.startswith("memory"):
         dataset.transform = np.asarray
-        found, error = until_error(DataLoader(dataset, batch_size=2, num_workers=2, collate_fn=as_they_are), DecodeError)
+        found, error = until_error(
+            DataLoader(dataset, batch_size=2, num_workers=2, collate_fn=as_they_are), DecodeError
+        )
         assert len(found) == bad // 2
         assert url in str(error)
 

@@ -259,9 +259,7 @@ def test_a_killed_training_goes_on_with_the_samples_of_an_uninterrupted_one(
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("num_kills", [1, 25])
-def test_killed_ranks_go_on_with_the_samples_of_uninterrupted_ones(
-    tmp_path: Path, data: Data, num_kills: int
-) -> None:
+def test_killed_ranks_go_on_with_the_samples_of_uninterrupted_ones(tmp_path: Path, data: Data, num_kills: int) -> None:
     """2 ranks x 2 workers over gloo, any one of which is killed."""
     manifest, keys = data
     given = {"manifest": manifest, "num_workers": 2, "num_streams": 8, "batch_size": 3, "num_epochs": 2}
@@ -302,8 +300,8 @@ def test_a_killed_training_goes_on_in_other_worlds_with_each_sample_exactly_once
 
 def make_loader(manifest: str) -> tdr.StatefulLoader:
     pipe = tdr.IterableWrapper([manifest]).list_remote().shuffle_shards(seed=3).sharding_filter_rank()
-    pipe = pipe.shard_tar_reader(interleave=2).shuffle_samples(buffer_size=4, seed=3).to_tuple("__key__")
-    return tdr.stateful_loader(pipe, batch_size=4, num_workers=2, num_streams=4)
+    samples = pipe.shard_tar_reader(interleave=2).shuffle_samples(buffer_size=4, seed=3).to_tuple("__key__")
+    return tdr.stateful_loader(samples, batch_size=4, num_workers=2, num_streams=4)
 
 
 def take_all(batches: Iterator[Any], into: list[Any]) -> None:

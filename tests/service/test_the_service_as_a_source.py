@@ -1,4 +1,4 @@
-"""A mounted folder, ``datasets://`` and ``s3://`` are one source: the same files are the same data, and are written alike."""
+"""A mounted folder, ``datasets://`` and ``s3://`` are one source: the same files are the same data."""
 
 from __future__ import annotations
 
@@ -170,9 +170,7 @@ def test_a_job_killed_before_any_request_that_writes_is_continued_to_the_same_by
 
         def run(name: str, **more: Any) -> Any:
             template = f"datasets://{host}/{name}/{{shard:06d}}.tar"
-            return jobs.run(
-                f"{tmp_path}/all.tar", template, folder="", max_shard_samples=4, provenance=True, **more
-            )
+            return jobs.run(f"{tmp_path}/all.tar", template, folder="", max_shard_samples=4, provenance=True, **more)
 
         done = run(f"well-{every}")
         assert done.error is None

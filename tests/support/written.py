@@ -83,7 +83,9 @@ def check_beside(place: Place) -> None:
         samples = members_at(tar)
         assert entry["md5sum"] == hashlib.md5(data).hexdigest()
         assert (entry["filesize"], entry["nsamples"]) == (len(data), len(samples))
-        assert entry["crc32"].split() == [f"{zlib.crc32(data[at : at + block]):08x}" for at in range(0, len(data), block)]
+        assert entry["crc32"].split() == [
+            f"{zlib.crc32(data[at : at + block]):08x}" for at in range(0, len(data), block)
+        ]
         if not name.endswith(".tar"):
             assert not {f"{name}.idx", f"{name}.keys"} & set(files)
             assert not {"index_crc32", "keys_crc32"} & set(entry)

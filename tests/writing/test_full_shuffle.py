@@ -1,4 +1,4 @@
-"""The order that ``shard_dataset`` writes: uniform over all samples, from a seed, whatever the source; and its memory."""
+"""The order that ``shard_dataset`` writes: uniform, from a seed, whatever the source; and its memory."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_shards_of_any_writer_are_indexed_and_each_sample_is_found(
     (tmp_path / "train").mkdir()
     write(tmp_path / "train" / "0.tar", tmp_path / "files")
     place = Place(f"{tmp_path}/train/")
-    (info,) = tdr.index_shards(tmp_path / "train")  # type: ignore[arg-type]
+    (info,) = tdr.index_shards(tmp_path / "train")
     data = place.files()["0.tar"]
     assert (info.num_samples, info.num_bytes) == (5, len(data))
     index = place.files()["0.tar.idx"]

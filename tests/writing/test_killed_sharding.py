@@ -1,4 +1,4 @@
-"""``shard_dataset`` that is stopped anywhere, by SIGKILL, Ctrl-C or a full disk: the same call again brings the same bytes."""
+"""``shard_dataset`` that was stopped anywhere: the same call again brings the same bytes."""
 
 from __future__ import annotations
 
@@ -283,7 +283,9 @@ def test_the_index_of_another_source_is_never_used(case: Case) -> None:
         assert case.place(f"{step}").files() == case.expected
 
 
-@pytest.mark.parametrize("kind", ["gz", pytest.param("tar", marks=pytest.mark.slow), pytest.param("parts", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["gz", pytest.param("tar", marks=pytest.mark.slow), pytest.param("parts", marks=pytest.mark.slow)]
+)
 def test_a_job_killed_on_s3_is_continued_and_leaves_no_upload(
     moto: S3Server, tmp_path: Path, jobs: Jobs, kind: str
 ) -> None:
@@ -319,7 +321,9 @@ def test_a_job_killed_on_s3_is_continued_and_leaves_no_upload(
 @pytest.mark.parametrize("case", ["files"], indirect=True)
 def test_a_second_job_is_refused_while_the_first_one_runs_in_another_process(case: Case) -> None:
     place = case.place("run")
-    with case.jobs.stopped(case.source, place.template(), folder=place.url, stop_at=case.num_steps // 2, **case.options) as pid:
+    with case.jobs.stopped(
+        case.source, place.template(), folder=place.url, stop_at=case.num_steps // 2, **case.options
+    ) as pid:
         before = place.files()
         with pytest.raises(ObjectExistsError, match=f"process {pid} on"):
             shard(case.source, place, overwrite=True)

@@ -169,7 +169,9 @@ def test_a_shard_is_a_plain_tar_whose_members_are_sorted_by_extension(tmp_path: 
 
 def test_values_are_encoded_by_their_extension_and_bytes_stay_as_they_are() -> None:
     jpeg, to = b"\xff\xd8 whatever \xff\xd9", memory_place()
-    write(to, [{"__key__": "a", "cls": 3, "txt": "é", "png": Image.new("RGB", (2, 2)), "jpg": jpeg, "npy": np.arange(2)}])
+    write(
+        to, [{"__key__": "a", "cls": 3, "txt": "é", "png": Image.new("RGB", (2, 2)), "jpg": jpeg, "npy": np.arange(2)}]
+    )
     (got,) = read(to)
     assert (got["cls"], got["txt"], got["jpg"]) == (b"3", "é".encode(), jpeg)
     assert got["png"].startswith(b"\x89PNG")
@@ -441,10 +443,10 @@ def test_nothing_is_overwritten_unless_asked_for(folder: Place, existing: str) -
         folder.put({existing: b"of somebody else"})
     before = folder.files()
     writer = tdr.ShardWriter(f"{folder.url}t-{{shard:03d}}.tar")
-    for enter in (writer.__enter__, *[lambda: writer.write({"__key__": "a", "x": b""})] * 2):
+    for enters in (True, False, False):
         with pytest.raises(ObjectExistsError, match=rf"{existing}.*overwrite=True") as caught:
-            enter()
-    assert isinstance(caught.value, FileExistsError)
+            writer.__enter__() if enters else writer.write({"__key__": "a", "x": b""})
+        assert isinstance(caught.value, FileExistsError)
     assert folder.files() == before
 
 
@@ -510,7 +512,7 @@ def test_the_manifest_of_something_else_is_kept(overwrite: bool) -> None:
         write(other, numbered(1), "val-{shard}.tar", overwrite=overwrite)
     assert other.files() == before
     foreign.put({"index.json": b'{"pages": 3}'})
-    with pytest.raises(ManifestError, match="index.json"):
+    with pytest.raises(ManifestError, match=r"index\.json"):
         write(foreign, numbered(1), overwrite=overwrite)
     assert foreign.files() == {"index.json": b'{"pages": 3}'}
 
@@ -596,7 +598,9 @@ def test_an_invalid_template_is_refused_with_an_example(name: str) -> None:
     assert "{shard:06d}.tar" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["{shard}", "{shard:d}", "{shard:06d}", "{shard:01d}", "a{{b}}-{shard:03d}-{{c}}", "x.+({shard})"])
+@pytest.mark.parametrize(
+    "name", ["{shard}", "{shard:d}", "{shard:06d}", "{shard:01d}", "a{{b}}-{shard:03d}-{{c}}", "x.+({shard})"]
+)
 def test_a_writer_finds_the_shards_of_its_template_again(folder: Place, name: str) -> None:
     written = f"{name}.tar".format
     write(folder, numbered(13), f"{name}.tar", max_shard_samples=1)

@@ -144,7 +144,9 @@ def test_the_names_of_inner_archives_are_folders_of_the_keys(outer: str | None, 
     source, to = memory_place(), memory_place()
     name, data = "train.tar", tar_of(inner_tars(inner))
     source.put({f"{name}.{outer}": COMPRESSED[outer](data)} if outer else {name: data})
-    shard(f"{source.url}{name}{'.' * bool(outer)}{outer or ''}", to, max_shard_samples=7, labels=labels.parent_directory())
+    shard(
+        f"{source.url}{name}{'.' * bool(outer)}{outer or ''}", to, max_shard_samples=7, labels=labels.parent_directory()
+    )
     members = to.members()
     assert {path: data for path, data in members.items() if path.endswith(".txt")} == FILES
     assert all(members[path.replace(".txt", ".cls")] == path[6:7].encode() for path in FILES)
@@ -314,10 +316,15 @@ def test_a_dataset_of_pairs_keeps_values_labels_and_names_of_classes() -> None:
 
 def test_a_dataset_of_dicts_has_numbers_as_keys_or_its_own() -> None:
     to = memory_place()
-    shard([{"txt": "a", "cls": torch.tensor(3)}, {"__key__": "mine/1", "json": {"x": [1]}}, (bytearray(b"b"), "dog")], to)
+    shard(
+        [{"txt": "a", "cls": torch.tensor(3)}, {"__key__": "mine/1", "json": {"x": [1]}}, (bytearray(b"b"), "dog")], to
+    )
     assert to.members() == {
-        **{"000000000.txt": b"a", "000000000.cls": b"3", "mine/1.json": b'{"x": [1]}'},
-        **{"000000002.bin": b"b", "000000002.cls": b"dog"},
+        "000000000.txt": b"a",
+        "000000000.cls": b"3",
+        "mine/1.json": b'{"x": [1]}',
+        "000000002.bin": b"b",
+        "000000002.cls": b"dog",
     }
     assert "classes.json" not in to.files()
 
@@ -355,7 +362,9 @@ def test_limits_are_kept_where_sizes_are_not_known_before(
     assert [info.url for info in infos] == sorted({info.url for info in infos})
 
 
-@pytest.mark.parametrize(("count", "bytes_a_shard", "most", "expected"), [(100, 92_000, 99, [50, 50]), (9, 1 << 20, 4, [3, 3, 3])])
+@pytest.mark.parametrize(
+    ("count", "bytes_a_shard", "most", "expected"), [(100, 92_000, 99, [50, 50]), (9, 1 << 20, 4, [3, 3, 3])]
+)
 def test_a_dataset_is_cut_into_few_even_shards(count: int, bytes_a_shard: int, most: int, expected: list[int]) -> None:
     infos = shard([{"bin": bytes(1000)}] * count, memory_place(), max_shard_bytes=bytes_a_shard, max_shard_samples=most)
     assert [info.num_samples for info in infos] == expected

@@ -131,7 +131,9 @@ def test_a_finished_job_with_other_options_is_an_error_however_often_it_is_tried
         assert to.files() == before
 
 
-@pytest.mark.parametrize("change", [{"9.x": b"new"}, {"class-0/00000.txt": b"of another size"}], ids=["more", "another"])
+@pytest.mark.parametrize(
+    "change", [{"9.x": b"new"}, {"class-0/00000.txt": b"of another size"}], ids=["more", "another"]
+)
 def test_a_job_is_another_one_if_its_source_has_changed(change: dict[str, bytes]) -> None:
     source, to = memory_place(), memory_place()
     shard(source.put(FILES), to)
@@ -307,11 +309,13 @@ def test_members_that_readers_would_refuse_are_found_before_anything_is_written(
     assert not [found for found in to.files() if ".tar" in found]
 
 
-@pytest.mark.parametrize(("length", "labelled", "fits"), [(4_094, False, True), (4_093, True, False), (4_092, True, True)])
+@pytest.mark.parametrize(
+    ("length", "labelled", "fits"), [(4_094, False, True), (4_093, True, False), (4_092, True, True)]
+)
 def test_the_longest_names_fit_with_their_labels(length: int, labelled: bool, fits: bool) -> None:
     source, to = memory_place(), memory_place()
     source.put({"a.tar": tar_of({"x" * length + ".c": b"1"})})
-    given = {"labels": lambda path: 7} if labelled else {}
+    given: dict[str, Any] = {"labels": lambda path: 7} if labelled else {}
     if not fits:
         with pytest.raises(ShardWriteError, match="4,097 characters"):
             shard(f"{source.url}a.tar", to, **given)

@@ -51,9 +51,7 @@ def _no_worker_stays(processes: ProcessPoolExecutor) -> Iterator[None]:
     assert {child.pid for child in multiprocessing.active_children()} <= before | own
 
 
-def test_any_kind_of_worker_writes_the_same_bytes(
-    source: str, tmp_path: Path, processes: ProcessPoolExecutor
-) -> None:
+def test_any_kind_of_worker_writes_the_same_bytes(source: str, tmp_path: Path, processes: ProcessPoolExecutor) -> None:
     given: dict[str, Any] = {"max_shard_bytes": 20_000, "provenance": True, "labels": labels.parent_directory()}
     expected = Place(f"{tmp_path}/here/")
     infos = shard(source, expected, **given)
@@ -68,7 +66,11 @@ def test_any_kind_of_worker_writes_the_same_bytes(
 
 
 def test_a_dataset_of_this_process_is_sharded_by_others(tmp_path: Path) -> None:
-    dataset, here, others = Items((b"%d" % n, n % 2) for n in range(20)), Place(f"{tmp_path}/0/"), Place(f"{tmp_path}/2/")
+    dataset, here, others = (
+        Items((b"%d" % n, n % 2) for n in range(20)),
+        Place(f"{tmp_path}/0/"),
+        Place(f"{tmp_path}/2/"),
+    )
     shard(dataset, here, max_shard_samples=4)
     shard(dataset, others, max_shard_samples=4, num_workers=2)
     assert here.files() == others.files()
@@ -201,7 +203,9 @@ class ByHand(Executor):
         return future
 
 
-@pytest.mark.parametrize("lost", [["cancel"], [ConnectionError("gone")] * 3, ["cancel", "run", OSError("x"), "run"]], ids=str)
+@pytest.mark.parametrize(
+    "lost", [["cancel"], [ConnectionError("gone")] * 3, ["cancel", "run", OSError("x"), "run"]], ids=str
+)
 def test_a_task_that_an_executor_loses_is_given_to_it_again(source: str, tmp_path: Path, lost: list[Any]) -> None:
     to, executor = Place(f"{tmp_path}/"), ByHand(*lost)
     infos = shard(source, to, max_shard_samples=10, executor=executor)
@@ -209,7 +213,9 @@ def test_a_task_that_an_executor_loses_is_given_to_it_again(source: str, tmp_pat
     assert executor.submitted == len(infos) + sum(outcome != "run" for outcome in lost)
 
 
-@pytest.mark.parametrize(("outcome", "message"), [(ConnectionError("gone"), "ConnectionError: gone"), ("cancel", "cancelled it")])
+@pytest.mark.parametrize(
+    ("outcome", "message"), [(ConnectionError("gone"), "ConnectionError: gone"), ("cancel", "cancelled it")]
+)
 def test_a_task_that_is_always_lost_is_an_error_after_four_times(
     source: str, tmp_path: Path, outcome: Any, message: str
 ) -> None:
@@ -222,7 +228,7 @@ def test_a_task_that_is_always_lost_is_an_error_after_four_times(
 def test_an_executor_that_takes_no_tasks_is_an_error_with_advice(source: str, tmp_path: Path) -> None:
     closed = ThreadPoolExecutor(1)
     closed.shutdown()
-    with pytest.raises(WorkerLostError, match="after shutdown.*start the job again") as caught:
+    with pytest.raises(WorkerLostError, match=r"after shutdown.*start the job again") as caught:
         shard(source, Place(f"{tmp_path}/"), executor=closed)
     assert isinstance(caught.value.__cause__, RuntimeError)
     with pytest.raises(TypeError, match="no lambdas"):

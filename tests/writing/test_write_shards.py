@@ -114,15 +114,16 @@ def test_a_bad_sample_is_an_error_that_shows_no_option(
 
 
 def test_no_samples_templates_and_limits_that_cannot_be_kept_are_refused() -> None:
-    to, none = memory_place(), tdr.IterableWrapper([])
+    to, none = memory_place(), Source([])
     with pytest.raises(ShardWriteError, match="no sample"):
         list(none.write_shards(to.template()))
     assert to.files() == {}
     with pytest.raises(ShardWriteError, match=r"\{shard\}"):
         none.write_shards("memory://x/t.tar")
-    for limit in ("max_shard_samples", "max_shard_bytes", "max_member_bytes"):
-        with pytest.raises(ValueError, match=limit):
-            none.write_shards("memory://x/{shard}.tar", **{limit: 0})
+    limits: list[dict[str, Any]] = [{"max_shard_samples": 0}, {"max_shard_bytes": 0}, {"max_member_bytes": 0}]
+    for limit in limits:
+        with pytest.raises(ValueError, match=next(iter(limit))):
+            none.write_shards("memory://x/{shard}.tar", **limit)
 
 
 def test_existing_shards_are_refused_at_the_first_sample_and_replaced_in_each_pass_with_overwrite() -> None:

@@ -176,7 +176,7 @@ def test_an_upload_holds_a_few_chunks_however_slow_the_store_is(chunk_bytes: int
         def abort(self) -> None: ...
 
     store = Slow()
-    outgoing = BackgroundUpload(store)  # type: ignore[arg-type]
+    outgoing = BackgroundUpload(store)
     for _ in range((80 << 20) // chunk_bytes):
         outgoing.write([bytes(chunk_bytes)])
         written += chunk_bytes

@@ -161,7 +161,12 @@ def test_an_owner_on_another_machine_that_lives_is_not_replaced_and_may_end_its_
 
 
 def test_the_journal_is_rewritten_as_a_heartbeat_also_after_faults_of_the_store(place: Place) -> None:
-    folder, beats, failed, faulty = destination(place), threading.Semaphore(0), threading.Semaphore(0), threading.Event()
+    folder, beats, failed, faulty = (
+        destination(place),
+        threading.Semaphore(0),
+        threading.Semaphore(0),
+        threading.Event(),
+    )
 
     def fail() -> None:
         if faulty.is_set():
