@@ -175,6 +175,9 @@ def test_options_of_data_loader_are_passed_on_and_checked_by_it(place: Place) ->
     check_same(place, 1, batch_size=4, num_workers=2, prefetch_factor=1, timeout=60, worker_init_fn=numbers.put)
     assert sorted(numbers.get(timeout=DEADLINE_S) for _ in range(4)) == [0, 0, 1, 1]
     dataset, plain = both(place)
+    loader: Any = tdr.PrefetchingLoader(dataset, 4, drop_last=True, collate_fn=as_they_are)
+    assert (loader.batch_size, loader.drop_last, loader.pin_memory) == (4, True, False), "trainers read them"
+    assert not hasattr(loader, "no_such")
     for options, kind, message in (
         ({"shuffle": True, "sampler": [1]}, ValueError, "shuffle and a sampler exclude each other"),
         ({"prefetch_factor": 2}, ValueError, "prefetch_factor"),

@@ -199,6 +199,12 @@ def test_only_finished_shards_that_are_as_they_were_are_kept(case: Case) -> None
         assert case.check_again(f"{number}").written() & SHARDS == {victim}, what
 
 
+@pytest.mark.parametrize("case", ["files"], indirect=True)
+def test_a_shard_changed_in_place_whose_times_were_set_back_is_written_again(case: Case) -> None:
+    flip_unseen(case.interrupted("run") / "000002.tar")
+    assert case.check_again("run").written() & SHARDS == {"000002.tar"}
+
+
 @pytest.mark.parametrize("case", ["compressed"], indirect=True)
 def test_finished_shards_that_were_copied_or_touched_are_read_and_kept(case: Case) -> None:
     first_of_manifest = next(number for number, step in enumerate(case.steps, 1) if "index.json" in step)

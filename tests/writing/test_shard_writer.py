@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import os
+import signal
 import stat
 import sys
 import tarfile
@@ -392,6 +393,24 @@ def test_a_forgotten_writer_leaves_whole_shards_only_and_no_thread(tmp_path: Pat
             with contextlib.suppress(RuntimeError):  # it is about to be started
                 thread.join()
     assert sorted(os.listdir(tmp_path)) == with_beside("0.tar")
+
+
+def test_a_forked_child_of_a_writer_is_refused_and_the_writer_goes_on() -> None:
+    """Its threads stayed with the parent: it would wait for ever, or write the same shard."""
+    to, samples = memory_place(), numbered(3, 6_000_000)
+    with tdr.ShardWriter(to.template()) as writer:
+        writer.write(samples[0])
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            with contextlib.suppress(RuntimeError, RemoteDataError):
+                write_all(writer, samples[1:])
+                os._exit(1)
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        for sample in samples[1:]:
+            writer.write(sample)
+    assert read(to) == samples
 
 
 @pytest.mark.parametrize("sample_bytes", [50_000, 12_000_000])

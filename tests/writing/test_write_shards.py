@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import torchdata_remote as tdr
+from tests.support.audited import audited
 from tests.support.loaders import read_all
 from tests.support.shard_places import Place, memory_place
+from tests.support.waiting import new_threads
 from tests.support.written import listed, read, told, with_beside, without_url
 from torchdata_remote.errors import EncodeError, ObjectExistsError, ShardWriteError
 
@@ -82,6 +85,27 @@ def test_whoever_stops_early_has_complete_shards_and_no_manifest(tmp_path: Path,
     assert taken <= full <= taken + 1
     assert sorted(os.listdir(tmp_path)) == with_beside(*(f"{i}.tar" for i in range(full)))
     assert len(Place(f"{tmp_path}/").members()) == 2 * 2 * full
+
+
+def test_the_thread_that_stores_a_shard_may_be_the_one_in_which_the_pipe_is_given_up(tmp_path: Path) -> None:
+    """The garbage collector runs in any thread: there, waiting for that thread would be for ever."""
+    yielded, given_up, left = threading.Event(), threading.Event(), list[Any]()
+
+    def collected(event: str, args: tuple[Any, ...]) -> None:
+        if event in ("os.link", "os.rename") and str(args[1]).endswith("1.tar"):
+            assert yielded.wait(60)
+            left.pop().close()
+            given_up.set()
+
+    before = set(threading.enumerate())
+    with audited(collected):
+        left.append(iter(Source(samples(9)).write_shards(f"{tmp_path}/{{shard}}.tar", max_shard_samples=1)))
+        assert next(left[0]).num_samples == 1
+        yielded.set()
+        assert given_up.wait(60), "deadlock"
+        for thread in new_threads(before):
+            thread.join(60)
+    assert sorted(os.listdir(tmp_path)) == with_beside("0.tar", "1.tar")
 
 
 @pytest.mark.parametrize("fails_at", range(6))

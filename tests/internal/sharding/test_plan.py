@@ -1,12 +1,9 @@
-"""What a job of sharding plans, saves for its next run, and hands to workers."""
+"""What a job of sharding plans, and what it saves for its next run."""
 
 from __future__ import annotations
 
 import io
-import threading
 import zlib
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from typing import Any
 
 import numpy as np
@@ -14,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.shard_places import memory_place
+from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
 from torchdata_remote.errors import ShardReadError
 from torchdata_remote.fetch.sample_table import SampleTable
 from torchdata_remote.sharding.plan import cut_evenly, folders_to_drop, packed_bytes
 from torchdata_remote.sharding.planned_samples import Naming
 from torchdata_remote.sharding.source_index import dump_index, load_index
-from torchdata_remote.sharding.workers.pool import Workers, run_tasks
-from torchdata_remote.writing.background_md5 import MAX_BEHIND_BYTES
-from torchdata_remote.writing.background_upload import MAX_WAITING_BYTES, BackgroundUpload
+from torchdata_remote.sharding.temporary_objects import Kept, TemporaryObjects
 
 ARCHIVES = [RemoteUrl(f"https://host/{number}.tar?signature=secret", 7, f"etag{number}") for number in range(3)]
 SCRATCH = "s3://bucket/set/_unfinished-"
@@ -118,69 +115,28 @@ def test_a_saved_index_is_compact_and_holds_no_url() -> None:
     assert all(b"secret" not in column.tobytes() for column in columns.values())
 
 
-# Tasks, and memory on the way out
+# Temporary objects
 
 
-class ByHand(Executor):
-    """Ends the task that came last whenever another one would be too many."""
-
-    def __init__(self) -> None:
-        self.submitted = 0
-        self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
-
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.waiting.append((future, lambda: function(*args, **kwargs)))
-        self.submitted += 1
-        return future
-
-
-@given(num_tasks=st.integers(0, 600))
-def test_each_task_is_submitted_once_within_the_limit_of_pending_ones(num_tasks: int) -> None:
-    executor, done, most = ByHand(), dict[int, int](), 0
-
-    def end_last() -> None:
-        while not over.is_set():
-            while executor.waiting:
-                nonlocal most
-                most = max(most, len(executor.waiting))
-                future, call = executor.waiting.pop()
-                future.set_result(call())
-
-    over = threading.Event()
-    ending = threading.Thread(target=end_last)
-    ending.start()
-    try:
-        done.update(run_tasks(iter(range(num_tasks)), lambda task: 2 * task, Workers(executor)))
-    finally:
-        over.set()
-        ending.join()
-    assert done == {task: 2 * task for task in range(num_tasks)}
-    assert executor.submitted == num_tasks
-    assert most <= 256
-
-
-@pytest.mark.parametrize("chunk_bytes", [100_000, 10 << 20])
-def test_an_upload_holds_a_few_chunks_however_slow_the_store_is(chunk_bytes: int) -> None:
-    written, behind = 0, [0]
-
-    class Slow:
-        stored = 0
-
-        def write(self, data: bytes) -> None:
-            behind.append(written - self.stored)
-            self.stored += len(data)
-
-        def commit(self) -> None: ...
-
-        def abort(self) -> None: ...
-
-    store = Slow()
-    outgoing = BackgroundUpload(store)
-    for _ in range((80 << 20) // chunk_bytes):
-        outgoing.write([bytes(chunk_bytes)])
-        written += chunk_bytes
-    outgoing.end()
-    outgoing.result()
-    assert store.stored == written
-    assert max(behind) <= MAX_WAITING_BYTES + MAX_BEHIND_BYTES + 2 * chunk_bytes
+@given(
+    pieces=st.lists(st.binary(max_size=12), max_size=12),
+    object_bytes=st.integers(1, 20),
+    ends=st.sets(st.integers(0, 12)),
+)
+def test_stored_bytes_are_where_they_are_said_to_be_in_objects_of_bounded_size(
+    pieces: list[bytes], object_bytes: int, ends: set[int]
+) -> None:
+    place = memory_place()
+    scratch = TemporaryObjects(f"{place.url}unpacked-", StorageOptions(), object_bytes=object_bytes)
+    kept: list[Kept] = []
+    for number, piece in enumerate(pieces):
+        kept.append(scratch.put(memoryview(piece)))
+        if number in ends:
+            scratch.finish()
+    scratch.finish()
+    files = place.files()
+    assert scratch.used == bool(pieces)
+    for piece, (url, start) in zip(pieces, kept, strict=True):
+        assert files[url.removeprefix(place.url)][start : start + len(piece)] == piece
+    assert b"".join(files[name] for name in sorted(files)) == b"".join(pieces)
+    assert all(start < object_bytes for _, start in kept), "an object that is full gets no more"

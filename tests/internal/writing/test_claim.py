@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.servers.s3 import S3Server
 from tests.support.shard_places import Place, memory_place
 from torchdata_remote import ShardWriter
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.processes.process_identity import this_process
-from torchdata_remote.errors import ManifestError, ObjectExistsError, TransientStorageError
+from torchdata_remote.errors import ManifestError, ObjectExistsError
 from torchdata_remote.sharding.journal import Journal, PreviousRun
-from torchdata_remote.testing import FaultyStore
 from torchdata_remote.writing.claim import CLAIM_NAME, Claim
 from torchdata_remote.writing.shard_folder import ShardFolder
 from torchdata_remote.writing.template import ShardTemplate
@@ -33,18 +31,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 class Watched(ShardFolder):
-    """Calls ``on_publish`` after each writing, and ``on_read`` before each reading."""
+    """Calls ``on_publish`` after each writing."""
 
     on_publish: Callable[[], object] = staticmethod(lambda: None)
-    on_read: Callable[[], object] = staticmethod(lambda: None)
 
     def publish(self, name: str, data: bytes, *, overwrite: bool = True) -> None:
         super().publish(name, data, overwrite=overwrite)
         self.on_publish()
-
-    def read(self, name: str, *, is_expected: bool = False) -> bytes | None:
-        self.on_read()
-        return super().read(name, is_expected=is_expected)
 
 
 def destination(place: Place) -> Watched:
@@ -137,58 +130,6 @@ def test_a_silent_owner_on_another_machine_is_replaced_after_the_lease_which_is_
     assert "on another" in record.getMessage()
 
 
-@pytest.mark.parametrize("ends", [False, True])
-def test_an_owner_on_another_machine_that_lives_is_not_replaced_and_may_end_its_job(place: Place, ends: bool) -> None:
-    leave(place, elsewhere(), tasks=[0])
-    folder, reads = destination(place), list[int]()
-
-    def second_time() -> None:
-        reads.append(0)
-        if len(reads) == 2:
-            if ends:
-                place.delete(CLAIM_NAME)
-            else:
-                leave(place, elsewhere(), written_at_s=1)
-
-    folder.on_read = second_time
-    with Journal(folder, lease_s=0.03) as own:
-        if ends:
-            assert own.open() == PreviousRun("p", {}), "its shards are in a manifest by now"
-        else:
-            with pytest.raises(ObjectExistsError, match="on another"):
-                own.open()
-            assert document(place)["written_at_s"] == 1
-
-
-def test_the_journal_is_rewritten_as_a_heartbeat_also_after_faults_of_the_store(place: Place) -> None:
-    folder, beats, failed, faulty = (
-        destination(place),
-        threading.Semaphore(0),
-        threading.Semaphore(0),
-        threading.Event(),
-    )
-
-    def fail() -> None:
-        if faulty.is_set():
-            failed.release()
-            raise TransientStorageError("busy")
-
-    folder.on_publish, folder.on_read = beats.release, fail
-    with Journal(folder, beat_s=0.005) as own:
-        own.open()
-        assert beats.acquire(timeout=60)
-        first = document(place)
-        faulty.set()
-        for _ in range(2):
-            assert failed.acquire(timeout=60)
-        faulty.clear()
-        for _ in range(3):
-            assert beats.acquire(timeout=60)
-        own.check()
-        assert document(place)["owner"] == first["owner"]
-        assert document(place)["written_at_s"] > first["written_at_s"]
-
-
 @pytest.mark.parametrize("thief", [elsewhere, lambda: None])
 def test_a_lost_claim_is_noticed_by_each_call_and_the_thiefs_stays(
     place: Place, thief: Callable[[], dict[str, Any] | None]
@@ -223,15 +164,3 @@ def test_a_damaged_journal_is_an_error_and_stays(changed: dict[str, Any]) -> Non
     with pytest.raises(ManifestError, match="is damaged"), Journal(destination(place)) as own:
         own.open()
     assert place.files() == before
-
-
-def test_a_claim_costs_few_requests(moto: S3Server) -> None:
-    """Looked for twice, written, read twice and removed."""
-    place = Place(f"s3://{moto.new_bucket()}/d/", moto)
-    with FaultyStore(moto.endpoint_url) as store:
-        options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
-        with ShardWriter(f"{place.url}{{shard}}.tar", storage_options=options) as writer:
-            writer.write(SAMPLE)
-        methods = [one.method for one in store.requests if CLAIM_NAME in one.path or CLAIM_NAME in one.query]
-    assert methods.count("PUT") == methods.count("DELETE") == 1
-    assert len(methods) <= 7
