@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tests.support.paths import ROOT
 
-_LONGEST_S = 40
+_LONGEST_S = 120
 _SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT, "stop": signal.SIGSTOP}
 _RENAMES = ("os.rename", "os.link", "os.remove")
 
