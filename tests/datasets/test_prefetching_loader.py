@@ -126,17 +126,22 @@ def test_any_batch_sampler_gives_the_batches_of_data_loader_and_empty_ones_reach
     check_same(place, 1, batch_sampler=batches, collate_fn=as_they_are)
 
 
-WORKERS: list[dict[str, Any]] = [
-    {"num_workers": 1, "shuffle": True},
-    {"num_workers": 3, "shuffle": True},
-    {"num_workers": 2, "multiprocessing_context": "forkserver", "shuffle": True},
-    {"num_workers": 2, "batch_size": None, "shuffle": True},
-    {"num_workers": 3, "batch_size": 20},
-    {"num_workers": 2, "sampler": []},
-]
+WORKERS: dict[str, dict[str, Any]] = {
+    "one": {"num_workers": 1, "shuffle": True},
+    "three": {"num_workers": 3, "shuffle": True},
+    "not forked, with a lambda": {
+        "num_workers": 2,
+        "multiprocessing_context": "forkserver",
+        "shuffle": True,
+        "worker_init_fn": lambda number: None,
+    },
+    "single items": {"num_workers": 2, "batch_size": None, "shuffle": True},
+    "more than batches": {"num_workers": 3, "batch_size": 20},
+    "no batches": {"num_workers": 2, "sampler": []},
+}
 
 
-@pytest.mark.parametrize("options", WORKERS, ids=str)
+@pytest.mark.parametrize("options", WORKERS.values(), ids=WORKERS.keys())
 def test_workers_give_the_batches_and_random_numbers_of_data_loader_in_its_order(
     place: Place, options: dict[str, Any]
 ) -> None:
@@ -178,14 +183,19 @@ def test_options_of_data_loader_are_passed_on_and_checked_by_it(place: Place) ->
     loader: Any = tdr.PrefetchingLoader(dataset, 4, drop_last=True, collate_fn=as_they_are)
     assert (loader.batch_size, loader.drop_last, loader.pin_memory) == (4, True, False), "trainers read them"
     assert not hasattr(loader, "no_such")
-    for options, kind, message in (
+    given: Any = [[0], [1, 2]]
+    assert tdr.PrefetchingLoader(dataset, batch_sampler=given).batch_sampler is given
+    assert list(tdr.PrefetchingLoader(dataset, 20).batch_sampler) == [[*range(20)], [20, 21, 22]]
+    for options in ({}, {"shuffle": True, "seed": 1}):
+        assert tdr.PrefetchingLoader(dataset, None, **options).batch_sampler is None
+    for wrong, kind, message in (
         ({"shuffle": True, "sampler": [1]}, ValueError, "shuffle and a sampler exclude each other"),
         ({"prefetch_factor": 2}, ValueError, "prefetch_factor"),
         ({"no_such": 1}, TypeError, "no_such"),
         ({"num_workers": 1, "persistent_workers": True}, ValueError, "persistent_workers"),
     ):
         with pytest.raises(kind, match=message):
-            tdr.PrefetchingLoader(dataset, **options)
+            tdr.PrefetchingLoader(dataset, **wrong)
     for other in (plain, torch.utils.data.Subset(dataset, [1])):
         with pytest.raises(TypeError, match="use DataLoader; for a subset of one of these, a sampler"):
             tdr.PrefetchingLoader(other)  # type: ignore[arg-type]

@@ -413,7 +413,6 @@ def test_a_damaged_state_is_refused_when_it_is_loaded(state: Any) -> None:
         ({"sampler": [1], "world": tdr.World()}, "A sampler selects"),
         ({"equalize": "no_such"}, "no_such"),
     ],
-    ids=str,
 )
 def test_contradicting_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -277,6 +277,13 @@ def test_overwrite_and_resume_false_keep_nothing_of_an_unfinished_job(case: Case
     assert case.place("again").files() == case.expected
 
 
+@pytest.mark.parametrize("case", ["tar"], indirect=True)
+def test_resume_false_reads_the_archives_again(case: Case) -> None:
+    case.interrupted("run")
+    assert f"{case.source}all.tar" in case.run("run", resume=False).opened
+    assert case.place("run").files() == case.expected
+
+
 @pytest.mark.parametrize("case", ["gz"], indirect=True)
 def test_the_index_of_another_source_is_never_used(case: Case) -> None:
     other = Place(f"{case.root}/other/")
@@ -353,7 +360,11 @@ def test_a_suspended_job_whose_folder_another_one_has_completed_fails_and_change
         assert {name: data for name, data in place.files().items() if name in case.expected} == case.expected
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"__kind__": "other"}', b"\xff", b"[" * 100_000], ids=repr)
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"[]", b"{}", b'{"__kind__": "other"}', b"\xff", b"[" * 100_000],
+    ids=["empty", "list", "object", "another kind", "no text", "deep"],
+)
 def test_an_invalid_record_of_an_unfinished_job_is_an_error_with_advice_and_stays(text: bytes) -> None:
     source, to = memory_place(), memory_place()
     to.put({"_unfinished-job.json": text})

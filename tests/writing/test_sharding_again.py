@@ -351,7 +351,6 @@ def test_a_name_that_is_not_utf8_is_named(tmp_path: Path) -> None:
         ([(b"x", 1)], {"labels": labels.parent_directory()}, TypeError, "for files"),
         ([(b"x", 1)], {"pattern": "*.x"}, TypeError, "for files"),
     ],
-    ids=str,
 )
 def test_options_that_contradict_each_other_are_refused_before_anything_is_written(
     source: Any, given: dict[str, Any], error: type[Exception], what: str
