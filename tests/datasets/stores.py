@@ -1,37 +1,30 @@
-"""What tests of the map-style datasets share: a store whose answers they time, datasets to compare with, threads."""
+"""What tests of the map-style datasets share: a store whose answers they time, and datasets to compare with."""
 
 from __future__ import annotations
 
+import random
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 from xml.sax.saxutils import escape
 
+import numpy as np
+import torch
+from PIL import Image
 from torch.utils.data import Dataset
 
 from tests.servers.scripted import Request, Response, Scripted, scripted
-from torchdata_remote import RetryPolicy
+from tests.support.shard_places import Place
+from torchdata_remote import RemoteImageFolder, RetryPolicy
 from torchdata_remote.testing import Faults
 
 AT_ONCE = RetryPolicy(max_attempts=2, first_wait_s=0, max_wait_s=0)
 PATIENT = RetryPolicy(first_wait_s=0, max_wait_s=0)
-DEADLINE_S = 20.0
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Look until it is so."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.002)
-
-
-def threads_of_ours() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "torchdata_remote"}
+DEADLINE_S = 60.0
 
 
 class Together:
@@ -139,6 +132,34 @@ def until_error(loader: Iterable[Any], kind: type[BaseException]) -> tuple[list[
         traceback.clear_frames(error.__traceback__)
         return found, error.with_traceback(None)
     raise AssertionError(f"no {kind.__name__}: {found}")
+
+
+def pixels(image: Image.Image) -> tuple[str, bytes]:
+    """A transform whose results can be compared, and that spawned workers find."""
+    return image.mode, image.tobytes()
+
+
+def draw(sample: dict[str, Any]) -> dict[str, Any]:
+    """With random numbers from all generators, as random transforms make them."""
+    drawn = [torch.rand(1).item(), random.random(), np.random.rand()]
+    return {
+        "key": sample["__key__"],
+        "first": sample["bin"][0],
+        "drawn": torch.tensor(drawn, dtype=torch.float64),
+    }
+
+
+class Measured(RemoteImageFolder):
+    """Items are their labels, and the memory that the process has for itself."""
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return [(self.samples[index], next(line for line in lines if line.startswith("RssAnon"))) for index in indices]
+
+
+def root_of(place: Place) -> str:
+    """The URL that datasets show."""
+    return place.url if "://" in place.url else f"file://{place.url}"
 
 
 def as_they_are(items: list[Any]) -> list[Any]:

@@ -1,17 +1,18 @@
-"""The batches of torch's ``DataLoader``, the next ones under way."""
+"""``PrefetchingLoader``: the batches of torch's ``DataLoader``, the next ones under way."""
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
@@ -23,59 +24,43 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from tests.datasets.stores import (
-    AT_ONCE,
-    DEADLINE_S,
-    Plain,
-    Together,
-    as_they_are,
-    threads_of_ours,
-    timed_store,
-    until_error,
-    wait_for,
-)
-from tests.servers.s3 import S3Server
+import torchdata_remote as tdr
+from tests.datasets.stores import AT_ONCE, DEADLINE_S, Plain, Together, as_they_are, draw, timed_store, until_error
 from tests.servers.scripted import Response
-from tests.support.shard_places import Place, memory_place
-from torchdata_remote.datasets import PrefetchingLoader, RemoteFiles, ShardedDataset
+from tests.support.shard_places import Place
+from tests.support.waiting import new_threads, wait_for
+from tests.support.written import read, without_url
 from torchdata_remote.errors import AccessDeniedError, UnsplitError
-from torchdata_remote.testing import write_small_shards
 
-NUM_FILES = 23
-FILES = {f"{number:02d}.bin": bytes([number]) * (1 + number * 31 % 200) for number in range(NUM_FILES)}
-
-
-@pytest.fixture(scope="module")
-def in_memory() -> Place:
-    place = memory_place()
-    place.put(FILES)
-    return place
+NUM_ITEMS = 23
+OBJECTS = {f"{number:02d}.bin": bytes([number]) * (1 + number * 31 % 200) for number in range(NUM_ITEMS)}
 
 
 @pytest.fixture(scope="module")
-def on_s3(moto: S3Server) -> Place:
-    place = Place(f"s3://{moto.new_bucket()}/d/", moto)
-    place.put(FILES)
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A folder of files, and one of shards with the same data."""
+    place = Place(f"{tmp_path_factory.mktemp('loader')}/")
+    place.below("files").put(OBJECTS)
+    with tdr.ShardWriter(f"{place.url}shards/{{shard}}.tar", max_shard_samples=5) as writer:
+        for name, data in OBJECTS.items():
+            writer.write({"__key__": name[:2], "bin": data})
     return place
 
 
-class Drawing(RemoteFiles):
-    """Items with random numbers from all generators, as a random transform makes them."""
-
-    def _item(self, number: int, value: Any) -> Any:
-        return draw(super()._item(number, value))
-
-
-def draw(item: tuple[str, bytes]) -> dict[str, Any]:
-    drawn = [torch.rand(1).item(), random.random(), np.random.rand()]  # as transforms do
-    return {"url": item[0], "first": item[1][0], "drawn": torch.tensor(drawn, dtype=torch.float64)}
-
-
-def both(place: Place) -> tuple[Drawing, Plain]:
+def both(place: Place) -> tuple[tdr.ShardedDataset, Plain]:
     """A dataset, and one with the same items that knows nothing of batches."""
-    return Drawing(place.url, storage_options=place.options), Plain(
-        [(f"{place.url}{name}", data) for name, data in FILES.items()], draw
-    )
+    shards = place.below("shards")
+    return tdr.ShardedDataset(shards.url, transform=draw), Plain(read(shards), draw)
+
+
+def files_of(place: Place, **options: Any) -> Any:
+    return tdr.RemoteFiles(f"{place.url}files/", **options)
+
+
+def seeded() -> None:
+    torch.manual_seed(11)
+    random.seed(11)
+    np.random.seed(11)
 
 
 def shown(batch: Any) -> Any:
@@ -89,11 +74,9 @@ def shown(batch: Any) -> Any:
     return type(batch).__name__, batch
 
 
-def epochs(make: Any, dataset: Any, num_epochs: int = 2, **options: Any) -> list[Any]:
+def epochs(make: Any, dataset: Any, num_epochs: int, **options: Any) -> list[Any]:
     """All batches, after the generators were seeded."""
-    torch.manual_seed(11)
-    random.seed(11)
-    np.random.seed(11)
+    seeded()
     loader = make(dataset, **options)
     return [[shown(batch) for batch in loader] for _ in range(num_epochs)]
 
@@ -101,111 +84,84 @@ def epochs(make: Any, dataset: Any, num_epochs: int = 2, **options: Any) -> list
 def check_same(place: Place, num_epochs: int = 2, **options: Any) -> list[Any]:
     """``DataLoader`` over a plain dataset gives the same, and ``len`` is the same."""
     dataset, plain = both(place)
-    found = epochs(PrefetchingLoader, dataset, num_epochs, **options)
-    assert found == epochs(DataLoader, plain, num_epochs, **options)
-    assert len(PrefetchingLoader(dataset, **options)) == len(DataLoader(plain, **options)) == len(found[0])
+    found = epochs(tdr.PrefetchingLoader, dataset, num_epochs, **options)
+    forked = {"multiprocessing_context": "fork"} if options.get("num_workers") else {}
+    assert found == epochs(DataLoader, plain, num_epochs, **{**options, **forked})
+    assert len(tdr.PrefetchingLoader(dataset, **options)) == len(DataLoader(plain, **options)) == len(found[0])
     return found
 
 
 LOADING: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "in order": {"batch_size": 4},
+    "in order": {"batch_size": 4, "shuffle": False},
     "shuffled": {"batch_size": 4, "shuffle": True},
-    "not shuffled": {"batch_size": 4, "shuffle": False},
     "last left out": {"batch_size": 4, "shuffle": True, "drop_last": True},
     "larger than all": {"batch_size": 100},
     "single items": {"batch_size": None},
     "single items, shuffled": {"batch_size": None, "shuffle": True},
-    "reversed": {"batch_size": 5, "sampler": range(NUM_FILES - 1, -1, -1)},
-    "from behind": {"batch_size": 2, "sampler": [-1, -2, -NUM_FILES]},
-    "numpy": {"batch_size": 3, "sampler": np.arange(NUM_FILES)[::2]},
+    "from behind": {"batch_size": 2, "sampler": [-1, -2, -NUM_ITEMS]},
+    "numpy": {"batch_size": 3, "sampler": np.arange(NUM_ITEMS)[::2]},
     "torch": {"batch_size": 3, "sampler": torch.arange(10)},
-    "with replacement": {"batch_size": 4, "sampler": RandomSampler(range(NUM_FILES), replacement=True, num_samples=40)},
-    "weighted": {"batch_size": 4, "sampler": WeightedRandomSampler([0.1 + n for n in range(NUM_FILES)], 30)},
+    "with replacement": {"batch_size": 4, "sampler": RandomSampler(range(NUM_ITEMS), replacement=True, num_samples=40)},
+    "weighted": {"batch_size": 4, "sampler": WeightedRandomSampler([0.1 + n for n in range(NUM_ITEMS)], 30)},
     "of a part": {"batch_size": 4, "sampler": SubsetRandomSampler(range(3, 12))},
-    "uneven batches": {"batch_sampler": [[3], [1, 1, 1], list(range(NUM_FILES)), [22]]},
-    "batches of a sampler": {"batch_sampler": BatchSampler(SequentialSampler(range(NUM_FILES)), 4, drop_last=True)},
+    "uneven batches": {"batch_sampler": [[3], [1, 1, 1], list(range(NUM_ITEMS)), [22]]},
+    "batches of a sampler": {"batch_sampler": BatchSampler(SequentialSampler(range(NUM_ITEMS)), 4, drop_last=True)},
     "nothing": {"batch_size": 4, "sampler": []},
     "lists": {"batch_size": 4, "collate_fn": as_they_are},
 }
 
 
 @pytest.mark.parametrize("options", LOADING.values(), ids=LOADING.keys())
-def test_batches_equal_those_of_data_loader(in_memory: Place, options: dict[str, Any]) -> None:
-    """With the same random numbers, in each epoch."""
-    check_same(in_memory, **options)
+def test_batches_and_random_numbers_are_those_of_data_loader_in_each_epoch(
+    place: Place, options: dict[str, Any]
+) -> None:
+    check_same(place, **options)
 
 
-def test_empty_batches_reach_collate_fn(in_memory: Place) -> None:
-    """If it accepts them."""
-    check_same(in_memory, batch_sampler=[[], [3, 4], [], [], [5], []], collate_fn=as_they_are)
+@given(batches=st.lists(st.lists(st.integers(-NUM_ITEMS, NUM_ITEMS - 1), max_size=9), max_size=9))
+def test_any_batch_sampler_gives_the_batches_of_data_loader_and_empty_ones_reach_collate_fn(
+    place: Place, batches: list[list[int]]
+) -> None:
+    check_same(place, 1, batch_sampler=batches, collate_fn=as_they_are)
 
 
-@settings(max_examples=30)
-@given(
-    batches=st.lists(st.lists(st.integers(-NUM_FILES, NUM_FILES - 1), max_size=9), max_size=9),
-)
-def test_any_batch_sampler_gives_the_batches_of_data_loader(in_memory: Place, batches: list[list[int]]) -> None:
-    """Without workers."""
-    check_same(in_memory, num_epochs=1, batch_sampler=batches, collate_fn=as_they_are)
+WORKERS: dict[str, dict[str, Any]] = {
+    "one": {"num_workers": 1, "shuffle": True},
+    "three": {"num_workers": 3, "shuffle": True},
+    "not forked, with a lambda": {
+        "num_workers": 2,
+        "multiprocessing_context": "forkserver",
+        "shuffle": True,
+        "worker_init_fn": lambda number: None,
+    },
+    "single items": {"num_workers": 2, "batch_size": None, "shuffle": True},
+    "more than batches": {"num_workers": 3, "batch_size": 20},
+    "no batches": {"num_workers": 2, "sampler": []},
+}
 
 
-@pytest.mark.parametrize(("num_workers", "shuffle"), [(1, True), (2, False), (3, True)])
-def test_workers_give_the_batches_of_data_loader(on_s3: Place, num_workers: int, shuffle: bool) -> None:
-    """In the same order, from the same worker, with its random numbers."""
-    found = check_same(on_s3, batch_size=3, shuffle=shuffle, num_workers=num_workers)
-    assert (found[0] == found[1]) is False, "each epoch has its random numbers"
-
-
-def test_workers_that_are_not_forked_give_the_batches_of_data_loader(on_s3: Place) -> None:
-    """Dataset and batches are pickled for each worker."""
-    check_same(on_s3, 1, batch_size=3, shuffle=True, num_workers=2, multiprocessing_context="forkserver")
-
-
-def test_workers_without_a_batch_end(in_memory: Place) -> None:
-    """If there are more workers than batches."""
-    check_same(in_memory, 1, batch_size=20, num_workers=3)
-    check_same(in_memory, 1, batch_size=20, num_workers=2, sampler=[])
-
-
-def test_single_items_from_workers_are_in_the_order_of_data_loader(in_memory: Place) -> None:
-    """One item of each worker in turn."""
-    check_same(in_memory, 1, batch_size=None, num_workers=2, shuffle=True)
+@pytest.mark.parametrize("options", WORKERS.values(), ids=WORKERS.keys())
+def test_workers_give_the_batches_and_random_numbers_of_data_loader_in_its_order(
+    place: Place, options: dict[str, Any]
+) -> None:
+    """More workers than batches end, too."""
+    found = check_same(place, 1 if "multiprocessing_context" in options else 2, **{"batch_size": 3, **options})
+    assert len(found) == 1 or not found[0] or found[0] != found[1], "each epoch has its random numbers"
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_generator_argument_gives_orders_and_seeds(in_memory: Place, num_workers: int) -> None:
-    """It ends in the state that ``DataLoader`` leaves, and torch's default generator is not used more."""
-    dataset, plain = both(in_memory)
+def test_the_generator_argument_gives_orders_and_seeds_and_ends_as_with_data_loader(
+    place: Place, num_workers: int
+) -> None:
+    dataset, plain = both(place)
     found = []
-    for make, data in ((PrefetchingLoader, dataset), (DataLoader, plain)):
+    for make, data in ((tdr.PrefetchingLoader, dataset), (DataLoader, plain)):
         generator = torch.Generator().manual_seed(3)
-        batches = epochs(make, data, batch_size=4, shuffle=True, generator=generator, num_workers=num_workers)
+        options = {"batch_size": 4, "shuffle": True, "generator": generator, "num_workers": num_workers}
+        batches = epochs(make, data, 2, **options)
         found.append((batches, generator.get_state().tolist(), torch.get_rng_state().tolist()))
     assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_distributed_sampler_splits_items_over_ranks(in_memory: Place, num_workers: int) -> None:
-    """``set_epoch`` on the sampler of the loader determines the order of the epoch."""
-    dataset, plain = both(in_memory)
-    seen: list[str] = []
-    for rank in range(2):
-        found = []
-        pairs: list[tuple[Any, Any]] = [(PrefetchingLoader, dataset), (DataLoader, plain)]
-        for make, data in pairs:
-            sampler: Any = DistributedSampler(data, num_replicas=2, rank=rank, drop_last=True)
-            loader = make(data, batch_size=3, sampler=sampler, num_workers=num_workers)
-            assert loader.sampler is sampler
-            orders = []
-            for epoch in range(2):
-                loader.sampler.set_epoch(epoch)
-                orders.append([list(batch["url"]) for batch in loader])
-            assert orders[0] != orders[1]
-            found.append(orders)
-        assert found[0] == found[1]
-        seen += [url for batch in found[0][0] for url in batch]
-    assert len(set(seen)) == len(seen) == 22
 
 
 def as_arrays(items: list[dict[str, Any]]) -> dict[str, Any]:
@@ -214,144 +170,109 @@ def as_arrays(items: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_collate_fn_is_called_once_per_batch(in_memory: Place, num_workers: int) -> None:
-    """Arrays that it returns stay arrays."""
-    found = check_same(in_memory, 1, batch_size=5, collate_fn=as_arrays, num_workers=num_workers)
+def test_what_collate_fn_returns_stays_as_it_is(place: Place, num_workers: int) -> None:
+    found = check_same(place, 1, batch_size=5, collate_fn=as_arrays, num_workers=num_workers)
     assert found[0][0]["first"][0] == "ndarray"
 
 
-def test_options_of_data_loader_are_validated_by_it(in_memory: Place) -> None:
-    """And passed on."""
+def test_options_of_data_loader_are_passed_on_and_checked_by_it(place: Place) -> None:
     numbers = multiprocessing.Queue()  # type: ignore[var-annotated]
-    check_same(in_memory, 1, batch_size=4, num_workers=2, prefetch_factor=1, timeout=60, worker_init_fn=numbers.put)
+    check_same(place, 1, batch_size=4, num_workers=2, prefetch_factor=1, timeout=60, worker_init_fn=numbers.put)
     assert sorted(numbers.get(timeout=DEADLINE_S) for _ in range(4)) == [0, 0, 1, 1]
-    dataset, _ = both(in_memory)
-    with pytest.raises(ValueError, match="shuffle and a sampler exclude each other"):
-        PrefetchingLoader(dataset, shuffle=True, sampler=[1])
-    with pytest.raises(ValueError, match="prefetch_factor"):
-        PrefetchingLoader(dataset, prefetch_factor=2)
-    with pytest.raises(TypeError, match="no_such"):
-        PrefetchingLoader(dataset, no_such=1)
-    with pytest.raises(ValueError, match="persistent_workers"):
-        PrefetchingLoader(dataset, num_workers=1, persistent_workers=True)
-
-
-def test_datasets_of_other_packages_are_refused(in_memory: Place) -> None:
-    """The error names the alternative."""
-    dataset, plain = both(in_memory)
+    dataset, plain = both(place)
+    loader: Any = tdr.PrefetchingLoader(dataset, 4, drop_last=True, collate_fn=as_they_are)
+    assert (loader.batch_size, loader.drop_last, loader.pin_memory) == (4, True, False), "trainers read them"
+    assert not hasattr(loader, "no_such")
+    given: Any = [[0], [1, 2]]
+    assert tdr.PrefetchingLoader(dataset, batch_sampler=given).batch_sampler is given
+    assert list(tdr.PrefetchingLoader(dataset, 20).batch_sampler) == [[*range(20)], [20, 21, 22]]
+    assert tdr.PrefetchingLoader(dataset, None).batch_sampler is None
+    assert tdr.PrefetchingLoader(dataset, None, shuffle=True, seed=1).batch_sampler is None
+    for wrong, kind, message in (
+        ({"shuffle": True, "sampler": [1]}, ValueError, "shuffle and a sampler exclude each other"),
+        ({"prefetch_factor": 2}, ValueError, "prefetch_factor"),
+        ({"no_such": 1}, TypeError, "no_such"),
+        ({"num_workers": 1, "persistent_workers": True}, ValueError, "persistent_workers"),
+    ):
+        with pytest.raises(kind, match=message):
+            tdr.PrefetchingLoader(dataset, **wrong)
     for other in (plain, torch.utils.data.Subset(dataset, [1])):
         with pytest.raises(TypeError, match="use DataLoader; for a subset of one of these, a sampler"):
-            PrefetchingLoader(other)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("index", [1.5, True, "1", None])
-def test_samplers_that_yield_no_integers_are_an_error(in_memory: Place, index: Any) -> None:
-    """As they are without prefetching."""
-    with pytest.raises(TypeError, match="by its index"):
-        list(PrefetchingLoader(RemoteFiles(in_memory.url), sampler=[0, index]))
+            tdr.PrefetchingLoader(other)  # type: ignore[arg-type]
+    for index in (1.5, True, "1", None):
+        with pytest.raises(TypeError, match="by its index"):
+            list(tdr.PrefetchingLoader(dataset, sampler=[0, index]))  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_index_out_of_range_is_an_error_in_its_batch(in_memory: Place, num_workers: int) -> None:
-    """An ``IndexError``, after the batches before it."""
-    loader = PrefetchingLoader(
-        RemoteFiles(in_memory.url),
-        batch_sampler=[[0], [1], [2], [3, 99], [4]],
-        collate_fn=as_they_are,
-        num_workers=num_workers,
-    )
-    found, error = until_error(loader, IndexError)
-    assert len(found) == 3
-    assert "99" in str(error)
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_errors_are_raised_in_their_batch(num_workers: int) -> None:
-    """After all batches before it, with their own type and the URL; the next epoch starts normally."""
+def test_an_error_comes_in_its_batch_with_its_type_and_url_and_the_next_epoch_is_read(num_workers: int) -> None:
     refused: list[str] = ["13.bin"]
     answer = Response.of_error(403, "AccessDenied")
-    with timed_store(FILES, lambda key: answer if key in refused else None) as store:
-        dataset = RemoteFiles(store.url, storage_options=store.options, retry=AT_ONCE)
-        loader = PrefetchingLoader(dataset, batch_size=3, collate_fn=as_they_are, num_workers=num_workers)
+    with timed_store(OBJECTS, lambda key: answer if key in refused else None) as store:
+        dataset: Any = tdr.RemoteFiles(store.url, storage_options=store.options, retry=AT_ONCE)
+        options: dict[str, Any] = {"collate_fn": as_they_are, "num_workers": num_workers}
+        loader: Any = tdr.PrefetchingLoader(dataset, batch_size=3, **options)
         for _ in range(2):
             found, error = until_error(loader, AccessDeniedError)
-            assert [data for batch in found for _, data in batch] == list(FILES.values())[:12]
+            assert [data for batch in found for _, data in batch] == list(OBJECTS.values())[:12]
             assert "s3://timed/13.bin" in str(error)
         refused.clear()
-        assert [data for batch in loader for _, data in batch] == list(FILES.values())
+        assert [data for batch in loader for _, data in batch] == list(OBJECTS.values())
+        outside: Any = tdr.PrefetchingLoader(dataset, batch_sampler=[[0], [1], [2], [3, 99], [4]], **options)
+        found, error = until_error(outside, IndexError)
+        assert len(found) == 3
+        assert "99" in str(error)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_next_batch_is_requested_before_the_current_one_is_answered(num_workers: int) -> None:
+def test_the_next_batch_is_requested_before_the_current_one_is_answered(place: Place, num_workers: int) -> None:
     """No request of the first two batches is answered before all of them have arrived."""
-    objects = {f"{number:02d}.bin": b"%d" % number for number in range(16)}
-    with timed_store(objects, Together(8)) as store:
-        dataset = RemoteFiles(store.url, storage_options=store.options, max_in_flight=8, retry=AT_ONCE)
-        loader = PrefetchingLoader(dataset, batch_size=4, num_workers=num_workers, collate_fn=as_they_are)
-        assert [int(data) for batch in loader for _, data in batch] == list(range(16))
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": num_workers, "collate_fn": as_they_are}
+    with timed_store(OBJECTS, Together(8)) as store:
+        files: Any = tdr.RemoteFiles(store.url, storage_options=store.options, max_in_flight=8, retry=AT_ONCE)
+        found = [data for batch in tdr.PrefetchingLoader(files, **options) for _, data in batch]
+        assert found == list(OBJECTS.values())
+    with timed_store(place.below("shards").files(), Together(3, ".tar")) as store:
+        shards: Any = tdr.ShardedDataset(store.url, storage_options=store.options, retry=AT_ONCE)
+        samples = [sample for batch in tdr.PrefetchingLoader(shards, **options) for sample in batch]
+        assert without_url(samples) == read(place.below("shards"))
 
 
-def test_next_batches_are_prefetched_within_the_limits() -> None:
-    """They were requested when the first one is yielded."""
+def test_batches_are_prefetched_within_a_limit() -> None:
     objects = {f"{number:04d}.bin": b"%d" % number for number in range(120)}
     with timed_store(objects) as store:
-        dataset = RemoteFiles(store.url, storage_options=store.options, max_in_flight=4)
-        batches = iter(PrefetchingLoader(dataset, batch_size=4, collate_fn=as_they_are))
+        dataset: Any = tdr.RemoteFiles(store.url, storage_options=store.options, max_in_flight=4)
+        batches = iter(tdr.PrefetchingLoader(dataset, batch_size=4, collate_fn=as_they_are))
         next(batches)
         wait_for(lambda: len(store.asked) >= 8)
         assert len(store.asked) <= 4 + 16 * 4 + 4
         assert [int(data) for batch in batches for _, data in batch] == list(range(4, 120))
 
 
-def test_samples_of_the_next_batch_are_requested_ahead() -> None:
-    """The second batch's shard is requested before the first one's is answered."""
-    place = memory_place()
-    write_small_shards(place.url, num_shards=3, samples_per_shard=4)
-    with timed_store(place.files(), Together(3, ".tar")) as store:
-        dataset = ShardedDataset(store.url, storage_options=store.options, retry=AT_ONCE)
-        loader = PrefetchingLoader(dataset, batch_size=4, collate_fn=as_they_are)
-        assert [sample["cls"] for batch in loader for sample in batch] == [b"%d" % (n % 10) for n in range(12)]
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_sharded_dataset_gives_the_batches_of_data_loader(moto: S3Server, num_workers: int) -> None:
-    """Over the shards, and over a plain dataset of their samples."""
-    folder = f"s3://{moto.new_bucket()}/d"
-    samples = write_small_shards(folder, num_shards=3, samples_per_shard=7, storage_options=moto.storage_options)
-    dataset = ShardedDataset(folder, storage_options=moto.storage_options)
-    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "collate_fn": as_they_are, "num_workers": num_workers}
-    found = epochs(PrefetchingLoader, dataset, **options)
-    assert found == epochs(DataLoader, Plain(samples), **options) == epochs(DataLoader, dataset, **options)
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_early_break_leaves_no_process_and_no_thread(in_memory: Place, num_workers: int) -> None:
-    """But those of the dataset, which end with it."""
-    before, processes = threads_of_ours(), set(multiprocessing.active_children())  # another test's may still end
-    dataset = RemoteFiles(in_memory.url, max_in_flight=4)
-    loader = PrefetchingLoader(dataset, batch_size=2, num_workers=num_workers, collate_fn=as_they_are)
+def test_an_early_break_leaves_no_process_and_no_thread(place: Place, num_workers: int) -> None:
+    before, processes = set(threading.enumerate()), set(multiprocessing.active_children())  # others' may still end
+    dataset = files_of(place, max_in_flight=4)
+    loader: Any = tdr.PrefetchingLoader(dataset, batch_size=2, num_workers=num_workers, collate_fn=as_they_are)
     for _ in range(3):
         for _ in loader:
             break
         gc.collect()
         assert set(multiprocessing.active_children()) <= processes
-    wait_for(lambda: len(threads_of_ours() - before) <= 4)
-    assert [data for batch in loader for _, data in batch] == list(FILES.values())
+    assert [data for batch in loader for _, data in batch] == list(OBJECTS.values())
     del dataset, loader
     gc.collect()
-    wait_for(lambda: not threads_of_ours() - before)
+    wait_for(lambda: not new_threads(before))
 
 
 def left_early(make: Any, dataset: Any, num_taken: list[int], own: bool, how: str, **options: Any) -> list[Any]:
     """The batches of epochs of which so many are taken, with where the generators are after each."""
-    torch.manual_seed(11)
-    random.seed(11)
-    np.random.seed(11)
+    seeded()
     generator = torch.Generator().manual_seed(5) if own else None
     if how == "with replacement":
         options["sampler"] = RandomSampler(dataset, replacement=True, num_samples=70, generator=generator)
     elif how == "weighted":
-        options["sampler"] = WeightedRandomSampler([1.0] * NUM_FILES, 40, generator=generator)
+        options["sampler"] = WeightedRandomSampler([1.0] * NUM_ITEMS, 40, generator=generator)
     elif how == "of a part":
         options["sampler"] = SubsetRandomSampler(range(3, 12), generator=generator)
     elif how == "repeated":
@@ -365,51 +286,40 @@ def left_early(make: Any, dataset: Any, num_taken: list[int], own: bool, how: st
     return found
 
 
-ORDERS = ["in order", "shuffled", "with replacement", "weighted", "of a part", "repeated"]
-
-
-@settings(max_examples=60)
 @given(
     num_taken=st.lists(st.integers(0, 60), min_size=2, max_size=4),
     batch_size=st.sampled_from([None, 1, 4, 5, 100]),
     drop_last=st.booleans(),
     own=st.booleans(),
-    how=st.sampled_from(ORDERS),
+    how=st.sampled_from(["in order", "shuffled", "with replacement", "weighted", "of a part", "repeated"]),
 )
-def test_orders_after_an_early_break_equal_those_of_data_loader(
-    in_memory: Place, num_taken: list[int], batch_size: int | None, drop_last: bool, own: bool, how: str
+def test_orders_and_random_numbers_after_an_early_break_are_those_of_data_loader(
+    place: Place, num_taken: list[int], batch_size: int | None, drop_last: bool, own: bool, how: str
 ) -> None:
-    """After breaks at any batch; the random numbers too."""
-    dataset, plain = both(in_memory)
     options = {"batch_size": batch_size, "drop_last": drop_last and batch_size is not None}
     mine, theirs = [
         left_early(make, data, num_taken, own, how, **options)
-        for make, data in ((PrefetchingLoader, dataset), (DataLoader, plain))
+        for make, data in zip((tdr.PrefetchingLoader, DataLoader), both(place), strict=True)
     ]
     assert mine == theirs
 
 
 @pytest.mark.parametrize("how", ["shuffled", "with replacement"])
-def test_orders_after_an_early_break_with_workers_equal_those_of_data_loader(in_memory: Place, how: str) -> None:
-    """Workers are sent more batches than are consumed."""
-    dataset, plain = both(in_memory)
-    options: dict[str, Any] = {"batch_size": 3, "num_workers": 2, "prefetch_factor": 1}
+def test_orders_after_an_early_break_with_workers_are_those_of_data_loader(place: Place, how: str) -> None:
     mine, theirs = [
-        left_early(make, data, [0, 1, 100, 5, 3], True, how, **options)
-        for make, data in ((PrefetchingLoader, dataset), (DataLoader, plain))
+        left_early(make, data, [0, 1, 100, 5, 3], True, how, batch_size=3, num_workers=2, prefetch_factor=1)
+        for make, data in zip((tdr.PrefetchingLoader, DataLoader), both(place), strict=True)
     ]
     assert mine == theirs
 
 
-def test_concurrent_passes_are_independent(in_memory: Place) -> None:
-    """Each has its own batches."""
-    loader = PrefetchingLoader(RemoteFiles(in_memory.url, max_in_flight=2), batch_size=3, collate_fn=as_they_are)
+def test_concurrent_passes_are_independent(place: Place) -> None:
+    loader: Any = tdr.PrefetchingLoader(files_of(place, max_in_flight=2), batch_size=3, collate_fn=as_they_are)
     for first, second in zip(loader, loader, strict=True):
         assert first == second
 
 
-def test_samplers_are_iterated_once_per_epoch(in_memory: Place) -> None:
-    """In the process that iterates, in their order."""
+def test_a_sampler_is_iterated_once_an_epoch_in_the_process_that_iterates(place: Place) -> None:
     asked: list[int] = []
 
     class Counting(Sequence[int]):
@@ -423,42 +333,54 @@ def test_samplers_are_iterated_once_per_epoch(in_memory: Place) -> None:
             asked.append(len(asked))
             return iter(range(5))
 
-    loader: Any = PrefetchingLoader(RemoteFiles(in_memory.url), batch_size=2, sampler=Counting(), num_workers=2)
+    loader: Any = tdr.PrefetchingLoader(files_of(place), batch_size=2, sampler=Counting(), num_workers=2)
     for _ in range(2):
         assert [len(urls) for urls, _ in loader] == [2, 2, 1]
     assert asked == [0, 1]
 
 
-def test_ranks_that_shuffle_by_a_generator_are_refused(in_memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their orders may differ: an error before the first item, with the alternative."""
-    dataset = RemoteFiles(in_memory.url)
-    for num_workers in (0, 2):
-        loader: Any = PrefetchingLoader(
-            dataset, 4, shuffle=True, generator=torch.Generator(), collate_fn=as_they_are, num_workers=num_workers
-        )
-        assert sum(map(len, loader)) == NUM_FILES
-        with monkeypatch.context() as patch:
-            patch.setenv("RANK", "1")
-            patch.setenv("WORLD_SIZE", "3")
-            with pytest.raises(UnsplitError, match=r"3 ranks shuffle by a generator.*Pass seed= instead"):
-                iter(loader)
+# Ranks with a sampler
 
 
-@settings(max_examples=20)
-@given(ranks=st.integers(2, 4), batch_size=st.integers(1, 5))
-def test_sampler_determines_what_each_rank_reads(in_memory: Place, ranks: int, batch_size: int) -> None:
-    """``DistributedSampler`` splits the items; other samplers and batch samplers do not."""
-    dataset, found = RemoteFiles(in_memory.url), []
-    urls = [dataset[number][0] for number in range(NUM_FILES)]
-    for rank in range(ranks):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RANK", str(rank))
-            patch.setenv("WORLD_SIZE", str(ranks))
-            sampler: Any = DistributedSampler(dataset, ranks, rank, drop_last=True)
-            share: Any = PrefetchingLoader(dataset, batch_size, sampler=sampler, collate_fn=as_they_are)
-            found += [url for batch in share for url, _ in batch]
-            whole: Any = PrefetchingLoader(dataset, sampler=SequentialSampler(dataset), collate_fn=as_they_are)
-            assert [url for batch in whole for url, _ in batch] == urls
-            batches: Any = PrefetchingLoader(dataset, batch_sampler=[[rank], [0, 1]], collate_fn=as_they_are)
-            assert [[url for url, _ in batch] for batch in batches] == [[urls[rank]], urls[:2]]
-    assert len(set(found)) == len(found) == NUM_FILES // ranks * ranks
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_distributed_sampler_splits_items_over_ranks_and_its_set_epoch_gives_the_order(
+    place: Place, num_workers: int
+) -> None:
+    seen: list[str] = []
+    for rank in range(2):
+        found = []
+        for make, data in zip((tdr.PrefetchingLoader, DataLoader), both(place), strict=True):
+            sampler: Any = DistributedSampler(data, num_replicas=2, rank=rank, drop_last=True)
+            loader: Any = make(data, batch_size=3, sampler=sampler, num_workers=num_workers)
+            assert loader.sampler is sampler
+            orders = []
+            for epoch in range(2):
+                loader.sampler.set_epoch(epoch)
+                orders.append([list(batch["key"]) for batch in loader])
+            assert orders[0] != orders[1]
+            found.append(orders)
+        assert found[0] == found[1]
+        seen += [key for batch in found[0][0] for key in batch]
+    assert len(set(seen)) == len(seen) == 22
+
+
+def test_other_samplers_are_read_by_each_rank_as_they_are_and_a_generator_is_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = files_of(place)
+    urls = [dataset[number][0] for number in range(NUM_ITEMS)]
+    shuffled = [
+        tdr.PrefetchingLoader(dataset, 4, shuffle=True, generator=torch.Generator(), num_workers=num_workers)
+        for num_workers in (0, 2)
+    ]
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    for options, expected in (
+        ({"sampler": SequentialSampler(dataset), "batch_size": 23}, [urls]),
+        ({"batch_sampler": [[2], [0, 1]]}, [[urls[2]], urls[:2]]),
+    ):
+        whole: Any = tdr.PrefetchingLoader(dataset, collate_fn=as_they_are, **options)
+        assert [[url for url, _ in batch] for batch in whole] == expected
+    for loader in shuffled:
+        with pytest.raises(UnsplitError, match=r"3 ranks shuffle by a generator.*Pass seed= instead"):
+            iter(loader)

@@ -1,4 +1,4 @@
-"""torchvision's ``ImageFolder`` in a store: the same images, labels and order."""
+"""``RemoteImageFolder``: torchvision's ``ImageFolder`` in a store, with the same images, labels and order."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from tests.datasets.stores import AT_ONCE, DEADLINE_S, Plain, as_they_are, timed_store, until_error
-from tests.servers.s3 import S3Server
+import torchdata_remote as tdr
+from tests.datasets.stores import AT_ONCE, DEADLINE_S, Plain, as_they_are, root_of, timed_store, until_error
 from tests.support.shard_places import Place, memory_place
 from torchdata_remote import labels
-from torchdata_remote.datasets import RemoteImageFolder
 from torchdata_remote.errors import DecodeError, EmptyListingError, LabelError, ObjectNotFoundError, RemoteDataError
-from torchdata_remote.formats.images import IMAGE_FOLDER_SUFFIXES
+
+# As torchvision.datasets.folder.IMG_EXTENSIONS
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
 def picture(number: int, mode: str = "RGB", kind: str = "PNG") -> bytes:
@@ -38,7 +39,7 @@ def picture(number: int, mode: str = "RGB", kind: str = "PNG") -> bytes:
 
 
 TREE = ["b/1.png", "b/10.PNG", "b/2.png", "a/x.png", "a-b/x.png", "a.b/.png", "a b/x.png", "ä/ü.png"]
-OTHERS = {"a/readme.txt": b"no image", "README": b"none either", "a/png": b"", "b/1.png.bak": b"", "b/x.gif": b""}
+OTHERS = {"a/readme.txt": b"no image", "a/png": b"", "b/1.png.bak": b"", "b/x.gif": b""}
 FILES = {name: picture(number) for number, name in enumerate(TREE)}
 
 
@@ -49,12 +50,12 @@ def image_folder(root: str) -> tuple[list[str], list[tuple[str, int]]]:
     for number, name in enumerate(classes):
         for folder, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True)):
             for file in sorted(files):
-                if file.lower().endswith(IMAGE_FOLDER_SUFFIXES):
+                if file.lower().endswith(SUFFIXES):
                     samples.append((os.path.relpath(os.path.join(folder, file), root), number))
     return classes, samples
 
 
-def check_as_torchvision(dataset: RemoteImageFolder, root: str, url: str) -> None:
+def check_as_torchvision(dataset: tdr.RemoteImageFolder, root: str, url: str) -> None:
     """All that an ``ImageFolder`` tells; ``root`` has the same files as ``url``."""
     classes, samples = image_folder(root)
     assert dataset.classes == classes
@@ -62,9 +63,13 @@ def check_as_torchvision(dataset: RemoteImageFolder, root: str, url: str) -> Non
     assert [(path.removeprefix(url), label) for path, label in dataset.samples] == samples
     assert dataset.targets == [label for _, label in samples]
     assert len(dataset) == len(dataset.samples) == len(samples)
-    for index in {0, len(samples) - 1, -1}:
-        assert dataset.samples[index] == (url + samples[index][0], samples[index][1])
+    assert dataset.samples[-1] == (url + samples[-1][0], samples[-1][1])
     assert dataset.samples[1:3] == [(url + path, label) for path, label in samples[1:3]]
+
+
+def opened(data: bytes) -> list[Any]:
+    with Image.open(io.BytesIO(data)) as image:
+        return pixels(image.convert("RGB"))
 
 
 def pixels(image: Image.Image) -> list[Any]:
@@ -73,9 +78,11 @@ def pixels(image: Image.Image) -> list[Any]:
     return found
 
 
-def opened(data: bytes) -> list[Any]:
-    with Image.open(io.BytesIO(data)) as image:
-        return pixels(image.convert("RGB"))
+def plain_items() -> list[tuple[Image.Image, int]]:
+    """Of the zoo."""
+    names = sorted({name.partition("/")[0] for name in TREE})
+    order = sorted(TREE, key=lambda name: name.split("/"))
+    return [(Image.open(io.BytesIO(FILES[name])).convert("RGB"), names.index(name.split("/")[0])) for name in order]
 
 
 @pytest.fixture(scope="module")
@@ -85,47 +92,29 @@ def zoo() -> Place:
     return place
 
 
-@pytest.fixture(scope="module")
-def zoo_on_s3(moto: S3Server) -> Place:
-    place = Place(f"s3://{moto.new_bucket()}/zoo/", moto)
-    place.put(FILES)
-    return place
-
-
-def plain_items(place: Place) -> list[tuple[Image.Image, int]]:
-    """Of the zoo."""
-    names = sorted({name.partition("/")[0] for name in TREE})
-    order = sorted(TREE, key=lambda name: name.split("/"))
-    return [
-        (Image.fromarray(np.array(opened(FILES[name]), np.uint8)), names.index(name.split("/")[0])) for name in order
-    ]
-
-
-def test_classes_samples_and_pixels_equal_torchvision(place: Place, tmp_path: Path) -> None:
-    """Order and targets too, from any store."""
+def test_classes_samples_and_pixels_are_those_of_torchvision(place: Place, tmp_path: Path) -> None:
     for location in (place, Place(f"{tmp_path}/reference/")):
-        location.put({**FILES, **{name: data for name, data in OTHERS.items() if "/" in name}})
-    dataset = RemoteImageFolder(place.url, storage_options=place.options)
-    root = place.url if "://" in place.url else f"file://{place.url}"
-    check_as_torchvision(dataset, f"{tmp_path}/reference", root)
+        location.put({**FILES, **OTHERS})
+    dataset = tdr.RemoteImageFolder(place.url, storage_options=place.options)
+    check_as_torchvision(dataset, f"{tmp_path}/reference", root_of(place))
     for number, (image, label) in enumerate(dataset.__getitems__(range(len(dataset)))):
         path, target = dataset.samples[number]
-        assert label == target
-        assert type(label) is int
-        assert pixels(image) == opened(FILES[path.removeprefix(root)])
+        assert (type(label), label) == (int, target)
+        assert pixels(image) == opened(FILES[path.removeprefix(root_of(place))])
 
 
 NAMES = st.sampled_from(["a", "b", "a-b", "a.b", "a b", "A", "ä", "a0", "-", "!", "a.png", "~", "z"])
-IMAGE_NAMES = st.builds("{}{}".format, st.sampled_from(["1", "2", "10", "A", "", "x-", "x"]), st.sampled_from(
-    [".png", ".PNG", ".jpg", ".JPEG", ".Jpg", ".webp", ".tiff", ".gif", ".txt", "png", ""]
-))  # fmt: skip
+IMAGE_NAMES = st.builds(
+    "{}{}".format,
+    st.sampled_from(["1", "2", "10", "A", "", "x-", "x"]),
+    st.sampled_from([".png", ".PNG", ".jpg", ".JPEG", ".Jpg", ".webp", ".tiff", ".pgm", ".gif", ".txt", "png", ""]),
+)
 TREES = st.lists(st.tuples(NAMES, st.lists(NAMES, max_size=2), IMAGE_NAMES), min_size=1, max_size=25)
 
 
-@settings(max_examples=60)
 @given(tree=TREES, nested=st.booleans())
-def test_any_tree_equals_torchvision(tree: list[tuple[str, list[str], str]], nested: bool) -> None:
-    """For any names; nested trees with classes by the first directory."""
+def test_any_tree_has_the_order_and_labels_of_torchvision(tree: list[tuple[str, list[str], str]], nested: bool) -> None:
+    """Nested trees with classes by the first directory."""
     with tempfile.TemporaryDirectory() as root:
         for top, between, name in [*tree, *((top, [], "0.png") for top, _, _ in tree)]:
             path = Path(root, top, *(f"{folder}.d" for folder in between if nested), name or "none")
@@ -133,121 +122,82 @@ def test_any_tree_equals_torchvision(tree: list[tuple[str, list[str], str]], nes
             if not path.exists():
                 path.touch()
         classes = labels.from_pattern("^([^/]+)/") if nested else None
-        check_as_torchvision(RemoteImageFolder(root, classes=classes), root, f"file://{root}/")
+        check_as_torchvision(tdr.RemoteImageFolder(root, classes=classes), root, f"file://{root}/")
 
 
-def test_classes_of_nested_folders_are_the_parent_directories(memory_folder: str) -> None:
-    """At any depth."""
-    place = Place(f"{memory_folder}/")
+def test_classes_of_nested_folders_are_the_parent_directories() -> None:
+    place = memory_place()
     place.put(dict.fromkeys(("train/dog/1.png", "val/cat/1.png", "more/2.png", "val/dog/2.png"), b""))
-    dataset = RemoteImageFolder(place.url)
+    dataset = tdr.RemoteImageFolder(place.url)
     assert dataset.classes == ["cat", "dog", "more"]
-    assert [(url.removeprefix(place.url), label) for url, label in dataset.samples] == [
-        ("more/2.png", 2),
-        ("train/dog/1.png", 1),
-        ("val/cat/1.png", 0),
-        ("val/dog/2.png", 1),
-    ]
+    assert [label for _, label in dataset.samples] == [2, 1, 0, 1]
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
-def test_images_of_every_mode_become_rgb(memory_folder: str, mode: str) -> None:
-    """As by torchvision's loader."""
-    data = picture(3, mode)
-    Place(f"{memory_folder}/").put({"a/1.png": data})
-    assert pixels(RemoteImageFolder(memory_folder)[0][0]) == opened(data)
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "WEBP", "BMP", "TIFF", "PPM"])
-def test_every_format_of_torchvision_is_read(memory_folder: str, kind: str) -> None:
-    """A JPEG may be decoded by another library."""
-    data = picture(3, "RGB", kind)
-    Place(f"{memory_folder}/").put({f"a/1.{kind.lower()}": data})
-    found = np.array(pixels(RemoteImageFolder(memory_folder)[0][0]), np.int16)
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [
+        *((mode, "PNG") for mode in ("1", "L", "LA", "P", "RGB", "RGBA")),
+        *(("RGB", kind) for kind in ("JPEG", "WEBP", "BMP", "TIFF", "PPM")),
+    ],
+)
+def test_images_of_every_mode_and_format_of_torchvision_become_rgb(mode: str, kind: str) -> None:
+    data, place = picture(3, mode, kind), memory_place()
+    place.put({f"a/1.{kind.lower()}": data})
+    found = np.array(pixels(tdr.RemoteImageFolder(place.url)[0][0]), np.int16)
     assert np.abs(found - np.array(opened(data), np.int16)).max() <= (8 if kind == "JPEG" else 0)
 
 
-def test_transform_and_target_transform_are_applied(zoo: Place) -> None:
-    """Also if they are set later."""
-    dataset = RemoteImageFolder(zoo.url, transform=lambda image: image.size, target_transform=lambda label: -label)
-    plain = [(image.size, -label) for image, label in plain_items(zoo)]
-    assert dataset.__getitems__(range(len(TREE))) == plain
+def test_transform_and_target_transform_are_applied_also_if_they_are_set_later(zoo: Place) -> None:
+    dataset = tdr.RemoteImageFolder(zoo.url, transform=lambda image: image.size, target_transform=lambda label: -label)
+    assert dataset.__getitems__(range(len(TREE))) == [(image.size, -label) for image, label in plain_items()]
     dataset.transform = None
     dataset.target_transform = str
     image, label = dataset[0]
     assert (image.mode, label) == ("RGB", "0")
 
 
-class Jitter:
-    """Draws from all three generators."""
-
-    def __call__(self, image: Image.Image) -> torch.Tensor:
-        drawn = [torch.rand(1).item(), random.random(), np.random.rand()]  # as transforms do
-        return torch.tensor([*drawn, *np.asarray(image)[0, 0].tolist()], dtype=torch.float64)
+def jitter(image: Image.Image) -> torch.Tensor:
+    """Draws from all three generators, as random transforms do."""
+    drawn = [torch.rand(1).item(), random.random(), np.random.rand()]
+    return torch.tensor([*drawn, *np.asarray(image)[0, 0].tolist()], dtype=torch.float64)
 
 
-class JitterItem:
-    """The same for an item of a plain dataset."""
-
-    def __call__(self, item: tuple[Image.Image, int]) -> tuple[torch.Tensor, int]:
-        return Jitter()(item[0]), item[1]
+def jitter_item(item: tuple[Image.Image, int]) -> tuple[torch.Tensor, int]:
+    return jitter(item[0]), item[1]
 
 
-def seed_all() -> None:
-    torch.manual_seed(7)
-    random.seed(7)
-    np.random.seed(7)
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_random_transforms_give_the_numbers_of_a_plain_dataset(zoo: Place, num_workers: int) -> None:
+    found = []
+    for dataset in (tdr.RemoteImageFolder(zoo.url, transform=jitter), Plain(plain_items(), jitter_item)):
+        torch.manual_seed(7)
+        random.seed(7)
+        np.random.seed(7)
+        context = "fork" if num_workers else None
+        loader = DataLoader(
+            dataset, batch_size=3, shuffle=True, num_workers=num_workers, multiprocessing_context=context
+        )
+        found.append([(images.tolist(), targets.tolist()) for _ in range(2) for images, targets in loader])
+    assert found[0] == found[1]
 
 
-def batches_of(dataset: Any, num_workers: int, start_method: str, num_epochs: int) -> list[Any]:
-    seed_all()
-    loader = DataLoader(
-        dataset,
-        batch_size=3,
-        shuffle=True,
-        num_workers=num_workers,
-        multiprocessing_context=start_method if num_workers else None,
-    )
-    return [(images.tolist(), targets.tolist()) for _ in range(num_epochs) for images, targets in loader]
-
-
-@pytest.mark.parametrize("num_workers", [0, 1, 4])
-def test_random_transforms_are_those_of_a_plain_dataset(zoo_on_s3: Place, num_workers: int) -> None:
-    """With the same seeds the same numbers for the same images, in each worker."""
-    check_random_transforms(zoo_on_s3, num_workers, "fork", 2)
-
-
-def test_random_transforms_in_workers_that_are_not_forked(zoo_on_s3: Place) -> None:
-    """Transforms, labels and options are pickled for each worker."""
-    check_random_transforms(zoo_on_s3, 2, "forkserver", 1)
-
-
-def check_random_transforms(place: Place, num_workers: int, start_method: str, num_epochs: int) -> None:
-    dataset = RemoteImageFolder(place.url, transform=Jitter(), storage_options=place.options)
-    plain = Plain(plain_items(place), JitterItem())
-    found = batches_of(dataset, num_workers, start_method, num_epochs)
-    assert found == batches_of(plain, num_workers, "fork", num_epochs)
-
-
-def test_transforms_run_in_the_order_of_the_batch(zoo: Place) -> None:
-    """A repeated image is a separate object, so in-place transforms do not interfere."""
-    seen: list[tuple[int, int]] = []
+def test_transforms_run_in_the_order_of_the_batch_in_the_callers_thread_on_separate_images(zoo: Place) -> None:
+    seen: list[Any] = []
 
     def paint(image: Image.Image) -> Image.Image:
-        before = image.getpixel((0, 0))
+        seen.append((image.getpixel((0, 0)), threading.current_thread()))
         image.putpixel((0, 0), (1, 2, 3))
-        seen.append(before)  # type: ignore[arg-type]
         return image
 
-    dataset = RemoteImageFolder(zoo.url, transform=paint)
     order = [5, 0, 5, 3, 5]
-    dataset.__getitems__(order)
-    assert seen == [tuple(pixels(plain_items(zoo)[index][0])[0][0]) for index in order]
+    tdr.RemoteImageFolder(zoo.url, transform=paint).__getitems__(order)
+    items = plain_items()
+    assert seen == [(items[index][0].getpixel((0, 0)), threading.current_thread()) for index in order]
 
 
-def test_images_are_decoded_while_others_are_fetched() -> None:
-    """The first one is decoded before the fourth one is answered."""
-    began, answered = threading.Event(), threading.Event()
+def test_images_are_decoded_in_threads_while_others_are_fetched() -> None:
+    """The first one is decoded before the fourth one is answered; at most one at a time for each processor."""
+    began, answered, decoding = threading.Event(), threading.Event(), set()
 
     def hold(key: str) -> None:
         if key == "3.png":
@@ -255,6 +205,7 @@ def test_images_are_decoded_while_others_are_fetched() -> None:
             answered.set()
 
     def decode(data: bytes) -> int:
+        decoding.add(threading.current_thread())
         if data == b"0":
             began.set()
             assert answered.wait(DEADLINE_S)
@@ -262,136 +213,87 @@ def test_images_are_decoded_while_others_are_fetched() -> None:
 
     objects = {f"{number}.png": b"%d" % number for number in range(8)}
     with timed_store(objects, hold) as store:
-        dataset = RemoteImageFolder(
+        dataset = tdr.RemoteImageFolder(
             store.url, storage_options=store.options, decoder=decode, max_in_flight=4, retry=AT_ONCE
         )
         assert dataset.__getitems__(range(8)) == [(number, -1) for number in range(8)]
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
-def test_images_are_decoded_in_threads(zoo: Place) -> None:
-    """Never in the caller's thread; at most one per processor."""
-    together, decoding = threading.Barrier(2), set()
-
-    def decode(data: bytes) -> int:
-        decoding.add(threading.current_thread())
-        together.wait(DEADLINE_S)
-        return len(data)
-
-    assert len(RemoteImageFolder(zoo.url, decoder=decode).__getitems__(range(8))) == 8
     assert threading.current_thread() not in decoding
-    assert 2 <= len(decoding) <= len(os.sched_getaffinity(0))
+    assert 1 <= len(decoding) <= len(os.sched_getaffinity(0))
 
 
-@pytest.fixture
-def damaged(place: Place) -> tuple[Place, str]:
-    """The zoo in any store, with an image that is none; and its URL."""
+def test_a_damaged_image_is_a_decode_error_with_its_url_after_the_batches_before_it(place: Place) -> None:
     place.put({**FILES, "b/10.PNG": b"this is no image"})
-    return place, f"{place.url if '://' in place.url else 'file://' + place.url}b/10.PNG"
-
-
-def test_damaged_image_is_a_decode_error(damaged: tuple[Place, str]) -> None:
-    """With the URL; other items can be read."""
-    place, url = damaged
-    dataset = RemoteImageFolder(place.url, storage_options=place.options)
+    url = f"{root_of(place)}b/10.PNG"
+    dataset = tdr.RemoteImageFolder(place.url, storage_options=place.options)
     bad = [path for path, _ in dataset.samples].index(url)
-    with pytest.raises(DecodeError, match=r"its 16 bytes cannot be decoded") as caught:
+    with pytest.raises(DecodeError, match=re.escape(url) + r".*its 16 bytes cannot be decoded") as caught:
         dataset.__getitems__(range(len(dataset)))
     assert caught.value.url == url
-    assert url in str(caught.value)
     assert isinstance(caught.value.__cause__, OSError)
     assert pixels(dataset[bad - 1][0]) == opened(FILES["b/1.png"])
+    if not place.url.startswith("memory"):
+        dataset.transform = np.asarray
+        found, error = until_error(
+            DataLoader(dataset, batch_size=2, num_workers=2, collate_fn=as_they_are), DecodeError
+        )
+        assert len(found) == bad // 2
+        assert url in str(error)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_damaged_image_in_a_loader_is_a_decode_error(moto: S3Server, num_workers: int) -> None:
-    """After the batches before it, also from a worker."""
-    place = Place(f"s3://{moto.new_bucket()}/", moto)
-    place.put({**FILES, "b/10.PNG": FILES["b/10.PNG"][:60]})
-    dataset = RemoteImageFolder(place.url, storage_options=moto.storage_options, transform=np.asarray)
-    bad = [path.endswith("b/10.PNG") for path, _ in dataset.samples].index(True)
-    found, error = until_error(
-        DataLoader(dataset, batch_size=2, num_workers=num_workers, collate_fn=as_they_are), DecodeError
-    )
-    assert len(found) == bad // 2
-    assert f"{place.url}b/10.PNG" in str(error)
-
-
-def test_on_error_returns_the_complete_item(damaged: tuple[Place, str]) -> None:
-    """With its label; the transform is not called."""
-    place, url = damaged
+def test_on_error_returns_the_whole_item_and_a_batch_is_never_shorter() -> None:
+    place = memory_place()
+    place.put({**FILES, "b/10.PNG": b"this is no image"})
     seen: list[RemoteDataError] = []
 
     def instead(error: RemoteDataError) -> tuple[str, int]:
         seen.append(error)
         return "gray", -1
 
-    dataset = RemoteImageFolder(
-        place.url, storage_options=place.options, on_error=instead, transform=lambda image: "sound", retry=AT_ONCE
-    )
+    dataset = tdr.RemoteImageFolder(place.url, on_error=instead, transform=lambda image: "sound", retry=AT_ONCE)
     found = dataset.__getitems__(range(len(dataset)))
     assert [image for image, _ in found].count("gray") == 1
-    assert found[[path for path, _ in dataset.samples].index(url)] == ("gray", -1)
+    assert found[[path for path, _ in dataset.samples].index(f"{place.url}b/10.PNG")] == ("gray", -1)
     place.delete("a/x.png")
     assert dataset.__getitems__([0, 1, 2, 3]).count(("gray", -1)) == 1
     assert [type(error) for error in seen] == [DecodeError, ObjectNotFoundError]
+    place.put({"a/x.png": FILES["a/x.png"]})
+    raising = tdr.RemoteImageFolder(place.url, on_error=lambda error: None)
+    with pytest.raises(DecodeError, match=r"b/10\.PNG"):
+        raising.__getitems__(range(len(raising)))
 
 
-def test_on_error_that_returns_none_raises_the_error(damaged: tuple[Place, str]) -> None:
-    """A batch is never shorter."""
-    place, url = damaged
-    dataset = RemoteImageFolder(place.url, storage_options=place.options, on_error=lambda error: None)
-    with pytest.raises(DecodeError, match=re.escape(url)):
-        dataset.__getitems__(range(len(dataset)))
-
-
-def test_exceptions_of_transforms_are_unchanged(zoo: Place) -> None:
-    """They are no ``DecodeError``, and ``on_error`` is not called."""
-
-    def fail(image: Image.Image) -> None:
-        raise ZeroDivisionError("mine")
-
-    dataset = RemoteImageFolder(zoo.url, transform=fail, on_error=lambda error: "instead")
-    with pytest.raises(ZeroDivisionError, match="mine"):
+def test_exceptions_of_transforms_are_unchanged_and_not_given_to_on_error(zoo: Place) -> None:
+    dataset = tdr.RemoteImageFolder(zoo.url, transform=lambda image: 1 // 0, on_error=lambda error: "instead")
+    with pytest.raises(ZeroDivisionError):
         dataset[0]
 
 
-def test_images_in_the_folder_itself_have_label_minus_1(memory_folder: str) -> None:
-    """As in a test set."""
-    place = Place(f"{memory_folder}/")
+# Classes
+
+
+def test_images_in_the_folder_itself_have_the_label_minus_1() -> None:
+    place = memory_place()
     place.put({f"{number}.png": picture(number) for number in range(3)})
-    dataset = RemoteImageFolder(place.url)
+    dataset = tdr.RemoteImageFolder(place.url)
     assert (dataset.classes, dataset.class_to_idx, dataset.targets) == ([], {}, [-1, -1, -1])
     assert dataset[2][1] == -1
 
 
 @pytest.mark.parametrize("classes", [None, ["cat"], {"cat": 3}])
-def test_image_without_a_parent_directory_beside_classes_is_an_error(memory_folder: str, classes: Any) -> None:
-    """It names the image."""
-    Place(f"{memory_folder}/").put({"cat/1.png": b"", "stray.png": b""})
+def test_an_image_without_a_parent_directory_beside_classes_is_an_error_that_names_it(classes: Any) -> None:
+    place = memory_place()
+    place.put({"cat/1.png": b"", "stray.png": b""})
     with pytest.raises(LabelError, match=r"stray\.png"):
-        RemoteImageFolder(memory_folder, classes=classes)
+        tdr.RemoteImageFolder(place.url, classes=classes)
 
 
-ANIMALS = {f"{name}/{number}.png": b"" for name in ("cat", "dog", "ant") for number in range(2)}  # 2 each, sorted: ant
-
-
-@pytest.fixture
-def animals(memory_folder: str) -> str:
-    Place(f"{memory_folder}/").put(ANIMALS)
-    return memory_folder
-
-
-def first_letter(path: str) -> str:
-    """A labeller."""
-    return path[0]
+@pytest.fixture(scope="module")
+def animals() -> str:
+    """Two each: ant, cat, dog."""
+    return memory_place().put({f"{name}/{n}.png": b"" for name in ("cat", "dog", "ant") for n in range(2)})
 
 
 KEYS = {"cat": {"id": 1, "name": "Felis"}, "dog": {"id": 2, "name": "Canis"}, "ant": {"id": 4, "name": "Formica"}}
-SYNSETS = [
-    {"ILSVRC2012_ID": number, "WNID": name, "words": name.upper(), "num_children": 0}
-    for number, name in enumerate(("dog", "cat", "ant"), start=1)
-]
 
 
 @pytest.mark.parametrize(
@@ -404,31 +306,16 @@ SYNSETS = [
         (labels.parent_directory(), [0, 0, 1, 1, 2, 2], ["ant", "cat", "dog"]),
         (labels.from_pattern(r"([0-9])\.png$"), [0, 1, 0, 1, 0, 1], ["0", "1"]),
         (labels.classes_json(KEYS, id_base=1), [3, 3, 0, 0, 1, 1], ["cat", "dog", "2", "ant"]),
-        (labels.meta_mat(SYNSETS), [2, 2, 1, 1, 0, 0], ["dog", "cat", "ant"]),
-        (first_letter, [0, 0, 1, 1, 2, 2], ["a", "c", "d"]),
+        (lambda path: path[0], [0, 0, 1, 1, 2, 2], ["a", "c", "d"]),
         (lambda path: len(path) - 9, [0] * 6, ["0"]),
         (lambda path: np.int64(2), [2] * 6, ["0", "1", "2"]),
     ],
 )
-def test_classes_argument_determines_labels_and_names(
-    animals: str, classes: Any, targets: list[int], names: list[str]
-) -> None:
-    """Of any form; a label without a class is named by its number."""
-    dataset = RemoteImageFolder(animals, classes=classes)
+def test_classes_determines_labels_and_names(animals: str, classes: Any, targets: list[int], names: list[str]) -> None:
+    dataset = tdr.RemoteImageFolder(animals, classes=classes)
     assert dataset.targets == targets
     assert dataset.classes == names
     assert all(dataset.class_to_idx[name] == label for label, name in enumerate(names) if not name.isdigit())
-
-
-def test_class_files_label_validation_sets(memory_folder: str) -> None:
-    """By the number in the image's name."""
-    Place(f"{memory_folder}/").put({f"ILSVRC2012_val_0000000{number}.JPEG": b"" for number in (1, 2, 3)})
-    by_number = labels.by_number({"0": 5, "1": 3, "2": 5}, number_base=0, id_base=1)
-    truth = labels.ground_truth([5, 3, 5], base_name="ILSVRC2012_val_")
-    for labeller in (by_number, truth):
-        dataset = RemoteImageFolder(memory_folder, classes=labeller)
-        assert dataset.targets == [4, 2, 4]
-        assert dataset.classes == ["0", "1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize(
@@ -439,9 +326,7 @@ def test_class_files_label_validation_sets(memory_folder: str) -> None:
         (["cat", "dog", "cat"], ValueError, "more than once"),
         ({"cat": -1, "dog": 0, "ant": 1}, ValueError, "-1"),
         ({"cat": "1", "dog": 0, "ant": 1}, TypeError, "'cat': '1'"),
-        ({"cat": 0.5, "dog": 0, "ant": 1}, TypeError, "0.5"),
         ("cat", TypeError, "classes must be"),
-        ({"cat", "dog"}, TypeError, "classes must be"),
         (lambda path: None, LabelError, r"ant/0\.png"),
         (lambda path: path[99], LabelError, r"ant/0\.png.*IndexError"),
         (lambda path: path[0] if path[0] == "a" else 1, LabelError, r"cat/0\.png"),
@@ -449,69 +334,46 @@ def test_class_files_label_validation_sets(memory_folder: str) -> None:
     ],
 )
 def test_classes_that_do_not_fit_are_an_error(animals: str, classes: Any, kind: type[Exception], message: str) -> None:
-    """It names the file and what was expected."""
     with pytest.raises(kind, match=message):
-        RemoteImageFolder(animals, classes=classes)
+        tdr.RemoteImageFolder(animals, classes=classes)
 
 
-def test_large_labels_allocate_no_list_of_classes(animals: str) -> None:
-    """Unless ``classes`` is accessed."""
-    assert RemoteImageFolder(animals, classes=lambda path: 2**31 - 1).targets == [2**31 - 1] * 6
+def test_large_labels_make_no_list_of_classes(animals: str) -> None:
+    assert tdr.RemoteImageFolder(animals, classes=lambda path: 2**31 - 1).targets == [2**31 - 1] * 6
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
-def test_limit_does_not_change_labels_and_classes(animals: str, limit: int) -> None:
-    """So a model still fits."""
-    dataset, whole = RemoteImageFolder(animals, limit=limit), RemoteImageFolder(animals)
+def test_limit_does_not_change_labels_and_classes_so_that_a_model_still_fits(animals: str, limit: int) -> None:
+    dataset, whole = tdr.RemoteImageFolder(animals, limit=limit), tdr.RemoteImageFolder(animals)
     assert len(dataset) == min(limit, 6)
     assert list(dataset.samples) == whole.samples[:limit]
     assert dataset.targets == whole.targets[:limit]
     assert dataset.classes == whole.classes == ["ant", "cat", "dog"]
 
 
-def test_folder_without_images_is_an_error(place: Place) -> None:
-    """It names the folder and the extensions."""
+def test_a_folder_without_images_is_an_error_that_names_it_and_the_extensions(place: Place) -> None:
     place.put(OTHERS)
     with pytest.raises(EmptyListingError, match=re.escape(place.url) + r".*\.jpg.*\.webp"):
-        RemoteImageFolder(place.url, storage_options=place.options)
+        tdr.RemoteImageFolder(place.url, storage_options=place.options)
 
 
-def test_pickle_is_less_than_200_bytes_per_image() -> None:
-    """Including labels."""
+def test_a_pickle_keeps_labels_in_less_than_200_bytes_an_image() -> None:
     place = memory_place()
-    place.put({f"n{number % 10:08d}/n{number % 10:08d}_{number:05d}.JPEG": b"" for number in range(1000)})
-    dataset = RemoteImageFolder(place.url)
-    assert len(dataset.classes) == 10
+    place.put({f"n{n % 10:08d}/n{n % 10:08d}_{n:05d}.JPEG": b"" for n in range(1000)})
+    dataset = tdr.RemoteImageFolder(place.url)
     data = pickle.dumps(dataset)
     assert len(data) < 200 * len(dataset)
     again = pickle.loads(data)
-    assert (again.targets, again.classes, list(again.samples)) == (
-        dataset.targets,
-        dataset.classes,
-        list(dataset.samples),
-    )
+    for name in ("targets", "classes", "class_to_idx"):
+        assert getattr(again, name) == getattr(dataset, name)
+    assert list(again.samples) == list(dataset.samples)
 
 
-def test_index_replaces_the_listing(zoo_on_s3: Place, moto: S3Server) -> None:
-    """Other files are dropped; order and labels are those of the listing."""
-    folder = zoo_on_s3.url.split("/", 3)[3]
-    listed = RemoteImageFolder(zoo_on_s3.url, storage_options=moto.storage_options)
-    keys = [f"{folder}{name}" for name in [*reversed(TREE), "a/readme.txt"]]
-    dataset = RemoteImageFolder(zoo_on_s3.url, index=keys, storage_options=moto.storage_options)
+def test_an_index_replaces_the_listing_with_the_same_order_and_labels(zoo: Place) -> None:
+    listed, names = tdr.RemoteImageFolder(zoo.url), [*reversed(TREE), "a/readme.txt"]
+    dataset = tdr.RemoteImageFolder(zoo.url, index=[f"{zoo.url}{name}" for name in names])
     assert list(dataset.samples) == list(listed.samples)
     assert dataset.classes == listed.classes
-    assert [pixels(image) for image, _ in dataset.__getitems__([0, 7])] == [
-        pixels(image) for image, _ in listed.__getitems__([0, 7])
-    ]
+    assert [pixels(dataset[n][0]) for n in (0, 7)] == [pixels(listed[n][0]) for n in (0, 7)]
     with pytest.raises(EmptyListingError, match="there is no file"):
-        RemoteImageFolder(zoo_on_s3.url, index=[f"{folder}a/readme.txt"], storage_options=moto.storage_options)
-
-
-def test_index_out_of_range_is_raised_after_the_batches_before_it(zoo: Place) -> None:
-    """However far ahead images are fetched and decoded."""
-    dataset = RemoteImageFolder(zoo.url, transform=lambda image: image.size)
-    items = [(image.size, label) for image, label in plain_items(zoo)]
-    batches = dataset.batches([[0], [1, 2], [3, 99], [4]])
-    assert [next(batches), next(batches)] == [items[:1], items[1:3]]
-    with pytest.raises(IndexError, match="99"):
-        next(batches)
+        tdr.RemoteImageFolder(zoo.url, index=[f"{zoo.url}a/readme.txt"])

@@ -1,4 +1,4 @@
-"""Workers of a map-style dataset have one copy of its tables."""
+"""Workers of a host share one copy of what a map-style dataset knows of its files and shards."""
 
 from __future__ import annotations
 
@@ -6,91 +6,55 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader
 
+import torchdata_remote as tdr
+from tests.datasets.stores import Measured, as_they_are, timed_store
 from tests.support.paths import ROOT
-from torchdata_remote import RemoteFiles, ShardedDataset, labels
-from torchdata_remote.core import shared_columns
-from torchdata_remote.datasets.remote_image_folder import RemoteImageFolder
+from tests.support.shard_places import memory_place
 from torchdata_remote.testing import write_small_shards
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="looks for files in memory, which Linux has")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
-@pytest.fixture(autouse=True)
-def _share_small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_columns, "_MIN_SHARED_BYTES", 0)
+def own_bytes(num_files: int) -> int:
+    """What a worker has for itself, of a dataset of so many files."""
+    names = [f"s3://files/n{n % 1000:08d}/{'long' * 20}_{n:07d}.jpg" for n in range(num_files)]
+    dataset = Measured("s3://files/", index=names)
+    loader: Any = DataLoader(
+        dataset, sampler=[num_files - 1], num_workers=1, multiprocessing_context="forkserver", collate_fn=as_they_are
+    )
+    [[((url, label), line)]] = list(loader)
+    assert (url, label) == (names[-1], (num_files - 1) % 1000)
+    return int(line.split()[1]) << 10
 
 
-def mapped_bytes() -> int:
-    """Of the files in memory of this package that this process maps."""
-    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:torchdata_remote" in line]
-    return sum(int(end, 16) - int(begin, 16) for begin, end in (line.split()[0].split("-") for line in lines))
+def test_a_worker_has_no_copy_of_the_table_of_files() -> None:
+    """200,000 names of 103 characters."""
+    assert own_bytes(200_000) - own_bytes(1000) < 200_000 * 103 // 2
 
 
-class Files(RemoteFiles):
-    """Items say whether the table of the process owns its memory, too."""
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        owns = any(column.flags.owndata for column in self._files._columns.columns.values())
-        return [(*item, owns, mapped_bytes()) for item in super().__getitems__(indices)]
-
-
-class Images(RemoteImageFolder):
-    """Items are labels, and what the process maps."""
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        return [(self.samples[index], mapped_bytes()) for index in indices]
-
-
-class Shards(ShardedDataset):
-    """Items say which shards' offsets were known to the process before, too."""
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        known = sorted(shard for shard in range(len(self._shards)) if shard in self._offsets)
-        return [(sample["__key__"], known) for sample in super().__getitems__(indices)]
-
-
-def read(dataset: Any, method: str, *, num_workers: int = 2) -> list[Any]:
-    loader = DataLoader(dataset, batch_size=2, num_workers=num_workers, multiprocessing_context=method, collate_fn=list)
-    return [item for batch in loader for item in batch]
-
-
-def test_forkserver_workers_map_the_table_of_files(tmp_path: Path) -> None:
-    """They have no copy of it, and give what the dataset gives."""
-    for number in range(6):
-        (tmp_path / f"{number}.txt").write_text(f"text {number}")
-    items = read(Files(str(tmp_path)), "forkserver")
-    assert [item[:2] for item in items] == [(f"file://{tmp_path}/{n}.txt", b"text %d" % n) for n in range(6)]
-    assert all(not owns and num_bytes > 0 for _, _, owns, num_bytes in items)
-
-
-def test_spawned_workers_map_labels(tmp_path: Path) -> None:
-    """With the rest of the table."""
-    for number in range(4):
-        (tmp_path / f"{number}.jpg").write_bytes(b"")
-    dataset = Images(str(tmp_path), classes=labels.from_pattern(r"^(\d)"))
-    items = read(dataset, "spawn", num_workers=1)
-    assert [sample for sample, _ in items] == [(f"file://{tmp_path}/{number}.jpg", number) for number in range(4)]
-    assert all(num_bytes > 0 for _, num_bytes in items)
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_worker_finds_the_offsets_that_an_earlier_one_has_read(tmp_path: Path, method: str) -> None:
-    """Each index is read once on a host, also by workers of the next epoch, which are other processes."""
-    samples = write_small_shards(f"{tmp_path}/", num_shards=3, samples_per_shard=2)
-    dataset = Shards(f"{tmp_path}/")
-    first = read(dataset, method, num_workers=1)
-    assert [key for key, _ in first] == [sample["__key__"] for sample in samples]
-    assert [known for _, known in first] == [[], [], [0], [0], [0, 1], [0, 1]]
-    for path in tmp_path.glob("*.idx"):
-        path.unlink()
-    assert read(dataset, method, num_workers=1) == [(key, [0, 1, 2]) for key, _ in first]
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_each_index_of_a_shard_is_read_once_on_a_host_also_in_later_epochs(method: str) -> None:
+    place = memory_place()
+    samples = write_small_shards(place.url, num_shards=3, samples_per_shard=2)
+    with timed_store(place.files()) as store:
+        dataset: Any = tdr.ShardedDataset(store.url, storage_options=store.options)
+        for num_workers in (1, 2):
+            loader: Any = DataLoader(
+                dataset,
+                batch_size=2,
+                num_workers=num_workers,
+                multiprocessing_context=method,
+                collate_fn=as_they_are,
+            )
+            assert [sample["__key__"] for batch in loader for sample in batch] == [one["__key__"] for one in samples]
+        assert dataset[0]["__key__"] == samples[0]["__key__"]
+        assert sorted(key for key in store.asked if key.endswith(".idx")) == [f"00000{n}.tar.idx" for n in range(3)]
 
 
 KILLED = """
@@ -99,7 +63,7 @@ from torch.utils.data import DataLoader
 import torchdata_remote as tdr
 
 if __name__ == "__main__":
-    dataset = tdr.RemoteFiles(sys.argv[1])
+    dataset = tdr.ShardedDataset(sys.argv[1])
     batches = iter(DataLoader(dataset, batch_size=1, num_workers=1, multiprocessing_context="spawn", collate_fn=list))
     next(batches)
     print(os.getpid(), flush=True)
@@ -107,13 +71,10 @@ if __name__ == "__main__":
 """
 
 
-def test_a_killed_trainer_leaves_nothing(tmp_path: Path) -> None:
-    """No file of this package, neither in the temporary folder nor in ``/dev/shm``."""
+def test_a_killed_trainer_leaves_nothing_in_dev_shm_and_the_temporary_folder(tmp_path: Path) -> None:
     source, temporary = tmp_path / "source", tmp_path / "temporary"
-    for folder in (source, temporary):
-        folder.mkdir()
-    for number in range(9):
-        (source / f"{number}").write_bytes(b"x")
+    temporary.mkdir()
+    write_small_shards(str(source), num_shards=3, samples_per_shard=3)
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
     before = set(os.listdir("/dev/shm"))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tests.support.paths import ROOT
 
-_LONGEST_S = 40
+_LONGEST_S = 120
 _SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT, "stop": signal.SIGSTOP}
 _RENAMES = ("os.rename", "os.link", "os.remove")
 
@@ -177,8 +177,7 @@ def _odd_ones(sample: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _child(job: dict[str, Any], log: int) -> None:
-    from torchdata_remote import labels
-    from torchdata_remote.sharding.shard_dataset import shard_dataset
+    from torchdata_remote import labels, shard_dataset
 
     own_options = {name: job.pop(name) for name in ("folder", "stop_at", "how")}
     source, template = job.pop("source"), job.pop("template")
@@ -195,7 +194,7 @@ def _child(job: dict[str, Any], log: int) -> None:
 
 
 def _serve() -> None:
-    import torchdata_remote.sharding.shard_dataset  # noqa: F401  # so that children need not
+    from torchdata_remote import shard_dataset  # noqa: F401  # so that children need not
 
     for line in sys.stdin:
         job = json.loads(line)

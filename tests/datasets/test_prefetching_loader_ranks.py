@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -14,35 +15,37 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
+import torchdata_remote as tdr
 from tests.datasets.stores import as_they_are, timed_store
-from torchdata_remote import World
-from torchdata_remote.datasets import PrefetchingLoader, RemoteFiles
-from torchdata_remote.datasets._map_style import MapStyle
 from torchdata_remote.errors import StateError, UnsplitError
 
+MOST = 130
+INDEX = [f"memory://numbers/{number:03d}" for number in range(MOST)]
 
-class Numbers(MapStyle[int]):
-    """Items that are their own numbers; ``read`` are those that were asked for."""
+
+class Numbers(tdr.RemoteFiles):
+    """Files whose items are their numbers, which takes no request; ``read`` are those that were asked for."""
 
     def __init__(self, num_items: int) -> None:
-        self.num_items = num_items
+        super().__init__("memory://numbers/", index=INDEX, limit=num_items)
         self.read: list[int] = []
 
-    def __len__(self) -> int:
-        return self.num_items
-
-    def _items(self, batches: Iterable[Any]) -> Any:
+    def batches(self, batches: Iterable[Any]) -> Any:
         for batch in batches:
             self.read += batch
             yield list(batch)
 
 
-def loaders(dataset: Numbers, num_ranks: int, batch_size: int | None = 2, **options: Any) -> list[Any]:
+dataset_of = functools.cache(Numbers)
+
+
+def loader_of(num_items: int = 9, batch_size: int | None = 2, **options: Any) -> Any:
+    return tdr.PrefetchingLoader(dataset_of(num_items), batch_size, collate_fn=as_they_are, **options)
+
+
+def loaders(num_items: int, num_ranks: int, batch_size: int | None = 2, **options: Any) -> list[Any]:
     """One for each rank."""
-    return [
-        PrefetchingLoader(dataset, batch_size, collate_fn=as_they_are, world=World(rank, num_ranks), **options)
-        for rank in range(num_ranks)
-    ]
+    return [loader_of(num_items, batch_size, world=tdr.World(rank, num_ranks), **options) for rank in range(num_ranks)]
 
 
 def in_step(ranks: list[Any], num_steps: int | None = None) -> list[list[list[int]]]:
@@ -54,16 +57,22 @@ def items(steps: list[list[list[int]]]) -> list[int]:
     return list(chain.from_iterable(chain.from_iterable(steps)))
 
 
+def through_json(state: Any) -> Any:
+    return json.loads(json.dumps(state))
+
+
 WORLDS = st.integers(1, 7)
 
 
-@given(num_items=st.integers(0, 60), ranks=WORLDS, batch_size=st.integers(2, 7), seed=st.none() | st.integers(0, 9))
+@given(num_items=st.integers(1, 60), ranks=WORLDS, batch_size=st.integers(2, 7), seed=st.none() | st.integers(0, 9))
 @example(num_items=23, ranks=3, batch_size=4, seed=None)
-def test_all_ranks_together_read_each_item_once(num_items: int, ranks: int, batch_size: int, seed: int | None) -> None:
-    """In equally many batches, none of them empty or too long; ``len`` is their number."""
-    assume(num_items == 0 or num_items >= ranks)
-    given_ranks = loaders(Numbers(num_items), ranks, batch_size, shuffle=seed is not None, seed=seed)
+def test_all_ranks_together_read_each_item_once_in_equally_many_batches(
+    num_items: int, ranks: int, batch_size: int, seed: int | None
+) -> None:
+    assume(num_items >= ranks)
+    given_ranks = loaders(num_items, ranks, batch_size, shuffle=seed is not None, seed=seed)
     for _ in range(2):
+        assert {rank.num_batches_left() for rank in given_ranks} == {-(-num_items // (ranks * batch_size))}
         steps = in_step(given_ranks)
         assert sorted(items(steps)) == list(range(num_items))
         assert all(1 <= len(batch) <= batch_size for step in steps for batch in step)
@@ -76,24 +85,21 @@ def test_all_ranks_together_read_each_item_once(num_items: int, ranks: int, batc
     seed=st.none() | st.integers(0, 3),
     epoch=st.integers(0, 3),
 )
-def test_any_number_of_ranks_resumes_from_the_state_of_any_rank(
+def test_any_number_of_ranks_and_any_batch_size_goes_on_from_the_state_of_any_rank(
     num_items: int, worlds: list[tuple[int, int, int]], seed: int | None, epoch: int
 ) -> None:
-    """With any batch size, repeatedly: each item once, in the order of one process."""
+    """Repeatedly: each item once, in the order of one process."""
     assume(all(num_items >= ranks for ranks, _, _ in worlds))
     shuffling: dict[str, Any] = {"shuffle": seed is not None, "seed": seed}
-    [alone] = loaders(Numbers(num_items), 1, 5, **shuffling)
+    [alone] = loaders(num_items, 1, 5, **shuffling)
     alone.set_epoch(epoch)
-    whole = items(in_step([alone]))
-    found: list[int] = []
-    state: Any = alone.state_dict() | {"epoch": epoch}
+    state, whole, found = alone.state_dict(), items(in_step([alone])), list[int]()
     for number, (ranks, batch_size, num_steps) in enumerate(worlds):
-        current = loaders(Numbers(num_items), ranks, batch_size, **shuffling)
+        current = loaders(num_items, ranks, batch_size, **shuffling)
         for rank in current:
-            rank.load_state_dict(json.loads(json.dumps(state)))
-        is_last = number == len(worlds) - 1
+            rank.load_state_dict(through_json(state))
         try:
-            steps = in_step(current, None if is_last else num_steps)
+            steps = in_step(current, None if number == len(worlds) - 1 else num_steps)
         except UnsplitError:
             assert 0 < num_items - len(found) < ranks  # fewer are left than there are ranks
             return
@@ -107,38 +113,34 @@ def test_any_number_of_ranks_resumes_from_the_state_of_any_rank(
 
 
 @given(num_items=st.integers(1, 40), ranks=WORLDS, shuffle=st.booleans(), batch_size=st.sampled_from([None, 1, 3]))
-def test_equalize_drop_drops_fewer_items_than_ranks(
+def test_equalize_drop_drops_fewer_items_than_ranks_and_others_in_each_epoch(
     num_items: int, ranks: int, shuffle: bool, batch_size: int | None
 ) -> None:
-    """Different ones each epoch; all are read within ``num_items`` epochs."""
     assume(num_items >= ranks)
-    given_ranks = loaders(Numbers(num_items), ranks, batch_size, shuffle=shuffle, equalize="drop")
-    steps_of_epochs = [in_step([*given_ranks]) for _ in range(num_items)]
+    given_ranks = loaders(num_items, ranks, batch_size, shuffle=shuffle, equalize="drop")
     seen: Counter[int] = Counter()
-    for steps in steps_of_epochs:
-        counts = Counter(steps_items(steps, batch_size))
+    for _ in range(num_items):
+        steps: list[Any] = in_step(given_ranks)
+        if batch_size is None:
+            steps = [[[item] for item in step] for step in steps]
+        counts = Counter(items(steps))
         assert sum(counts.values()) == len(counts) == num_items // ranks * ranks
-        assert all(len({1 if batch_size is None else len(batch) for batch in step}) == 1 for step in steps)
+        assert all(len({len(batch) for batch in step}) == 1 for step in steps)
         seen += counts
     assert shuffle or len(seen) == num_items
 
 
-def steps_items(steps: list[Any], batch_size: int | None) -> list[int]:
-    return [item for step in steps for batch in step for item in ([batch] if batch_size is None else batch)]
-
-
 @given(num_items=st.integers(1, 40), ranks=WORLDS, shuffle=st.booleans(), stop=st.integers(0, 9), later=WORLDS)
-def test_equalize_repeat_repeats_fewer_items_than_ranks(
+def test_equalize_repeat_repeats_fewer_items_than_ranks_also_if_another_world_goes_on(
     num_items: int, ranks: int, shuffle: bool, stop: int, later: int
 ) -> None:
-    """Also if another world resumes."""
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 0 if shuffle else None, "equalize": "repeat"}
-    counts = Counter(items(in_step(loaders(Numbers(num_items), ranks, 1, **options))))
+    counts = Counter(items(in_step(loaders(num_items, ranks, 1, **options))))
     assert len(counts) == num_items
     assert sum(counts.values()) == -(-num_items // ranks) * ranks
-    started = loaders(Numbers(num_items), ranks, 1, **options)
+    started = loaders(num_items, ranks, 1, **options)
     first = items(in_step(started, min(stop, len(started[0]))))
-    rest = loaders(Numbers(num_items), later, 1, **options)
+    rest = loaders(num_items, later, 1, **options)
     for rank in rest:
         rank.load_state_dict(started[0].state_dict())
     both = Counter(first + items(in_step(rest)))
@@ -146,10 +148,11 @@ def test_equalize_repeat_repeats_fewer_items_than_ranks(
     assert sum(both.values()) < num_items + max(ranks, later)
 
 
-@given(num_items=st.integers(0, 40), ranks=WORLDS, batch_size=st.integers(1, 4))
-def test_drop_last_keeps_full_batches_in_all_ranks(num_items: int, ranks: int, batch_size: int) -> None:
-    """As many as possible."""
-    given_ranks = loaders(Numbers(num_items), ranks, batch_size, drop_last=True)
+@given(num_items=st.integers(1, 40), ranks=WORLDS, batch_size=st.integers(1, 4))
+def test_drop_last_keeps_as_many_full_batches_as_possible_in_all_ranks(
+    num_items: int, ranks: int, batch_size: int
+) -> None:
+    given_ranks = loaders(num_items, ranks, batch_size, drop_last=True)
     steps = in_step(given_ranks)
     assert {len(batch) for step in steps for batch in step} <= {batch_size}
     assert len(steps) == len(given_ranks[0]) == num_items // (ranks * batch_size)
@@ -157,60 +160,55 @@ def test_drop_last_keeps_full_batches_in_all_ranks(num_items: int, ranks: int, b
 
 
 @pytest.mark.parametrize(("num_items", "batch_size"), [(7, 1), (7, None), (1, 4)])
-def test_unequal_numbers_of_batches_are_refused(num_items: int, batch_size: int | None) -> None:
-    """Before the first item; each of the two remedies in the message works."""
-    dataset = Numbers(num_items)
-    for rank in loaders(dataset, 2, batch_size):
+def test_unequal_numbers_of_batches_are_refused_before_the_first_item_with_remedies_that_work(
+    num_items: int, batch_size: int | None
+) -> None:
+    for rank in loaders(num_items, 2, batch_size):
+        rank.dataset.read.clear()
         for begin in (iter, len):
             with pytest.raises(UnsplitError, match=r"2 ranks different numbers.*equalize='drop'.*equalize='repeat'"):
                 begin(rank)
-    assert not dataset.read
-    assert {len(rank) for rank in loaders(dataset, 2, batch_size, equalize="repeat")} == {(num_items + 1) // 2}
+        assert not rank.dataset.read
+    assert {len(rank) for rank in loaders(num_items, 2, batch_size, equalize="repeat")} == {(num_items + 1) // 2}
     if num_items == 1:
         with pytest.raises(UnsplitError, match=r"1 items for 2 ranks.*equalize='repeat'"):
-            iter(loaders(dataset, 2, batch_size, equalize="drop")[0])
+            iter(loaders(num_items, 2, batch_size, equalize="drop")[0])
+    else:
+        assert {len(rank) for rank in loaders(num_items, 2, batch_size, equalize="drop")} == {num_items // 2}
 
 
-def test_ranks_without_a_seed_use_seed_0() -> None:
-    """A single process uses torch's generator, unless it resumes their state."""
-    dataset = Numbers(30)
-    ranks, seeded = loaders(dataset, 2, shuffle=True), loaders(dataset, 2, shuffle=True, seed=0)
+def test_ranks_without_a_seed_use_seed_0_and_a_single_process_torchs_generator() -> None:
+    ranks, seeded = loaders(30, 2, shuffle=True), loaders(30, 2, shuffle=True, seed=0)
     first = in_step(ranks)
     assert first == in_step(seeded)
-    assert first != in_step(ranks)
-    [alone] = loaders(dataset, 1, shuffle=True)
+    assert first != in_step(ranks), "another order in the next epoch"
+    alone = loader_of(30, shuffle=True)
     torch.manual_seed(5)
     batches = list(alone)
     torch.manual_seed(5)
-    assert batches == list(DataLoader(dataset, 2, shuffle=True, collate_fn=as_they_are))
-    started = loaders(dataset, 2, shuffle=True)
+    assert batches == list(DataLoader(range(30), 2, shuffle=True, collate_fn=as_they_are))  # type: ignore[arg-type]
+    started = loaders(30, 2, shuffle=True)
     done = items(in_step(started, 3))
     alone.load_state_dict(started[1].state_dict())
     assert sorted(done + list(chain.from_iterable(alone))) == list(range(30))
 
 
-def test_world_of_one_rank_reads_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a sampler can."""
+def test_the_world_is_that_of_the_environment_or_of_the_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    loader: Any = PrefetchingLoader(Numbers(5), 2, collate_fn=as_they_are, world=World())
-    assert list(loader) == [[0, 1], [2, 3], [4]]
-    half: Any = PrefetchingLoader(Numbers(5), 2, collate_fn=as_they_are)
-    assert list(half) == [[1, 2], [4]]
+    assert list(loader_of(5, world=tdr.World())) == [[0, 1], [2, 3], [4]]
+    assert list(loader_of(5)) == [[1, 2], [4]]
 
 
-def test_epochs_are_counted_across_resumes() -> None:
-    """``set_epoch`` sets any epoch, and drops a state of another one."""
-
+def test_epochs_are_counted_across_states_and_set_epoch_sets_any() -> None:
     def make() -> Any:
-        return PrefetchingLoader(Numbers(9), 2, shuffle=True, seed=4, collate_fn=as_they_are)
+        return loader_of(shuffle=True, seed=4)
 
     through = make()
     orders = [list(through) for _ in range(4)]
     assert len({str(order) for order in orders}) == 4
     started, later = make(), make()
-    for _ in started:
-        pass
+    list(started)
     assert list(islice(started, 2)) == orders[1][:2]
     state = started.state_dict()
     later.load_state_dict(state)
@@ -219,18 +217,17 @@ def test_epochs_are_counted_across_resumes() -> None:
     assert [list(later) for _ in range(3)] == [orders[1][2:], orders[2], orders[3]]
     later.load_state_dict(state)
     later.set_epoch(3)
-    assert list(later) == orders[3]
+    assert list(later) == orders[3], "a state of another epoch is dropped"
     with pytest.raises(ValueError, match="at least 0"):
         later.set_epoch(-1)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_iterator_without_a_batch_is_not_an_epoch(num_workers: int) -> None:
+def test_an_iterator_without_a_batch_is_not_an_epoch(num_workers: int) -> None:
     """Trainers create iterators that they drop, and set the epoch of an existing one."""
 
     def make() -> Any:
-        options: dict[str, Any] = {"shuffle": True, "seed": 4, "num_workers": num_workers}
-        return PrefetchingLoader(Numbers(9), 2, collate_fn=as_they_are, **options)
+        return loader_of(shuffle=True, seed=4, num_workers=num_workers)
 
     through = make()
     orders = [list(through) for _ in range(3)]
@@ -250,53 +247,48 @@ def test_iterator_without_a_batch_is_not_an_epoch(num_workers: int) -> None:
     assert list(batches) == orders[2]
 
 
-def test_state_after_the_last_batch_and_after_the_pass() -> None:
-    """Nothing is left of the epoch; then it is the start of the next one."""
-    loader: Any = PrefetchingLoader(Numbers(4), 2, collate_fn=as_they_are)
-    fresh: Any = PrefetchingLoader(Numbers(4), 2, collate_fn=as_they_are)
+def test_after_the_last_batch_nothing_is_left_and_after_the_pass_the_next_epoch_begins() -> None:
+    loader, fresh = loader_of(4), loader_of(4)
     batches = iter(loader)
     assert loader.state_dict() == fresh.state_dict()
     next(batches), next(batches)
     fresh.load_state_dict(loader.state_dict())
     assert (list(fresh), list(fresh)) == ([], [[0, 1], [2, 3]])
     assert next(batches, None) is None
-    assert loader.state_dict() == {**PrefetchingLoader(Numbers(4), 2).state_dict(), "epoch": 1}
+    assert loader.state_dict() == {**loader_of(4).state_dict(), "epoch": 1}
 
 
-def test_length_of_a_resumed_epoch_includes_the_batches_done() -> None:
-    """In any world, so that a trainer that counts steps reaches the end."""
-    two = loaders(Numbers(120), 2, 4)
+def test_the_length_of_a_continued_epoch_includes_the_batches_done() -> None:
+    two, three = loaders(120, 2, 4), loaders(120, 3, 4)
     in_step(two, 5)
-    three = loaders(Numbers(120), 3, 4)
     assert {len(rank) for rank in three} == {10}
     for rank in three:
         rank.load_state_dict(two[0].state_dict())
     assert {len(rank) for rank in three} == {5 + 7}
+    assert {rank.num_batches_left() for rank in three} == {7}
     assert len(in_step(three)) == 7
     assert {len(rank) for rank in three} == {10}
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_resuming_requests_nothing_that_is_done(num_workers: int) -> None:
-    """With and without workers; the rest has the same order."""
+def test_nothing_that_is_done_is_requested_again(num_workers: int) -> None:
     objects = {f"{number:02d}.bin": b"%d" % number for number in range(16)}
     options: dict[str, Any] = {"shuffle": True, "seed": 1, "collate_fn": as_they_are, "num_workers": num_workers}
     with timed_store(objects) as store:
 
         def make() -> Any:
-            dataset = RemoteFiles(store.url, storage_options=store.options, max_in_flight=2)
-            return PrefetchingLoader(dataset, 3, **options)
+            dataset: Any = tdr.RemoteFiles(store.url, storage_options=store.options, max_in_flight=2)
+            return tdr.PrefetchingLoader(dataset, 3, **options)
 
         whole = list(make())
         loader = make()
         assert list(islice(loader, 2)) == whole[:2]
         rest = make()
-        rest.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        rest.load_state_dict(through_json(loader.state_dict()))
         asked_before = len(store.asked)
         assert list(rest) == whole[2:]
         done = {url.rpartition("/")[2] for batch in whole[:2] for url, _ in batch}
-        again = {key.rpartition("/")[2] for key in store.asked[asked_before:]}
-        assert again & set(objects) == set(objects) - done
+        assert set(store.asked[asked_before:]) & set(objects) == set(objects) - done
 
 
 SAMPLERS: dict[str, Any] = {
@@ -311,15 +303,13 @@ SAMPLERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("sampler", "num_workers"),
-    [*((sampler, 0) for sampler in SAMPLERS), ("by a generator", 2), ("distributed", 2)],
+    ("sampler", "num_workers"), [*((sampler, 0) for sampler in SAMPLERS), ("by a generator", 2), ("distributed", 2)]
 )
-def test_resumes_with_a_sampler_that_yields_the_same_order(sampler: str, num_workers: int) -> None:
+def test_it_goes_on_with_a_sampler_that_yields_the_same_order(sampler: str, num_workers: int) -> None:
     """After any batch; then the sampler's next epoch follows."""
 
     def make() -> Any:
-        data = Numbers(23)
-        return PrefetchingLoader(data, collate_fn=as_they_are, num_workers=num_workers, **SAMPLERS[sampler](data))
+        return loader_of(23, **{"batch_size": 1, "num_workers": num_workers, **SAMPLERS[sampler](range(23))})
 
     through = make()
     epochs = [list(through) for _ in range(2)]
@@ -327,16 +317,20 @@ def test_resumes_with_a_sampler_that_yields_the_same_order(sampler: str, num_wor
         loader, rest = make(), make()
         batches = iter(loader)
         assert list(islice(batches, num_taken)) == epochs[0][:num_taken]
-        rest.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        rest.load_state_dict(through_json(loader.state_dict()))
         assert [list(rest) for _ in range(2)] == [epochs[0][num_taken:], epochs[1]]
 
 
-def begun_state(num_items: int = 9, **options: Any) -> Any:
+def begun_state(**options: Any) -> Any:
     """A state in mid-epoch."""
-    loader: Any = PrefetchingLoader(Numbers(num_items), 2, collate_fn=as_they_are, **options)
+    loader = loader_of(**options)
     batches = iter(loader)
     next(batches), next(batches)
     return loader.state_dict()
+
+
+def distributed(num_ranks: int) -> Any:
+    return DistributedSampler(range(9), num_ranks, 0)  # type: ignore[arg-type]
 
 
 SEEDED: dict[str, Any] = {"shuffle": True, "seed": 1}
@@ -349,35 +343,32 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a sampler's order": ({"sampler": range(9)}, {"sampler": range(8, -1, -1)}, "'digest .* the sampler yields"),
     "no sampler": ({"sampler": range(9)}, {}, "had a sampler"),
     "a sampler": ({}, {"sampler": range(9)}, "had no sampler"),
-    "another rank's epoch": (
-        {"sampler": DistributedSampler(range(9), 2, 0)},  # type: ignore[arg-type]
-        {"sampler": DistributedSampler(range(9), 3, 0)},  # type: ignore[arg-type]
+    "another world": (
+        {"sampler": distributed(2)},
+        {"sampler": distributed(3)},
         "DistributedSampler of 9 items, 2 ranks.*seed=0.*3 ranks",
     ),
 }
 
 
 @pytest.mark.parametrize(("before", "after", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_resuming_with_another_order_is_refused(before: dict[str, Any], after: dict[str, Any], message: str) -> None:
-    """Before the first item; a state of the start of an epoch fits any order."""
-    state, options = begun_state(**before), {**after}
-    dataset = Numbers(options.pop("num_items", 9))
-    loader: Any = PrefetchingLoader(dataset, 2, collate_fn=as_they_are, **options)
+def test_another_order_than_that_of_the_state_is_refused_before_the_first_item(
+    before: dict[str, Any], after: dict[str, Any], message: str
+) -> None:
+    """A state of the start of an epoch fits any order."""
+    state, loader = begun_state(**before), loader_of(**after)
+    loader.dataset.read.clear()
     loader.load_state_dict(state)
     with pytest.raises(StateError, match=message):
         list(loader)
-    assert not dataset.read
+    assert not loader.dataset.read
     loader.load_state_dict({**state, "batches_done": 0, "items_done": 0})
-    assert sum(map(len, loader)) == (3 if "DistributedSampler" in message else len(dataset))
+    assert sum(map(len, loader)) == (3 if "DistributedSampler" in message else after.get("num_items", 9))
 
 
-def test_state_with_a_distributed_sampler_is_the_same_in_all_ranks() -> None:
-    """So a checkpoint of rank 0 suffices; ``set_epoch`` reaches the sampler."""
-    data = Numbers(20)
-
+def test_with_a_distributed_sampler_the_state_of_rank_0_suffices_and_set_epoch_reaches_it() -> None:
     def make(rank: int) -> Any:
-        sampler: Any = DistributedSampler(data, 2, rank)
-        return PrefetchingLoader(data, 2, sampler=sampler, collate_fn=as_they_are)
+        return loader_of(20, sampler=DistributedSampler(range(20), 2, rank))  # type: ignore[arg-type]
 
     first, second = make(0), make(1)
     first.set_epoch(3)
@@ -395,62 +386,47 @@ def test_state_with_a_distributed_sampler_is_the_same_in_all_ranks() -> None:
         list(second)
 
 
-@pytest.mark.parametrize("state", [None, [], {}, {"version": 2}, {"version": 1, "epoch": 0}])
-def test_invalid_state_is_refused_when_it_is_loaded(state: Any) -> None:
-    """Before iteration."""
+DAMAGED: list[dict[str, Any]] = [
+    *({"moved": value} for value in (3, [10, 0], [0, 10], [0])),
+    *({"epoch": value} for value in (-1, True, "1", None)),
+    *({"items_done": 10}, {"batches_done": "1"}, {"seed": "1"}, {"order": 1}, {"num_items": -1}, {"version": 2}),
+]
+
+
+@pytest.mark.parametrize("state", [None, [], {}, {"version": 1, "epoch": 0}, *DAMAGED, "items_done", "moved"], ids=str)
+def test_a_damaged_state_is_refused_when_it_is_loaded(state: Any) -> None:
+    if state in DAMAGED:
+        state = {**begun_state(), **state}
+    elif isinstance(state, str):
+        state = {key: value for key, value in begun_state().items() if key != state}
     with pytest.raises(StateError, match="Expected the state_dict"):
-        PrefetchingLoader(Numbers(9)).load_state_dict(state)
+        loader_of().load_state_dict(state)
 
 
 @pytest.mark.parametrize(
-    "damaged",
+    ("options", "message"),
     [
-        {"moved": 3},
-        {"moved": [10, 0]},
-        {"epoch": -1},
-        {"epoch": True},
-        {"items_done": 10},
-        {"batches_done": "1"},
-        {"seed": "1"},
-        {"order": 1},
-    ],
-)
-def test_damaged_state_is_refused_when_it_is_loaded(damaged: dict[str, Any]) -> None:
-    """It never leads to other items."""
-    with pytest.raises(StateError, match="Expected the state_dict"):
-        PrefetchingLoader(Numbers(9)).load_state_dict({**begun_state(), **damaged})
-
-
-@pytest.mark.parametrize("missing", ["items_done", "moved"])
-def test_incomplete_state_is_refused_when_it_is_loaded(missing: str) -> None:
-    """As a damaged one."""
-    state = {name: value for name, value in begun_state().items() if name != missing}
-    with pytest.raises(StateError, match="Expected the state_dict"):
-        PrefetchingLoader(Numbers(9)).load_state_dict(state)
-
-
-def test_contradicting_options_are_refused() -> None:
-    """By a ``ValueError``."""
-    data: Any = Numbers(3)
-    wrong: list[tuple[dict[str, Any], str]] = [
         ({"seed": 1}, "seed= requires shuffle=True"),
         ({"shuffle": True, "seed": 1, "generator": torch.Generator()}, "without a generator"),
         ({"shuffle": True, "seed": 1, "sampler": [1]}, "a sampler exclude each other"),
         ({"sampler": [1], "equalize": "drop"}, "A sampler selects"),
-        ({"sampler": [1], "world": World()}, "A sampler selects"),
-    ]
-    for options, message in wrong:
-        with pytest.raises(ValueError, match=message):
-            PrefetchingLoader(data, **options)
-    with pytest.raises(ValueError, match="no_such"):
-        PrefetchingLoader(data, equalize="no_such")
+        ({"sampler": [1], "world": tdr.World()}, "A sampler selects"),
+        ({"equalize": "no_such"}, "no_such"),
+    ],
+)
+def test_contradicting_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        loader_of(**options)
 
 
-def test_state_is_refused_while_another_loader_reads_by_the_sampler() -> None:
+def test_no_state_is_given_while_another_loader_reads_by_its_sampler() -> None:
     """A trainer has rebuilt the loader: the position is unknown, and a state of the start would be wrong."""
-    loader: Any = PrefetchingLoader(Numbers(12), 2, shuffle=True, seed=0, collate_fn=as_they_are)
+    loader = loader_of(12, shuffle=True, seed=0)
     before = loader.state_dict()
     assert len(loader.sampler) == 12
+    assert len(loader.batch_sampler) == 6
+    assert sorted(loader.sampler) == sorted(chain.from_iterable(loader.batch_sampler)) == list(range(12))
+    loader.sampler.set_epoch(0)
     assert loader.state_dict() == before
     for read in (loader.sampler, loader.batch_sampler):
         next(iter(read))
@@ -464,9 +440,9 @@ def test_state_is_refused_while_another_loader_reads_by_the_sampler() -> None:
     assert loader.state_dict() == started
 
 
-def test_rank_sampler_is_kept_by_ray() -> None:
-    """``prepare_data_loader`` replaces other samplers. Its wrapper copies ``vars``, where training loops find it."""
-    loader: Any = PrefetchingLoader(Numbers(9), 2, world=World(1, 3))
+def test_the_sampler_of_a_rank_is_a_distributed_sampler_which_trainers_keep() -> None:
+    """Ray's wrapper copies ``vars``, where training loops find it."""
+    loader = loader_of(world=tdr.World(1, 3))
     assert isinstance(loader.sampler, DistributedSampler)
     vars(loader)["sampler"].set_epoch(2)
     assert loader.state_dict()["epoch"] == 2

