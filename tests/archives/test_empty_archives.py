@@ -7,17 +7,16 @@ import io
 import json
 import tarfile
 import warnings
-import zipfile
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data.datapipes.iter import IterableWrapper
 from webdataset import TarWriter
 
 import torchdata_remote as tdr
 from tests.support.archive_bytes import make_header, pack_tar
+from tests.support.archives import bare, pack_zip, reader, refusal
 from tests.support.shard_places import Place, memory_place
 from torchdata_remote.cli import main
 from torchdata_remote.errors import ShardReadError
@@ -47,29 +46,20 @@ def place_with(*shards: bytes) -> Place:
     return place
 
 
-def num_said(said: list[warnings.WarningMessage]) -> int:
-    return sum("without a single sample" in str(one.message) for one in said)
-
-
 @pytest.mark.parametrize("data", EMPTY.values(), ids=EMPTY.keys())
 def test_archives_without_a_sample_are_passed_over_with_one_message(data: bytes) -> None:
     """All samples of the others are read, and the empty ones are counted; no policy passes over damaged shards."""
-    place = place_with(data, SHARD, data, SHARD, data)
-    reader = tdr.stream_shards(place.url, shuffle=False)
+    pipe: Any = tdr.stream_shards(place_with(data, SHARD, data, SHARD, data).url, shuffle=False)
     with pytest.warns(RuntimeWarning, match=r"0\.tar: an archive without a single sample") as said:
-        assert [sample["__key__"] for sample in reader] == ["a", "b"] * 2
-    assert (num_said(list(said)), reader.skipped.num_empty, reader.skipped.shards) == (1, 3, {})
+        assert [sample["__key__"] for sample in pipe] == ["a", "b"] * 2
+    assert sum("without a single sample" in str(one.message) for one in said) == 1
+    assert (pipe.skipped.num_empty, pipe.skipped.shards) == (3, {})
 
 
-def test_empty_zips_and_nested_archives_are_passed_over() -> None:
-    """The same rule."""
-    buffer = io.BytesIO()
-    zipfile.ZipFile(buffer, "w").close()
-    place = memory_place()
-    place.put({"0.zip": buffer.getvalue(), "0.tar": pack_tar([("x.tar", bytes(10_240)), ("y.tar", SHARD)])})
-    zips = IterableWrapper([f"{place.url}0.zip"]).shard_zip_reader()
-    tars = IterableWrapper([f"{place.url}0.tar"]).shard_tar_reader(nested=True)
-    with pytest.warns(RuntimeWarning, match=r"0\.zip: an archive without a single sample"):
+def test_empty_zips_and_archives_inside_one_are_passed_over() -> None:
+    zips = reader(pack_zip([]), "zip")
+    tars = reader(pack_tar([("x.tar", bytes(10_240)), ("y.tar", SHARD)]), nested=True)
+    with pytest.warns(RuntimeWarning, match="an archive without a single sample"):
         assert list(zips) == []
     with pytest.warns(RuntimeWarning, match=r"in 'x\.tar': an archive without a single sample"):
         assert [sample["__key__"] for sample in tars] == ["y/a", "y/b"]
@@ -79,10 +69,7 @@ def test_empty_zips_and_nested_archives_are_passed_over() -> None:
 @given(num_bytes=st.integers(1, 50_000).filter(lambda number: number not in (1_024, 10_240)), packed=st.booleans())
 def test_zeros_of_another_size_are_an_error(num_bytes: int, packed: bool) -> None:
     """As a crashed disk leaves a shard; also below a compression."""
-    data = gzip.compress(bytes(num_bytes)) if packed else bytes(num_bytes)
-    url = place_with(SHARD, data).url
-    with pytest.raises(ShardReadError, match=r"1\.tar"):
-        list(tdr.stream_shards(url))
+    assert refusal(gzip.compress(bytes(num_bytes)) if packed else bytes(num_bytes))
 
 
 def test_zeros_in_place_of_samples_that_the_manifest_counts_are_an_error() -> None:
@@ -99,7 +86,7 @@ def test_commands_and_conversions_take_archives_without_a_sample(capsys: pytest.
     place = place_with(SHARD, bytes(10_240), pack_tar([("c.txt", b"c"), ("d.txt", b"d")]), bytes(1_024))
     with pytest.warns(RuntimeWarning, match="without a single sample") as said:
         assert [shard.num_samples for shard in tdr.index_shards(place.url)] == [2, 0, 2, 0]
-    assert num_said(list(said)) == 1
+    assert len(said) == 1
     assert main(["verify", "--quiet", place.url]) == 0
     assert "4 samples in 4 shards" in capsys.readouterr().out
     worlds = [tdr.World(rank=rank, world_size=3) for rank in range(3)]
@@ -108,9 +95,9 @@ def test_commands_and_conversions_take_archives_without_a_sample(capsys: pytest.
         warnings.simplefilter("ignore")
         parts = [list(tdr.stream_shards(f"{place.url}index.json", world=world)) for world in worlds]
         tdr.shard_dataset(place.url, to.template(), progress=False)
+        chosen = bare(tdr.stream_shards(place.url, select={"keys": ["b", "d"]}))
     assert sorted(sample["__key__"] for part in parts for sample in part) == ["a", "b", "c", "d"]
     assert to.members() == {f"{key}.txt": key.encode() for key in "abcd"}
-    chosen = tdr.stream_shards(place.url, select={"keys": ["b", "d"]})
     assert sorted(sample["__key__"] for sample in chosen) == ["b", "d"]
 
 
@@ -120,19 +107,18 @@ def test_a_pass_resumes_around_archives_without_a_sample() -> None:
     place = place_with(bytes(10_240), SHARD, bytes(10_240), pack_tar([("c.txt", b"c")]), bytes(10_240))
 
     def chain() -> Any:
-        urls = IterableWrapper([place.url]).list_remote(pattern="*.tar")
+        urls = tdr.IterableWrapper([place.url]).list_remote(pattern="*.tar")
         return urls.sharding_filter_rank().shard_tar_reader(interleave=2)
 
     tdr.testing.assert_resumes_everywhere(chain)
 
 
 def test_a_file_of_links_only_says_both() -> None:
-    """Nothing of it is read."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         info = tarfile.TarInfo("a.jpg")
         info.type, info.linkname = tarfile.SYMTYPE, "../b.jpg"
         tar.addfile(info)
     with pytest.warns(RuntimeWarning) as said:
-        assert list(tdr.stream_shards(place_with(buffer.getvalue()).url)) == []
-    assert len(said) == 2
+        assert list(reader(buffer.getvalue())) == []
+    assert ["links are left out" in str(one.message) for one in said] == [False, True]
