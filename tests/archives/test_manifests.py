@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
+from tests.servers.files_over_http import files_over_http
 from tests.support.archive_bytes import pack_tar
 from tests.support.shard_places import Place, memory_place
 from torchdata_remote.cli import main
@@ -112,15 +113,39 @@ def test_a_shard_outside_the_folder_is_refused(name: Any) -> None:
 def test_a_shard_named_twice_is_refused(first: str, second: str, tmp_path: Path) -> None:
     """On a disk also in two spellings that it may take for one; the error gives both entries, and the remedy."""
     entries = [{**ENTRY, "url": "before.tar"}, {**ENTRY, "url": first}, {**ENTRY, "url": second, "md5sum": "01"}]
-    data, is_twice = document(shardlist=entries), unicodedata.normalize("NFC", first) == second or first == second
-    if first == second or first != "0.tar":
+    data = document(shardlist=entries)
+    if unicodedata.normalize("NFC", first) == unicodedata.normalize("NFC", second):
         message = refused(data, Place(f"{tmp_path}/"))
         assert repr(second) in message
         assert "entries 1 and 2" in message
         assert "torchdata-remote manifest --overwrite" in message
     if first != second:
-        assert not is_twice
         assert [url.rpartition("/")[2] for url in listed(data)] == ["before.tar", first, second]
+
+
+@pytest.mark.parametrize(
+    ("names", "is_refused"),
+    [
+        *((names, True) for names in (["..%2F0.tar"], ["%2e%2e"], ["%2E%2e?a=1"], ["%2e"], ["?a=1"], ["#0.tar"], ["a%2f0.tar"])),
+        *((names, True) for names in (["0.tar", "%30.tar"], ["%C3%A9.tar", "\u00e9.tar"], ["0.tar#1", "0.tar#2"], ["0.tar", "0.tar?"])),
+        *((names, False) for names in (["get?shard=0", "get?shard=1"], ["0%2Etar", "1%2Etar"])),
+    ],
+)  # fmt: skip
+def test_names_on_a_web_server_are_those_that_it_decodes(names: list[str], is_refused: bool, tmp_path: Path) -> None:
+    """They cannot leave the folder, nor be one object in two spellings; a query is part of what is asked for.
+
+    In a bucket and on a disk all of them are characters.
+    """
+    data = document(shardlist=[{**ENTRY, "url": name} for name in names])
+    assert [url.rpartition("/")[2] for url in listed(data)] == names
+    (tmp_path / "index.json").write_bytes(data)
+    with files_over_http(tmp_path) as url:
+        urls = tdr.IterableWrapper([f"{url}/index.json"]).list_remote()
+        if is_refused:
+            with pytest.raises(ManifestError, match="is not a base name|entries 0 and 1"):
+                list(urls)
+        else:
+            assert [str(one).rpartition("/")[2] for one in urls] == names
 
 
 def test_a_manifest_that_names_a_shard_twice_is_read_by_no_reader(memory_folder: str) -> None:
