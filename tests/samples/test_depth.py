@@ -1,4 +1,4 @@
-"""Images as they are in their files: all bits, as they are to be shown, and with what else is in the file."""
+"""Depth maps and other images: all bits of a file, turned as they are shown, beside profiles and texts."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ OTHERS = {
         encoded(Image.fromarray(-DEPTH.astype(np.int32) * 70_000), "TIFF"),
         -DEPTH.astype(np.int32) * 70_000,
     ),
-    "RGBA": ("png", encoded(Image.fromarray(RGBA.astype(np.uint8)), "PNG"), RGBA.astype(np.uint8)),
+    "8-bit RGBA": ("png", encoded(Image.fromarray(RGBA.astype(np.uint8)), "PNG"), RGBA.astype(np.uint8)),
     "gray": ("png", encoded(Image.fromarray(DEPTH.astype(np.uint8)), "PNG"), DEPTH.astype(np.uint8)),
     "2-bit gray": ("png", few_bits(2, 0, [b"\x1b"], 4), np.array([[0, 1, 2, 3]], np.uint8)),
     "4-bit gray": ("png", few_bits(4, 0, [bytes.fromhex("0123456789abcdef")], 16), np.arange(16, dtype=np.uint8)[None]),
@@ -154,7 +154,7 @@ def test_8_bits_made_of_more_are_said_once(kind: str) -> None:
     assert image.mode == "RGB"
 
 
-@pytest.mark.parametrize("kind", ["gray", "RGBA", "bits"])
+@pytest.mark.parametrize("kind", ["gray", "8-bit RGBA", "bits"])
 def test_images_of_8_bits_are_decoded_without_a_word(kind: str) -> None:
     name, data, _ = OTHERS[kind]
     with warnings.catch_warnings():
@@ -168,7 +168,7 @@ def test_floats_without_a_range_are_an_error_that_names_the_decoder() -> None:
 
 
 def test_avif_is_decoded_as_other_images() -> None:
-    """By all of the package: the default decoder, ``pixels``, and ``decode_image``."""
+    """By the default decoder, ``pixels``, and ``decode_image``."""
     image = photograph(64, 48)
     data = encoded(image, "AVIF", quality=100)
     assert np.abs(np.asarray(decoded("avif", data)).astype(int) - np.asarray(image)).mean() < 10
