@@ -17,12 +17,10 @@ import fsspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 import torchdata_remote as tdr
 from tests.support.archive_bytes import pack_tar
 from tests.support.archives import Members, bare, outcome, pack_zip, read, reader, refusal
-from tests.support.loaders import read_all
 from tests.support.shard_places import memory_place
 from torchdata_remote.cli import main
 from torchdata_remote.errors import BadMemberError, ShardReadError
@@ -72,7 +70,9 @@ def test_a_member_that_cannot_be_part_of_a_sample_is_refused_with_its_name_and_r
     assert "on_bad_member=skip_with_warning" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["a/b.seg.png", "a..b/c.jpg", "..a/b.jpg", "a.x/b.y", "é ü.jpg", "__a/b.x", "a__/b__.x"])
+@pytest.mark.parametrize(
+    "name", ["a/b.seg.png", "a..b/c.jpg", "..a/b.jpg", "a.x/b.y", "é ü.jpg", "__a/b.x", "a__/b__.x"]
+)
 def test_other_names_are_members(name: str) -> None:
     """Two dots inside a name lead nowhere; the key ends at the first dot of the base name."""
     base = name.rindex("/") + 1 if "/" in name else 0
@@ -136,7 +136,10 @@ def test_a_repeated_extension_is_a_bad_member_and_a_repeated_key_a_bad_shard() -
     assert "has 'x' twice, before as 'a.x'" in message
     assert read(twice, on_bad_member=lambda error: None) == [{"__key__": "a", "x": b"1"}, {"__key__": "b", "x": b"3"}]
     back = pack_tar([("a.x", b"1"), ("b.x", b"2"), ("a.y", b"3")])
-    for data in (back, pack_tar([(f"{'k' * 300}{name}", value) for name, value in (("a.x", b""), ("b.x", b""), ("a.y", b""))])):
+    for data in (
+        back,
+        pack_tar([(f"{'k' * 300}{name}", value) for name, value in (("a.x", b""), ("b.x", b""), ("a.y", b""))]),
+    ):
         assert "was already read" in refusal(data, on_bad_member=lambda error: None)
 
 
@@ -152,7 +155,10 @@ def test_a_bad_member_is_skipped_with_one_warning_a_shard_and_counted(memory_fol
     with pytest.warns(RuntimeWarning, match="It is left out; others of this shard are counted") as caught:
         keys = [sample["__key__"] for sample in pipe]
     assert keys == ["000000", "000001", "000002"]
-    assert [("README" in str(one.message), "'x.'" in str(one.message)) for one in caught] == [(True, False), (False, True)]
+    assert [("README" in str(one.message), "'x.'" in str(one.message)) for one in caught] == [
+        (True, False),
+        (False, True),
+    ]
     assert pipe.skipped.bad_members == {NO_EXTENSION: 3}
     assert not pipe.skipped.shards
 
@@ -307,7 +313,9 @@ def test_verify_inspect_and_manifest_count_bad_members(tmp_path: Path, capsys: p
 
 SOURCES: dict[str, dict[str, bytes]] = {
     "an archive": {"0.tar": pack_tar([("README", b"x"), *good(0), ("LICENSE", b""), *good(1)])},
-    "a compressed archive": {"0.tar.gz": gzip.compress(pack_tar([("README", b"x"), *good(0), ("LICENSE", b""), *good(1)]))},
+    "a compressed archive": {
+        "0.tar.gz": gzip.compress(pack_tar([("README", b"x"), *good(0), ("LICENSE", b""), *good(1)]))
+    },
     "archives": {"0.tar": pack_tar([*good(0), ("README", b"")]), "1.tar": pack_tar([("LICENSE", b""), *good(1)])},
     "an archive of archives": {
         "all.tar": pack_tar(
@@ -315,10 +323,12 @@ SOURCES: dict[str, dict[str, bytes]] = {
         )
     },
     "an archive of archives and others": {
-        "all.tar": pack_tar([("n0.tar", pack_tar(good(0))), ("about.txt", b""), ("x", b""), ("n1.tar", pack_tar(good(1)))])
+        "all.tar": pack_tar(
+            [("n0.tar", pack_tar(good(0))), ("about.txt", b""), ("x", b""), ("n1.tar", pack_tar(good(1)))]
+        )
     },
     "files": {**dict(good(0)), "README": b"x", **dict(good(1)), "a/.backup": b"y"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -347,14 +357,6 @@ def test_the_shard_command_leaves_bad_members_out(tmp_path: Path, capsys: pytest
     with quiet():
         assert main([*command, "--on-bad-member", "skip"]) == 0
     assert "2 members left out: it has no extension" in capsys.readouterr().out
-
-
-def test_the_error_comes_out_of_a_worker(tmp_path: Path) -> None:
-    """With its type and its advice, as torch rebuilds it from its message."""
-    (tmp_path / "0.tar").write_bytes(SOURCES["an archive"]["0.tar"])
-    pipe = tdr.stream_shards(str(tmp_path), seed=None)
-    with pytest.raises(BadMemberError, match="on_bad_member=skip_with_warning"):
-        read_all(DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context="fork"))
 
 
 def test_what_was_skipped_is_counted_anew_by_each_pass() -> None:

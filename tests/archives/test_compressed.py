@@ -10,6 +10,7 @@ import threading
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -44,7 +45,7 @@ def error(data: bytes, **limits: Any) -> str:
 def test_concatenated_streams_are_one_archive(name: str, borders: list[int], zeros: int, cuts: Any) -> None:
     """As parallel compressors write them: empty ones among them, zeros after each, however they are cut."""
     ends = [0, *sorted(borders), len(TAR)]
-    pieces = [TAR[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+    pieces = [TAR[start:end] for start, end in pairwise(ends)]
     packed = b"".join(COMPRESS[name](piece) + bytes(zeros) for piece in pieces)
     assert read(packed, cuts=cuts) == WHOLE
 
@@ -172,7 +173,10 @@ def test_a_decompression_bomb_is_an_error_that_takes_no_memory(name: str, before
             assert "decompressed bytes, more than" in error(bomb, cuts=cuts)
 
 
-FLOODS = {**{name: compress(b"") for name, compress in COMPRESS.items()}, "skippable": struct.pack("<2L", 0x184D2A50, 0)}
+FLOODS = {
+    **{name: compress(b"") for name, compress in COMPRESS.items()},
+    "skippable": struct.pack("<2L", 0x184D2A50, 0),
+}
 
 
 @pytest.mark.parametrize("name", FLOODS)

@@ -9,7 +9,7 @@ import threading
 import tracemalloc
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import torchdata_remote as tdr
 from tests.support.archive_bytes import END_OF_ARCHIVE as END
 from tests.support.archive_bytes import make_header, make_member, octal_size, pack_tar, pax_line
-from tests.support.archives import COMPRESS, flipped, grouped, outcome, outcomes, pack_zip, reader, refusal
+from tests.support.archives import COMPRESS, flipped, grouped, outcome, reader, refusal
 from tests.support.fuzz_archives import within_limits
 from tests.support.waiting import new_threads, wait_for
 from torchdata_remote.errors import ShardCorruptError, ShardReadError
@@ -67,58 +67,6 @@ def test_the_whole_samples_of_a_shard_that_was_cut_at_any_byte_can_be_used() -> 
     check_truncations(range(len(SOUND)))
 
 
-def mutated_shards(num_shards: int, seed: int) -> Iterator[tuple[bytes, str]]:
-    """A flipped bit, a cut, a swap of blocks, or several.
-
-    In a plain tar no checksum protects the data: only headers are flipped there, and swapped only with data.
-    """
-    random = Random(seed)
-    data_blocks = sorted(set(range(0, len(SOUND), 512)) - set(HEADERS))
-    packed = {name: compress(SOUND) for name, compress in COMPRESS.items()}
-    for index in range(num_shards):
-        name = random.choice([None, None, *COMPRESS])
-        data = packed[name] if name else SOUND
-        steps = []
-        for kind in random.sample(["flip", "cut", "swap"], random.choice([1, 1, 1, 2, 3])):
-            if kind == "flip":
-                at = random.choice(HEADERS) + random.randrange(512) if name is None else random.randrange(len(data))
-                data = flipped(data, at, random.randrange(8)) if at < len(data) else data
-            elif kind == "cut":
-                at = random.randrange(1, len(data))
-                data = data[:at]
-            else:
-                length = 512 if name is None else random.randrange(1, 64)
-                at = random.choice(HEADERS) if name is None else random.randrange(len(data))
-                blocks = [block for block in data_blocks if block > at] if name is None else range(len(data))
-                first, second = sorted([at, random.choice(blocks)])
-                if first + length <= second and second + length <= len(data):
-                    a, b = data[first : first + length], data[second : second + length]
-                    data = data[:first] + b + data[first + length : second] + a + data[second + length :]
-            steps.append(f"{kind} at {at:,}")
-        yield data, f"shard {index} of seed {seed}: {name}, {steps}"
-
-
-def check_mutated_shards(num_shards: int) -> None:
-    shards, num_errors = list(mutated_shards(num_shards, seed=num_shards)), 0
-    found_in = outcomes(data for data, _ in shards)
-    for (_, what), (found, error) in zip(shards, found_in, strict=True):
-        # A checksum follows the data: wrong samples of a compressed shard may be yielded before the error.
-        assert ": None, " not in what or found == WHOLE[: len(found)], what
-        assert error is not None or found == WHOLE, what
-        num_errors += error is not None
-    assert num_errors > num_shards * 0.9
-
-
-def test_flips_cuts_and_swaps_are_errors_or_harmless() -> None:
-    """500 plain and compressed shards: all samples, or an error."""
-    check_mutated_shards(500)
-
-
-@pytest.mark.slow
-def test_ten_thousand_flips_cuts_and_swaps_are_errors_or_harmless() -> None:
-    check_mutated_shards(10_000)
-
-
 def check_flips_beside_a_manifest(folder: Path, num_flips: int) -> None:
     with tdr.ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=4) as writer:
         for sample in WHOLE:
@@ -159,19 +107,13 @@ def pax(key: str, value: str) -> bytes:
 
 ONE = make_member(b"a.x", b"one")
 HOSTILE: dict[str, Callable[[], bytes]] = {
-    "unknown type of 2**50 bytes": lambda: header(size=1 << 50, kind=b"\x9f") + bytes(2048),
     "4 GiB that do not come": lambda: header(size=(4 << 30) - 1) + bytes(2048),
     "100 MB of pax": lambda: gzip.compress(header(size=100 << 20, kind=b"x") + bytes(100 << 20), 1),
     "5,000 pax headers": lambda: pax("path", "b.x") * 5000 + ONE + END,
     "5,000 long names": lambda: make_member(b"L", b"b.x\0", b"L") * 5000 + ONE + END,
     "1,000 empty pax headers": lambda: header(kind=b"x") * 1000 + ONE + END,
-    "sparse": lambda: ONE + make_member(b"s.x", b"one", b"S") + END,
-    "sparse in pax": lambda: pax("GNU.sparse.realsize", str(1 << 40)) + ONE + END,
     "sparse map in pax": lambda: pax("GNU.sparse.map", "0,1," * 2000) + ONE + END,
-    "..": lambda: make_member(b"../a.x", b"one") + END,
-    ".. inside": lambda: ONE + make_member(b"d/../../a.x", b"one") + END,
     ".. in pax": lambda: pax("path", "d/../a.x") + ONE + END,
-    "absolute": lambda: make_member(b"/etc/a.x", b"one") + END,
     "absolute long name": lambda: make_member(b"L", b"/etc/a.x\0", b"L") + ONE + END,
     "NUL in pax": lambda: pax("path", "b\0.x") + ONE + END,
     "NUL in a long name": lambda: make_member(b"L", b"b.x\0/../c.x", b"L") + ONE + END,
@@ -180,12 +122,10 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "4,000 long keys": lambda: gzip.compress(
         b"".join(pax("path", f"{i}" + "x" * 4000 + "\U0001f600.x") + ONE for i in range(4000)), 1
     ),
-    "the sample's key": lambda: make_member(b"a.__key__", b"other") + ONE + END,
-    "the sample's URL": lambda: make_member(b"a.__url__", b"other") + ONE + END,
     "a bomb after a member": lambda: gzip.compress(ONE + header(b"b.x", 100 << 20) + bytes(100 << 20) + END, 1),
     "zeros after the end": lambda: gzip.compress(ONE + END + bytes(100 << 20), 1),
     "a MiB of empty frames": lambda: struct.pack("<2L", 0x184D2A50, 0) * (1 << 17) + b"x",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -300,4 +240,3 @@ def test_a_damaged_shard_is_not_called_a_text(content: bytes) -> None:
 def test_an_object_without_a_byte_is_an_error() -> None:
     assert "no byte" in refused("0.tar", b"")
     assert "no end record" in refused("0.zip", b"")
-    assert pack_zip([])[:4] == b"PK\5\6"

@@ -101,18 +101,6 @@ def test_commands_and_conversions_take_archives_without_a_sample(capsys: pytest.
     assert sorted(sample["__key__"] for sample in chosen) == ["b", "d"]
 
 
-@pytest.mark.filterwarnings("ignore:.*without a single sample")
-def test_a_pass_resumes_around_archives_without_a_sample() -> None:
-    """After each sample, with shards that take turns."""
-    place = place_with(bytes(10_240), SHARD, bytes(10_240), pack_tar([("c.txt", b"c")]), bytes(10_240))
-
-    def chain() -> Any:
-        urls = tdr.IterableWrapper([place.url]).list_remote(pattern="*.tar")
-        return urls.sharding_filter_rank().shard_tar_reader(interleave=2)
-
-    tdr.testing.assert_resumes_everywhere(chain)
-
-
 def test_a_file_of_links_only_says_both() -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:

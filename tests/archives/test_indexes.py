@@ -24,7 +24,9 @@ from torchdata_remote.testing import FaultyStore, write_small_shards
 
 REMEDY = r"torchdata-remote manifest --overwrite FOLDER"
 NUM_SAMPLES = 7
-MEMBERS = [(f"{number}.{name}", bytes([number]) * (300 * number)) for number in range(NUM_SAMPLES) for name in ("bin", "cls")]
+MEMBERS = [
+    (f"{number}.{name}", bytes([number]) * (300 * number)) for number in range(NUM_SAMPLES) for name in ("bin", "cls")
+]
 TAR, WHOLE = pack_tar(MEMBERS), grouped(MEMBERS)
 
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from tests.servers.files_over_http import files_over_http
-from tests.support.archive_bytes import pack_tar
 from tests.support.shard_places import Place, memory_place
 from torchdata_remote.cli import main
 from torchdata_remote.errors import ManifestError
@@ -27,9 +26,7 @@ ENTRY: dict[str, Any] = {"url": "0.tar", "md5sum": "00", "nsamples": 1, "filesiz
 
 
 def document(**changes: Any) -> bytes:
-    return json.dumps(
-        {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": [ENTRY], **changes}
-    ).encode()
+    return json.dumps({"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": [ENTRY], **changes}).encode()
 
 
 def listed(data: bytes, place: Place | None = None) -> list[tdr.RemoteUrl]:
@@ -126,11 +123,22 @@ def test_a_shard_named_twice_is_refused(first: str, second: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("names", "is_refused"),
     [
-        *((names, True) for names in (["..%2F0.tar"], ["%2e%2e"], ["%2E%2e?a=1"], ["%2e"], ["?a=1"], ["#0.tar"], ["a%2f0.tar"])),
-        *((names, True) for names in (["0.tar", "%30.tar"], ["%C3%A9.tar", "\u00e9.tar"], ["0.tar#1", "0.tar#2"], ["0.tar", "0.tar?"])),
+        *(
+            (names, True)
+            for names in (["..%2F0.tar"], ["%2e%2e"], ["%2E%2e?a=1"], ["%2e"], ["?a=1"], ["#0.tar"], ["a%2f0.tar"])
+        ),
+        *(
+            (names, True)
+            for names in (
+                ["0.tar", "%30.tar"],
+                ["%C3%A9.tar", "\u00e9.tar"],
+                ["0.tar#1", "0.tar#2"],
+                ["0.tar", "0.tar?"],
+            )
+        ),
         *((names, False) for names in (["get?shard=0", "get?shard=1"], ["0%2Etar", "1%2Etar"])),
     ],
-)  # fmt: skip
+)
 def test_names_on_a_web_server_are_those_that_it_decodes(names: list[str], is_refused: bool, tmp_path: Path) -> None:
     """They cannot leave the folder, nor be one object in two spellings; a query is part of what is asked for.
 
@@ -142,7 +150,7 @@ def test_names_on_a_web_server_are_those_that_it_decodes(names: list[str], is_re
     with files_over_http(tmp_path) as url:
         urls = tdr.IterableWrapper([f"{url}/index.json"]).list_remote()
         if is_refused:
-            with pytest.raises(ManifestError, match="is not a base name|entries 0 and 1"):
+            with pytest.raises(ManifestError, match=r"is not a base name|entries 0 and 1"):
                 list(urls)
         else:
             assert [str(one).rpartition("/")[2] for one in urls] == names
@@ -200,19 +208,3 @@ def test_a_manifest_with_impossible_numbers_is_refused(field: str, value: object
     assert len(listed(json.dumps(found).encode(), place)) == 1
     found["shardlist"][0][field] = value
     refused(json.dumps(found).encode(), place)
-
-
-@pytest.mark.parametrize("field", ["nsamples", "filesize", "md5sum", "crc32"])
-def test_a_number_that_is_not_true_is_found_by_verify(field: str, capsys: pytest.CaptureFixture[str]) -> None:
-    place = memory_place()
-    place.put({"0.tar": pack_tar([("a.x", b"1"), ("b.x", b"2")])})
-    tdr.index_shards(place.url)
-    assert main(["verify", place.url]) == 0
-    found = json.loads(place.files()["index.json"])
-    value = found["shardlist"][0][field]
-    changed = value + 1 if isinstance(value, int) else value.translate(str.maketrans("0123456789", "1234567890"))
-    found["shardlist"][0][field] = changed
-    place.put({"index.json": json.dumps(found).encode()})
-    capsys.readouterr()
-    assert main(["verify", place.url]) == 1
-    assert "0.tar" in "".join(capsys.readouterr())

@@ -21,7 +21,19 @@ from tests.support.archive_bytes import (
     padded,
     pax_line,
 )
-from tests.support.archives import Members, Stream, URL, bare, flipped, grouped, outcome, outcomes, read, reader, refusal
+from tests.support.archives import (
+    URL,
+    Members,
+    Stream,
+    bare,
+    flipped,
+    grouped,
+    outcome,
+    outcomes,
+    read,
+    reader,
+    refusal,
+)
 from tests.support.shard_places import memory_place
 
 END = END_OF_ARCHIVE
@@ -56,23 +68,35 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, bytes]]] = {
     "checksum of signed bytes": (make_header("é.x".encode(), signed=True), {"é.x": b""}),
     "size in pax": (pax(size="3") + make_header() + padded(b"one") + TWO, BOTH),
     "size in pax, another in the header": (pax(size="3") + with_size(octal_size(2000)) + TWO, BOTH),
-    "other records in pax": (pax(mtime="1.5", uname="é", SCHILY__xattr__user="a=b\nc", comment="") + ONE, {"a.x": b"one"}),
+    "other records in pax": (
+        pax(mtime="1.5", uname="é", SCHILY__xattr__user="a=b\nc", comment="") + ONE,
+        {"a.x": b"one"},
+    ),
     "an empty path in pax": (pax(path="") + ONE, {"a.x": b"one"}),
-    "a path in pax for one member": (pax(path="é" * 90 + ".x", mtime="1") + ONE + ONE, {"é" * 90 + ".x": b"one", "a.x": b"one"}),
+    "a path in pax for one member": (
+        pax(path="é" * 90 + ".x", mtime="1") + ONE + ONE,
+        {"é" * 90 + ".x": b"one", "a.x": b"one"},
+    ),
     "a prefix": (make_member(b"a.x", b"one", prefix=b"p/q"), {"p/q/a.x": b"one"}),
-    "a prefix that GNU tar does not know": (make_member(b"a.x", b"one", magic=b"ustar  ", prefix=b"p"), {"a.x": b"one"}),
+    "a prefix that GNU tar does not know": (
+        make_member(b"a.x", b"one", magic=b"ustar  ", prefix=b"p"),
+        {"a.x": b"one"},
+    ),
     "name of 100 bytes": (make_member(b"n" * 98 + b".x", b"one"), {"n" * 98 + ".x": b"one"}),
     "long name": (long_name(b"l" * 300 + b".x") + ONE + ONE, {"l" * 300 + ".x": b"one", "a.x": b"one"}),
     "a name of 4,096 characters": (pax(path="é" * 4094 + ".x") + ONE, {"é" * 4094 + ".x": b"one"}),
     "global records": (pax(b"g", comment="git") * 2 + ONE, {"a.x": b"one"}),
-    "long names of a link": (long_name(b"l" * 200) + long_name(b"t" * 200, b"K") + make_header(b"l", kind=b"2") + ONE, {"a.x": b"one"}),
+    "long names of a link": (
+        long_name(b"l" * 200) + long_name(b"t" * 200, b"K") + make_header(b"l", kind=b"2") + ONE,
+        {"a.x": b"one"},
+    ),
     "a hard link with its target's size": (make_header(b"l", octal_size(1024), b"1") + ONE + TWO, BOTH),
     "a directory with its quota": (make_header(b"d/", octal_size(1024), b"5") + ONE + TWO, BOTH),
     "a directory of v7": (make_header(b"d/", kind=b"\0", magic=b"") + ONE, {"a.x": b"one"}),
     "extensions in capitals": (make_member(b"a.Seg.X", b"one"), {"a.seg.x": b"one"}),
     "a dot before the path": (make_member(b"./a.x", b"one"), {"a.x": b"one"}),
     "a file of one block and one byte": (make_member(b"a.x", b"d" * 513) + TWO, {"a.x": b"d" * 513, "b.x": b"two"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.filterwarnings("ignore:.*links are left out")
@@ -114,7 +138,18 @@ def header_of(name: bytes = b"other", size: int = 0, kind: bytes = b"0") -> byte
     return make_header(name, octal_size(size) if size < 8 << 30 else b"\x80" + size.to_bytes(11, "big"), kind)
 
 
-RECORDS = [b"x", b"3", b" 3 a=b\n", b"7 a=b\n", b"99 a=b\n", b"6 a=b\n6 a=", b"6 ab.\n\n", b"-6 a=b\n", b"0 a=b\n", b"1 a=b\n"]  # fmt: skip
+RECORDS = [
+    b"x",
+    b"3",
+    b" 3 a=b\n",
+    b"7 a=b\n",
+    b"99 a=b\n",
+    b"6 a=b\n6 a=",
+    b"6 ab.\n\n",
+    b"-6 a=b\n",
+    b"0 a=b\n",
+    b"1 a=b\n",
+]
 RECORDS += [b"6 a=bc", b"99999999999999999999999 a=b\n", bytes(20)]
 SIZES = [b"-0000000003\0", b"\xff" * 12, b"\xff" + b"\0" * 11, b"0000000000x\0", b"0000000000\x008", b"0x3".ljust(12)]
 REFUSED: dict[str, tuple[bytes, list[str]]] = {
@@ -122,13 +157,28 @@ REFUSED: dict[str, tuple[bytes, list[str]]] = {
     "a page": (b"<html>not found</html>".ljust(2048), ["not a tar"]),
     "noise": (bytes(range(256)) * 8, ["not a tar"]),
     "a zip": (b"PK\3\4" + bytes(2044), ["not a tar"]),
-    **{f"type {kind}": (ONE + make_header(b"other", kind=kind.encode()), [repr(kind), "'other'", "at byte 1,024"]) for kind in "SMVADNXE8z+"},
+    **{
+        f"type {kind}": (ONE + make_header(b"other", kind=kind.encode()), [repr(kind), "'other'", "at byte 1,024"])
+        for kind in "SMVADNXE8z+"
+    },
     **{f"size {size!r}": (ONE + make_header(size=size), ["at byte 1,024", "size"]) for size in SIZES},
-    **{f"{size:,} bytes": (header_of(size=size) + bytes(2048), ["'other'", f"claims {size:,} bytes (max_member_bytes=4,294,967,296)", "Raise that limit"]) for size in ((4 << 30) + 1, (8 << 30) - 1, 1 << 50, (1 << 88) - 1)},
+    **{
+        f"{size:,} bytes": (
+            header_of(size=size) + bytes(2048),
+            ["'other'", f"claims {size:,} bytes (max_member_bytes=4,294,967,296)", "Raise that limit"],
+        )
+        for size in ((4 << 30) + 1, (8 << 30) - 1, 1 << 50, (1 << 88) - 1)
+    },
     "2**60 bytes in pax": (pax(size=str(1 << 60)) + ONE, ["max_member_bytes"]),
-    **{f"pax size {size[:9]!r}": (pax(size=size) + ONE, ["pax size"]) for size in ("-3", "3.0", "", "x", "٣", "1" * 5000, "0x3", " 3")},
+    **{
+        f"pax size {size[:9]!r}": (pax(size=size) + ONE, ["pax size"])
+        for size in ("-3", "3.0", "", "x", "٣", "1" * 5000, "0x3", " 3")
+    },
     **{f"pax record {record!r}": (make_member(b"pax", record, b"x") + ONE, ["pax header"]) for record in RECORDS},
-    **{f"{kind!r} of more than a MiB": (header_of(size=(1 << 20) + 1, kind=kind) + bytes(4096), ["1,048,577"]) for kind in (b"x", b"g", b"L", b"K")},
+    **{
+        f"{kind!r} of more than a MiB": (header_of(size=(1 << 20) + 1, kind=kind) + bytes(4096), ["1,048,577"])
+        for kind in (b"x", b"g", b"L", b"K")
+    },
     "two pax headers": (pax(path="b.x") * 2 + ONE, ["two extended headers"]),
     "two pax headers, one with a name": (pax(mtime="1") + pax(path="b.x") + ONE, ["two extended headers"]),
     "two long names": (long_name(b"b.x") * 2 + ONE, ["two extended headers"]),
@@ -145,7 +195,7 @@ REFUSED: dict[str, tuple[bytes, list[str]]] = {
     "one byte after the zeros": (ONE + END + bytes(3 << 20) + b"x" * 512, ["after the end"]),
     "one zero block between members": (ONE + bytes(BLOCK) + TWO, ["after the end"]),
     "sparse in a vendor's record": (pax(GNU__sparse__major="1") + ONE, ["sparse"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -198,7 +248,12 @@ def test_samples_do_not_depend_on_the_pieces_that_arrive(members: Members, cuts:
     assert [{**sample, "x": bytes(sample["x"])} for sample in found] == grouped(members)
 
 
-ALL_KINDS = [("a.x", b"1"), ("n" * 150 + ".x", b"2" * 513), ("p" * 120 + "/" + "n" * 88 + ".x", b"3" * 512), ("é.x", b"")]
+ALL_KINDS = [
+    ("a.x", b"1"),
+    ("n" * 150 + ".x", b"2" * 513),
+    ("p" * 120 + "/" + "n" * 88 + ".x", b"3" * 512),
+    ("é.x", b""),
+]
 WHOLE = pack_tar(ALL_KINDS)
 
 

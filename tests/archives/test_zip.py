@@ -233,7 +233,13 @@ def zip_of_one_place(count: int) -> bytes:
     directory = (struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a") * count
     end64 = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, len(directory), len(local))
     locator = struct.pack("<4sLQL", b"PK\6\7", 0, len(local) + len(directory), 1)
-    return local + directory + end64 + locator + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 65535, 65535, *[(1 << 32) - 1] * 2, 0)  # fmt: skip
+    return (
+        local
+        + directory
+        + end64
+        + locator
+        + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 65535, 65535, *[(1 << 32) - 1] * 2, 0)
+    )
 
 
 def claim_in_zip64(method: int) -> bytes:
@@ -254,7 +260,10 @@ HOSTILE = {
     "a bomb that claims less": (hand_made([(b"a.x", 8, ZEROS, 0, 9)]), "more than the 9 bytes"),
     "a bomb with a wrong checksum": (hand_made([(b"a.x", 8, ZEROS, 0, 42_000_000)]), "CRC-32"),
     "a claim over the ratio": (hand_made([(b"a.x", 8, b"\3\0", 0, 20_000_000)]), "max_ratio=1,000"),
-    "a false claim of 4 GiB": (hand_made([(b"a.x", 8, b"\3\0" + bytes(5 << 20), 0, 0xFFFFFFFE)]), "bytes after the end"),
+    "a false claim of 4 GiB": (
+        hand_made([(b"a.x", 8, b"\3\0" + bytes(5 << 20), 0, 0xFFFFFFFE)]),
+        "bytes after the end",
+    ),
     "2**50 bytes in zip64": (claim_in_zip64(0), f"claims {1 << 50:,} bytes"),
     "2**50 deflated bytes in zip64": (claim_in_zip64(8), f"claims {1 << 50:,} bytes"),
     "deflate data that ends early": (hand_made([(b"a.x", 8, ZEROS[:99], 0, 16 << 20)]), "without its end mark"),
@@ -291,7 +300,7 @@ HOSTILE = {
     "zip64 of 2**63 bytes": (patched(WIDE, b"PK\6\6", 4, "Q", 1 << 63), "zip64 end record"),
     "zip64 at byte 2**63": (patched(WIDE, b"PK\6\7", 8, "Q", 1 << 63), "zip64 record"),
     "zip64 with absurd values": (patched(ABSURD, b"PK\5\6", 8, "3L", *[0xFFFFFFFF] * 3), "should end at byte 83"),
-}  # fmt: skip
+}
 
 
 @contextmanager

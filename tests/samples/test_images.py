@@ -409,7 +409,20 @@ def test_images_of_few_pixels_have_random_crops(height: int, width: int, key: in
 
 # Encoders
 
-EXTENSIONS = {"jpg": "JPEG", "jpeg": "JPEG", "png": "PNG", "webp": "WEBP", "bmp": "BMP", "gif": "GIF", "tif": "TIFF", "tiff": "TIFF", "ppm": "PPM", "pgm": "PPM", "avif": "AVIF", "mask.png": "PNG"}  # fmt: skip
+EXTENSIONS = {
+    "jpg": "JPEG",
+    "jpeg": "JPEG",
+    "png": "PNG",
+    "webp": "WEBP",
+    "bmp": "BMP",
+    "gif": "GIF",
+    "tif": "TIFF",
+    "tiff": "TIFF",
+    "ppm": "PPM",
+    "pgm": "PPM",
+    "avif": "AVIF",
+    "mask.png": "PNG",
+}
 
 
 @pytest.mark.parametrize("extension", EXTENSIONS)

@@ -130,7 +130,9 @@ def test_a_table_is_read_back_as_it_was_written(table: dict[str, ClassEntry]) ->
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"cat": 0}', b'{"cat": {"id": -1, "name": "cat"}}'])
 def test_an_invalid_table_is_an_error_without_the_query_of_its_url(data: bytes) -> None:
-    error = refused(load_table, data, "https://host/classes.json?X-Amz-Signature=5ec2e7", words="https://host/classes.json")
+    error = refused(
+        load_table, data, "https://host/classes.json?X-Amz-Signature=5ec2e7", words="https://host/classes.json"
+    )
     assert "5ec2e7" not in f"{error}{error.url}"
     assert error.url == "https://host/classes.json"
     two = {"id": 0, "name": "two"}
@@ -167,8 +169,10 @@ TWICE = b'{"a": {"id": 1, "name": "x"}, "a": {"id": 2, "name": "y"}}'
 
 
 @pytest.mark.parametrize(
-    "document", [b"", b"{", b"[1]", b"\xff\xfe\xfd", TWICE, b"[" * 100_000], ids=["empty", "cut", "list", "no-text", "key-twice", "deep"]
-)  # fmt: skip
+    "document",
+    [b"", b"{", b"[1]", b"\xff\xfe\xfd", TWICE, b"[" * 100_000],
+    ids=["empty", "cut", "list", "no-text", "key-twice", "deep"],
+)
 def test_an_invalid_document_is_an_error_that_names_it(tmp_path: Path, document: bytes) -> None:
     """A repeated key, of which json keeps the last, is an error too."""
     file = tmp_path / "labels.json"
@@ -234,7 +238,9 @@ def test_shard_dataset_labels_by_file_names() -> None:
     source, to = memory_place(), memory_place()
     info = memory_place().put({"ClassInfo.json": json.dumps({"PiC1.JPEG": 1, "PiC2.JPEG": 7}).encode()})
     labels = classes_json(f"{info}ClassInfo.json")
-    tdr.shard_dataset(source.put({"PiC1.JPEG": b"one", "PiC2.JPEG": b"two"}), to.template(), labels=labels, progress=False)
+    tdr.shard_dataset(
+        source.put({"PiC1.JPEG": b"one", "PiC2.JPEG": b"two"}), to.template(), labels=labels, progress=False
+    )
     assert {name: data for name, data in to.members().items() if "cls" in name} == {"PiC1.cls": b"1", "PiC2.cls": b"7"}
     with pytest.raises(TypeError, match="id_base"):
         classes_json({"a": {"id": 1, "name": "a"}})
@@ -326,7 +332,7 @@ NO_MATS = {
     "that no other class has, twice": mat([LEAVES[0], LEAVES[0]]),
     "expected 1, id of 0": mat([(0.0, *LEAVES[0][1:])]),
     "2.5, half a number": mat([(2.5, *LEAVES[0][1:])]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", NO_MATS)
@@ -431,7 +437,14 @@ def test_line_n_of_the_ground_truth_is_image_n(ids: list[int], id_base: int, end
         refused(labeller, f"v_{len(ids) + 1:08d}.JPEG", words=f"line {len(ids) + 1} of")
 
 
-OTHER_IMAGES = ["v_00000000.JPEG", "v_00000002.JPEG", "v_000000001.JPEG", "v_1.JPEG", "V_00000001.JPEG", "w_00000001.JPEG"]
+OTHER_IMAGES = [
+    "v_00000000.JPEG",
+    "v_00000002.JPEG",
+    "v_000000001.JPEG",
+    "v_1.JPEG",
+    "V_00000001.JPEG",
+    "w_00000001.JPEG",
+]
 OTHER_IMAGES += ["xv_00000001.JPEG", "v_00000001.png", "v_00000001", "v_0000000a.JPEG", "v_.JPEG", ""]
 
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.support.archive_bytes import pack_tar
+from tests.support.like_bytes_io import STEPS, assert_like_bytes_io
 from tests.support.videos import AUDIO_CODECS, VIDEO_CODECS, grey_mp4, noise_mp4, sound, variable_video, wav
 from torchdata_remote import IterableWrapper, decoders, stream_shards
 from torchdata_remote.errors import DecodeError
@@ -378,17 +379,6 @@ def test_reading_a_file_raises_the_error_of_its_store(tmp_path: Any) -> None:
     assert isinstance(file, io.BufferedIOBase)
 
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("read"), st.none() | st.integers(-1, 300_000)),
-        st.tuples(st.just("readinto"), st.integers(0, 300_000)),
-        st.tuples(st.just("seek"), st.integers(-300_000, 600_000), st.integers(0, 2)),
-        st.tuples(st.just("readline")),
-    ),
-    max_size=12,
-)
-
-
 @given(size=st.sampled_from([0, 300, 65_536, 65_537, 300_000]), steps=STEPS)
 def test_a_lazy_member_reads_as_a_file_in_memory(
     tmp_path_factory: pytest.TempPathFactory, size: int, steps: list[tuple[Any, ...]]
@@ -396,21 +386,8 @@ def test_a_lazy_member_reads_as_a_file_in_memory(
     """The same results and errors as ``io.BytesIO``, for any sequence of calls; copies have its position."""
     data = random.Random(size).randbytes(size)
     for file in (as_file(data), as_file(data, tmp_path_factory.mktemp("lazy"))):
-        expected = io.BytesIO(data)
-        for name, *arguments in steps:
-            if name == "readinto":
-                found, wanted = bytearray(arguments[0]), bytearray(arguments[0])
-                assert file.readinto(found) == expected.readinto(wanted)
-                assert found == wanted
-                continue
-            if name == "seek" and arguments[0] + (0, expected.tell(), size)[arguments[1]] < 0:  # BytesIO stops at 0
-                with pytest.raises(ValueError, match="before the beginning"):
-                    file.seek(*arguments)
-                continue
-            assert getattr(file, name)(*arguments) == getattr(expected, name)(*arguments)
-            assert file.tell() == expected.tell()
+        assert_like_bytes_io(file, data, steps)
         position = file.tell()
-        assert (bytes(file), file.tell(), file.size, file.name) == (data, position, size, "a.mp4")
         for other in (pickle.loads(pickle.dumps(file)), copy.copy(file), copy.deepcopy(file)):
             assert (other.name, other.tell(), other.read(3)) == ("a.mp4", position, data[position : position + 3])
         assert file.tell() == position

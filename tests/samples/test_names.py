@@ -124,7 +124,10 @@ def test_a_member_that_is_too_large_is_refused_with_its_limit(num_bytes: int, en
     assert len(read["bin"]) == num_bytes
 
 
-@pytest.mark.parametrize(("name", "says"), [("caf\udce9.jpg", "surrogate"), ("n" * 4096, "no extension"), ("n" * 4092 + ".jpg", "characters")])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("caf\udce9.jpg", "surrogate"), ("n" * 4096, "no extension"), ("n" * 4092 + ".jpg", "characters")],
+)
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_source_whose_names_cannot_be_written_is_refused_first(name: str, says: str, overwrite: bool) -> None:
     """Names of another encoding, and those that labels or an archive's name make too long."""

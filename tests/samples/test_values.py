@@ -163,24 +163,47 @@ REFUSED: list[tuple[str, bytes, str]] = [
     ("json", b"{", "Expecting"),
     *(("npy", data, "allow_pickle") for data in (OBJECTS, OBJECTS[OBJECTS.index(b"\n") + 1 :])),
     ("npy", NPZ.getvalue(), "npy"),
-    ("npy", EIGHT.replace(b"(8,), }", b"(9999999999999,), }").replace(b" " * 12 + b"\n", b"\n"), "79,999,999,999,992 bytes, of which 64"),
-    ("npy", EIGHT.replace(b"(8,), }", b"(-1,), }").replace(b" " * 12 + b"\n", b" " * 11 + b"\n"), "an array of shape (-1,)"),
+    (
+        "npy",
+        EIGHT.replace(b"(8,), }", b"(9999999999999,), }").replace(b" " * 12 + b"\n", b"\n"),
+        "79,999,999,999,992 bytes, of which 64",
+    ),
+    (
+        "npy",
+        EIGHT.replace(b"(8,), }", b"(-1,), }").replace(b" " * 12 + b"\n", b" " * 11 + b"\n"),
+        "an array of shape (-1,)",
+    ),
     *(("npy", EIGHT[:end], "") for end in range(0, len(EIGHT), 7)),
     ("npz", PICKLED.getvalue(), "allow_pickle is off"),
     ("npz", TWO_OF_ONE_NAME.getvalue(), "two of its arrays have the same name"),
-    *(("npz", data, "") for data in (b"", b"PK\x03\x04", NPZ.getvalue()[:-30], NPZ.getvalue().replace(b"NUMPY", b"NUMPX"))),
-    ("npz", NPZ.getvalue().replace(b"PK\x03\x04\x2d\0\0", b"PK\x03\x04\x2d\0\1").replace(b"PK\x01\x02\x2d\x03\x2d\0\0", b"PK\x01\x02\x2d\x03\x2d\0\1"), "no npz archive, or damaged"),
+    *(
+        ("npz", data, "")
+        for data in (b"", b"PK\x03\x04", NPZ.getvalue()[:-30], NPZ.getvalue().replace(b"NUMPY", b"NUMPX"))
+    ),
+    (
+        "npz",
+        NPZ.getvalue()
+        .replace(b"PK\x03\x04\x2d\0\0", b"PK\x03\x04\x2d\0\1")
+        .replace(b"PK\x01\x02\x2d\x03\x2d\0\0", b"PK\x01\x02\x2d\x03\x2d\0\1"),
+        "no npz archive, or damaged",
+    ),
     ("safetensors", save({"a": torch.ones(2)})[:-1], ""),
-    *((name, data, "which are not unpickled") for name in ("pt", "pth") for data in (torch_saved(Harmful()), pickle.dumps(Harmful()))),
+    *(
+        (name, data, "which are not unpickled")
+        for name in ("pt", "pth")
+        for data in (torch_saved(Harmful()), pickle.dumps(Harmful()))
+    ),
     *(("pt", data, "no file of torch.save") for data in (b"", torch_saved(VALUE)[:-20])),
     ("json.gz", b"{}", "gzip data were expected"),
     ("json.gz", COMPRESS["zstd"](b"{}"), "gzip data were expected"),
     ("json.gz", COMPRESS["gzip"](b"{}" * 500)[:-5], "json.gz"),
     ("txt.gz", COMPRESS["gzip"](bytes(100 << 20)), "max_ratio=100"),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("name", "data", "message"), REFUSED, ids=[f"{n}-{name}" for n, (name, *_) in enumerate(REFUSED)])
+@pytest.mark.parametrize(
+    ("name", "data", "message"), REFUSED, ids=[f"{n}-{name}" for n, (name, *_) in enumerate(REFUSED)]
+)
 def test_what_cannot_be_decoded_is_refused_and_nothing_is_unpickled(name: str, data: bytes, message: str) -> None:
     """The error names member, sample and shard."""
     assert message in refused(name, data)

@@ -57,7 +57,15 @@ def make_header(
     signed: bool = False,
 ) -> bytes:
     """A header with any fields, and a checksum that fits unless it is to be off."""
-    fields = name.ljust(100, b"\0"), b"0000644\0", b"0000000\0" * 2, size.ljust(12, b"\0"), b"0" * 11 + b"\0", b" " * 8, kind
+    fields = (
+        name.ljust(100, b"\0"),
+        b"0000644\0",
+        b"0000000\0" * 2,
+        size.ljust(12, b"\0"),
+        b"0" * 11 + b"\0",
+        b" " * 8,
+        kind,
+    )
     header = b"".join(fields).ljust(257, b"\0") + magic.ljust(8, b"\0")
     header = (header.ljust(329, b"\0") + b"0000000\0" * 2 + prefix).ljust(BLOCK, b"\0")
     assert len(header) == BLOCK
