@@ -6,6 +6,7 @@ import bz2
 import gzip
 import lzma
 import struct
+import sys
 import threading
 import zlib
 from collections.abc import Iterable
@@ -20,11 +21,16 @@ from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from tests.support.archive_bytes import END_OF_ARCHIVE, make_header, octal_size, pack_tar
-from tests.support.archives import COMPRESS, URL, Stream, flipped, grouped, outcomes, read, reader, refusal, zstd
+from tests.support.archives import COMPRESS, URL, Stream, flipped, grouped, outcomes, read, reader, refusal
 from tests.support.fuzz_archives import within_limits
 from tests.support.shard_places import memory_place
 from tests.support.waiting import new_threads, wait_for
 from torchdata_remote.errors import ShardReadError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 MIB = 1 << 20
 FORMATS = pytest.mark.parametrize("name", COMPRESS)

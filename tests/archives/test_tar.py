@@ -25,6 +25,7 @@ from tests.support.archives import (
     URL,
     Members,
     Stream,
+    at_most,
     bare,
     flipped,
     grouped,
@@ -270,6 +271,17 @@ def test_a_sample_is_handed_out_before_more_is_read() -> None:
     for number in range(9):
         next(samples)
         assert stream.tell() == min(1536 * (number + 2), len(data))
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_memory_is_that_of_a_member_and_of_the_piece_at_hand(copy: bool) -> None:
+    """A member of many pieces takes its length once; of members that were handed out nothing is kept."""
+    large = pack_tar([("a.x", bytes(24 << 20)), *((f"{number}.y", bytes(10_000)) for number in range(2000))])
+    samples = iter(reader(large, copy=copy))
+    with at_most(29 << 20):
+        assert len(next(samples)["x"]) == 24 << 20
+    with at_most(6 << 20):
+        assert sum(len(sample["y"]) for sample in samples) == 20_000_000
 
 
 def test_an_archive_that_ends_anywhere_but_at_its_end_is_an_error_after_whole_samples() -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 import stat
 import struct
-import tracemalloc
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ from tests.support.archives import (
     Members,
     Sample,
     Stream,
+    at_most,
     bare,
     flipped,
     grouped,
@@ -301,18 +300,6 @@ HOSTILE = {
     "zip64 at byte 2**63": (patched(WIDE, b"PK\6\7", 8, "Q", 1 << 63), "zip64 record"),
     "zip64 with absurd values": (patched(ABSURD, b"PK\5\6", 8, "3L", *[0xFFFFFFFF] * 3), "should end at byte 83"),
 }
-
-
-@contextmanager
-def at_most(limit_bytes: int) -> Iterator[None]:
-    """Python takes no more memory than that."""
-    tracemalloc.start()
-    try:
-        yield
-        peak_bytes = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak_bytes < limit_bytes
 
 
 @pytest.mark.filterwarnings("ignore:.*links are left out")

@@ -7,9 +7,11 @@ import gzip
 import io
 import lzma
 import sys
+import tracemalloc
 import zipfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -134,3 +136,15 @@ def pack_zip(members: Iterable[tuple[str, bytes]], methods: Sequence[int] = (zip
         for index, (name, data) in enumerate(members):
             archive.writestr(zipfile.ZipInfo(name), data, methods[index % len(methods)])
     return stream.getvalue()
+
+
+@contextmanager
+def at_most(limit_bytes: int) -> Iterator[None]:
+    """Python takes no more memory than that."""
+    tracemalloc.start()
+    try:
+        yield
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < limit_bytes
