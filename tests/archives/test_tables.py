@@ -127,22 +127,6 @@ def test_dictionaries_of_a_stream_may_be_replaced() -> None:
     assert [row["c"] for row in rows(sink.getvalue().to_pybytes())] == ["a", "b", "x", "y", "y", "b"]
 
 
-@pytest.mark.parametrize(("form", "most"), [("parquet", 0.4), ("arrow", 0.9), ("stream", 2)])
-def test_a_row_group_is_fetched_by_its_ranges(form: str, most: float) -> None:
-    """Each is listed with its rows; chosen columns of Parquet alone are fetched."""
-    place = memory_place()
-    data = file_bytes(numbered(50_000), form, rows=20_000)
-    place.put({"t": data})
-    groups = tdr.IterableWrapper([f"{place.url}t"]).list_row_groups()
-    assert [group.num_samples for group in groups] == [20_000, 20_000, 10_000]
-    before = tdr.stats()
-    found = list(tdr.IterableWrapper(list(groups)[1:2]).table_reader(columns=["n"]))
-    fetched = (tdr.stats() - before).fetch.num_bytes
-    assert [row["n"] for row in found] == list(range(20_000, 40_000))
-    assert set(found[0]) == {"__key__", "__url__", "n"}
-    assert fetched < len(data) * most + 70_000
-
-
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_damaged_table_is_an_error_or_other_values(form: str) -> None:
     """A flipped bit, or a cut: never another exception, nor more rows."""

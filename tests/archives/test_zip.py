@@ -125,7 +125,7 @@ def test_pieces_of_every_length_read_the_same(method: int) -> None:
         assert read(data, "zip", cuts=range(length, len(data), length)) == by_zipfile(data), f"{length} bytes"
 
 
-@pytest.mark.parametrize("count", [65_534, 65_535, 65_536])
+@pytest.mark.parametrize("count", [65_535, 65_536])
 def test_as_many_members_as_the_plain_end_record_counts_and_more(count: int) -> None:
     """From 65,536 on zip64's end record counts them; the directory takes two requests."""
     place = memory_place()
