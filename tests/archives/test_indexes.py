@@ -19,7 +19,7 @@ from tests.servers.s3 import S3Server
 from tests.support.archive_bytes import pack_tar
 from tests.support.archives import at_most, bare, grouped
 from tests.support.shard_places import Place, header_places, memory_place, tar_of
-from torchdata_remote.errors import ManifestError, RemoteDataError
+from torchdata_remote.errors import ManifestError
 from torchdata_remote.testing import FaultyStore, write_small_shards
 
 REMEDY = r"torchdata-remote manifest --overwrite FOLDER"
@@ -298,5 +298,5 @@ def test_a_file_of_keys_that_is_damaged_or_hostile_is_an_error(name: str) -> Non
     place.put({"0.tar.keys": keys_with()})
     assert sorted(selected(), key=str) == [WHOLE[2], WHOLE[5]]
     place.put({"0.tar.keys": HOSTILE[name]})
-    with at_most(10 << 20), pytest.raises(RemoteDataError, match=r"0\.tar\.keys (is not a file of keys|has )"):
+    with at_most(10 << 20), pytest.raises(ManifestError, match=r"0\.tar\.keys (is not a file of keys|has )"):
         selected()
