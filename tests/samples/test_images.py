@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -332,15 +333,16 @@ def test_a_part_above_the_cut_of_a_jpeg_is_an_error_too(kept: float) -> None:
 Box = tuple[int, int, int, int]
 
 
-def box_of(image: Image.Image, key: int, **options: Any) -> Box:
-    """Top, left, height and width of a random crop of at least 8 pixels, of an image whose colours are places."""
-    pipe = tdr.IterableWrapper([{"__key__": str(key), "png": encoded(image, "PPM")}])
-    (sample,) = pipe.decode_image(8, flip=0, dtype=torch.uint8, seed=1, **options)
-    found = []
-    for second, seventh in (sample["png"][0, [1, 6], 0], sample["png"][1, 0, [1, 6]]):
-        length = round((int(seventh) - int(second)) / 4 * 8 / 5)
-        found.append((round(int(second) / 4 - 1.5 * length / 8 + 0.5), length))
-    return found[0][0], found[1][0], found[0][1], found[1][1]
+def boxes_of(image: Image.Image, keys: Iterable[int], **options: Any) -> Iterator[Box]:
+    """Top, left, height and width of random crops of at least 8 pixels, of an image whose colours are places."""
+    data = encoded(image, "PPM")
+    pipe = tdr.IterableWrapper([{"__key__": str(key), "png": data} for key in keys])
+    for sample in pipe.decode_image(8, flip=0, dtype=torch.uint8, seed=1, **options):
+        found = []
+        for second, seventh in (sample["png"][0, [1, 6], 0], sample["png"][1, 0, [1, 6]]):
+            length = round((int(seventh) - int(second)) / 4 * 8 / 5)
+            found.append((round(int(second) / 4 - 1.5 * length / 8 + 0.5), length))
+        yield found[0][0], found[1][0], found[0][1], found[1][1]
 
 
 def places(height: int, width: int) -> Image.Image:
@@ -378,7 +380,7 @@ def test_random_crops_have_the_distribution_of_torchvision(shape: tuple[int, int
     """Kolmogorov-Smirnov distance of area, aspect ratio and position below the limit for p = 0.001, of fixed seeds."""
     count, image = 1_500, places(*shape)
     torch.manual_seed(0)
-    ours = np.array([box_of(image, key) for key in range(count)])
+    ours = np.array(list(boxes_of(image, range(count))))
     theirs = np.array([box_of_torchvision(*shape) for _ in range(count)])
     for column, (one, other) in enumerate(zip(features(ours), features(theirs), strict=True)):
         at = np.concatenate([one, other])
@@ -394,7 +396,7 @@ def test_random_crops_have_the_distribution_of_torchvision(shape: tuple[int, int
 )
 def test_a_random_crop_is_inside_the_image(shape: tuple[int, int], scale: Any, ratio: Any, key: int) -> None:
     """Of any image, scale and ratio."""
-    top, left, height, width = box_of(places(*shape), key, scale=scale, ratio=ratio)
+    ((top, left, height, width),) = boxes_of(places(*shape), [key], scale=scale, ratio=ratio)
     assert 0 <= top <= top + height <= shape[0]
     assert 0 <= left <= left + width <= shape[1]
 
