@@ -196,6 +196,12 @@ def test_an_archive_of_archives_is_read_as_one(outer: str | None, inner: str | N
     assert pipe.skipped.members == {"meta": 1}
 
 
+def test_archives_are_opened_one_level_deep() -> None:
+    """Those in an archive of archives are members."""
+    inner = tar_of([("b.tar", TAR)])
+    assert read(tar_of([("a.tar", inner)]), nested=True) == [{"__key__": "a/b", "tar": TAR}]
+
+
 @pytest.mark.parametrize(
     "command",
     ["zip -qry ../a.zip %", "zip -qry0 ../a.zip %", "zip -qry - % >../a.zip", "bsdtar -acf ../a.zip %"],
