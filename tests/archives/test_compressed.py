@@ -172,7 +172,7 @@ ZEROS = {
 @FORMATS
 @pytest.mark.parametrize("before", [MEMBER, TAR], ids=["in a member", "behind all members"])
 def test_a_decompression_bomb_is_an_error_that_takes_no_memory(name: str, before: bytes) -> None:
-    """Up to 4 GB of zeros: at most 64 MiB more memory, however large the pieces are that arrive."""
+    """Up to 4 GB of zeros: memory stays bounded, however large the pieces are that arrive."""
     bomb = COMPRESS[name](before) + ZEROS[name]()
     for cuts in (range(0, len(bomb), 512), ()) if before is TAR else ((),):
         with within_limits():

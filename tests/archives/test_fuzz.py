@@ -34,7 +34,7 @@ def fuzz(folder: Path, *arguments: str, timeout_s: float) -> None:
 
 
 def test_inputs_led_by_coverage_are_samples_or_an_error(tmp_path: Path) -> None:
-    """500 inputs: each gives samples or a ``RemoteDataError``, within 64 MiB of memory."""
+    """500 inputs: each gives samples or a ``RemoteDataError``."""
     fuzz(tmp_path, "--runs=500", "--seed=1", timeout_s=280)
 
 
