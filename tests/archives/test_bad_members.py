@@ -129,10 +129,13 @@ def test_members_are_grouped_by_the_rules(names: list[str], has_row: bool) -> No
 
 
 def test_a_repeated_extension_is_a_bad_member_and_a_repeated_key_a_bad_shard() -> None:
-    twice = pack_tar([("a.x", b"1"), ("a.X", b"2"), ("b.x", b"3")])
+    twice = pack_tar([("a.x", b"1"), ("a.y", b"0"), ("a.X", b"2"), ("b.x", b"3")])
     message = refusal(twice)
     assert "has 'x' twice, before as 'a.x'" in message
-    assert read(twice, on_bad_member=lambda error: None) == [{"__key__": "a", "x": b"1"}, {"__key__": "b", "x": b"3"}]
+    assert read(twice, on_bad_member=lambda error: None) == [
+        {"__key__": "a", "x": b"1", "y": b"0"},
+        {"__key__": "b", "x": b"3"},
+    ]
     back = pack_tar([("a.x", b"1"), ("b.x", b"2"), ("a.y", b"3")])
     for data in (
         back,
