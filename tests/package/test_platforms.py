@@ -25,7 +25,7 @@ def platform(request: pytest.FixtureRequest) -> str:
 def report(platform: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = str(tmp_path_factory.mktemp(platform))
     process = subprocess.run(
-        [sys.executable, str(TESTS / "platforms" / "write_and_read.py"), platform, folder],
+        [sys.executable, str(TESTS / "support" / "write_and_read.py"), platform, folder],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd=folder,
         capture_output=True,

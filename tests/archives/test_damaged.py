@@ -1,0 +1,237 @@
+"""Damaged and hostile tars: no sample is missing or wrong silently, and memory is bounded."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import struct
+import threading
+import uuid
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torchdata_remote as tdr
+from tests.support.archive_bytes import END_OF_ARCHIVE as END
+from tests.support.archive_bytes import make_header, make_member, octal_size, pack_tar, pax_line
+from tests.support.archives import COMPRESS, at_most, flipped, grouped, outcome, reader, refusal
+from tests.support.fuzz_archives import within_limits
+from tests.support.waiting import new_threads, wait_for
+from torchdata_remote.errors import ShardCorruptError, ShardReadError
+
+MEMBERS = [
+    (f"{'p' * 120 if i == 3 else 'd'}/{'é' * (i == 7)}{i:02d}.{ending}", Random(i).randbytes(37 * i + len(ending)))
+    for i in range(10)
+    for ending in ("cls", "jpeg")
+]
+SOUND, WHOLE = pack_tar(MEMBERS), grouped(MEMBERS)
+HEADERS = [at for at in range(0, len(SOUND), 512) if SOUND[at + 257 : at + 262] == b"ustar"]
+
+
+def check_truncations(ends: Iterable[int]) -> None:
+    accepted = []
+    for end in ends:
+        pipe = reader(SOUND[:end], on_bad_shard=tdr.skip_with_warning)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found, error = outcome(pipe)
+        assert (found, error) == (WHOLE[: len(found)], None), end
+        assert list(pipe.skipped.shards) == ["s3://b/t-000.tar"], end
+        assert str(caught[0].message).endswith("The rest of the shard is left out."), end
+        pipe = reader(SOUND[:end], on_bad_shard=tdr.accept_missing_end)
+        found, error = outcome(pipe)
+        assert (pipe.skipped.shards, pipe.skipped.num_missing_ends) == ({}, int(error is None))
+        if error is None:  # after a member; the missing ones cannot be detected
+            accepted.append(end)
+            assert found == WHOLE if end == len(SOUND) - 1024 else found[:-1] == WHOLE[: len(found) - 1], end
+    assert len(accepted) == len(MEMBERS)
+    assert accepted[-1] == len(SOUND) - 1024
+    assert set(accepted[:-1]) <= set(HEADERS)
+
+
+def test_the_whole_samples_of_a_shard_that_was_cut_can_be_used() -> None:
+    """With a warning that counts it. Cut between two members, it can be accepted. At and around borders of blocks."""
+    check_truncations(sorted({at + more for at in range(0, len(SOUND), 512) for more in (0, 1, 511)}))
+
+
+@pytest.mark.slow
+def test_the_whole_samples_of_a_shard_that_was_cut_at_any_byte_can_be_used() -> None:
+    check_truncations(range(len(SOUND)))
+
+
+def check_flips_beside_a_manifest(folder: Path, num_flips: int) -> None:
+    with tdr.ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=4) as writer:
+        for sample in WHOLE:
+            writer.write(sample)
+    retry, random = tdr.RetryPolicy(first_wait_s=0), Random(num_flips)
+    for _ in range(num_flips):
+        shard = folder / f"{random.randrange(3)}.tar"
+        data = shard.read_bytes()
+        at, bit = random.randrange(len(data)), random.randrange(8)
+        shard.write_bytes(flipped(data, at, bit))
+        urls = tdr.IterableWrapper([f"{folder}/index.json"]).list_remote()
+        found, error = outcome(urls.async_prefetch(retry=retry).shard_tar_reader())
+        shard.write_bytes(data)
+        assert isinstance(error, ShardCorruptError), f"bit {bit} of byte {at} of {shard.name}: {error}"
+        assert found == WHOLE[: len(found)], f"bit {bit} of byte {at} of {shard.name}"
+
+
+def test_a_manifest_detects_every_flipped_bit(tmp_path: Path) -> None:
+    """100 bits anywhere in the shards, including data and padding."""
+    check_flips_beside_a_manifest(tmp_path, 100)
+
+
+@pytest.mark.slow
+def test_a_manifest_detects_ten_thousand_flipped_bits(tmp_path: Path) -> None:
+    check_flips_beside_a_manifest(tmp_path, 10_000)
+
+
+# Malice
+
+
+def header(name: bytes = b"a.x", size: int = 0, kind: bytes = b"0") -> bytes:
+    return make_header(name, octal_size(size) if size < 1 << 33 else b"\x80" + size.to_bytes(11, "big"), kind)
+
+
+def pax(key: str, value: str) -> bytes:
+    return make_member(b"pax", pax_line(key, value), b"x")
+
+
+ONE = make_member(b"a.x", b"one")
+ZEROS = gzip.compress(bytes(10 << 20))  # streams that follow each other are one archive
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "4 GiB that do not come": lambda: header(size=(4 << 30) - 1) + bytes(2048),
+    "300 MB of pax": lambda: gzip.compress(header(size=300 << 20, kind=b"x")) + ZEROS * 30,
+    "5,000 pax headers": lambda: pax("path", "b.x") * 5000 + ONE + END,
+    "5,000 long names": lambda: make_member(b"L", b"b.x\0", b"L") * 5000 + ONE + END,
+    "1,000 empty pax headers": lambda: header(kind=b"x") * 1000 + ONE + END,
+    "sparse map in pax": lambda: pax("GNU.sparse.map", "0,1," * 2000) + ONE + END,
+    ".. in pax": lambda: pax("path", "d/../a.x") + ONE + END,
+    "absolute long name": lambda: make_member(b"L", b"/etc/a.x\0", b"L") + ONE + END,
+    "NUL in pax": lambda: pax("path", "b\0.x") + ONE + END,
+    "NUL in a long name": lambda: make_member(b"L", b"b.x\0/../c.x", b"L") + ONE + END,
+    "a path of 500,000 folders": lambda: pax("path", "a/" * 500_000 + "b.tar") + ONE + END,
+    "a name of 1 MiB": lambda: pax("path", "../" + "\x01" * 1_000_000) + ONE + END,
+    "4,000 long keys": lambda: gzip.compress(
+        b"".join(pax("path", f"{i}" + "x" * 4000 + "\U0001f600.x") + ONE for i in range(4000)), 1
+    ),
+    "a bomb after a member": lambda: gzip.compress(ONE + header(b"b.x", 300 << 20)) + ZEROS * 30,
+    "zeros after the end": lambda: gzip.compress(ONE + END) + ZEROS * 30,
+    "a MiB of empty frames": lambda: struct.pack("<2L", 0x184D2A50, 0) * (1 << 17) + b"x",
+}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_tar_is_an_error_that_takes_no_memory(case: str, nested: bool) -> None:
+    """Bounded memory, no thread, and a short message; as the shard, and as an archive within it."""
+    data, before = HOSTILE[case](), set(threading.enumerate())
+    data = make_member(b"a.tar", data) + END if nested else data
+    with within_limits():
+        message = refusal(data, nested=nested)
+    assert len(message) < 10_000
+    gc.collect()
+    wait_for(lambda: not new_threads(before))
+
+
+def test_keys_of_many_samples_take_little_memory() -> None:
+    """100 to 200 bytes for a key such as n01440764_10026, remembered to notice one that comes back."""
+    members = b"".join(make_member(b"n01440764_%05d.jpg" % number, b"") for number in range(20_001))
+    samples = iter(reader(members + END))
+    next(samples)
+    gc.collect()
+    with at_most(400 * 20_000):
+        for _ in range(19_999):
+            next(samples)
+
+
+def test_keys_of_two_archives_inside_one_cannot_be_equal() -> None:
+    """``a`` with ``b/c``, and ``a/b`` with ``c``; ``a.tar`` and ``a.tgz``; ``a`` and ``./a``."""
+    inner = pack_tar([("b/c.x", b"1")])
+    for one, other in (("a.tar", "a/b.tar"), ("a/b.tar", "a.tar"), ("a.tar", "a.TGZ"), ("a.tar", "./a.tar")):
+        message = refusal(pack_tar([(one, inner), ("n.tar", pack_tar([("c.x", b"2")])), (other, inner)]), nested=True)
+        assert "Rename one of the archives" in message
+    near = pack_tar([("a.tar", inner), ("ab.tar", inner), ("b/a.tar.zst", COMPRESS["zstd"](inner)), ("a-.tbz2", inner)])
+    found = [sample["__key__"] for sample in reader(near, nested=True)]
+    assert found == ["a/b/c", "ab/b/c", "b/a/b/c", "a-/b/c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("README", "it has no extension"), ("../a.tar", '".."'), ("/a.tar", "absolute"), (".tar", "starts with a dot")],
+)
+def test_an_archive_inside_one_needs_a_name_that_can_be_a_folder(name: str, reason: str) -> None:
+    data = pack_tar([("a.tar", pack_tar([("b.x", b"1")])), (name, b"about")])
+    message = refusal(data, nested=True)
+    assert reason in message
+    assert "on_bad_member" in message
+    pipe = reader(data, nested=True, on_bad_member=lambda error: None)
+    assert [sample["__key__"] for sample in pipe] == ["a/b"]
+    assert sum(pipe.skipped.bad_members.values()) == 1
+
+
+# A text in the place of an archive: a page of a proxy, an error of a server, a pointer of Git LFS
+
+PAGE = "the server sent a page or an error instead of the object"
+TEXTS = [
+    (b"<html>Please log in", f"begins with '<html>Please log in': {PAGE}"),
+    (b"\r\n<!DOCTYPE html>" + b"<p>" * 1000, PAGE),
+    (b'{"error": "denied"}', PAGE),
+    (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "`git lfs pull` gets the file"),
+    ("Größe: 12\n".encode() * 100, "it is a text"),
+]
+
+
+def refused(name: str, content: bytes) -> str:
+    url = f"memory://{uuid.uuid4().hex}/{name}"
+    fsspec.filesystem("memory").pipe(url, content)
+    urls = tdr.IterableWrapper([url]).async_prefetch()
+    pipe: Any = urls.shard_zip_reader() if name.endswith("zip") else urls.shard_tar_reader()
+    with pytest.raises(ShardReadError) as caught:
+        list(pipe)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("content", "text"), TEXTS)
+@pytest.mark.parametrize("name", ["0.tar", "0.tar.gz", "0.zip"])
+def test_a_text_instead_of_an_archive_is_shown(content: bytes, text: str, name: str) -> None:
+    """Servers and proxies send pages with status 200; whoever sees its beginning knows what happened."""
+    assert text in refused(name, content)
+    if name.endswith(".gz"):
+        assert text in refused(name, gzip.compress(content))
+
+
+@given(
+    st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "Zs"]), min_size=1, max_size=300), st.integers(0, 3)
+)
+def test_a_text_that_is_cut_within_a_character_is_a_text(text: str, cut: int) -> None:
+    content = text.encode()
+    start = content[: max(len(content) - cut, len(text[0].encode()))]
+    assert ", and begins with " in refused("0.tar", start)
+
+
+WRITTEN = pack_tar([("a.txt", b"x")])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(bytes(30) + b"<html>", b"\x1f\x8b" + b"0" * 100, b"a/b.txt" + bytes(600) + b"x" * 99),
+        *(WRITTEN[:100] + b"Z" + WRITTEN[101:], WRITTEN[:1024] + b"<html>" * 200),
+    ],
+)
+def test_a_damaged_shard_is_not_called_a_text(content: bytes) -> None:
+    """Only the first bytes tell what an object is."""
+    assert "begins with" not in refused("0.tar", content)
+
+
+def test_an_object_without_a_byte_is_an_error() -> None:
+    assert "no byte" in refused("0.tar", b"")
+    assert "no end record" in refused("0.zip", b"")

@@ -1,0 +1,302 @@
+"""The index (.idx) and the keys (.keys) beside a shard: damaged or foreign ones are refused, never believed."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torchdata_remote as tdr
+from tests.servers.s3 import S3Server
+from tests.support.archive_bytes import pack_tar
+from tests.support.archives import at_most, bare, grouped
+from tests.support.shard_places import Place, header_places, memory_place, tar_of
+from torchdata_remote.errors import ManifestError
+from torchdata_remote.testing import FaultyStore, write_small_shards
+
+REMEDY = r"torchdata-remote manifest --overwrite FOLDER"
+NUM_SAMPLES = 7
+MEMBERS = [
+    (f"{number}.{name}", bytes([number]) * (300 * number)) for number in range(NUM_SAMPLES) for name in ("bin", "cls")
+]
+TAR, WHOLE = pack_tar(MEMBERS), grouped(MEMBERS)
+
+
+def offsets_of(data: bytes) -> list[int]:
+    return list(struct.unpack(f"<{len(data) // 8}Q", data))
+
+
+def dumped(offsets: list[int]) -> bytes:
+    return struct.pack(f"<{len(offsets)}Q", *offsets)
+
+
+def place_of(tar: bytes = TAR, num_samples: int = NUM_SAMPLES, index: bytes | None = None) -> Place:
+    """A shard with a manifest of another tool, which has no checksums."""
+    place = memory_place()
+    place.put({"0.tar": tar})
+    if index is None:
+        tdr.index_shards(place.url)
+    else:
+        place.put({"0.tar.idx": index})
+    entry = {"url": "0.tar", "md5sum": "", "nsamples": num_samples, "filesize": len(tar)}
+    place.put({"index.json": json.dumps({"__kind__": "wids-shard-index-v1", "shardlist": [entry]}).encode()})
+    return place
+
+
+GOOD = offsets_of(place_of().files()["0.tar.idx"])
+
+
+def part(place: Place, rank: int, world_size: int = 3) -> list[Any]:
+    """The samples of one of some readers of one shard."""
+    world = tdr.World(rank, world_size)
+    return bare(tdr.stream_shards(f"{place.url}index.json", shuffle=False, world=world))
+
+
+def by_number(place: Place) -> list[Any]:
+    dataset = tdr.ShardedDataset(place.url)
+    return bare(dataset[number] for number in range(len(dataset)))
+
+
+@pytest.mark.parametrize("world_size", range(1, NUM_SAMPLES + 1))
+def test_parts_of_a_shard_are_slices_of_it(world_size: int) -> None:
+    """A reader that has all of it needs no index."""
+    place = place_of()
+    assert [sample for rank in range(world_size) for sample in part(place, rank, world_size)] == WHOLE
+    assert by_number(place) == WHOLE
+    place.delete("0.tar.idx")
+    if world_size == 1:
+        assert part(place, 0, 1) == WHOLE
+
+
+def test_a_missing_index_says_how_to_write_it() -> None:
+    place = place_of()
+    place.delete("0.tar.idx")
+    readers: list[Callable[[], Any]] = [lambda: part(place, 1), lambda: by_number(place)]
+    for read in readers:
+        with pytest.raises(ManifestError, match=rf"0\.tar\.idx is missing.*{REMEDY[:39]}") as caught:
+            read()
+        assert caught.value.url == f"{place.url}0.tar"
+        assert caught.value.__cause__ is not None
+
+
+OTHERS: dict[str, list[int]] = {
+    "empty": [],
+    "one": [0],
+    "short": GOOD[:-1],
+    "long": [*GOOD, 20_000],
+    "zeros": [0] * 8,
+    "beyond the shard": [10**15] * 8,
+    "negative": [2**64 - 1] * 8,
+    "backwards": GOOD[::-1],
+    "twice the same": [*GOOD[:3], GOOD[2], *GOOD[4:]],
+    "not of blocks": [*GOOD[:3], GOOD[3] + 1, *GOOD[4:]],
+    "not from 0": [512, *GOOD[1:]],
+    "ends behind the shard": [*GOOD[:-1], 10**9 - 10**9 % 512],
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_index_of_something_else_is_refused(name: str) -> None:
+    """By its length or by its numbers, wherever they are; the error says what to do."""
+    place = place_of(index=dumped(OTHERS[name]))
+    with pytest.raises(ManifestError, match=rf"0\.tar\.idx.*{REMEDY[:39]}") as caught:
+        by_number(place)
+    assert caught.value.url == f"{place.url}0.tar"
+    for rank in range(3):
+        try:
+            assert part(place, rank) == WHOLE[NUM_SAMPLES * rank // 3 : NUM_SAMPLES * (rank + 1) // 3]
+        except ManifestError as error:
+            assert "0.tar.idx" in str(error)  # noqa: PT017  # a part sees its own borders alone
+
+
+@given(st.binary(max_size=80) | st.lists(st.integers(0, 20), max_size=9).map(lambda n: dumped([512 * i for i in n])))
+def test_any_index_is_refused_or_leads_to_the_samples(data: bytes) -> None:
+    """Never to other bytes, nor to another exception."""
+    place = place_of(index=data)
+    for rank in range(3):
+        try:
+            found = part(place, rank)
+        except ManifestError:
+            continue
+        assert found == WHOLE[NUM_SAMPLES * rank // 3 : NUM_SAMPLES * (rank + 1) // 3]
+
+
+SIZES = st.lists(st.lists(st.integers(0, 70_000), min_size=1, max_size=3), min_size=3, max_size=6)
+
+
+@given(sizes=SIZES, long=st.booleans(), data=st.data())
+def test_an_index_that_cuts_a_sample_or_a_member_in_two_is_refused(
+    sizes: list[list[int]], long: bool, data: st.DataObject
+) -> None:
+    """Wherever it cuts, whichever side is wanted, and however long members and names are; the right one is not."""
+    prefix = "n" * 120 if long else ""  # which takes a header of its own
+    members = [(f"{prefix}{i}.m{j}", bytes(size)) for i, sample in enumerate(sizes) for j, size in enumerate(sample)]
+    tar = tar_of(members)
+    starts = [start for _, start in header_places(tar)]
+    begins = [starts[sum(map(len, sizes[:number]))] for number in range(len(sizes))]
+    offsets = [*begins, -(-(starts[-1] + 512 + sizes[-1][-1]) // 512) * 512 + 1024 * long]
+    count, world = len(sizes), data.draw(st.integers(2, len(sizes)))
+    place = place_of(tar, count, dumped(offsets))
+    whole = grouped(members)
+    assert [sample for rank in range(world) for sample in part(place, rank, world)] == whole
+    border = data.draw(st.integers(1, world - 1)) * count // world
+    places = [at for at in range(begins[border - 1] + 512, (offsets[border + 1]), 512) if at != begins[border]]
+    if places:
+        wrong = [*offsets[:border], data.draw(st.sampled_from(places)), *offsets[border + 1 :]]
+        place.put({"0.tar.idx": dumped(wrong)})
+        for rank in range(world):
+            if border in (count * rank // world, count * (rank + 1) // world):
+                with pytest.raises(ManifestError, match=r"(?s)0\.tar\.idx (splits the sample|puts a sample at byte)"):
+                    part(place, rank, world)
+
+
+@pytest.mark.parametrize("left_out", ["1", "./1", "1/", ".1", "../1.cls", "1.__key__"])
+def test_what_is_left_out_before_a_border_is_of_no_sample(left_out: str) -> None:
+    """A member that cannot be part of a sample may be called like the next one: no sample is cut there."""
+    place = memory_place()
+    place.put({"0.tar": pack_tar([("0.cls", b"0"), (left_out, b"x"), ("1.cls", b"1"), ("2.cls", b"2")])})
+    tdr.index_shards(place.url, on_bad_member=lambda error: None)
+    found = [
+        sample["__key__"]
+        for rank in range(3)
+        for sample in tdr.stream_shards(
+            f"{place.url}index.json", shuffle=False, world=tdr.World(rank, 3), on_bad_member=lambda error: None
+        )
+    ]
+    assert found == ["0", "1", "2"]
+
+
+def test_an_index_that_differs_from_its_checksum_is_refused(memory_folder: str) -> None:
+    """Though it would lead to whole members."""
+    written = write_small_shards(memory_folder, num_shards=2, samples_per_shard=6)
+    place = Place(f"{memory_folder}/")
+    index = offsets_of(place.files()["000001.tar.idx"])
+    place.put({"000001.tar.idx": dumped([index[0], index[1] + 1024, *index[2:]])})
+    refused = rf"000001\.tar\.idx has the CRC-32 [0-9a-f]{{8}}, and the shard's manifest has [0-9a-f]{{8}}.*{REMEDY}"
+    with pytest.raises(ManifestError, match=refused):
+        part(place, 2)
+    dataset = tdr.ShardedDataset(memory_folder)
+    assert dataset[0] == written[0]
+    with pytest.raises(ManifestError, match=refused):
+        dataset[7]
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_one_request_tells_where_a_part_lies(moto: S3Server, rank: int, is_checked: bool) -> None:
+    """A small index whose checksum is known is read whole, of others the entries that are needed.
+
+    Then each border within the shard costs a request more, by which it is checked.
+    """
+    first, last = NUM_SAMPLES * rank // 3, NUM_SAMPLES * (rank + 1) // 3
+    folder = f"s3://{moto.new_bucket()}/train"
+    with FaultyStore(moto.endpoint_url) as store:
+        options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
+        write_small_shards(folder, num_shards=1, samples_per_shard=NUM_SAMPLES, storage_options=options)
+        if not is_checked:
+            client, bucket = moto.client(), folder.split("/")[2]
+            document = json.loads(client.get_object(Bucket=bucket, Key="train/index.json")["Body"].read())
+            fields = {name: document["shardlist"][0][name] for name in ("url", "md5sum", "nsamples", "filesize")}
+            body = json.dumps({**document, "shardlist": [fields]}).encode()
+            client.put_object(Bucket=bucket, Key="train/index.json", Body=body)
+        before = len(store.requests)
+        world = tdr.World(rank, 3)
+        found = tdr.stream_shards(f"{folder}/index.json", shuffle=False, world=world, storage_options=options)
+        assert len(list(found)) == last - first
+        seen = store.requests[before:]
+    (asked,) = [request for request in seen if request.path.endswith(".idx")]
+    assert asked.method == "GET"
+    begin, end = (0, NUM_SAMPLES) if is_checked else ((first or last) - 1, first if last == NUM_SAMPLES else last)
+    assert asked.range == f"bytes={begin * 8}-{end * 8 + 7}"
+    num_borders = 0 if is_checked else (first > 0) + (last < NUM_SAMPLES)
+    assert len([request for request in seen if request.path.endswith(".tar")]) == 1 + num_borders
+
+
+# Keys
+
+KEYS = place_of().files()["0.tar.keys"]
+
+
+def keys_with(**changed: Any) -> bytes:
+    """A file of keys with other arrays, or other contents in their place."""
+    with np.load(io.BytesIO(KEYS)) as found:
+        columns: dict[str, Any] = dict(found)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, column in (columns | changed).items():
+            array = io.BytesIO()
+            if isinstance(column, bytes):
+                array.write(column)
+            else:
+                np.lib.format.write_array(array, column)
+            archive.writestr(f"{name}.npy", array.getvalue())
+    return buffer.getvalue()
+
+
+def announced(*shape: int) -> bytes:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<i8", "fortran_order": False, "shape": shape})
+    return header.getvalue()
+
+
+def array_file() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.arange(3))
+    return file.getvalue()
+
+
+def column(first: int, rest: int, count: int = 2 * NUM_SAMPLES) -> Any:
+    return np.array([first] + [rest] * (count - 1))
+
+
+HUGE = 1 << 62
+HOSTILE = {
+    "nothing": b"",
+    "cut short": KEYS[:-40],
+    "an array without an archive": array_file(),
+    "no array": keys_with(sizes=b"text"),
+    "two dimensions": keys_with(sizes=np.zeros((14, 1), int)),
+    "floats": keys_with(sizes=np.zeros(14)),
+    "announced values": keys_with(sizes=announced(10**14)),
+    "announced values beyond 64 bits": keys_with(sizes=announced(10**30)),
+    "another number of members": keys_with(counts=np.full(7, 1)),
+    "a sample without members": keys_with(counts=np.array([4, 0, 2, 2, 2, 2, 2])),
+    "an unknown extension": keys_with(members=column(2, 0)),
+    "headers of 100 bytes": keys_with(gaps=column(100, 512)),
+    "headers of 700 bytes": keys_with(gaps=column(700, 512)),
+    "no headers": keys_with(gaps=column(0, 512)),
+    "members behind the shard": keys_with(sizes=column(1 << 20, 1)),
+    "another number of samples": keys_with(keys=np.frombuffer(b"0\x001", np.uint8), counts=np.array([7, 7])),
+    "counts whose sum overflows": keys_with(counts=np.array([HUGE] * 3 + [HUGE + 14, 0, 0, 0])),
+    "sizes whose sum overflows": keys_with(sizes=column(HUGE, HUGE)),
+    "a size whose padding overflows": keys_with(sizes=column(2**63 - 1, 2**63 - 1)),
+    "gaps whose sum overflows": keys_with(gaps=column(HUGE, HUGE)),
+    "a negative size": keys_with(sizes=column(-700, 1)),
+    "encrypted": keys_with().replace(b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01\x00"),
+    "of a later zip": keys_with().replace(b"PK\x01\x02\x14\x03\x14", b"PK\x01\x02\x14\x03\xbf"),
+    "an archive that grows a thousandfold": keys_with(keys=np.zeros(50_000_000, np.uint8)),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_file_of_keys_that_is_damaged_or_hostile_is_an_error(name: str) -> None:
+    """Never another exception, numbers that overflowed, or memory beyond the shard's own size."""
+    place = place_of()
+    select = {"keys": ["5", "2"]}
+
+    def selected() -> list[Any]:
+        return bare(tdr.stream_shards(f"{place.url}index.json", shuffle=False, select=select))
+
+    place.put({"0.tar.keys": keys_with()})
+    assert sorted(selected(), key=str) == [WHOLE[2], WHOLE[5]]
+    place.put({"0.tar.keys": HOSTILE[name]})
+    with at_most(10 << 20), pytest.raises(ManifestError, match=r"0\.tar\.keys (is not a file of keys|has )"):
+        selected()

@@ -1,0 +1,210 @@
+"""Manifests (index.json): what they tell, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import unicodedata
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torchdata_remote as tdr
+from tests.servers.files_over_http import files_over_http
+from tests.support.shard_places import Place, memory_place
+from torchdata_remote.cli import main
+from torchdata_remote.errors import ManifestError
+from torchdata_remote.testing import write_small_shards
+
+ENTRY: dict[str, Any] = {"url": "0.tar", "md5sum": "00", "nsamples": 1, "filesize": 1536}
+
+
+def document(**changes: Any) -> bytes:
+    return json.dumps({"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": [ENTRY], **changes}).encode()
+
+
+def listed(data: bytes, place: Place | None = None) -> list[tdr.RemoteUrl]:
+    """The shards of a manifest."""
+    place = place or memory_place()
+    place.put({"index.json": data})
+    return list(tdr.IterableWrapper([f"{place.url}index.json"]).list_remote())
+
+
+def refused(data: bytes, place: Place | None = None) -> str:
+    with pytest.raises(ManifestError) as caught:
+        listed(data, place)
+    assert "index.json" in str(caught.value)
+    assert str(caught.value.url).endswith("/index.json")
+    return str(caught.value)
+
+
+def test_the_fields_are_those_of_wids_and_true(tmp_path: Path) -> None:
+    """Name, size, MD5 and number of samples of each shard; and checksums of ours, also of index and keys."""
+    with tdr.ShardWriter(str(tmp_path / "t-{shard}.tar"), max_shard_samples=2) as writer:
+        for i in range(5):
+            writer.write({"__key__": str(i), "bin": os.urandom(i * 700)})
+    found = json.loads((tmp_path / "index.json").read_text())
+    assert (found["__kind__"], found["wids_version"]) == ("wids-shard-index-v1", 1)
+    assert [entry["nsamples"] for entry in found["shardlist"]] == [2, 2, 1]
+    for number, (entry, shard) in enumerate(zip(found["shardlist"], writer.shards, strict=True)):
+        data = (tmp_path / f"t-{number}.tar").read_bytes()
+        assert (entry["url"], entry["filesize"]) == (f"t-{number}.tar", len(data))
+        assert entry["md5sum"] == shard.md5 == hashlib.md5(data).hexdigest()
+        assert (shard.num_samples, shard.num_bytes) == (entry["nsamples"], len(data))
+        assert shard.url == f"file://{tmp_path}/t-{number}.tar"
+        beside = [(tmp_path / f"t-{number}.tar.{ending}").read_bytes() for ending in ("idx", "keys")]
+        assert [int(entry[f"{name}_crc32"], 16) for name in ("index", "keys")] == list(map(zlib.crc32, beside))
+    before = (tmp_path / "index.json").read_bytes()
+    tdr.index_shards(str(tmp_path), overwrite=True)
+    assert (tmp_path / "index.json").read_bytes() == before
+    urls = listed(before, Place(f"{tmp_path}/"))
+    assert [(url.size, url.num_samples) for url in urls] == [(s.num_bytes, s.num_samples) for s in writer.shards]
+
+
+def test_a_compressed_shard_has_no_checksum_of_index_or_keys(memory_folder: str) -> None:
+    """As it has neither."""
+    place = Place(f"{memory_folder}/")
+    with tdr.ShardWriter(place.template(".tar.gz")) as writer:
+        writer.write({"__key__": "a", "cls": 1})
+    assert sorted(place.files()) == ["000000.tar.gz", "index.json"]
+    assert b"index_crc32" not in place.files()["index.json"]
+    assert (writer.shards[0].index_crc32, writer.shards[0].keys_crc32) == (None, None)
+
+
+NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
+
+
+@given(
+    st.lists(
+        st.tuples(NAMES.filter(lambda name: name not in (".", "..")), st.integers(0, 10**9), st.integers(0, 10**13)),
+        max_size=5,
+        unique_by=lambda shard: unicodedata.normalize("NFC", shard[0]),
+    )
+)
+def test_shards_are_where_the_manifest_is(shards: list[tuple[str, int, int]]) -> None:
+    """Under any name, with any numbers; so a folder can move. Fields of other tools are no error."""
+    entries = [{"url": name, "md5sum": "", "nsamples": n, "filesize": size, "other": 1} for name, n, size in shards]
+    place = memory_place()
+    if shards:
+        found = listed(document(name="train", description="", shardlist=entries), place)
+        assert [(str(url), url.num_samples, url.size) for url in found] == [
+            (f"{place.url}{name}", number, size) for name, number, size in shards
+        ]
+
+
+@pytest.mark.parametrize("name", ["../0.tar", "/0.tar", "a/0.tar", "..", ".", "", "s3://other/0.tar", 3, None])
+def test_a_shard_outside_the_folder_is_refused(name: Any) -> None:
+    """An untrusted manifest cannot make a reader access other objects; the error names manifest and shard."""
+    assert repr(name) in refused(document(shardlist=[{**ENTRY, "url": name}]))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("0.tar", "0.tar"), ("0.tar", "\u00e9.tar"), ("\u00e9.tar", "e\u0301.tar")]
+)
+def test_a_shard_named_twice_is_refused(first: str, second: str, tmp_path: Path) -> None:
+    """On a disk also in two spellings that it may take for one; the error gives both entries, and the remedy."""
+    entries = [{**ENTRY, "url": "before.tar"}, {**ENTRY, "url": first}, {**ENTRY, "url": second, "md5sum": "01"}]
+    data = document(shardlist=entries)
+    if unicodedata.normalize("NFC", first) == unicodedata.normalize("NFC", second):
+        message = refused(data, Place(f"{tmp_path}/"))
+        assert repr(second) in message
+        assert "entries 1 and 2" in message
+        assert "torchdata-remote manifest --overwrite" in message
+    if first != second:
+        assert [url.rpartition("/")[2] for url in listed(data)] == ["before.tar", first, second]
+
+
+@pytest.mark.parametrize(
+    ("names", "is_refused"),
+    [
+        *(
+            (names, True)
+            for names in (["..%2F0.tar"], ["%2e%2e"], ["%2E%2e?a=1"], ["%2e"], ["?a=1"], ["#0.tar"], ["a%2f0.tar"])
+        ),
+        *(
+            (names, True)
+            for names in (
+                ["0.tar", "%30.tar"],
+                ["%C3%A9.tar", "\u00e9.tar"],
+                ["0.tar#1", "0.tar#2"],
+                ["0.tar", "0.tar?"],
+            )
+        ),
+        *((names, False) for names in (["get?shard=0", "get?shard=1"], ["0%2Etar", "1%2Etar"])),
+    ],
+)
+def test_names_on_a_web_server_are_those_that_it_decodes(names: list[str], is_refused: bool, tmp_path: Path) -> None:
+    """They cannot leave the folder, nor be one object in two spellings; a query is part of what is asked for.
+
+    In a bucket and on a disk all of them are characters.
+    """
+    data = document(shardlist=[{**ENTRY, "url": name} for name in names])
+    assert [url.rpartition("/")[2] for url in listed(data)] == names
+    (tmp_path / "index.json").write_bytes(data)
+    with files_over_http(tmp_path) as url:
+        urls = tdr.IterableWrapper([f"{url}/index.json"]).list_remote()
+        if is_refused:
+            with pytest.raises(ManifestError, match=r"is not a base name|entries 0 and 1"):
+                list(urls)
+        else:
+            assert [str(one).rpartition("/")[2] for one in urls] == names
+
+
+def test_a_manifest_that_names_a_shard_twice_is_read_by_no_reader(memory_folder: str) -> None:
+    """Neither a stream, nor the map-style dataset, nor a job that takes the shards as its source doubles samples."""
+    write_small_shards(memory_folder, num_shards=2, samples_per_shard=3)
+    place = Place(f"{memory_folder}/")
+    found = json.loads(place.files()["index.json"])
+    found["shardlist"].append(found["shardlist"][0])
+    place.put({"index.json": json.dumps(found).encode()})
+    manifest = f"{memory_folder}/index.json"
+    readers: list[Callable[[], Any]] = [
+        lambda: list(tdr.stream_shards(manifest)),
+        lambda: tdr.ShardedDataset(memory_folder),
+        lambda: tdr.shard_dataset(manifest, f"{memory_folder}-out/{{shard}}.tar", seed=0),
+    ]
+    for read in readers:
+        with pytest.raises(ManifestError, match=r"000000\.tar"):
+            read()
+    assert main(["verify", memory_folder]) == 1
+
+
+NO_MANIFESTS = [b"", b"{", b"[]", b"3", b"null", b"{}", b"\xff\xfe\xfd", b"[" * 100_000]
+NO_MANIFESTS += [document(shardlist=None), document(shardlist={}).replace(b"{}", b"3"), document(shardlist=[3])]
+NO_MANIFESTS += [document(shardlist=[{"url": "0.tar"}])]
+WRONG: list[tuple[str, Any]] = [("nsamples", "many"), ("nsamples", -1), ("filesize", None), ("filesize", -1)]
+WRONG += [("nsamples", float("inf"))]
+
+
+@pytest.mark.parametrize("data", NO_MANIFESTS, ids=range(len(NO_MANIFESTS)))
+def test_what_is_no_manifest_is_an_error_that_names_the_object(data: bytes) -> None:
+    refused(data)
+
+
+def test_a_manifest_of_another_kind_is_refused_by_name() -> None:
+    message = refused(document(__kind__="litdata"))
+    assert "wids-shard-index-v1" in message
+    assert "'litdata'" in message
+
+
+SUMS: list[tuple[str, Any]] = [("crc32_block_bytes", size) for size in (0, 1, 1 << 40)]
+SUMS += [("crc32", text) for text in ("zz", "", 7)]
+SUMS += [(f"{name}_crc32", text) for name in ("index", "keys") for text in ("zz", "-1", "123456789", 7)]
+
+
+@pytest.mark.parametrize(("field", "value"), [*WRONG, *SUMS])
+def test_a_manifest_with_impossible_numbers_is_refused(field: str, value: object) -> None:
+    """It cannot make a reader hold more than a block of reasonable size, nor fail in odd ways."""
+    place = memory_place()
+    with tdr.ShardWriter(place.template()) as writer:
+        writer.write({"__key__": "a", "txt": "1"})
+    found = json.loads(place.files()["index.json"])
+    assert len(listed(json.dumps(found).encode(), place)) == 1
+    found["shardlist"][0][field] = value
+    refused(json.dumps(found).encode(), place)
