@@ -1,6 +1,6 @@
-"""The stores of the conformance suite, and what each of them can do.
+"""The stores that the tests of all stores run on, and what each of them can do.
 
-A test names what it needs; it is skipped for a row that declares that it has not got it. The table in
+A test names what it needs; it is left out for a row that declares that it has not got it. The table in
 ``docs/stores/index.md`` is compared with these declarations.
 """
 
@@ -26,25 +26,20 @@ class Row:
         lists: objects can be listed.
         writes: objects can be written and deleted.
         one_winner: of two writers that create one object at once, one gets an error.
-        versions: what a listing and a read tell of the version, so that a replaced object is noticed: ``etag``, or
-            ``size`` where only one of another size is noticed.
+        versions: how a replaced object is noticed: ``etag``, or ``size`` where only one of another size is.
         noticed_by: the same in the words of the documentation, if it is neither.
         mutable: a process sees changes; otherwise it reads what was there at its first request.
-        folders: has folders and pages that begin anywhere, so it can be the root of a dataset service.
         processes: other processes see its objects.
         proxied: responses can be broken by a ``FaultyStore``.
         strange_names: takes names with slashes at their ends, or ``.`` and ``..`` between slashes.
         refused_in_names: characters that are an error in a name.
-        pages: objects of a page of its listing; 0 if a listing is one page.
         cleans: when the parts of a killed writer are removed: ``at once`` (there are none), ``next writer``, or
             ``later`` (by the server).
         aborts: the parts of an object that its writer gives up are removed at once.
         lists_uploads: another client sees unfinished multipart uploads.
-        empty_ranges: the response to a range of an empty object is valid.
         parallel: reads of several threads run at the same time.
         backend: that reads.
         options: further ones.
-        many_seeds: storms are repeated with fifty seeds.
         marks: of its tests.
     """
 
@@ -58,18 +53,14 @@ class Row:
     versions: str = "etag"
     noticed_by: str = ""
     mutable: bool = True
-    folders: bool = False
     processes: bool = True
     proxied: bool = True
     strange_names: bool = False
     refused_in_names: str = ""
-    pages: int = 0
     cleans: str = "next writer"
     aborts: bool = True
     lists_uploads: bool = True
-    empty_ranges: bool = True
     parallel: bool = True
-    many_seeds: bool = False
     backend: Backend = Backend.AUTOMATIC
     options: tuple[tuple[str, Any], ...] = ()
     marks: tuple[pytest.MarkDecorator, ...] = ()
@@ -80,52 +71,42 @@ class Row:
         return bool(getattr(self, field)) if not value else getattr(self, field) == value
 
 
-_S3 = Row("moto", "moto", "S3", "moto", folders=True, strange_names=True, pages=1000)
+_S3 = Row("moto", "moto", "S3", "moto", strange_names=True)
 # They ignore If-None-Match: whether an object exists is asked before it is written
-_FOREIGN = dataclasses.replace(
-    _S3, documented="S3 servers without `If-None-Match`", folders=False, strange_names=False, pages=0, one_winner=False
-)
-_JUICEFS = dataclasses.replace(_FOREIGN, name="juicefs", server="juicefs", tested_on="JuiceFS's gateway")
-_MEMORY = Row("memory", "memory", "memory", "itself", folders=True, versions="size")
-_FTP = Row(
-    "ftp",
-    "ftp_folder",
-    "ftp",
-    "pyftpdlib",
-    folders=True,
-    versions="size",
+_JUICEFS = dataclasses.replace(
+    _S3,
+    name="juicefs",
+    server="juicefs",
+    documented="S3 servers without `If-None-Match`",
+    tested_on="JuiceFS's gateway",
+    strange_names=False,
     one_winner=False,
-    proxied=False,
-    parallel=False,
 )
-_HUB = Row("hub", "hub", "Hugging Face Hub", "a server that speaks its API", writes=False, mutable=False, pages=1000)
+_FTP = Row(
+    *("ftp", "ftp_folder", "ftp", "pyftpdlib"), versions="size", one_winner=False, proxied=False, parallel=False
+)
 _WEBDAV = dataclasses.replace(
     _FTP, name="webdav", server="webdav_folder", documented="WebDAV", tested_on="wsgidav", one_winner=True
 )
+_DATASETS = Row("datasets", "dataset_service", "dataset service", "itself", cleans="later")
 ROWS = (
     _S3,
-    dataclasses.replace(_S3, name="ceph", server="ceph", tested_on="Ceph", pages=0, marks=(pytest.mark.ceph,)),
+    dataclasses.replace(_S3, name="ceph", server="ceph", tested_on="Ceph", marks=(pytest.mark.ceph,)),
     _JUICEFS,
     dataclasses.replace(_JUICEFS, name="rclone", server="rclone", tested_on="rclone", lists_uploads=False),
-    dataclasses.replace(
-        _JUICEFS, name="s3rver", server="s3rver", tested_on="s3rver", lists_uploads=False, empty_ranges=False
-    ),
+    dataclasses.replace(_JUICEFS, name="s3rver", server="s3rver", tested_on="s3rver", lists_uploads=False),
     Row(
         *("fake-gcs-server", "gcs", "Google Cloud Storage", "fake-gcs-server, behind a part of the XML API"),
-        folders=True,
         strange_names=True,
-        pages=1000,
-        many_seeds=True,
     ),
+    Row(*("azurite", "azurite", "Azure Blob Storage", "Azurite"), cleans="later", aborts=False),
     Row(
-        *("azurite", "azurite", "Azure Blob Storage", "Azurite"),
-        folders=True,
-        cleans="later",
-        aborts=False,
-        many_seeds=True,
+        *("hub", "hub_store", "Hugging Face Hub", "a server that speaks its API"),
+        writes=False,
+        mutable=False,
+        noticed_by="etag, of one commit",
     ),
-    dataclasses.replace(_HUB, noticed_by="etag, of one commit", many_seeds=True),
-    Row("datasets", "dataset_service", "dataset service", "itself", cleans="later"),
+    _DATASETS,
     Row(
         *("http", "plain_http", "https", "Python's server with ranges"),
         lists=False,
@@ -134,26 +115,21 @@ ROWS = (
     ),
     Row(
         *("local", "local_folder", "local files", "a local disk"),
-        folders=True,
         proxied=False,
         noticed_by="change time, size and inode",
     ),
-    dataclasses.replace(_MEMORY, processes=False, proxied=False, cleans="at once"),
+    Row(*("memory",) * 3, "itself", versions="size", processes=False, proxied=False, cleans="at once"),
     _FTP,
     dataclasses.replace(_FTP, name="sftp", server="sftp_folder", documented="sftp", tested_on="asyncssh"),
     dataclasses.replace(_WEBDAV, versions="etag", refused_in_names="%#?;"),
 )
-_OTHER_WAYS: dict[str, dict[str, Any]] = {
-    "botocore": {"backend": Backend.BOTOCORE},
+# Other transports of S3: they keep each promise of a store, and are not trained from once more
+TRANSPORTS = (
+    dataclasses.replace(_S3, name="moto by botocore", backend=Backend.BOTOCORE),
     # An option without a translation selects s3fs, which strips slashes at the ends of names
-    "s3fs": {"options": (("default_fill_cache", False),), "strange_names": False, "folders": False},
-}
-# They keep each promise of a store, and are not trained from once more
-TRANSPORTS = tuple(
-    dataclasses.replace(row, name=f"{row.name} by {name}", **changes)
-    for row in ROWS
-    if row.name in ("moto", "ceph")
-    for name, changes in _OTHER_WAYS.items()
+    dataclasses.replace(
+        _S3, name="moto by s3fs", options=(("default_fill_cache", False),), strange_names=False, one_winner=False
+    ),
 )
 
 
@@ -174,15 +150,16 @@ def table() -> str:
     return "\n".join(lines).replace("|  |", "| |")
 
 
-def each(*needs: str, transports: bool = False) -> pytest.MarkDecorator:
-    """Run a test for each row; those without what it needs are skipped."""
-    rows = (*ROWS, *TRANSPORTS) if transports else ROWS
-    return pytest.mark.parametrize("row", [_param(row, needs) for row in rows], indirect=True, scope="session")
+def each(*needs: str, transports: bool = False, lines: bool = False) -> pytest.MarkDecorator:
+    """Run a test for each row that has what it needs.
 
-
-def _param(row: Row, needs: tuple[str, ...]) -> Any:
-    lacks = [need for need in needs if not row.has(need)]
-    marks = [*row.marks]
-    if lacks:
-        marks.append(pytest.mark.skip(reason=f"declared in tests/conformance/rows.py: not {', '.join(lacks)}"))
-    return pytest.param(row, id=row.name.replace(" ", "-"), marks=marks)
+    Args:
+        needs: fields of the rows.
+        transports: for the other transports of S3, too.
+        lines: for the first row only of each line of the documentation, where the client is the same for all of them.
+    """
+    rows = [row for row in (*ROWS, *(TRANSPORTS if transports else ())) if all(row.has(need) for need in needs)]
+    if lines:
+        rows = list({row.documented: row for row in reversed(rows)}.values())[::-1]
+    params = [pytest.param(row, id=row.name.replace(" ", "-"), marks=row.marks) for row in rows]
+    return pytest.mark.parametrize("row", params, indirect=True, scope="session")

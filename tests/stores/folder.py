@@ -1,4 +1,4 @@
-"""A folder of any store, as the tests of the suite use it."""
+"""A folder of any store, as the tests of all stores use it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import dataclasses
 import uuid
 from typing import Any
 
-from tests.conformance.rows import Row
+import torchdata_remote as tdr
 from tests.servers.azurite import AzuritePlace
 from tests.servers.store_server import S3Place, StoreServer, url_at
-from torchdata_remote.core.options import StorageOptions
-from torchdata_remote.storage import Connection, Store, open_store
+from tests.stores.rows import Row
+from tests.support import objects
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,18 +30,6 @@ class Folder:
     def options(self) -> dict[str, Any]:
         return {**self.server.storage_options, **dict(self.row.options)}
 
-    @property
-    def store(self) -> Store:
-        return self._open()[0]
-
-    @property
-    def prefix(self) -> str:
-        """Path of the folder in the store."""
-        return self._open()[1]
-
-    def _open(self) -> tuple[Store, str]:
-        return open_store(self.url, StorageOptions(self.options), Connection(self.row.backend))
-
     def put(self, name: str, data: bytes) -> None:
         self.server.put(self.url + name, data)
 
@@ -52,6 +40,9 @@ class Folder:
         """The names of all objects in the folder, by another client."""
         paths = self.server.paths(url_at(self.server, self.place))
         return [path.removeprefix(self.name) for path in paths if path.startswith(self.name)]
+
+    def shards(self) -> list[str]:
+        return [name for name in self.names() if name.endswith(".tar")]
 
     def unfinished(self) -> list[str]:
         """The names of objects that have parts, and are not complete, as far as another client sees them."""
@@ -66,6 +57,22 @@ class Folder:
     def through(self, endpoint_url: str) -> Folder:
         """The same folder by another address."""
         return dataclasses.replace(self, server=self.server.through(endpoint_url))
+
+    def listed(self, source: str = "", **more: Any) -> list[str]:
+        """Names below this folder, by the package."""
+        more = {"retry": objects.PATIENT, **more}
+        return [url.removeprefix(self.url) for url in objects.listed(self.url + source, self.options, **more)]
+
+    def found(self, name: str) -> tdr.RemoteUrl:
+        return objects.found(self.url + name, self.options)
+
+    def read(self, name: str, **more: Any) -> bytes:
+        """By a name, or by the URL of a listing."""
+        url = name if isinstance(name, tdr.RemoteUrl) else self.url + name
+        return objects.read(url, self.options, **{"retry": objects.PATIENT, "backend": self.row.backend, **more})
+
+    def writer(self, template: str = "{shard}.tar", **more: Any) -> tdr.ShardWriter:
+        return tdr.ShardWriter(self.url + template, storage_options=self.options, **more)
 
 
 def new_folder(row: Row, server: StoreServer, place: str) -> Folder:
