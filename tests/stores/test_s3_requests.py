@@ -125,7 +125,7 @@ def test_a_request_has_the_headers_of_its_options_and_no_other_has(
     recorder.objects["a"] = b"bytes"
     use_everything("bucket", {**recorder.storage_options, **options})
     requests = by_operation(recorder.taken())
-    assert requests.keys() >= ALL
+    assert requests.keys() >= ALL - {"HeadObject"}
     for operation, all_of_one in requests.items():
         for one in all_of_one:
             found = {name: one.headers[name] for name in headers if name in one.headers}
@@ -279,8 +279,8 @@ HOSTS = {
     "dots": ("with.dots", {}, "s3.us-west-2.amazonaws.com"),
     "point": (POINT, {}, f"mine-{ACCOUNT}.s3-accesspoint.us-west-2.amazonaws.com"),
     "alias": (ALIAS, {}, f"{ALIAS}.s3.us-west-2.amazonaws.com"),
-    "AWS_USE_FIPS_ENDPOINT": ("mine", {}, "mine.s3-fips.us-west-2.amazonaws.com"),
-    "AWS_USE_DUALSTACK_ENDPOINT": ("mine", {}, "mine.s3.dualstack.us-west-2.amazonaws.com"),
+    "AWS_USE_FIPS_ENDPOINT": ("mine-1", {}, "mine-1.s3-fips.us-west-2.amazonaws.com"),
+    "AWS_USE_DUALSTACK_ENDPOINT": ("mine-2", {}, "mine-2.s3.dualstack.us-west-2.amazonaws.com"),
 }  # fmt: skip
 
 
@@ -544,10 +544,7 @@ def test_a_server_that_implements_a_part_of_s3_is_written_to_with_one_warning(
         for number in range(2):
             writer = tdr.ShardWriter(f"s3://{bucket}/aborted/{{shard}}.tar", overwrite=True, storage_options=options)
             writer.write({"__key__": f"{number}", "bin": bytes(LARGE + 1)})
-            if refused == "list uploads":
-                del writer  # as if killed
-            else:
-                writer.abort()
+            writer.abort()
         for overwrite, num_bytes in ((False, 10), (True, LARGE)):
             objects.write(f"s3://{bucket}/d/", options, overwrite=overwrite, num_bytes=num_bytes)
         later = tdr.ShardWriter(f"s3://{bucket}/e/{{shard}}.tar", storage_options=options)

@@ -12,9 +12,9 @@ import pytest
 
 import torchdata_remote as tdr
 
-ONCE = tdr.RetryPolicy(max_attempts=1, progress_timeout_s=60)
+ONCE = tdr.RetryPolicy(max_attempts=1)
 QUICK = tdr.RetryPolicy(max_attempts=4, first_wait_s=0)
-PATIENT = tdr.RetryPolicy(first_wait_s=0.005, max_wait_s=0.05, progress_timeout_s=60)
+PATIENT = tdr.RetryPolicy(first_wait_s=0.005, max_wait_s=0.05)
 Options = Mapping[str, Any] | None
 
 
