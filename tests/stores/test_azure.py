@@ -12,12 +12,14 @@ import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.servers.azurite import ACCOUNT, KEY, AzuritePlace
+from tests.servers.raw import answer, raw
 from tests.servers.scripted import Request, Response, Scripted, scripted
 from tests.support import objects
 from tests.support.objects import text_of
@@ -104,7 +106,7 @@ def test_a_managed_identity_gives_one_token_for_all_requests(cloud: Cloud) -> No
     """https://learn.microsoft.com/en-us/azure/app-service/overview-managed-identity#rest-endpoint-reference"""
     use(cloud)
     [asked] = cloud.of("/token")
-    assert "resource=https%3A%2F%2Fstorage.azure.com" in asked.target
+    assert "resource=https://storage.azure.com" in unquote(asked.target)
     assert "api-version=2019-08-01" in asked.target
     assert asked.headers["x-identity-header"] == "s3cret"
     assert cloud.sent() == {"Bearer token-1"}
@@ -190,7 +192,7 @@ def test_no_credentials_or_no_package_say_what_to_do(cloud: Cloud, monkeypatch: 
         ("abfs://box@pets.dfs.core.windows.net/a", {}, "pets.blob.core.windows.net"),
         ("abfss://box@pets.blob.core.chinacloudapi.cn/a", {}, "pets.blob.core.chinacloudapi.cn"),
         ("az://box/a", {"account_name": "cats", "location_mode": "secondary"}, "cats-secondary.blob.core.windows.net"),
-        ("az://box/a", {"account_name": "pets", "account_host": "pets.z1.blob.storage.azure.net"}, "pets.z1.blob.stora"),
+        ("az://box/a", {"account_name": "pets", "account_host": "pets.z1.blob.storage.azure.net"}, "pets.z1.blob.storage.azure.net"),
         ("az://box/a", {"connection_string": CLOUD}, "pets.blob.core.windows.net"),
         ("az://box/a", {"connection_string": "UseDevelopmentStorage=true"}, "127.0.0.1:10000"),
     ],
@@ -199,12 +201,17 @@ def test_no_credentials_or_no_package_say_what_to_do(cloud: Cloud, monkeypatch: 
 def test_requests_go_to_the_endpoint_of_the_account(
     url: str, options: dict[str, Any], host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As adlfs and Microsoft's clients find it; the error of a proxy that opens no tunnel names it."""
-    with scripted(lambda request: Response(403)) as proxy:
+    """As adlfs and Microsoft's clients find it; a proxy is asked for a tunnel to it."""
+    with raw(lambda head: answer("403 Forbidden", b"", "Content-Length: 0")) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         monkeypatch.setenv("NO_PROXY", "")
-        with pytest.raises(StorageError, match=host):
-            objects.listed(f"{url}/", {**options, "anon": True})
+        for attempt in (objects.listed, objects.read):
+            with pytest.raises(StorageError) as caught:
+                attempt(url, {**options, "anon": True})
+    if host.startswith("127"):
+        assert f"{host} refuses connections" in str(caught.value)
+    else:
+        assert {head.split()[1] for head in proxy.heads} == {f"{host}:443"}
 
 
 @pytest.mark.parametrize(
@@ -314,7 +321,7 @@ ERRORS = [
     (412, "ConditionNotMet", ObjectChangedError, "was replaced"),
     (401, "InvalidAuthenticationInfo", ExpiredCredentialsError, "Renew the credentials"),
     (403, "AuthenticationFailed", AccessDeniedError, "not valid for this account and container"),
-    (403, "AuthorizationPermissionMismatch", AccessDeniedError, "Storage Blob Data Reader"),
+    (403, "AuthorizationPermissionMismatch", AccessDeniedError, "Storage Blob Data Contributor"),
     (409, "PublicAccessNotPermitted", AccessDeniedError, "instead of anon=True"),
     (409, "BlobArchived", StorageError, "Rehydrate"),
     (400, "InvalidHeaderValue", StorageError, "400 InvalidHeaderValue"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from tests.servers.hub import TOKEN, Hub
+from tests.servers.hub import TOKEN, Hub, running_hub
 
 FILES = {
     "README.md": b"# About\n",
@@ -21,6 +22,12 @@ FILES = {
     "data/train-1.tar": b"\2" * 7000,
     "a b/ü.txt": b"x",
 }
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with running_hub() as server:
+        yield server
 
 
 @pytest.fixture
