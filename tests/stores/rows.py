@@ -82,9 +82,7 @@ _JUICEFS = dataclasses.replace(
     strange_names=False,
     one_winner=False,
 )
-_FTP = Row(
-    *("ftp", "ftp_folder", "ftp", "pyftpdlib"), versions="size", one_winner=False, proxied=False, parallel=False
-)
+_FTP = Row(*("ftp", "ftp_folder", "ftp", "pyftpdlib"), versions="size", one_winner=False, proxied=False, parallel=False)
 _WEBDAV = dataclasses.replace(
     _FTP, name="webdav", server="webdav_folder", documented="WebDAV", tested_on="wsgidav", one_winner=True
 )

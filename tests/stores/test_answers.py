@@ -37,7 +37,9 @@ AT_ONCE = tdr.RetryPolicy(first_wait_s=0)
 
 def gets(requests: list[Request]) -> list[Request]:
     """Those of objects; others are sent to explain an error."""
-    return [one for one in requests if one.method == "GET" and "list-type" not in one.target and "comp=" not in one.target]
+    return [
+        one for one in requests if one.method == "GET" and "list-type" not in one.target and "comp=" not in one.target
+    ]
 
 
 @by("s3 by s3fs", "http by fsspec")
@@ -295,7 +297,12 @@ def test_an_object_stored_with_an_encoding_is_refused_unless_its_name_says_so(tr
             with pytest.raises(ContentEncodingError, match=rf"{name} has Content-Encoding: {encoding}"):
                 target(transport, server.url, name).read()
             assert len(gets(server.requests)) == 1
-    for encoding, name in [("gzip", "0.tar.gz"), ("gzip", "0.tar"), ("X-Gzip", "0.TGZ"), ("zstd, aws-chunked", "a.zst")]:
+    for encoding, name in [
+        ("gzip", "0.tar.gz"),
+        ("gzip", "0.tar"),
+        ("X-Gzip", "0.TGZ"),
+        ("zstd, aws-chunked", "a.zst"),
+    ]:
         with scripted(stored_as(encoding)) as server:
             assert target(transport, server.url, name).read() == STORED
     for encoding in ("aws-chunked", "AWS-Chunked, identity", "UTF-8", "binary", "none", ""):

@@ -192,7 +192,9 @@ def test_the_metadata_server_of_a_machine_gives_tokens(google: Google, options: 
         (Credentials("raw-secret"), "Bearer raw-secret"),  # type: ignore[no-untyped-call]
     ],
 )
-def test_a_token_is_sent_as_it_is(google: Google, token: Any, sent: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_sent_as_it_is(
+    google: Google, token: Any, sent: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An access token and anonymous requests need no package of Google."""
     if isinstance(token, str):
         monkeypatch.setitem(sys.modules, "google.auth", None)
@@ -258,7 +260,12 @@ def test_a_token_is_renewed_when_it_ends_and_the_server_of_tokens_is_not_asked_f
     ("options", "status", "code", "said"),
     [
         ({"token": "anon"}, 401, "AuthenticationRequired", r"401.*not signed \(token='anon'\)"),
-        ({"token": "raw-secret"}, 403, "AccessDenied", "403.*Storage Object Viewer.*The token is 'token' of storage_op"),
+        (
+            {"token": "raw-secret"},
+            403,
+            "AccessDenied",
+            "403.*Storage Object Viewer.*The token is 'token' of storage_op",
+        ),
         ({"token": "raw-secret"}, 400, "UserProjectMissing", "400.*pass storage_options={'requester_pays': 'my-proj"),
     ],
 )
@@ -284,7 +291,9 @@ def test_a_refused_exchange_names_the_file_and_shows_no_secret(
     monkeypatch.setattr("google.oauth2.credentials._GOOGLE_OAUTH2_TOKEN_ENDPOINT", f"{google.url}/token")
     google.status = 400
     options = options_of(google, **WAYS[way](user(google, tmp_path), tmp_path, monkeypatch))
-    with pytest.raises(AccessDeniedError, match=f"no access token: invalid_grant.*Log in again.*{SHOWN[way]}") as caught:
+    with pytest.raises(
+        AccessDeniedError, match=f"no access token: invalid_grant.*Log in again.*{SHOWN[way]}"
+    ) as caught:
         read(options)
     assert not any(secret in str(caught.value) for secret in SECRETS)
 

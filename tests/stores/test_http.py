@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import traceback
 from typing import Any
 
 import aiohttp
@@ -127,7 +128,8 @@ def test_queries_and_the_signature_of_a_redirects_target_are_in_no_error(site: S
             for backend in (Backend.AUTOMATIC, Backend.FSSPEC):
                 with pytest.raises(StorageError) as caught:
                     objects.read(url, backend=backend)
-                assert "secret-canary" not in text_of(caught.value)
+                shown = traceback.format_exception(caught.value) if backend is Backend.FSSPEC else text_of(caught.value)
+                assert "secret-canary" not in "".join(shown)
 
 
 def test_folders_cannot_be_listed_and_an_object_is_a_listing_of_itself(site: Site) -> None:
@@ -209,7 +211,9 @@ def test_a_server_without_a_length_is_read_whole_or_refused_at_once(query: str) 
         assert server.num_requests <= 16
 
 
-def test_shards_are_read_by_a_brace_range_and_by_a_manifest_whose_checksums_hold(site: Site, memory_folder: str) -> None:
+def test_shards_are_read_by_a_brace_range_and_by_a_manifest_whose_checksums_hold(
+    site: Site, memory_folder: str
+) -> None:
     import fsspec
 
     written = write_small_shards(memory_folder, num_shards=3, samples_per_shard=5)
@@ -243,7 +247,11 @@ def test_headers_are_sent_and_stay_at_their_host(
     """By each library, after redirects within the host, and not to another one."""
     given_headers = {name: "secret-canary", "User-Agent": "tests"}
     client = {**more.get("client_kwargs", {}), **({"headers": given_headers} if nested else {})}
-    options = {**more, **({} if nested else {"headers": given_headers}), **({"client_kwargs": client} if client else {})}
+    options = {
+        **more,
+        **({} if nested else {"headers": given_headers}),
+        **({"client_kwargs": client} if client else {}),
+    }
     ranged.objects["/a.bin" + query] = other.objects["/b.bin"] = b"0123456789"
     ranged.redirects["/moved.bin" + query] = f"{ranged.url}/a.bin{query}"
     ranged.redirects["/away.bin" + query] = f"{other.url}/b.bin"
@@ -266,9 +274,7 @@ def test_headers_of_requests_go_before_those_of_the_client(ranged: Site) -> None
 
 
 @pytest.mark.parametrize("name", ["auth", "cookies"])
-def test_what_a_session_sends_to_every_host_ends_at_a_redirect_to_another(
-    ranged: Site, other: Site, name: str
-) -> None:
+def test_what_a_session_sends_to_every_host_ends_at_a_redirect_to_another(ranged: Site, other: Site, name: str) -> None:
     """aiohttp would send it there too."""
     secret: Any = aiohttp.BasicAuth("me", "secret-canary") if name == "auth" else {"session": "secret-canary"}
     options = {"client_kwargs": {name: secret}}

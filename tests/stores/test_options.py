@@ -191,8 +191,16 @@ PETS = {"account_name": "pets"}
         ("s3://b/a", {"secret_access_key": "x"}, "did you mean 'secret'?"),
         ("s3://b/a", {"region_name": "x"}, "did you mean 'region'?"),
         ("s3://b/a", {"anonymous": True}, "did you mean 'anon'?"),
-        ("s3://b/a", {"colour": "PASSWORD"}, "unknown option 'colour' in storage_options. Known are anon, endpoint_url"),
-        ("s3://b/a", {"client_kwargs": {"region": "x"}}, "storage_options['client_kwargs']; did you mean 'region_name'"),
+        (
+            "s3://b/a",
+            {"colour": "PASSWORD"},
+            "unknown option 'colour' in storage_options. Known are anon, endpoint_url",
+        ),
+        (
+            "s3://b/a",
+            {"client_kwargs": {"region": "x"}},
+            "storage_options['client_kwargs']; did you mean 'region_name'",
+        ),
         ("s3://b/a", {"config_kwargs": {"read_timout": 1}}, "['config_kwargs']; did you mean 'read_timeout'?"),
         ("s3://b/a", {"s3_additional_kwargs": {"SSEKmsKeyId": "k"}}, "did you mean 'SSEKMSKeyId'"),
         ("gs://b/a", {"anon": True}, "did you mean 'token'"),

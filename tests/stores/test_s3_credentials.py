@@ -395,8 +395,11 @@ def test_new_credentials_of_the_environment_are_used_where_the_old_ones_have_exp
         bucket.read()
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "OLD")
-    recorder.answer = lambda one: monkeypatch.setenv("AWS_ACCESS_KEY_ID", "NEW") or (  # type: ignore[func-returns-value]
-        None if one.access_key == "NEW" else (status, {}, error)
+    recorder.answer = lambda one: (
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "NEW")
+        or (  # type: ignore[func-returns-value]
+            None if one.access_key == "NEW" else (status, {}, error)
+        )
     )
     assert bucket.read() == DATA
     assert [one.access_key for one in recorder.taken()] == ["OLD", "NEW"]

@@ -381,7 +381,11 @@ def test_the_addressing_style_of_the_configuration_file_holds_for_both_libraries
     """Some servers know one style only."""
     (tmp_path / "config").write_text("[default]\ns3 =\n    addressing_style = virtual\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    options = {**recorder.storage_options, "endpoint_url": "http://store.test", **config(proxies={"http": recorder.url})}
+    options = {
+        **recorder.storage_options,
+        "endpoint_url": "http://store.test",
+        **config(proxies={"http": recorder.url}),
+    }
     recorder.answer = lambda _: (403, {}, b"")
     with pytest.raises(AccessDeniedError):
         objects.read("s3://mine/a", options, backend=backend)
@@ -444,7 +448,9 @@ def test_a_version_of_an_object_is_read_by_its_url_and_a_missing_one_is_named(ve
 # Refusals
 
 ARN = "arn:aws:kms:eu-west-1:123456789012:key/1234"
-DENIED = f"User: arn:aws:iam::1:user/me is not authorized to perform: kms:Decrypt on resource: {ARN} as it's not allowed"
+DENIED = (
+    f"User: arn:aws:iam::1:user/me is not authorized to perform: kms:Decrypt on resource: {ARN} as it's not allowed"
+)
 
 
 @pytest.mark.parametrize("backend", [*BY_EACH, Backend.FSSPEC])

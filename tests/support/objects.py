@@ -45,12 +45,13 @@ def write(folder: str, options: Options = None, *, num_bytes: int = 10, overwrit
 
 
 def text_of(error: BaseException) -> str:
-    """All that a user might see of an error: its text, its attributes, its causes and its traceback."""
+    """All that a user might see of an error: its text, its attributes, its traceback and the texts of its causes."""
     text = "".join(traceback.format_exception(error))
-    link: BaseException | None = error
-    while link is not None:
-        text += f"{link} {link!r} {vars(link)}"
-        link = link.__cause__ or link.__context__
+    links: list[BaseException] = [error]
+    for link in links:
+        text += f"{link} {(link, vars(link)) if isinstance(link, tdr.errors.RemoteDataError) else ''}"
+        context = None if link.__suppress_context__ else link.__context__
+        links += [one for one in (link.__cause__, context) if one is not None and one not in links]
     return text
 
 
