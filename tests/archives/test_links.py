@@ -123,7 +123,7 @@ def test_a_manifest_that_counts_what_readers_read_is_accepted(tmp_path: Path) ->
     assert len(sharded(place, memory_place())) == 9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(
     kinds=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 7)), min_size=8, max_size=8),
     form=st.sampled_from(FORMATS),
@@ -197,7 +197,7 @@ def test_links_to_folders_are_left_out_with_a_warning(tmp_path: Path) -> None:
         assert sharded(place, memory_place()) == {"cats/1.jpg": b"cat"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(size=st.integers(1, 3 << 20), number=st.integers(2, 5))
 def test_linked_members_of_any_size_are_whole(size: int, number: int) -> None:
     """The bytes of one member are those of several, which arrive in pieces."""

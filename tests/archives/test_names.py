@@ -7,12 +7,9 @@ import gzip
 import io
 import lzma
 import os
-import re
 import warnings
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -22,10 +19,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import torchdata_remote as tdr
-from tests.servers.files_over_http import files_over_http
 from tests.support.shard_places import compressed_by_zstd, tar_of
 from torchdata_remote import errors, labels
-from torchdata_remote.inspection import inspect_shard, summarize, verify_shards
+from torchdata_remote.cli import main
 
 FILES = {"1.txt": b"one", "1.cls": b"1"}
 COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
@@ -108,15 +104,6 @@ def test_tars_in_compressions_that_are_not_read_are_named_once(ending: str, memo
     put(memory_folder, dict.fromkeys(left_out, b""))
     with pytest.raises(errors.EmptyListingError, match=rf"b\.tar\.{ending}.*gz, bz2, xz, zst"):
         list(tdr.stream_shards(memory_folder))
-
-
-def test_a_missing_object_of_a_server_is_said_to_be_missing(tmp_path: Path) -> None:
-    """Not to check a bucket."""
-    with (
-        files_over_http(tmp_path) as url,
-        pytest.raises(errors.EmptyListingError, match=r"/0\.tar: .* Nothing of this name is there: check the URL"),
-    ):
-        list(tdr.stream_shards(f"{url}/0.tar"))
 
 
 @pytest.mark.parametrize(
@@ -225,52 +212,6 @@ def test_layouts_of_samples_are_merged_without_a_warning(names: list[str], memor
         sharded(memory_folder)
 
 
-def one_key(name: str) -> tuple[str, str]:
-    return "all", name.rpartition(".")[2]
-
-
-@pytest.mark.parametrize(
-    ("names", "split_name", "advice"),
-    [
-        (["22.05.png", "22.06.png"], None, "split_name='last'"),
-        (["a.png", "a.seg.png"], None, "split_name='last'"),
-        (["v1.0/a.jpg", "v1.0/a.json"], None, r"pattern=.*shard_dataset.*split_name='first'"),
-        (["22.05.png", "22_05.png"], "last", "Rename one"),
-        (["1.jpg", "2.jpg"], one_key, "Rename one"),
-        (["22.05.png", "22.05.json", "23.json"], "last", None),
-        (["1.jpg", "2.json"], one_key, None),
-        (["1.jpg", "1.json"], "first", None),
-    ],
-)
-def test_advice_about_two_loose_files_with_one_key_fits(
-    names: list[str], split_name: Any, advice: str | None, memory_folder: str
-) -> None:
-    """Both are named in one page of a listing and in two, and never is advised what was passed."""
-    put(memory_folder, dict.fromkeys(names, b""))
-    in_pages = f"{memory_folder}/{{{','.join(names)},{names[0]}}}"  # as one source, which repeats an object
-    for url in (memory_folder, in_pages):
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            assert len(streamed(url, split_name=split_name)) >= len(names)
-        if advice is None:
-            assert seen == []
-            continue
-        (text,) = (str(one.message) for one in seen)
-        assert re.search(f"{re.escape(names[0])}.*{re.escape(names[1])}.*{advice}", text)
-        if split_name is None:
-            assert ("'last'" in text) == ("'last'" in advice)
-        else:
-            assert "'last'" not in text
-
-
-def test_two_loose_files_with_one_key_far_apart_are_named(memory_folder: str) -> None:
-    """Thousands of files are between them."""
-    put(memory_folder, dict.fromkeys(["22_0000.png", *(f"22.{number:04}.png" for number in range(3000))], b""))
-    with pytest.warns(RuntimeWarning, match=r"22\.0000\.png.*22_0000\.png") as seen:
-        streamed(f"{memory_folder}/{{22.,22_}}*.png", split_name="last")
-    assert len(seen) == 1
-
-
 def test_a_function_may_return_dots(memory_folder: str) -> None:
     """As ``os.path.splitext`` does: before the extension they are dropped, in the key underscores."""
     put(memory_folder, PRICES)
@@ -312,39 +253,6 @@ NAMES = st.lists(
     max_size=8,
     unique_by=str.lower,
 )
-
-
-def merges_what_looks_like_several(names: list[str]) -> bool:
-    """A number is a part of a name; another ending is one of a layout if it occurs with two keys."""
-    splits = [re.fullmatch(r"((?:.*/)?[^./]*)\.(?:(.*)\.)?(\w+)", name.lower()) for name in names]
-    parts = [one.groups() for one in splits if one]
-    sizes = Counter(name.rpartition("/")[0] + "/" + name.rpartition("/")[2].partition(".")[0] for name in names)
-    merged = [
-        (middle, ending)
-        for name, (_, middle, ending) in zip(names, parts, strict=True)
-        if middle and sizes[name.rpartition("/")[0] + "/" + name.rpartition("/")[2].partition(".")[0]] > 1
-    ]
-    return any(
-        middle.isdigit() or (count == 1 and (len(sizes) > 1 or middle[0].isdigit()))
-        for (middle, _), count in Counter(merged).items()
-    )
-
-
-@given(names=NAMES)
-def test_no_file_shares_a_key_or_is_merged_with_another_in_silence(names: list[str]) -> None:
-    """Whatever folders and other files are between them; and nothing is said of others."""
-    folder = "memory://names-dots"
-    put(folder, {name: name.encode() for name in names})
-
-    def is_said(read: Callable[[str], Any]) -> tuple[bool, Any]:
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            found = read(folder)
-        return any("split_name" in str(one.message) for one in seen), found
-
-    said, files = is_said(streamed)
-    assert said == (len(dict(files)) < len(files))
-    assert is_said(sharded)[0] == merges_what_looks_like_several(names)
 
 
 @given(names=NAMES)
@@ -409,13 +317,11 @@ def test_files_of_macos_are_left_out_of_folders_and_counted(memory_folder: str) 
         assert len(list(samples)) == 1
         assert samples.skipped.members == {"macos": 4}
     assert sharded(memory_folder, labels=labels.parent_directory()).keys() == {"cat/1"}
-    summary = summarize(memory_folder, None)
-    assert (summary.num_files, summary.kind, summary.classes, summary.num_of_macos) == (1, "images", {"cat": 1}, 4)
     put(memory_folder, {"._0.tar": b"\0\5\26\7", "0.tar": shard("a")})
     shards = tdr.stream_shards(memory_folder)
     assert (keys_of(shards), shards.skipped.members) == (["a"], {"macos": 1})
     assert len(tdr.index_shards(memory_folder)) == 1
-    assert verify_shards(memory_folder).faults == []
+    assert main(["verify", "--quiet", memory_folder]) == 0
 
 
 def test_a_folder_of_files_of_macos_only_says_so(memory_folder: str) -> None:
@@ -438,11 +344,10 @@ def test_files_of_macos_are_left_out_of_archives_and_counted(kind: str, memory_f
     assert found == [("cat/1", b"one", b"1"), ("cat/2", b"two", None)]
     assert (samples.skipped.members, samples.skipped.bad_members) == ({"macos": 5}, {})
     if kind == "tar":
-        contents = inspect_shard(f"{memory_folder}/0.tar")
-        assert (contents.num_samples, contents.passed_over, contents.bad_members) == (2, {"macos": 5}, {})
+        assert main(["inspect", f"{memory_folder}/0.tar"]) == 0
         assert sharded(f"{memory_folder}/0.tar").keys() == {"cat/1", "cat/2"}
         tdr.index_shards(memory_folder)
-        assert verify_shards(memory_folder).faults == []
+        assert main(["verify", "--quiet", memory_folder]) == 0
         dataset = tdr.ShardedDataset(memory_folder)
         assert [dataset[number]["txt"] for number in range(2)] == [b"one", b"two"]
         assert dataset.skipped.members["macos"] > 0

@@ -420,8 +420,8 @@ def test_an_incomplete_page_is_requested_again_and_never_the_end_of_a_listing(
     pages: tuple[list[bytes], dict[str, Any]], body: bytes
 ) -> None:
     assert listed(pages, body, body, page(blob("a"))) == [("a", 3, '"0x8D1"')]
-    with pytest.raises(StorageError, match="listing|size"):
+    with pytest.raises(StorageError, match=r"listing|size"):
         listed(pages, body)
     more = page(blob("a"), marker="<NextMarker>2!x</NextMarker>")
-    with pytest.raises(StorageError, match="repeats page '2!x' of its listing"):
+    with pytest.raises(StorageError, match=r"repeats page '2!x' of its listing"):
         listed(pages, more)

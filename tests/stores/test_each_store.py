@@ -190,7 +190,8 @@ def test_a_missing_object_or_bucket_is_an_error_that_names_it(folder: Folder) ->
                 folder.found(name)
     if folder.row.proxied:
         missing = folder.place[:-4] + "none"
-        for attempt in (objects.read, *([objects.found] if folder.row.lists else [])):
+        attempts: list[Any] = [objects.read, *([objects.found] if folder.row.lists else [])]
+        for attempt in attempts:
             with pytest.raises(FileNotFoundError, match=missing.rpartition("/")[2]):
                 attempt(f"{missing}/a", folder.options)
 

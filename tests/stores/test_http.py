@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import traceback
 from typing import Any
 
@@ -160,32 +159,6 @@ def test_a_server_that_refuses_head_is_listed_and_read(ranged: Site, status: int
         assert objects.read(url) == b"12345"
 
 
-def test_sizes_of_many_urls_are_asked_for_at_once(ranged: Site) -> None:
-    """By HEAD, in order, a bounded number at a time. One that is refused has no size."""
-    urls = [f"{ranged.url}/{number:03}.bin" for number in range(150)]
-    ranged.objects = {url.removeprefix(ranged.url): b"x" * 10 for url in urls}
-    together, lock, counts = threading.Barrier(16), threading.Lock(), [0, 0]
-    respond, waiting = ranged.respond, {f"/{number:03}.bin" for number in range(50, 66)}
-
-    def wait_for_others(request: Request) -> Response:
-        with lock:
-            counts[0] += 1
-            counts[1] = max(counts)
-        if request.target in waiting:
-            together.wait(60)
-        with lock:
-            counts[0] -= 1
-        return Response(405) if request.target == "/100.bin" else respond(request)
-
-    with scripted(wait_for_others) as server:
-        urls = [url.replace(ranged.url, server.url) for url in urls]
-        listed = list(tdr.IterableWrapper(urls).list_remote())
-        assert listed == urls
-        assert [url.size for url in listed] == [10] * 100 + [None] + [10] * 49
-        assert {request.method for request in server.requests} == {"HEAD"}
-    assert 16 <= counts[1] <= 64
-
-
 @pytest.mark.parametrize("query", ["", "?x=1"])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_that_is_cut_is_never_a_shorter_object(query: str, chunked: bool) -> None:
@@ -227,14 +200,6 @@ def test_shards_are_read_by_a_brace_range_and_by_a_manifest_whose_checksums_hold
     site.objects["/d/000001.tar"] = bytes(damaged)
     with pytest.raises(ShardCorruptError, match=r"/d/000001\.tar: the block at byte 0 "):
         list(tdr.stream_shards(f"{site.url}/d/index.json", seed=None))
-
-
-def test_an_object_with_a_weak_etag_is_read(ranged: Site) -> None:
-    """If-Match, which never matches it, is not sent."""
-    with scripted(lambda request: Response.of_object(request, b"0123456789", 'W/"1"')) as server:
-        url = objects.found(f"{server.url}/a.bin")
-        assert (url.etag, objects.read(url, part_bytes=3)) == ('W/"1"', b"0123456789")
-        assert not [one for one in server.requests if "if-match" in one.headers]
 
 
 @pytest.mark.parametrize("query", ["", "?x=1"])
@@ -291,7 +256,7 @@ def test_what_a_session_sends_to_every_host_ends_at_a_redirect_to_another(ranged
 @pytest.mark.parametrize("host", ["[::1", "[zz]", ":80", "127.0.0.1:8x", "a b"])
 @pytest.mark.parametrize("query", ["", "?x=1"])
 def test_a_host_that_is_none_is_an_error_of_the_url(host: str, query: str) -> None:
-    with pytest.raises(UrlError, match="not an HTTP URL|no URL|host"):
+    with pytest.raises(UrlError, match=r"not an HTTP URL|no URL|host"):
         objects.read(f"http://{host}/a.tar{query}")
 
 

@@ -143,7 +143,7 @@ def test_an_unknown_or_damaged_authority_is_an_error_that_names_it(
 def test_a_client_certificate_is_sent_with_every_request(
     moto: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By botocore, which a warning says: obstore has no setting for it. Without its key it is an error that names it."""
+    """By botocore, which a warning says: obstore has no setting for it. Without its key it is an error."""
     from cryptography.hazmat.primitives import serialization
 
     with tls_front(moto.endpoint_url, tmp_path, needs_client=True) as front:
@@ -230,19 +230,6 @@ def test_a_proxy_that_refuses_a_password_or_reaches_no_server_is_named_without_i
     assert not isinstance(caught.value, TransientStorageError)
 
 
-def test_a_proxy_is_reached_by_tls_with_an_authority_of_its_own(
-    moto: S3Server, front: TlsFront, tmp_path: Path
-) -> None:
-    """``proxy_ca_bundle``, as botocore calls it; the store has another authority."""
-    with company_proxy(tmp_path, tls=True) as proxy:
-        config = {
-            "proxies": {"http": proxy.with_password, "https": proxy.with_password},
-            "proxies_config": {"proxy_ca_bundle": proxy.ca_file},
-        }
-        use(moto, {**behind(moto, front, tls=True), "config_kwargs": config})
-        assert front.taken() == BOTH
-
-
 def test_a_bucket_with_a_host_of_its_own_may_be_named_in_no_proxy(
     aws: RecordingS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,15 +310,6 @@ def test_the_proxy_is_that_of_the_scheme_unless_no_proxy_names_the_host(
         assert (bool(direct.heads), bool(proxy.heads)) == (is_direct, not is_direct)
 
 
-@pytest.mark.usefixtures("_no_proxies")
-def test_the_proxy_in_lower_case_and_that_of_the_scheme_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    with raw(lambda head: FOUND) as first, raw(lambda head: FOUND) as second:
-        for name, value in (("http_proxy", first.url), ("HTTP_PROXY", second.url), ("ALL_PROXY", second.url)):
-            monkeypatch.setenv(name, value.removeprefix("http://"))
-        assert objects.read("http://a.org:81/a?x=1") == b"x"
-        assert second.heads == []
-
-
 @pytest.mark.parametrize("backend", BY_EACH)
 def test_proxies_of_the_options_are_used_for_every_host(
     recorder: RecordingS3, backend: Backend, monkeypatch: pytest.MonkeyPatch
@@ -396,22 +374,3 @@ def test_the_time_limit_of_a_silent_server_is_that_of_the_options(backend: Backe
             objects.read(
                 "s3://bucket/a", options, backend=backend, retry=RetryPolicy(max_attempts=1, progress_timeout_s=3600)
             )
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"connect_timeout": 5, "max_pool_connections": 50},
-        {"signature_version": "s3v4", "response_checksum_validation": "when_required"},
-        {"proxies": {}, "proxies_config": {"proxy_use_forwarding_for_https": False}},
-        {"proxies": None, "client_cert": None},
-    ],
-)
-def test_usual_arguments_of_a_client_do_not_select_a_slower_library(
-    recorder: RecordingS3, config: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    recorder.objects["a"] = b"bytes"
-    options = {**recorder.storage_options, "config_kwargs": config, "use_ssl": True}
-    assert objects.read("s3://bucket/a", options) == b"bytes"
-    assert warnings_of(caplog) == []
-    assert [one.is_by_obstore for one in recorder.taken()] == [True]

@@ -7,7 +7,6 @@ import hashlib
 import logging
 from collections.abc import Callable
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from tests.servers.scripted import Response as Answer
 from tests.support import objects
 from tests.support.objects import text_of, warnings_of
 from torchdata_remote import Backend
-from torchdata_remote.errors import AccessDeniedError, ObjectExistsError, ObjectNotFoundError, StorageError, UrlError
+from torchdata_remote.errors import AccessDeniedError, ObjectExistsError, StorageError, UrlError
 
 KEY = bytes(range(32))
 OF_KEY = {
@@ -138,26 +137,6 @@ def test_a_request_has_the_headers_of_its_options_and_no_other_has(
     assert warnings_of(caplog) == []
 
 
-def test_an_additional_checksum_is_sent_for_each_part_and_repeated_at_the_end(recorder: RecordingS3) -> None:
-    """https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html."""
-
-    def answer(one: Recorded) -> Response | None:
-        if one.operation != "UploadPart":
-            return None
-        status, headers, body = recorder._UploadPart(one, one.body)
-        return status, {**headers, "x-amz-checksum-sha256": "c3Vt"}, body
-
-    recorder.answer = answer
-    options = {**recorder.storage_options, "s3_additional_kwargs": {"ChecksumAlgorithm": "SHA256"}}
-    objects.write("s3://bucket/d/", options, num_bytes=LARGE)
-    requests = by_operation(recorder.taken())
-    assert requests["CreateMultipartUpload"][0].headers["x-amz-checksum-algorithm"] == "SHA256"
-    for put in requests["PutObject"]:
-        assert put.headers["x-amz-checksum-sha256"] == base64.b64encode(hashlib.sha256(put.body).digest()).decode()
-    assert all("x-amz-checksum-sha256" in one.headers for one in requests["UploadPart"])
-    assert requests["CompleteMultipartUpload"][0].body.count(b"<ChecksumSHA256>c3Vt</ChecksumSHA256>") == 2
-
-
 @pytest.mark.parametrize("backend", BY_EACH)
 def test_a_refused_request_names_the_key_as_a_cause_but_does_not_show_it(
     recorder: RecordingS3, backend: Backend
@@ -268,10 +247,11 @@ def config(**more: Any) -> dict[str, Any]:
     return {"config_kwargs": more}
 
 
-HOSTS = {
+IN_CLIENT = {"client_kwargs": {"region_name": "eu-west-3"}}
+HOSTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "plain": ("mine", {}, "mine.s3.us-west-2.amazonaws.com"),
     "china": ("mine", {"region": "cn-north-1"}, "mine.s3.cn-north-1.amazonaws.com.cn"),
-    "region_name": ("mine", {"region": None, "client_kwargs": {"region_name": "eu-west-3"}}, "mine.s3.eu-west-3.amazonaws.com"),
+    "name": ("mine", {"region": None, **IN_CLIENT}, "mine.s3.eu-west-3.amazonaws.com"),
     "fips": ("mine", config(use_fips_endpoint=True), "mine.s3-fips.us-west-2.amazonaws.com"),
     "dualstack": ("mine", config(use_dualstack_endpoint=True), "mine.s3.dualstack.us-west-2.amazonaws.com"),
     "accelerate": ("mine", config(s3={"use_accelerate_endpoint": True}), "mine.s3-accelerate.amazonaws.com"),
@@ -296,7 +276,8 @@ def test_all_requests_go_to_the_host_of_the_bucket(
     bucket, more, host = HOSTS[name]
     if name.startswith("AWS_"):
         monkeypatch.setenv(name, "true")
-    options = {key: value for key, value in {**OPTIONS, **more}.items() if value is not None}
+    options: dict[str, Any] = {**OPTIONS, **more}
+    options = {key: value for key, value in options.items() if value is not None}
     aws.objects["a"] = b"bytes"
     url = f"s3://{bucket}/a"
     assert [objects.read(url, options, backend=backend) for backend in BY_EACH] == [b"bytes"] * 2
@@ -305,28 +286,6 @@ def test_all_requests_go_to_the_host_of_the_bucket(
     sent = aws.taken()
     assert {one.host for one in sent} == {host}
     assert [one.is_by_obstore for one in sent if one.operation == "GetObject"] == [True, False]
-
-
-def test_a_directory_bucket_is_read_and_listed_in_its_zone_by_sessions(aws: RecordingS3) -> None:
-    """By folders only, and from the start.
-
-    https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-express-create-session.html
-    https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
-    """
-    bucket = "mine--usw2-az1--x-s3"
-    aws.objects |= {"f/b": b"2", "f/a": b"bytes"}
-    for backend in BY_EACH:
-        assert objects.read(f"s3://{bucket}/f/a", OPTIONS, backend=backend) == b"bytes"
-    assert objects.listed(f"s3://{bucket}/f/", OPTIONS) == [f"s3://{bucket}/f/a", f"s3://{bucket}/f/b"]
-    assert objects.found(f"s3://{bucket}/f/a", OPTIONS).size == 5
-    sent = aws.taken()
-    assert {one.host for one in sent} == {f"{bucket}.s3express-usw2-az1.us-west-2.amazonaws.com"}
-    for one in sent:
-        if one.operation in ("GetObject", "ListObjectsV2"):
-            assert one.headers["x-amz-s3session-token"] == "of-session"
-        if one.operation == "ListObjectsV2":
-            assert one.query.get("prefix", "") in ("", "f/", "f/a/")
-            assert "start-after" not in one.query
 
 
 def elsewhere(status: int, code: bytes, region: str | None) -> Callable[[Recorded], Response | None]:
@@ -358,40 +317,6 @@ def test_the_region_of_a_bucket_is_found_once_and_it_is_read_there(
     assert len(sent) - len(right) <= 4
 
 
-def test_a_region_that_is_not_named_is_asked_for_once(aws: RecordingS3) -> None:
-    aws.objects["a"], aws.answer = b"bytes", elsewhere(301, b"PermanentRedirect", None)
-    with pytest.raises(StorageError, match="The bucket is in "):
-        objects.read("s3://unnamed-region/a", OPTIONS)
-    assert len(aws.taken()) < 6
-
-
-def test_what_obstore_cannot_sign_is_read_by_botocore(aws: RecordingS3) -> None:
-    """S3 Object Lambda has a signature of its own."""
-    aws.objects["a"] = b"bytes"
-    point = f"arn:aws:s3-object-lambda:us-west-2:{ACCOUNT}:accesspoint/mine"
-    assert objects.read(f"s3://{point}/a", OPTIONS) == b"bytes"
-    [request] = [one for one in aws.taken() if one.operation == "GetObject"]
-    assert (request.signed[1], request.is_by_obstore) == ("s3-object-lambda", False)
-
-
-@pytest.mark.parametrize("backend", BY_EACH)
-def test_the_addressing_style_of_the_configuration_file_holds_for_both_libraries(
-    recorder: RecordingS3, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some servers know one style only."""
-    (tmp_path / "config").write_text("[default]\ns3 =\n    addressing_style = virtual\n")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    options = {
-        **recorder.storage_options,
-        "endpoint_url": "http://store.test",
-        **config(proxies={"http": recorder.url}),
-    }
-    recorder.answer = lambda _: (403, {}, b"")
-    with pytest.raises(AccessDeniedError):
-        objects.read("s3://mine/a", options, backend=backend)
-    assert {one.host for one in recorder.taken()} == {"mine.store.test"}
-
-
 @pytest.mark.parametrize("backend", BY_EACH)
 def test_the_path_of_an_endpoint_and_the_user_agent_are_those_of_the_options(
     recorder: RecordingS3, backend: Backend
@@ -402,47 +327,6 @@ def test_the_path_of_an_endpoint_and_the_user_agent_are_those_of_the_options(
     assert {(one.path.partition("?")[0], one.headers["user-agent"]) for one in recorder.taken()} == {
         ("/prefix/bucket/a", "company/1")
     }
-
-
-# Versions
-
-
-@pytest.fixture
-def versioned(s3: S3Server) -> tuple[S3Server, str]:
-    """A bucket that keeps versions."""
-    bucket = s3.new_bucket()
-    s3.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    return s3, bucket
-
-
-ODD = "notes?versionId=3"
-
-
-def test_a_version_of_an_object_is_read_by_its_url_and_a_missing_one_is_named(versioned: tuple[S3Server, str]) -> None:
-    """Also after it was replaced and deleted. A key that looks like a version has one more mark behind it."""
-    server, bucket = versioned
-    client, options = server.client(), server.storage_options
-
-    def put(key: str, data: bytes) -> str:
-        return str(client.put_object(Bucket=bucket, Key=key, Body=data)["VersionId"])
-
-    versions = {put("a", data): data for data in (b"one", b"second")}
-    marker = client.delete_object(Bucket=bucket, Key="a")["VersionId"]
-    for backend in BY_EACH:
-        for version, data in versions.items():
-            url = f"s3://{bucket}/a?versionId={version}"
-            assert objects.read(url, options, backend=backend, part_bytes=2) == data
-            assert objects.found(url, options).size == len(data)
-        for missing in ("a", f"a?versionId={'0' * 32}", f"a?versionId={marker}"):
-            with pytest.raises(ObjectNotFoundError, match="no such (object|version)"):
-                objects.read(f"s3://{bucket}/{missing}", options, backend=backend)
-    put(ODD, b"odd")
-    put("notes", b"plain")
-    urls = objects.listed(f"s3://{bucket}/", options)
-    assert urls == [f"s3://{bucket}/notes", f"s3://{bucket}/{ODD}?versionId="]
-    assert [objects.read(urls[1], options, backend=backend) for backend in BY_EACH] == [b"odd"] * 2
-    with pytest.raises(UrlError, match=r"neither written nor deleted.*add \?versionId= after it"):
-        objects.write(f"s3://{bucket}/x?versionId=", options)
 
 
 # Refusals

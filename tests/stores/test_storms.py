@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,9 +19,8 @@ from torchdata_remote.testing import Faults, FaultyStore
 
 NUM_SHARDS, SHARD_SAMPLES, NUM_FILES = 6, 10, 40
 PAGE = 1000
-BODIES = Faults(**dict.fromkeys(
-    ["cut_body", "cut_without_length", "reset_in_body", "short_range", "ignored_range", "shifted_range", "doubled"], 0.05
-))  # fmt: skip
+OF_BODIES = ["cut_body", "cut_without_length", "reset_in_body", "short_range", "ignored_range", "shifted_range"]
+BODIES = Faults(**dict.fromkeys([*OF_BODIES, "doubled"], 0.05))  # type: ignore[arg-type]
 
 
 def samples_of(num_samples: int) -> Iterator[dict[str, Any]]:
@@ -85,19 +83,6 @@ def test_storms_of_fifty_seeds(data: Folder) -> None:
         for probability in (0.2, 0.5):
             with FaultyStore(data.server.endpoint_url, Faults.storm(probability), seed=seed) as store:
                 read_all(data.through(store.endpoint_url), in_order=seed % 2 == 0)
-
-
-@each("proxied", lines=True)
-def test_a_throttled_request_waits_as_long_as_the_store_says(data: Folder) -> None:
-    """By ``Retry-After``, which is known of the second response at the latest."""
-    name = f"files/{0:07d}.bin"
-    with FaultyStore(data.server.endpoint_url, Faults(retry_after_s=1)) as store:
-        folder = data.through(store.endpoint_url)
-        store.script("too_many_requests", "too_many_requests")
-        began_s = time.monotonic()
-        assert folder.read(name) == data.get(name)
-        assert store.counts["too_many_requests"] == 2
-        assert time.monotonic() - began_s >= 1
 
 
 @pytest.fixture(scope="session")

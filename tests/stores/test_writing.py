@@ -177,6 +177,11 @@ DENIED: Answer = (403, {}, b"<Error><Code>AccessDenied</Code></Error>")
 each_client = each("writes", "one_winner", "proxied", lines=True)
 
 
+def from_number(fault: Any, numbers: range) -> Callable[[Seen, int], Any]:
+    """Decide for requests with these numbers."""
+    return lambda seen, number: fault if number in numbers else None
+
+
 def written_through(folder: Folder, decide: Callable[[Seen, int], Any], **more: Any) -> tuple[Folder, list[Seen]]:
     """Write a shard into a new folder through a proxy that decides by a request and its number among the changes."""
     folder, changes, lock = new_folder(folder.row, folder.server, folder.place), list[Seen](), threading.Lock()
@@ -208,7 +213,7 @@ def test_a_response_that_is_lost_or_wrong_does_not_make_the_own_object_an_error(
     for at, change in enumerate(changes):
         if fault is PAGE and (change.method == "DELETE" or folder.row.name == "datasets"):
             continue  # its service answers by JSON, and a page is an error at once
-        made, _ = written_through(folder, lambda seen, number, at=at: fault if number == at else None)
+        made, _ = written_through(folder, from_number(fault, range(at, at + 1)))
         assert {name: made.get(name) for name in OF_A_SHARD} == expected, change
         assert made.names() == [*OF_A_SHARD, "index.json"], change
 
@@ -254,7 +259,7 @@ def test_a_refused_request_is_an_error_after_which_no_object_is_torn(folder: Fol
         if change.method == "DELETE":
             continue
         with pytest.raises(AccessDeniedError) as caught:
-            written_through(folder, lambda seen, number, at=at: DENIED if number >= at else None)
+            written_through(folder, from_number(DENIED, range(at, 1000)))
         left: Folder = caught.value.folder  # type: ignore[attr-defined]
         names = left.names()
         assert all(left.get(name) == clean.get(name) for name in names if name in OF_A_SHARD), change
@@ -277,12 +282,11 @@ def test_the_object_of_another_writer_is_not_taken_for_the_own_one_after_a_lost_
     target = list[str]()
 
     def decide(seen: Seen, number: int) -> Any:
-        if seen.num_bytes > 10_000 or "0.tar" in seen.target:
-            if not target:
-                target.append(seen.target)
-                here.put("0.tar", bytes(40_960))
-                return BUSY
-        return None
+        if (seen.num_bytes <= 10_000 and "0.tar" not in seen.target) or target:
+            return None
+        target.append(seen.target)
+        here.put("0.tar", bytes(40_960))
+        return BUSY
 
     here = new_folder(folder.row, folder.server, folder.place)
     with between(folder.server.endpoint_url, lambda seen: decide(seen, 0) if seen.changes else None) as url:
