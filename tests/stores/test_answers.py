@@ -374,7 +374,8 @@ def test_a_truncated_page_of_a_listing_is_requested_again(body: bytes) -> None:
 
 def test_a_refusal_of_a_web_server_does_not_speak_of_s3() -> None:
     for status, said in ((404, r"the server answered 404\. Check host and path\."), (403, "403")):
-        with scripted(lambda request, status=status: Response(status)) as server:
+        answer_of = Response(status)
+        with scripted(lambda request, answer_of=answer_of: answer_of) as server:  # type: ignore[misc]
             here = target("http by obstore", server.url)
             with pytest.raises((ObjectNotFoundError, AccessDeniedError), match=said) as caught:
                 here.read()

