@@ -38,6 +38,7 @@ class Row:
         aborts: the parts of an object that its writer gives up are removed at once.
         lists_uploads: another client sees unfinished multipart uploads.
         parallel: reads of several threads run at the same time.
+        served: a dataset service is tried over it; one of each client.
         backend: that reads.
         options: further ones.
         marks: of its tests.
@@ -61,6 +62,7 @@ class Row:
     aborts: bool = True
     lists_uploads: bool = True
     parallel: bool = True
+    served: bool = False
     backend: Backend = Backend.AUTOMATIC
     options: tuple[tuple[str, Any], ...] = ()
     marks: tuple[pytest.MarkDecorator, ...] = ()
@@ -71,7 +73,7 @@ class Row:
         return bool(getattr(self, field)) if not value else getattr(self, field) == value
 
 
-_S3 = Row("moto", "moto", "S3", "moto", strange_names=True)
+_S3 = Row("moto", "moto", "S3", "moto", strange_names=True, served=True)
 # They ignore If-None-Match: whether an object exists is asked before it is written
 _JUICEFS = dataclasses.replace(
     _S3,
@@ -81,15 +83,16 @@ _JUICEFS = dataclasses.replace(
     tested_on="JuiceFS's gateway",
     strange_names=False,
     one_winner=False,
+    served=False,
 )
 _FTP = Row(*("ftp", "ftp_folder", "ftp", "pyftpdlib"), versions="size", one_winner=False, proxied=False, parallel=False)
 _WEBDAV = dataclasses.replace(
-    _FTP, name="webdav", server="webdav_folder", documented="WebDAV", tested_on="wsgidav", one_winner=True
+    _FTP, name="webdav", server="webdav_folder", documented="WebDAV", tested_on="wsgidav", one_winner=True, served=False
 )
 _DATASETS = Row("datasets", "dataset_service", "dataset service", "itself", cleans="later")
 ROWS = (
     _S3,
-    dataclasses.replace(_S3, name="ceph", server="ceph", tested_on="Ceph", marks=(pytest.mark.ceph,)),
+    dataclasses.replace(_S3, name="ceph", server="ceph", tested_on="Ceph", served=False, marks=(pytest.mark.ceph,)),
     _JUICEFS,
     dataclasses.replace(_JUICEFS, name="rclone", server="rclone", tested_on="rclone", lists_uploads=False),
     dataclasses.replace(_JUICEFS, name="s3rver", server="s3rver", tested_on="s3rver", lists_uploads=False),
@@ -97,7 +100,7 @@ ROWS = (
         *("fake-gcs-server", "gcs", "Google Cloud Storage", "fake-gcs-server, behind a part of the XML API"),
         strange_names=True,
     ),
-    Row(*("azurite", "azurite", "Azure Blob Storage", "Azurite"), cleans="later", aborts=False),
+    Row(*("azurite", "azurite", "Azure Blob Storage", "Azurite"), cleans="later", aborts=False, served=True),
     Row(
         *("hub", "hub_store", "Hugging Face Hub", "a server that speaks its API"),
         writes=False,
@@ -118,7 +121,7 @@ ROWS = (
     ),
     Row(*("memory",) * 3, "itself", versions="size", processes=False, proxied=False, cleans="at once"),
     _FTP,
-    dataclasses.replace(_FTP, name="sftp", server="sftp_folder", documented="sftp", tested_on="asyncssh"),
+    dataclasses.replace(_FTP, name="sftp", server="sftp_folder", documented="sftp", tested_on="asyncssh", served=False),
     dataclasses.replace(_WEBDAV, versions="etag", refused_in_names="%#?;"),
 )
 # Other transports of S3: they keep each promise of a store, and are not trained from once more

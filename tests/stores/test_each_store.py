@@ -8,11 +8,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
+from tests.servers.service import running_service
 from tests.servers.store_server import StoreServer
 from tests.stores.folder import Folder, new_folder
 from tests.stores.rows import Row, each, table
@@ -262,6 +264,29 @@ def test_two_workers_share_the_samples_and_their_state_goes_on_in_one_process(sh
     resumed = tdr.stateful_loader(chain(shards), batch_size=3, collate_fn=list, num_streams=2)
     resumed.load_state_dict(state)
     assert keys_of(head + [sample for batch in resumed for sample in batch]) == KEYS
+
+
+@each("served")
+def test_a_service_over_the_store_writes_lists_and_deletes_datasets(folder: Folder) -> None:
+    """In pages and by folders; neighbours stay, and what is unfinished is not listed."""
+    folder.put("other/a", b"1")
+    with running_service(folder.url, "--storage-options", json.dumps(folder.options)) as address:
+        url, service = f"datasets://{address}/set/", fsspec.filesystem("datasets")
+        write_small_shards(url, num_shards=2, samples_per_shard=3)
+        write_small_shards(f"{url}deep/er/", num_shards=1, samples_per_shard=3)
+        of_one = ["000000.tar", "000000.tar.idx", "000000.tar.keys"]
+        every = [*of_one, *(f"000001{name[6:]}" for name in of_one), *(f"deep/er/{name}" for name in of_one)]
+        assert [one.removeprefix(url) for one in objects.listed(url)] == sorted(
+            [*every, "index.json", "deep/er/index.json"]
+        )
+        top = objects.listed(url, recursive=False)
+        assert [one.removeprefix(url) for one in top] == [*every[:6], "index.json"]
+        assert objects.listed(f"{url}deep/", pattern="*.tar") == [f"{url}deep/er/000000.tar"]
+        assert len(list(tdr.stream_shards(url + "index.json"))) == 6
+        service.rm(f"{url}deep/er/index.json")
+        assert f"{url}deep/er/index.json" not in objects.listed(url)
+        service.rm(url, recursive=True)
+    assert folder.names() == ["other/a"]
 
 
 @each("lists", lines=True)
