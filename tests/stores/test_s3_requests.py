@@ -19,7 +19,7 @@ from tests.servers.scripted import Response as Answer
 from tests.support import objects
 from tests.support.objects import text_of, warnings_of
 from torchdata_remote import Backend
-from torchdata_remote.errors import AccessDeniedError, ObjectExistsError, StorageError, UrlError
+from torchdata_remote.errors import AccessDeniedError, ObjectExistsError, ObjectNotFoundError, StorageError, UrlError
 
 KEY = bytes(range(32))
 OF_KEY = {
@@ -327,6 +327,69 @@ def test_the_path_of_an_endpoint_and_the_user_agent_are_those_of_the_options(
     assert {(one.path.partition("?")[0], one.headers["user-agent"]) for one in recorder.taken()} == {
         ("/prefix/bucket/a", "company/1")
     }
+
+
+# Directory buckets and versions
+
+
+def test_a_directory_bucket_is_read_and_listed_in_its_zone_by_sessions(aws: RecordingS3) -> None:
+    """By folders only, and from the start.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-express-create-session.html
+    https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
+    """
+    bucket = "mine--usw2-az1--x-s3"
+    aws.objects |= {"f/b": b"2", "f/a": b"bytes"}
+    for backend in BY_EACH:
+        assert objects.read(f"s3://{bucket}/f/a", OPTIONS, backend=backend) == b"bytes"
+    assert objects.listed(f"s3://{bucket}/f/", OPTIONS) == [f"s3://{bucket}/f/a", f"s3://{bucket}/f/b"]
+    assert objects.found(f"s3://{bucket}/f/a", OPTIONS).size == 5
+    sent = aws.taken()
+    assert {one.host for one in sent} == {f"{bucket}.s3express-usw2-az1.us-west-2.amazonaws.com"}
+    for one in sent:
+        if one.operation in ("GetObject", "ListObjectsV2"):
+            assert one.headers["x-amz-s3session-token"] == "of-session"
+        if one.operation == "ListObjectsV2":
+            assert one.query.get("prefix", "") in ("", "f/", "f/a/")
+            assert "start-after" not in one.query
+
+
+@pytest.fixture
+def versioned(s3: S3Server) -> tuple[S3Server, str]:
+    """A bucket that keeps versions."""
+    bucket = s3.new_bucket()
+    s3.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    return s3, bucket
+
+
+ODD = "notes?versionId=3"
+
+
+def test_a_version_of_an_object_is_read_by_its_url_and_a_missing_one_is_named(versioned: tuple[S3Server, str]) -> None:
+    """Also after it was replaced and deleted. A key that looks like a version has one more mark behind it."""
+    server, bucket = versioned
+    client, options = server.client(), server.storage_options
+
+    def put(key: str, data: bytes) -> str:
+        return str(client.put_object(Bucket=bucket, Key=key, Body=data)["VersionId"])
+
+    versions = {put("a", data): data for data in (b"one", b"second")}
+    marker = client.delete_object(Bucket=bucket, Key="a")["VersionId"]
+    for backend in BY_EACH:
+        for version, data in versions.items():
+            url = f"s3://{bucket}/a?versionId={version}"
+            assert objects.read(url, options, backend=backend, part_bytes=2) == data
+            assert objects.found(url, options).size == len(data)
+        for missing in ("a", f"a?versionId={'0' * 32}", f"a?versionId={marker}"):
+            with pytest.raises(ObjectNotFoundError, match=r"no such (object|version)"):
+                objects.read(f"s3://{bucket}/{missing}", options, backend=backend)
+    put(ODD, b"odd")
+    put("notes", b"plain")
+    urls = objects.listed(f"s3://{bucket}/", options)
+    assert urls == [f"s3://{bucket}/notes", f"s3://{bucket}/{ODD}?versionId="]
+    assert [objects.read(urls[1], options, backend=backend) for backend in BY_EACH] == [b"odd"] * 2
+    with pytest.raises(UrlError, match=r"neither written nor deleted.*add \?versionId= after it"):
+        objects.write(f"s3://{bucket}/x?versionId=", options)
 
 
 # Refusals
