@@ -222,7 +222,7 @@ def test_an_error_of_a_page_is_raised_after_the_objects_before_it(status: int) -
     answer = bucket.answer
 
     def fail(asked: Asked) -> Response:
-        return Response.of_error(status, "SlowDown") if asked.start >= "010/" else answer(asked)
+        return Response.of_error(status, "Refused") if asked.start >= "010/" else answer(asked)
 
     bucket.answer = fail  # type: ignore[method-assign]
     found = list[str]()
