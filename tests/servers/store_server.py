@@ -16,8 +16,8 @@ import fsspec
 from tests.servers.files_over_http import files_over_http
 from tests.servers.s3 import S3Server
 from tests.servers.service import running_service
-from torchdata_remote.storage import PARTIAL_SUFFIX
 
+PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of files that listings leave out
 Self = TypeVar("Self", bound="StoreServer")
 
 

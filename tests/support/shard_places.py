@@ -14,7 +14,6 @@ from typing import Any
 import fsspec
 
 from tests.servers.s3 import S3Server
-from torchdata_remote.storage import PARTIAL_SUFFIX
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -22,6 +21,7 @@ else:
     from backports import zstd
 
 Files = Mapping[str, bytes]
+PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of files that listings leave out
 
 
 class Place:

@@ -1,0 +1,128 @@
+"""Sorted listings of local folders, page by page."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchdata_remote.errors import AccessDeniedError
+from torchdata_remote.storage import PARTIAL_SUFFIX
+from torchdata_remote.storage.local import sorted_names
+from torchdata_remote.storage.local.sorted_names import SortedNamesCache
+from torchdata_remote.storage.local.sorted_paths import iter_sorted
+
+LATER_NS = 1 << 62  # as if all folders had been unchanged for long
+SEGMENTS = st.sampled_from(["a", "b", "a.b", "a0", "a-", "é", "\U0001f600", "ab", "\n", "~", "!"])
+PATHS = st.lists(st.lists(SEGMENTS, min_size=1, max_size=3).map("/".join), max_size=12)
+BUFFERS: list[Callable[[], SortedNamesCache]] = [
+    SortedNamesCache,
+    lambda: SortedNamesCache(clock=lambda: LATER_NS),
+    lambda: SortedNamesCache(max_bytes=2500, clock=lambda: LATER_NS),
+    lambda: SortedNamesCache(max_folder_bytes=3, clock=lambda: LATER_NS),
+]
+
+
+@pytest.fixture
+def few_names_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks, runs and batches of two or three names."""
+    for name, number in (("_BLOCK_NAMES", 2), ("_RUN_NAMES", 3), ("_SELECTED_NAMES", 2)):
+        monkeypatch.setattr(sorted_names, name, number)
+
+
+def make(root: pathlib.Path, paths: list[str]) -> set[str]:
+    """Create files; those whose path is taken by a folder, or below a file, are left out."""
+    made = set()
+    for path in paths:
+        try:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(b"")
+        except (FileExistsError, NotADirectoryError, IsADirectoryError):
+            continue
+        made.add(path)
+    return made
+
+
+def model(paths: set[str], prefix: str, after: str, *, recursive: bool) -> list[str]:
+    """What a listing contains, made from the paths of all files. Empty folders are no part of it."""
+    depth = prefix.count("/")
+    found = {
+        path if recursive or path.count("/") == depth else "/".join(path.split("/")[: depth + 1]) + "/"
+        for path in paths
+        if path.startswith(prefix)
+    }
+    return sorted(path for path in found if path > after)
+
+
+def listed(root: str, prefix: str, after: str, cache: SortedNamesCache, *, recursive: bool = True) -> list[str]:
+    folder = root + prefix[: prefix.rfind("/") + 1]
+    paths = iter_sorted(folder, root + prefix, recursive, root + after if after else "", cache)
+    return [path[len(root) :] for path in paths]
+
+
+@pytest.mark.usefixtures("few_names_at_once")
+@pytest.mark.parametrize("number", range(len(BUFFERS)))
+@given(paths=PATHS, prefix=st.sampled_from(["", "a", "a/", "a/b", "a/b/", "é"]), after=st.text("ab./-é!", max_size=5))
+def test_a_listing_is_that_of_all_paths(number: int, paths: list[str], prefix: str, after: str) -> None:
+    """Whether folders are cached, dropped again, or too large for that; for any prefix and path to start after."""
+    with tempfile.TemporaryDirectory() as root:
+        cache, made = BUFFERS[number](), make(pathlib.Path(root), paths)
+        for recursive in (True, False, True):
+            wanted = model(made, prefix, after, recursive=recursive)
+            assert listed(root + "/", prefix, after, cache, recursive=recursive) == wanted
+
+
+@pytest.mark.usefixtures("few_names_at_once")
+@given(
+    changes=st.lists(st.tuples(st.booleans(), PATHS.map(lambda paths: paths[:2])), max_size=8), limit=st.integers(1, 4)
+)
+def test_files_that_are_not_changed_are_listed_once_while_others_change(
+    changes: list[tuple[bool, list[str]]], limit: int
+) -> None:
+    """A page is right at its time, also right after a change, with the clock as it is."""
+    with tempfile.TemporaryDirectory() as root:
+        cache, above = SortedNamesCache(), pathlib.Path(root)
+        present = make(above, ["a", "b/c", "b/d", "c", "d/e/f", "é"])
+        kept, found, after = set(present), list[str](), ""
+        pending = iter(changes)
+        while True:
+            remaining = listed(root + "/", "", after, cache)
+            assert remaining == model(present, "", after, recursive=True)
+            page = remaining[:limit]
+            found += page
+            if len(remaining) <= limit:
+                break
+            after = page[-1]
+            adds, paths = next(pending, (True, []))
+            if adds:
+                present |= make(above, paths)
+            for path in [] if adds else paths:
+                shutil.rmtree(above / path, ignore_errors=True)
+                (above / path).unlink(missing_ok=True) if (above / path).is_file() else None
+                gone = {one for one in present if one == path or one.startswith(path + "/")}
+                present, kept = present - gone, kept - gone
+        assert found == sorted(set(found))
+        assert kept <= set(found)
+
+
+@pytest.mark.parametrize("after", ["../", "../b", "./a", "/a", "link/x", f"c{PARTIAL_SUFFIX}/x", "\0", "a/../../b"])
+def test_no_path_to_start_after_leads_elsewhere(tmp_path: pathlib.Path, after: str) -> None:
+    """A listing consists of names that are in the folder, whatever a client sends."""
+    make(tmp_path, ["outside/secret", f"root/c{PARTIAL_SUFFIX}/x.jpg", "root/z"])
+    os.symlink(tmp_path / "outside", tmp_path / "root" / "link")
+    for cache in (make_cache() for make_cache in BUFFERS):
+        paths: Iterator[Any] = iter_sorted(
+            f"{tmp_path}/root/", f"{tmp_path}/root/", True, f"{tmp_path}/root/{after}", cache
+        )
+        found: list[str] = []
+        with contextlib.suppress(AccessDeniedError):  # for the link
+            found.extend(paths)
+        assert set(found) <= {f"{tmp_path}/root/z"}

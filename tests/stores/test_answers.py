@@ -1,0 +1,382 @@
+"""What each answer of a store leads to, by every transport: repeated, continued, refused, or an error at once."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import ssl
+from typing import Any
+
+import pytest
+import trustme
+
+import torchdata_remote as tdr
+from tests.servers.raw import answer, raw
+from tests.servers.scripted import Request, Response, scripted
+from tests.stores.transports import KEYS, by, target
+from tests.support import objects
+from torchdata_remote.errors import (
+    AccessDeniedError,
+    ContentEncodingError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+)
+from torchdata_remote.testing import FaultyStore
+
+DATA = bytes(range(256)) * 10
+SIZE = len(DATA)
+MAX_ATTEMPTS = 8  # at what looks permanent
+LISTING = (
+    b"<ListBucketResult><IsTruncated>false</IsTruncated>"
+    b"<Contents><Key>a</Key><Size>1</Size><ETag>1</ETag></Contents></ListBucketResult>"
+)
+AT_ONCE = tdr.RetryPolicy(first_wait_s=0)
+
+
+def gets(requests: list[Request]) -> list[Request]:
+    """Those of objects; others are sent to explain an error."""
+    return [
+        one for one in requests if one.method == "GET" and "list-type" not in one.target and "comp=" not in one.target
+    ]
+
+
+@by("s3 by s3fs", "http by fsspec")
+@pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (404, "NoSuchKey"), (401, "Unauthorized")])
+def test_a_refused_or_missing_object_is_an_error_after_one_request(transport: str, status: int, code: str) -> None:
+    with scripted(lambda request: Response.of_error(status, code)) as server:
+        here = target(transport, server.url)
+        with pytest.raises(ObjectNotFoundError if status == 404 else AccessDeniedError) as caught:
+            here.read(SIZE)
+        assert here.url.partition("?")[0] in str(caught.value)
+        assert "?x=1" not in str(caught.value)
+        sent = [one.target for one in gets(server.requests)]
+        assert len(sent) == 1 or (transport in ("hub", "datasets") and len(sent) <= 4), "which ask what is missing"
+
+
+@by()
+def test_a_store_that_is_busy_or_fails_is_asked_again_for_the_same_bytes(transport: str) -> None:
+    refusals = [(503, "SlowDown"), (500, "InternalError"), (429, "TooMany"), (502, ""), (504, "")]
+
+    def respond(request: Request) -> Response:
+        if request.number <= len(refusals):
+            return Response.of_error(*refusals[request.number - 1])
+        return Response.of_object(request, DATA)
+
+    with scripted(respond) as server:
+        retry = tdr.RetryPolicy(first_wait_s=0, max_attempts=6)
+        assert target(transport, server.url).read(SIZE, '"1"', part_bytes=SIZE, retry=retry) == DATA
+        sent = gets(server.requests)
+        assert len(sent) >= 6 or transport == "http by fsspec"
+        assert {one.headers.get("range") for one in sent} == {f"bytes=0-{SIZE - 1}"}
+        if transport.partition(" ")[0] in ("s3", "gs", "az") and "s3fs" not in transport:
+            assert {one.headers["if-match"] for one in sent} == {'"1"'}
+
+
+@by()
+def test_the_number_of_requests_is_that_of_the_policy_and_the_error_says_all(transport: str) -> None:
+    """No layer below retries."""
+    with scripted(lambda request: Response.of_error(503, "SlowDown")) as server:
+        with pytest.raises(TransientStorageError, match=r"Gave up after 4 attempts") as caught:
+            target(transport, server.url).read(SIZE, '"1"', part_bytes=SIZE)
+        assert len(server.requests) == 4
+        error = caught.value
+        assert (error.attempts, error.start_byte, error.end_byte, error.etag) == (4, 0, SIZE, '"1"')
+        assert error.elapsed_s is not None
+
+
+BROKEN = ["cut_body", "cut_without_length", "reset_in_body", "early_end", "reset"]
+BROKEN_RANGES = ["short_range", "ignored_range", "shifted_range"]
+
+
+@by("http by fsspec", "s3 by s3fs")
+@pytest.mark.parametrize("fault", [*BROKEN, *BROKEN_RANGES])
+def test_a_body_that_breaks_off_is_continued_and_one_of_another_range_is_not_used(transport: str, fault: str) -> None:
+    with (
+        scripted(lambda request: Response.of_object(request, DATA)) as server,
+        FaultyStore(server.url, seed=3) as store,
+    ):
+        store.script(fault, None, fault, fault, None)
+        retry = tdr.RetryPolicy(first_wait_s=0, max_attempts=9)
+        assert target(transport, store.endpoint_url).read(SIZE, '"1"', part_bytes=1000, retry=retry) == DATA
+        assert store.counts[fault] >= 1
+
+
+@by("http by fsspec", "s3 by s3fs")
+@pytest.mark.parametrize("stall", ["stall", "stall_in_body"])
+def test_a_request_that_stands_still_is_sent_again_in_time(transport: str, stall: str) -> None:
+    with (
+        scripted(lambda request: Response.of_object(request, DATA)) as server,
+        FaultyStore(server.url, tdr.testing.Faults(stall_s=600)) as store,
+    ):
+        store.script(stall, None, stall)
+        retry = tdr.RetryPolicy(progress_timeout_s=0.3, first_wait_s=0)
+        assert target(transport, store.endpoint_url).read(SIZE, '"1"', part_bytes=2000, retry=retry) == DATA
+        assert store.counts[stall] == 2
+        store.script(*[stall] * 20)
+        policy = tdr.RetryPolicy(max_attempts=2, progress_timeout_s=0.3, first_wait_s=0)
+        with pytest.raises(TransientStorageError, match="Gave up after 2 attempts"):
+            target(transport, store.endpoint_url, "b").read(SIZE, '"1"', retry=policy)
+
+
+@by()
+def test_an_object_of_another_size_than_listed_has_changed(transport: str) -> None:
+    with scripted(lambda request: Response.of_object(request, DATA)) as server:
+        for size in (5, SIZE - 1, SIZE + 1):
+            with pytest.raises(ObjectChangedError, match=rf"{SIZE:,} bytes"):
+                target(transport, server.url).read(size)
+
+
+FORMS = ["1f", '"1f"', 'W/"1f"']
+
+
+@by("az", "hub", "datasets", "gs by obstore", "gs by botocore")
+def test_etags_that_differ_in_form_only_are_one_version(transport: str) -> None:
+    """If-Match has quotes, and is not sent for a weak one."""
+    answered = FORMS[0]
+
+    def respond(request: Request) -> Response:
+        if request.headers.get("if-match", '"1f"') != '"1f"':
+            return Response.of_error(412, "PreconditionFailed")
+        return Response.of_object(request, DATA, answered)
+
+    with scripted(respond) as server:
+        for answered, given in itertools.product(FORMS, [*FORMS, "W/1f"]):  # noqa: B007  # the server uses it
+            assert target(transport, server.url).read(SIZE, given, part_bytes=1000) == DATA
+
+
+@by("az", "hub", "datasets")
+@pytest.mark.parametrize("answers", ['"2f"', "412"])
+def test_another_version_than_listed_is_an_error_at_once(transport: str, answers: str) -> None:
+    def respond(request: Request) -> Response:
+        if answers == "412" and "if-match" in request.headers:
+            return Response.of_error(412, "PreconditionFailed")
+        return Response.of_object(request, DATA, answers)
+
+    with scripted(respond) as server:
+        if answers == "412" and (transport.startswith("http") or "s3fs" in transport):
+            return  # they send no If-Match
+        with pytest.raises(ObjectChangedError):
+            target(transport, server.url).read(SIZE, '"1f"', retry=AT_ONCE)
+        assert len(gets(server.requests)) <= 8
+
+
+@pytest.mark.parametrize("backend", ["obstore", "botocore", "http"])
+def test_a_server_that_lastingly_has_two_etags_for_an_object_is_named(backend: str) -> None:
+    """Listing again does not help, so the error does not say it; what it says helps."""
+
+    def respond(request: Request) -> Response:
+        if "list-type=2" in request.target:
+            return Response(200, LISTING.replace(b">1</", b">%d</" % SIZE, 1).replace(b">1</", b">1f</"))
+        return Response.of_object(request, DATA, '"1f"' if request.method == "HEAD" else '"2f"')
+
+    with scripted(respond) as server:
+        url, more = ("s3://bucket/a", {"backend": backend}) if backend != "http" else (f"{server.url}/a", {})
+        options = {**KEYS, "endpoint_url": server.url} if backend != "http" else {}
+        [listed] = objects.listed(url, options)
+        with pytest.raises(ObjectChangedError, match=r'is still listed with the etag "1f".* two for one') as caught:
+            objects.read(listed, options, retry=AT_ONCE, **more)
+        assert "ist it again" not in str(caught.value)
+        assert objects.read(str(listed), options, retry=AT_ONCE, **more) == DATA
+
+
+KNOWN = ('ETag: "1"', "Last-Modified: Sat, 21 Nov 2026 00:00:00 GMT")
+TEN, LENGTH, RANGE = b"0123456789", "Content-Length: 10", "Content-Range: bytes 0-9/10"
+READABLE: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
+    "total unknown": ("206 Partial Content", TEN, ("Content-Range: bytes 0-9/*", LENGTH)),
+    "empty, 0-0/0": ("206 Partial Content", b"", ("Content-Range: bytes 0-0/0", "Content-Length: 0")),
+    "empty, */0": ("206 Partial Content", b"", ("Content-Range: bytes */0", "Content-Length: 0")),
+    "empty, 0--1/0": ("206 Partial Content", b"", ("Content-Range: bytes 0--1/0", "Content-Length: 0")),
+    "length twice": ("206 Partial Content", TEN, (RANGE, LENGTH, LENGTH)),
+    "200 with a Content-Range": ("200 OK", TEN, (RANGE, LENGTH)),
+    "a Last-Modified that is no date": ("206 Partial Content", TEN, (RANGE, LENGTH, "Last-Modified: yesterday")),
+    "metadata in UTF-8": ("206 Partial Content", TEN, (RANGE, LENGTH, "x-amz-meta-title: \xc3\xa9")),
+    "a content type beyond ASCII": ("206 Partial Content", TEN, (RANGE, LENGTH, "Content-Type: text/\xe9")),
+}
+
+
+@by("http by fsspec", "s3 by s3fs", "az", "hub", "gs by obstore", "gs by botocore")
+@pytest.mark.parametrize("case", READABLE)
+def test_an_unusual_but_unambiguous_answer_is_read(transport: str, case: str) -> None:
+    """What RFC 9110 allows, and violations with one possible meaning."""
+    status, body, headers = READABLE[case]
+    if transport == "datasets" and case in ("total unknown", "200 with a Content-Range"):
+        return  # our own service does not answer like this, so that it is not our service
+
+    def respond(request: str) -> bytes:
+        if request.startswith("HEAD"):
+            return answer("200 OK", b"", LENGTH, *KNOWN)
+        return answer(status, body, *headers, *(known for known in KNOWN if known[:4] not in str(headers)))
+
+    with raw(respond) as server:
+        for size in (len(body), None):
+            assert target(transport, server.url).read(size) == body
+        assert server.num_requests <= 6
+
+
+HOPELESS = {
+    "206 without Content-Range": answer("206 Partial Content", TEN, LENGTH, *KNOWN),
+    "206 in several parts": answer("206 OK", TEN, LENGTH, "Content-Type: multipart/byteranges; boundary=x", *KNOWN),
+    "another range": answer("206 Partial Content", TEN[:5], "Content-Range: bytes 2-6/10", "Content-Length: 5", *KNOWN),
+    "lengths that differ": answer("206 Partial Content", TEN, RANGE, LENGTH, "Content-Length: 11", *KNOWN),
+    "a negative length": answer("200 OK", TEN, "Content-Length: -5", *KNOWN),
+    "digits": answer("206 Partial Content", TEN, f"Content-Range: bytes 0-9/{'9' * 5000}", LENGTH, *KNOWN),
+    "a redirect loop": answer("302 Found", b"", "Location: /a", "Content-Length: 0"),
+    "another protocol": b"SSH-2.0-OpenSSH_9.2p1\r\n",
+    "HTTP/0.9": b"<html>hello</html>\n",
+    "204": answer("204 No Content"),
+    "400": answer("400 Bad Request", b"no", "Content-Length: 2"),
+    "405": answer("405 Method Not Allowed", b"no", "Content-Length: 2"),
+}
+
+
+@by("http by fsspec", "s3 by s3fs", "az", "hub", "gs by obstore", "gs by botocore")
+@pytest.mark.parametrize("case", HOPELESS)
+def test_an_answer_that_violates_the_protocol_is_an_error_after_a_few_attempts(transport: str, case: str) -> None:
+    """Long before the deadline; it is not transient."""
+    with raw(lambda request: HOPELESS[case]) as server:
+        with pytest.raises(StorageError) as caught:
+            target(transport, server.url).read(10, retry=AT_ONCE)
+        assert not isinstance(caught.value, TransientStorageError)
+        assert server.num_requests <= 2 * MAX_ATTEMPTS  # by obstore, then by the fallback
+        assert caught.value.url is not None
+
+
+@by("http by fsspec", "s3 by s3fs", "az", "hub", "gs by obstore", "gs by botocore")
+def test_a_few_broken_answers_of_a_proxy_cost_attempts_and_not_the_job(transport: str) -> None:
+    sound = answer("206 Partial Content", TEN, RANGE, LENGTH, *KNOWN)
+    for broken in ("206 without Content-Range", "another range", "another protocol"):
+
+        def respond(head: str, broken: str = broken) -> bytes:
+            return HOPELESS[broken] if server.num_requests < MAX_ATTEMPTS else sound
+
+        with raw(respond) as server:
+            assert target(transport, server.url).read(10, retry=AT_ONCE) == TEN
+
+
+def untrusted() -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    return context
+
+
+@by("http by fsspec", "s3 by s3fs", "hub", "gs by botocore")
+def test_an_untrusted_certificate_is_an_error_at_the_first_attempt(transport: str) -> None:
+    with raw(lambda request: HOPELESS["400"], tls=untrusted()) as server:
+        with pytest.raises(StorageError, match="certificate is not trusted") as caught:
+            target(transport, server.url).read(10, retry=AT_ONCE)
+        assert not isinstance(caught.value, TransientStorageError)
+        assert caught.value.attempts == 1
+
+
+@by("http by fsspec", "s3 by s3fs")
+def test_https_to_an_http_port_is_an_error_after_a_few_attempts(transport: str) -> None:
+    with raw(lambda request: HOPELESS["400"]) as server:
+        with pytest.raises(StorageError) as caught:
+            target(transport, server.url.replace("http:", "https:")).read(10, retry=AT_ONCE)
+        assert not isinstance(caught.value, TransientStorageError)
+
+
+STORED = gzip.compress(DATA)
+
+
+def stored_as(encoding: str, data: bytes = STORED) -> Any:
+    def respond(request: Request) -> Response:
+        response = Response.of_object(request, data)
+        return Response(response.status, response.body, {**response.headers, "Content-Encoding": encoding})
+
+    return respond
+
+
+@by("az", "hub", "s3 by s3fs")
+def test_an_object_stored_with_an_encoding_is_refused_unless_its_name_says_so(transport: str) -> None:
+    """No encoded byte is taken for the content, and none is decoded on the way."""
+    for encoding, name in [("gzip", "cat.jpg"), ("br", "0.jpg"), ("gzip, gzip", "0.tar.gz"), ("zstd", "0.tar.gz")]:
+        with scripted(stored_as(encoding)) as server:
+            with pytest.raises(ContentEncodingError, match=rf"{name} has Content-Encoding: {encoding}"):
+                target(transport, server.url, name).read()
+            assert len(gets(server.requests)) == 1
+    for encoding, name in [
+        ("gzip", "0.tar.gz"),
+        ("gzip", "0.tar"),
+        ("X-Gzip", "0.TGZ"),
+        ("zstd, aws-chunked", "a.zst"),
+    ]:
+        with scripted(stored_as(encoding)) as server:
+            assert target(transport, server.url, name).read() == STORED
+    for encoding in ("aws-chunked", "AWS-Chunked, identity", "UTF-8", "binary", "none", ""):
+        with scripted(stored_as(encoding, DATA)) as server:
+            assert target(transport, server.url, "cat.jpg").read() == DATA
+            asked = {request.headers.get("accept-encoding", "identity") for request in server.requests}
+            assert asked <= {"identity", "gzip"} if transport.startswith("gs") else asked == {"identity"}
+
+
+@pytest.mark.parametrize("transport", ["s3 by obstore", "s3 by botocore"])
+@pytest.mark.parametrize("with_range", [False, True])
+def test_a_server_that_answers_ranges_by_200_is_read(transport: str, with_range: bool) -> None:
+    """In parts if it sends Content-Range (like rclone), else whole, and soon in one request each."""
+    data = DATA * 4
+
+    def respond(request: Request) -> Response:
+        ranged = Response.of_object(request, data)
+        if with_range:
+            return Response(200, ranged.body, ranged.headers)
+        return Response(200, data, {"ETag": '"1"', "Last-Modified": KNOWN[1].partition(": ")[2]})
+
+    with scripted(respond) as server:
+        here = target(transport, server.url)
+        assert here.read(len(data), part_bytes=1000) == data
+        if not with_range:
+            server.requests.clear()
+            assert here.read(len(data), part_bytes=1000) == data
+            assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("transport", ["s3 by botocore", "hub"])
+def test_a_redirect_to_another_host_gets_no_credentials(transport: str) -> None:
+    """botocore refuses it; the Hub's are followed without the token."""
+    with scripted(lambda request: Response.of_object(request, DATA)) as other:
+        with scripted(lambda request: Response(307, b"", {"Location": f"{other.url}/bucket/a"})) as server:
+            here = target(transport, server.url)
+            if transport == "hub":
+                here = here._replace(options={**here.options, "token": "hf_secret"})
+                assert here.read() == DATA
+            else:
+                with pytest.raises(StorageError, match=f"redirects to {other.url}/bucket/a"):
+                    here.read()
+                assert len(server.requests) == 1
+        assert not [one for one in other.requests if "authorization" in one.headers]
+        assert bool(other.requests) == (transport == "hub")
+
+
+def listed(server_url: str) -> list[str]:
+    options = {**KEYS, "endpoint_url": server_url}
+    return list(objects.listed("s3://b/", options, retry=AT_ONCE))
+
+
+@pytest.mark.parametrize("body", [b"", b"<ListBucketResult><Contents>", b"\x00\x01 no XML", b"<html><body>hi</html>"])
+def test_a_listing_that_cannot_be_parsed_is_an_error_and_never_empty(body: bytes) -> None:
+    with scripted(lambda request: Response(200, body)) as server:
+        with pytest.raises(StorageError) as caught:
+            listed(server.url)
+        assert not isinstance(caught.value, TransientStorageError)
+        assert len(server.requests) <= MAX_ATTEMPTS
+
+
+@pytest.mark.parametrize("body", [b"", b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"])
+def test_a_truncated_page_of_a_listing_is_requested_again(body: bytes) -> None:
+    """An empty body, and a page without the token of the next one."""
+    with scripted(lambda request: Response(200, body if request.number < 3 else LISTING)) as server:
+        assert listed(server.url) == ["s3://b/a"]
+        assert len(server.requests) == 3
+
+
+def test_a_refusal_of_a_web_server_does_not_speak_of_s3() -> None:
+    for status, said in ((404, r"the server answered 404\. Check host and path\."), (403, "403")):
+        answer_of = Response(status)
+        with scripted(lambda request, answer_of=answer_of: answer_of) as server:  # type: ignore[misc]
+            here = target("http by obstore", server.url)
+            with pytest.raises((ObjectNotFoundError, AccessDeniedError), match=said) as caught:
+                here.read()
+            assert "anon" not in str(caught.value)

@@ -1,0 +1,290 @@
+"""ftp, sftp, WebDAV and memory by fsspec: no listing goes short, and a reply is that of its request."""
+
+from __future__ import annotations
+
+import ftplib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import fsspec
+import pytest
+import requests
+from fsspec.implementations.ftp import FTPFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+from pyftpdlib.handlers import FTPHandler
+
+import torchdata_remote as tdr
+from tests.servers.file_servers import sftp_places
+from tests.servers.ftp import Ftp, ftp_server
+from tests.servers.scripted import Response, scripted
+from tests.support import objects
+from tests.support.objects import text_of
+from torchdata_remote.errors import (
+    AccessDeniedError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+    UrlError,
+)
+
+QUICK = tdr.RetryPolicy(first_wait_s=0, max_attempts=5)
+PARTIAL_SUFFIX = ".torchdata_remote-partial"
+
+
+@pytest.fixture
+def ftp(tmp_path: Path) -> Iterator[Ftp]:
+    with ftp_server(tmp_path) as server:
+        yield server
+
+
+def test_requests_of_many_threads_get_their_own_bytes(ftp: Ftp, tmp_path: Path) -> None:
+    """By the one connection of fsspec."""
+    files = {f"{number:02d}.bin": bytes([number]) * (20_000 + number) for number in range(30)}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    pipe = tdr.IterableWrapper([f"{ftp.url}/"]).list_remote().async_prefetch(max_in_flight=16, retry=QUICK)
+    assert {url.rpartition("/")[2]: stream.read() for url, stream in pipe} == files
+
+
+def test_a_silent_server_is_an_error_in_time_and_its_connection_is_replaced(ftp: Ftp, tmp_path: Path) -> None:
+    """Requests end at the progress time-out, and the next ones do not get the replies of the earlier ones."""
+    (tmp_path / "a.bin").write_bytes(b"12345")
+    policy = tdr.RetryPolicy(first_wait_s=0, max_attempts=2, progress_timeout_s=0.5)
+    url = objects.found(f"{ftp.url}/a.bin", retry=policy)
+    ftp.silent.set()
+    with pytest.raises(StorageError):
+        objects.read(url, retry=policy)
+    ftp.silent.clear()
+    assert objects.read(url, retry=policy) == b"12345"
+    with pytest.raises(ObjectNotFoundError):
+        objects.read(f"{ftp.url}/none.bin", retry=policy)
+
+
+def test_a_refused_listing_of_a_folder_is_repeated(ftp: Ftp, tmp_path: Path) -> None:
+    """fsspec itself takes it for an empty folder."""
+    for folder in ("a", "b", "c"):
+        (tmp_path / "d" / folder).mkdir(parents=True)
+        (tmp_path / "d" / folder / "1.bin").write_bytes(b"1")
+    for num_refused in range(4):
+        ftp.num_refused = num_refused
+        urls = objects.listed(f"{ftp.url}/d/", retry=QUICK)
+        assert [url.removeprefix(f"{ftp.url}/d/") for url in urls] == ["a/1.bin", "b/1.bin", "c/1.bin"]
+        assert ftp.num_refused == 0
+
+
+def refusing(method: Any, name: str) -> Any:
+    def answer(handler: FTPHandler, path: str) -> Any:
+        return handler.respond("550 Permission denied.") if path.endswith(name) else method(handler, path)
+
+    return answer
+
+
+def test_a_folder_or_file_that_the_server_refuses_is_neither_empty_nor_missing(
+    ftp: Ftp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ftp has one code for both, so the text of the reply decides."""
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.tar").write_bytes(b"x" * 1000)
+    assert len(objects.listed(f"{ftp.url}/")) == 3
+    for command in ("ftp_MLSD", "ftp_LIST"):
+        monkeypatch.setattr(FTPHandler, command, refusing(getattr(FTPHandler, command), "b"))
+    monkeypatch.setattr(FTPHandler, "ftp_RETR", refusing(FTPHandler.ftp_RETR, "c/1.tar"))
+    with pytest.raises(AccessDeniedError, match="does not list the folder /b"):
+        objects.listed(f"{ftp.url}/")
+    assert objects.listed(f"{ftp.url}/a/") == [f"{ftp.url}/a/1.tar"]
+    with pytest.raises(AccessDeniedError, match="Permission denied"):
+        objects.read(f"{ftp.url}/c/1.tar")
+
+
+@pytest.mark.parametrize("reply", ["227 Entering passive", "502 No passive mode"])
+def test_a_server_that_refuses_passive_mode_has_no_empty_folders_and_no_missing_files(
+    ftp: Ftp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: str
+) -> None:
+    (tmp_path / "a.tar").write_bytes(b"12345")
+    with monkeypatch.context() as patch:
+        patch.setattr(FTPHandler, "ftp_PASV", lambda handler, line: handler.respond(reply))
+        for attempt in (objects.listed, objects.read):
+            with pytest.raises(TransientStorageError, match=reply[:3]):
+                attempt(f"{ftp.url}/{'a.tar' if attempt is objects.read else ''}")
+    assert objects.found(f"{ftp.url}/a.tar").size == 5
+
+
+def test_an_interrupted_write_leaves_the_shard_of_before_and_is_cleaned_up(
+    ftp: Ftp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes are sent under a hidden name, and renamed; a server of Windows does not rename to an existing file."""
+    objects.write(f"{ftp.url}/")
+    before = (tmp_path / "0.tar").read_bytes()
+    hidden: list[str] = []
+    rename = FTPFileSystem.mv
+
+    def interrupted(filesystem: object, old: str, new: str) -> None:
+        hidden.extend(path.name for path in tmp_path.iterdir() if path.name.endswith(PARTIAL_SUFFIX))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FTPFileSystem, "mv", interrupted)
+        with pytest.raises(BaseException):  # noqa: B017, PT011  # wherever it is noticed
+            objects.write(f"{ftp.url}/", num_bytes=20, overwrite=True)
+    assert hidden
+    assert (tmp_path / "0.tar").read_bytes() == before
+
+    def picky(filesystem: FTPFileSystem, old: str, new: str) -> None:
+        if filesystem.exists(new):
+            raise OSError("550 exists")
+        rename(filesystem, old, new)
+
+    monkeypatch.setattr(FTPFileSystem, "mv", picky)
+    objects.write(f"{ftp.url}/", num_bytes=2000, overwrite=True)
+    assert (tmp_path / "0.tar").stat().st_size > len(before)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".tar") == ["0.tar"]
+
+
+def test_a_folder_that_another_writer_has_made_is_written_to(ftp: Ftp, tmp_path: Path) -> None:
+    """fsspec's ftp looks folders up in a listing of before, and then makes one that exists."""
+    objects.write(f"{ftp.url}/one/")
+    objects.listed(f"{ftp.url}/")
+    (tmp_path / "made").mkdir()
+    objects.write(f"{ftp.url}/made/below/")
+    assert (tmp_path / "made" / "below" / "0.tar").exists()
+    with pytest.raises(StorageError):
+        objects.write(f"{ftp.url}/one/0.tar/")
+
+
+def test_a_missing_private_key_or_login_is_not_a_missing_object(tmp_path: Path) -> None:
+    with sftp_places(tmp_path) as place:
+        options = {**place.storage_options, "key_filename": str(tmp_path / "no_key")}
+        with pytest.raises(UrlError, match="no_key"):
+            objects.read(f"{place.start}a", options)
+        with pytest.raises(AccessDeniedError, match="No authentication methods"):
+            objects.read(f"{place.start}a", {"look_for_keys": False, "allow_agent": False})
+
+
+def test_the_target_of_a_redirect_is_in_no_error() -> None:
+    """It may be signed."""
+    away = Response(302, b"", {"Location": "http://127.0.0.1:9/a?sig=secret-canary"})
+    with scripted(lambda request: away) as server, pytest.raises(StorageError) as caught:
+        objects.read("webdav://a/b", {"base_url": server.url})
+    assert "secret-canary" not in text_of(caught.value)
+
+
+# What a file system of fsspec raises
+
+FAULTS: list[tuple[Exception, type[StorageError]]] = [
+    (PermissionError("no"), AccessDeniedError),
+    (FileNotFoundError("no"), ObjectNotFoundError),
+    (TimeoutError("late"), TransientStorageError),
+    (ConnectionResetError("reset"), TransientStorageError),
+    (OSError(5, "input/output"), TransientStorageError),
+    (EOFError(), TransientStorageError),
+    (ftplib.error_temp("421 Too many connections."), TransientStorageError),
+    (ftplib.error_perm("550 No such file."), ObjectNotFoundError),
+    (ftplib.error_perm("530 Login incorrect."), AccessDeniedError),
+    (ftplib.error_perm("502 Not implemented."), StorageError),
+    (aiohttp.ServerDisconnectedError(), TransientStorageError),
+    (aiohttp.ClientPayloadError("cut"), TransientStorageError),
+    (requests.ConnectionError("reset"), TransientStorageError),
+    (KeyError("ContentLength"), StorageError),
+    (ZeroDivisionError("a mistake"), StorageError),
+]
+
+
+class Failing(MemoryFileSystem):  # type: ignore[misc]
+    """Raises one error for every call."""
+
+    protocol, cachable = "failing", False
+    fault: Exception | None = None
+
+    def __getattribute__(self, name: str) -> Any:
+        found, fault = object.__getattribute__(self, name), type(self).fault
+        if fault is not None and name in ("ls", "find", "info", "isdir", "exists", "cat_file", "pipe_file", "makedirs"):
+            return _raising(fault)
+        return found
+
+
+def _raising(fault: Exception) -> Callable[..., Any]:
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        raise fault
+
+    return call
+
+
+@pytest.mark.parametrize(("fault", "expected"), FAULTS, ids=[repr(fault)[:30] for fault, _ in FAULTS])
+def test_an_error_of_a_library_becomes_one_of_this_package(
+    fault: Exception, expected: type[StorageError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the URL, keeps its cause, and is repeated only if that may help; a missing file's cause decides."""
+    fsspec.register_implementation("failing", Failing, clobber=True)
+    missing = FileNotFoundError("d/a")
+    missing.__cause__ = fault
+    for raised in (fault, missing):
+        monkeypatch.setattr(Failing, "fault", raised)
+        kind = ObjectNotFoundError if raised is missing and isinstance(fault, KeyError) else expected
+        with pytest.raises(StorageError) as caught:
+            objects.read("failing://bucket/d/a")
+        assert isinstance(caught.value, kind)
+        assert isinstance(caught.value, TransientStorageError) == (kind is TransientStorageError)
+        assert "failing://bucket/d/a" in str(caught.value)
+    monkeypatch.setattr(Failing, "fault", fault)
+    if expected is not ObjectNotFoundError:
+        for attempt in (lambda: objects.listed("failing://bucket/d/"), lambda: objects.write("failing://bucket/d/")):
+            if expected is TransientStorageError and attempt.__code__.co_names[1] == "write":
+                continue  # it is repeated for minutes
+            with pytest.raises(expected, match="failing://bucket/d"):
+                attempt()
+
+
+class Picky(MemoryFileSystem):  # type: ignore[misc]
+    """Has etags."""
+
+    protocol, cachable, etag = "picky", False, "1"
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        return {**super().info(path, **kwargs), "ETag": self.etag}
+
+
+def test_a_replaced_object_is_noticed_where_a_file_system_has_etags(monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.register_implementation("picky", Picky, clobber=True)
+    MemoryFileSystem.store.clear()
+    url = "picky://bucket/a"
+    fsspec.filesystem("picky").pipe(url, b"12")
+    seen = objects.found(url)
+    assert (seen.etag, objects.read(seen)) == ("1", b"12")
+    monkeypatch.setattr(Picky, "etag", "2")
+    with pytest.raises(ObjectChangedError, match="etag 2"):
+        objects.read(seen, retry=objects.QUICK)
+
+
+def test_memory_is_listed_while_other_threads_write(memory_folder: str) -> None:
+    """fsspec iterates over a dict that they change: no listing fails or misses what was there before."""
+    memory, ended = fsspec.filesystem("memory"), threading.Event()
+    memory.pipe({f"{memory_folder}/{number}": b"" for number in range(50)})
+
+    def write() -> None:
+        number = 0
+        while not ended.is_set():
+            memory.pipe_file(f"{memory_folder}/x/{number % 100}", b"")
+            number += 1
+            if number % 100 == 0:
+                memory.rm(f"{memory_folder}/x", recursive=True)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(20):
+            urls = objects.listed(f"{memory_folder}/", retry=QUICK)
+            assert sum("/x/" not in url for url in urls) == 50
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_scheme_without_its_package_is_an_error_that_names_the_package() -> None:
+    fsspec.register_implementation("absent", "no_such_package_at_all.FileSystem", clobber=True, errtxt="Install it")
+    with pytest.raises(UrlError, match=r"absent.*Install it"):
+        objects.read("absent://bucket/a")

@@ -1,0 +1,269 @@
+"""Web servers as stores: with and without ranges, signed URLs, headers that stay at their host."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from typing import Any
+
+import aiohttp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import torchdata_remote as tdr
+from tests.servers.scripted import Request, Response, Scripted, scripted
+from tests.support import objects
+from tests.support.objects import text_of
+from torchdata_remote import Backend
+from torchdata_remote.errors import (
+    AccessDeniedError,
+    EmptyListingError,
+    ShardCorruptError,
+    StorageError,
+    TransientStorageError,
+    UrlError,
+)
+from torchdata_remote.testing import write_small_shards
+
+PATHS = ["/a.bin", "/a%20b.bin", "/a+b.bin", "/dir//a.bin", "/%C3%A5.bin", "/~a(1),b.bin"]
+QUERIES = ["/a.bin?x=1", "/a.bin?x=a%2Fb&sig=a%2Bb%3D"]
+
+
+class Site:
+    """Objects by path and query, and what a server does with them."""
+
+    def __init__(self, *, honours_ranges: bool) -> None:
+        self.honours_ranges = honours_ranges
+        self.objects: dict[str, bytes] = {}
+        self.redirects: dict[str, str] = {}
+        self.head_status = 0  # of its answers to HEAD, if they are refused
+        self.server = Scripted("", [])
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def respond(self, request: Request) -> Response:
+        if request.target in self.redirects:
+            return Response(302, b"", {"Location": self.redirects[request.target]})
+        if request.method == "HEAD" and self.head_status:
+            return Response(self.head_status)
+        if request.target not in self.objects:
+            return Response(404, b"not here")
+        data = self.objects[request.target]
+        if not self.honours_ranges:
+            return Response(200, data, {"Last-Modified": "Sat, 21 Nov 2026 00:00:00 GMT"})
+        first = re.match(r"bytes=(\d+)-", request.headers.get("range", "bytes=0-"))
+        if first is not None and "range" in request.headers and int(first[1]) >= len(data):
+            return Response(416, b"", {"Content-Range": f"bytes */{len(data)}"})
+        return Response.of_object(request, data, f'"{abs(hash(data)):x}"')
+
+
+@pytest.fixture(params=[True, False], ids=["ranges", "no ranges"])
+def site(request: pytest.FixtureRequest) -> Any:
+    """Each kind of server in turn."""
+    running = Site(honours_ranges=request.param)
+    with scripted(running.respond) as running.server:
+        yield running
+
+
+@pytest.fixture
+def ranged() -> Any:
+    running = Site(honours_ranges=True)
+    with scripted(running.respond) as running.server:
+        yield running
+
+
+@pytest.fixture
+def other() -> Any:
+    """Another host: it has another port."""
+    running = Site(honours_ranges=False)
+    with scripted(running.respond) as running.server:
+        yield running
+
+
+@settings(max_examples=10)
+@given(data=st.binary(max_size=200), part_bytes=st.integers(20, 210))
+def test_an_object_of_any_size_is_read_in_any_parts(site: Site, data: bytes, part_bytes: int) -> None:
+    """From servers that honour ranges, and from those that do not, with a query and without."""
+    for path in ("/a.bin", "/b.bin?x=1"):
+        site.objects[path] = data
+        assert objects.read(site.url + path, part_bytes=part_bytes) == data
+
+
+@pytest.mark.parametrize("path", [*PATHS, *QUERIES])
+def test_path_and_query_are_sent_unchanged(site: Site, path: str) -> None:
+    """A signature covers them."""
+    site.objects[path] = b"0123456789"
+    assert objects.found(site.url + path).size == 10
+    assert objects.read(site.url + path) == b"0123456789"
+    assert {request.target for request in site.server.requests} == {path}
+
+
+def test_a_small_object_costs_one_get(ranged: Site) -> None:
+    for path in ("/a.bin", "/b.bin?sig=1"):
+        ranged.objects[path] = b"12345"
+        ranged.server.requests.clear()
+        assert objects.read(ranged.url + path) == b"12345"
+        assert [(one.method, one.target) for one in ranged.server.requests] == [("GET", path)]
+
+
+@pytest.mark.parametrize("query", ["", "?x=1"])
+def test_redirects_are_followed_for_sizes_and_bytes(site: Site, other: Site, query: str) -> None:
+    """Within the host and to another one."""
+    site.objects["/b.bin"] = other.objects["/b.bin?sig=1"] = b"0123456789"
+    for target in (f"{site.url}/b.bin", f"{other.url}/b.bin?sig=1"):
+        site.redirects["/a.bin" + query] = target
+        url = objects.found(f"{site.url}/a.bin{query}")
+        assert (url.size, objects.read(url, part_bytes=4)) == (10, b"0123456789")
+
+
+@pytest.mark.parametrize("status", [404, 500])
+def test_queries_and_the_signature_of_a_redirects_target_are_in_no_error(site: Site, status: int) -> None:
+    with scripted(lambda request: Response(status)) as failing:
+        site.redirects["/a.bin"] = f"{failing.url}/b.bin?sig=secret-canary"
+        for url in (f"{site.url}/a.bin", f"{failing.url}/a.bin?X-Amz-Signature=secret-canary"):
+            for backend in (Backend.AUTOMATIC, Backend.FSSPEC):
+                with pytest.raises(StorageError) as caught:
+                    objects.read(url, backend=backend)
+                shown = traceback.format_exception(caught.value) if backend is Backend.FSSPEC else text_of(caught.value)
+                assert "secret-canary" not in "".join(shown)
+
+
+def test_folders_cannot_be_listed_and_an_object_is_a_listing_of_itself(site: Site) -> None:
+    """The error says what to do instead; a missing object is an empty listing. A pattern is for the name."""
+    for url in (site.url, f"{site.url}/", f"{site.url}/dir/"):
+        with pytest.raises(UrlError, match="brace range"):
+            objects.listed(url)
+    site.objects["/a.tar"] = site.objects["/a.tar?sig=a/b"] = b"12345"
+    for source in (f"{site.url}/a.tar", f"{site.url}/a.tar?sig=a/b", f"{site.url}/{{a,b}}.tar?sig=a/b"):
+        first, *_ = objects.listed(source, pattern="*.tar")
+        assert first == source.replace("{a,b}", "a")
+    with pytest.raises(EmptyListingError, match=r"/b\.tar.*Nothing of this name is there: check the URL"):
+        objects.listed(f"{site.url}/b.tar")
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 405, 501])
+def test_a_server_that_refuses_head_is_listed_and_read(ranged: Site, status: int) -> None:
+    """A signed URL, which may be for GET only, is asked for its first byte."""
+    ranged.head_status = status
+    for path in ("/a.tar", "/b.tar?sig=1"):
+        ranged.objects[path] = b"12345"
+        if status < 405 and "?" not in path:
+            with pytest.raises(StorageError):
+                objects.listed(ranged.url + path)
+            continue
+        [url] = objects.listed(ranged.url + path)
+        assert url.size == (5 if "?" in path and status < 405 else None)
+        assert objects.read(url) == b"12345"
+
+
+@pytest.mark.parametrize("query", ["", "?x=1"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_is_cut_is_never_a_shorter_object(query: str, chunked: bool) -> None:
+    from tests.servers.raw import answer, raw
+
+    body = b"3e8\r\n" + bytes(900) if chunked else bytes(900)
+    length = "Transfer-Encoding: chunked" if chunked else "Content-Length: 1000"
+    with raw(lambda head: answer("200 OK", body, length)) as server, pytest.raises(TransientStorageError, match="/a"):
+        objects.read(f"{server.url}/a.bin{query}")
+
+
+@pytest.mark.parametrize("query", ["", "?x=1"])
+def test_a_server_without_a_length_is_read_whole_or_refused_at_once(query: str) -> None:
+    """It is not asked for minutes."""
+    from tests.servers.raw import answer, raw
+
+    with raw(lambda head: answer("200 OK", b"a\r\n0123456789\r\n0\r\n\r\n", "Transfer-Encoding: chunked")) as server:
+        assert objects.read(f"{server.url}/a{query}") == b"0123456789"
+        assert server.num_requests < 5
+    with raw(lambda head: answer("200 OK", b"0123456789")) as server:
+        with pytest.raises(StorageError):
+            objects.read(f"{server.url}/a{query}", retry=tdr.RetryPolicy(first_wait_s=0))
+        assert server.num_requests <= 16
+
+
+def test_shards_are_read_by_a_brace_range_and_by_a_manifest_whose_checksums_hold(
+    site: Site, memory_folder: str
+) -> None:
+    import fsspec
+
+    written = write_small_shards(memory_folder, num_shards=3, samples_per_shard=5)
+    for name in ("000000.tar", "000001.tar", "000002.tar", "index.json"):
+        site.objects[f"/d/{name}"] = fsspec.filesystem("memory").cat_file(f"{memory_folder}/{name}")
+    for source in ("{000000..000002}.tar", "index.json"):
+        read = list(tdr.stream_shards(f"{site.url}/d/{source}", seed=None))
+        assert [sample["txt"] for sample in read] == [sample["txt"] for sample in written]
+    damaged = bytearray(site.objects["/d/000001.tar"])
+    damaged[600] ^= 1
+    site.objects["/d/000001.tar"] = bytes(damaged)
+    with pytest.raises(ShardCorruptError, match=r"/d/000001\.tar: the block at byte 0 "):
+        list(tdr.stream_shards(f"{site.url}/d/index.json", seed=None))
+
+
+@pytest.mark.parametrize("query", ["", "?x=1"])
+@pytest.mark.parametrize("name", ["Authorization", "Private-Token"])
+@pytest.mark.parametrize("more", [{}, {"block_size": 1 << 20}, {"client_kwargs": {"trust_env": False}}])
+@pytest.mark.parametrize("nested", [False, True])
+def test_headers_are_sent_and_stay_at_their_host(
+    ranged: Site, other: Site, query: str, name: str, more: dict[str, Any], nested: bool
+) -> None:
+    """By each library, after redirects within the host, and not to another one."""
+    given_headers = {name: "secret-canary", "User-Agent": "tests"}
+    client = {**more.get("client_kwargs", {}), **({"headers": given_headers} if nested else {})}
+    options = {
+        **more,
+        **({} if nested else {"headers": given_headers}),
+        **({"client_kwargs": client} if client else {}),
+    }
+    ranged.objects["/a.bin" + query] = other.objects["/b.bin"] = b"0123456789"
+    ranged.redirects["/moved.bin" + query] = f"{ranged.url}/a.bin{query}"
+    ranged.redirects["/away.bin" + query] = f"{other.url}/b.bin"
+    for path in ("a.bin", "moved.bin", "away.bin"):
+        url = objects.found(f"{ranged.url}/{path}{query}", options) if not more else f"{ranged.url}/{path}{query}"
+        assert objects.read(url, options) == b"0123456789"
+    here = ranged.server.requests
+    assert {(one.headers[name.lower()], one.headers["user-agent"]) for one in here} == {("secret-canary", "tests")}
+    assert other.server.requests
+    assert "secret-canary" not in str(other.server.requests)
+
+
+def test_headers_of_requests_go_before_those_of_the_client(ranged: Site) -> None:
+    """As in fsspec; whatever the case of their names."""
+    ranged.objects["/a.bin"] = b"1"
+    options = {"client_kwargs": {"headers": {"X-A": "1", "X-B": "1"}}, "headers": {"x-a": "2"}}
+    assert objects.read(f"{ranged.url}/a.bin", options) == b"1"
+    [request] = ranged.server.requests
+    assert (request.headers["x-a"], request.headers["x-b"]) == ("2", "1")
+
+
+@pytest.mark.parametrize("name", ["auth", "cookies"])
+def test_what_a_session_sends_to_every_host_ends_at_a_redirect_to_another(ranged: Site, other: Site, name: str) -> None:
+    """aiohttp would send it there too."""
+    secret: Any = aiohttp.BasicAuth("me", "secret-canary") if name == "auth" else {"session": "secret-canary"}
+    options = {"client_kwargs": {name: secret}}
+    ranged.objects["/a.bin"] = other.objects["/b.bin"] = b"0123456789"
+    ranged.redirects["/away.bin"] = f"{other.url}/b.bin"
+    assert objects.read(f"{ranged.url}/a.bin", options) == b"0123456789"
+    for attempt in (objects.read, objects.listed):
+        with pytest.raises(StorageError, match="to another host") as caught:
+            attempt(f"{ranged.url}/away.bin", options)
+        assert "secret-canary" not in text_of(caught.value)
+    assert other.server.requests == []
+
+
+@pytest.mark.parametrize("host", ["[::1", "[zz]", ":80", "127.0.0.1:8x", "a b"])
+@pytest.mark.parametrize("query", ["", "?x=1"])
+def test_a_host_that_is_none_is_an_error_of_the_url(host: str, query: str) -> None:
+    with pytest.raises(UrlError, match=r"not an HTTP URL|no URL|host"):
+        objects.read(f"http://{host}/a.tar{query}")
+
+
+def test_a_refused_range_behind_the_end_and_a_denied_object_are_errors(ranged: Site) -> None:
+    """An object that became shorter is not read as if it were whole."""
+    ranged.objects["/a.bin"] = b"01234"
+    with pytest.raises(StorageError):
+        objects.read(tdr.RemoteUrl(f"{ranged.url}/a.bin", 20), part_bytes=10)
+    with scripted(lambda request: Response(403)) as server, pytest.raises(AccessDeniedError):
+        objects.read(f"{server.url}/a.bin")

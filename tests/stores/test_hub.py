@@ -1,0 +1,380 @@
+"""The Hugging Face Hub: listing, reading from its CDN, revisions, tokens, refusals."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torchdata_remote as tdr
+from tests.servers.hub import TOKEN, Hub, running_hub
+from tests.servers.scripted import Response, scripted
+from tests.support import objects
+from torchdata_remote.errors import (
+    AccessDeniedError,
+    EmptyListingError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StateError,
+    StorageError,
+    TransientStorageError,
+    UrlError,
+)
+from torchdata_remote.testing import write_small_shards
+
+PLACE = "hf://datasets/tests/photos"
+SHARDS = {f"data/train-{number}.tar": bytes([number]) * (50_000 + number) for number in range(4)}
+FILES = {**SHARDS, "README.md": b"# Photos", "a b/\u00fc+%.txt": b"small"}
+COMMIT = "a" * 40
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A running Hub, without credentials of the machine."""
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_DISABLE_IMPLICIT_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_TOKEN_PATH", "/nonexistent/token")
+    with running_hub() as server:
+        yield server
+
+
+def options(hub: Hub, **more: Any) -> dict[str, Any]:
+    return {"endpoint": hub.url, "token": TOKEN, **more}
+
+
+def read(hub: Hub, url: str, **more: Any) -> bytes:
+    return objects.read(url, options(hub), **more)
+
+
+@pytest.fixture
+def photos(hub: Hub) -> Hub:
+    hub.repository("tests/photos").commit(FILES)
+    return hub
+
+
+def test_a_repository_is_listed_in_pages_in_the_order_of_paths(photos: Hub) -> None:
+    """Although the Hub lists folders first; with sizes and names of contents, and by one request a page."""
+    photos.page_size = 2
+    urls = objects.listed(f"{PLACE}/", options(photos))
+    assert urls == [f"{PLACE}/{path}" for path in sorted(FILES)]
+    files = photos.repository("tests/photos").files()
+    assert [(url.size, url.etag) for url in urls] == [(len(FILES[path]), files[path].etag) for path in sorted(FILES)]
+    assert (photos.count("hub", "/tree/"), photos.count("hub", "/revision/main")) == (4, 1)
+    with pytest.raises(EmptyListingError, match=r"did you mean 'data'"):
+        objects.listed(f"{PLACE}/dada/", options(photos))
+
+
+def test_a_listing_that_breaks_off_is_an_error(photos: Hub) -> None:
+    """A folder that is gone at its second page is not a folder that ends with the first."""
+    photos.page_size = 3
+    objects.found(f"{PLACE}/README.md", options(photos))
+    gone = (404, {"X-Error-Code": "EntryNotFound", "X-Error-Message": "it is gone"})
+    urls = iter(tdr.IterableWrapper([f"{PLACE}/"]).list_remote(storage_options=options(photos)))
+    photos.requests.clear()
+    serve, photos.responses = photos.responses, _After(photos, gone)
+    with pytest.raises(ObjectNotFoundError, match="no such file"):
+        list(urls)
+    photos.responses = serve
+
+
+class _After(list[tuple[int, dict[str, str]]]):
+    """A planned response from the second page of a listing on."""
+
+    def __init__(self, hub: Hub, planned: tuple[int, dict[str, str]]) -> None:
+        super().__init__([planned])
+        self.hub = hub
+
+    def __bool__(self) -> bool:
+        return "cursor" in self.hub.requests[-1].query
+
+    def pop(self, _: Any = 0) -> tuple[int, dict[str, str]]:
+        return self[0]
+
+
+@pytest.mark.parametrize("small", ["directly", "resolve-cache"])
+@pytest.mark.parametrize("lfs", ["directly", "cdn"])
+def test_files_are_read_wherever_the_hub_keeps_them_and_the_token_stays_at_the_hub(
+    photos: Hub, small: str, lfs: str
+) -> None:
+    """On its own host, behind its cache, on the CDN; whole and in parts."""
+    photos.serves_small_files, photos.serves_lfs = small, lfs
+    for part_bytes in (1 << 20, 7000):
+        for path, data in FILES.items():
+            assert read(photos, f"{PLACE}/{path}", part_bytes=part_bytes) == data
+    assert {one.has_token for one in photos.requests if one.host == "cdn"} <= {False}
+    assert {one.has_token for one in photos.requests if one.host == "hub"} == {True}
+    photos.repository("tests/empty").commit({"a.tar": b"", "b.txt": b""})
+    assert [read(photos, f"hf://datasets/tests/empty/{name}") for name in ("a.tar", "b.txt")] == [b"", b""]
+
+
+def test_further_parts_cost_no_request_to_the_hub_until_the_address_expires(photos: Hub) -> None:
+    """Also if all of them are requested at the same time; then the Hub is asked once more."""
+    url = objects.found(f"{PLACE}/data/train-3.tar", options(photos))
+    photos.requests.clear()
+    assert objects.read(url, options(photos), part_bytes=4096) == FILES["data/train-3.tar"]
+    assert (photos.count("hub"), photos.count("cdn")) == (0, 13), "looking it up has told the address"
+    photos.requests.clear()
+    for _ in range(2):
+        assert read(photos, f"{PLACE}/data/train-2.tar", part_bytes=4096) == FILES["data/train-2.tar"]
+    assert photos.count("hub", "/resolve/") == 1
+    photos.expire_signatures()
+    assert read(photos, f"{PLACE}/data/train-2.tar") == FILES["data/train-2.tar"]
+    assert photos.count("hub", "/resolve/") == 2
+
+
+def test_an_address_that_is_refused_at_once_is_an_error_without_its_signature(photos: Hub) -> None:
+    photos.signature_s = -10
+    with pytest.raises(AccessDeniedError, match=f"{photos.cdn_url} refuses the address") as caught:
+        read(photos, f"{PLACE}/data/train-0.tar")
+    assert "Signature=" not in f"{caught.value!r} {caught.value.__cause__!r}"
+
+
+def test_a_process_reads_one_commit_and_never_mixes_versions(photos: Hub) -> None:
+    """As a worker that starts after a push sees the new commit, what was listed before is an error there."""
+    [before] = objects.listed(f"{PLACE}/data/train-0.tar", options(photos))
+    photos.repository("tests/photos").commit({"data/train-0.tar": b"new" * 20_000, "data/train-9.tar": b"9"})
+    assert objects.read(before, options(photos)) == FILES["data/train-0.tar"]
+    urls = objects.listed(f"{PLACE}/data/", options(photos))
+    assert len(urls) == 4
+    later = options(photos, revision="main")
+    assert objects.read(f"{PLACE}/data/train-0.tar", later) == b"new" * 20_000
+    with pytest.raises(ObjectChangedError):
+        objects.read(before, later, retry=objects.QUICK)
+    assert objects.read(urls[1], later) == FILES["data/train-1.tar"]
+
+
+@pytest.mark.parametrize("written", ["v1%2Fb", "refs/convert/parquet", "refs%2Fconvert%2Fparquet", "refs/pr/3"])
+def test_a_revision_is_read_as_it_is_written(photos: Hub, written: str) -> None:
+    """With the slashes of special references as they are."""
+    branch = written.replace("%2F", "/")
+    photos.repository("tests/photos").commit({"data/only@here.tar": b"x" * 600}, branch=branch)
+    [url] = objects.listed(f"{PLACE}@{written}/data/only*", options(photos))
+    assert url == f"{PLACE}@{written}/data/only@here.tar"
+    assert objects.read(url, options(photos)) == b"x" * 600
+
+
+def test_a_commit_is_read_without_asking_which_it_is(photos: Hub) -> None:
+    """By the URL or by the option, whatever is pushed meanwhile."""
+    repository = photos.repository("tests/photos")
+    commit = repository.branches["main"]
+    repository.commit({"README.md": b"newer"})
+    assert read(photos, f"{PLACE}@{commit}/README.md") == b"# Photos"
+    assert objects.read(f"{PLACE}/README.md", options(photos, revision=commit)) == b"# Photos"
+    assert photos.count("hub", "/revision/") == 0
+
+
+def test_models_spaces_and_names_without_an_owner_are_read(hub: Hub) -> None:
+    """A renamed repository too: the Hub redirects."""
+    for kind, start in (("models", "hf://"), ("models", "hf://models/"), ("spaces", "hf://spaces/")):
+        hub.repository("tests/thing", kind).commit({"weights/a.bin": b"w" * 100})
+        assert read(hub, f"{start}tests/thing/weights/a.bin") == b"w" * 100
+        listed = objects.listed(f"{start}tests/thing@main/weights/", options(hub))
+        assert listed == [f"{start}tests/thing@main/weights/a.bin"]
+    hub.repository("tests/squad").commit({"plain/a.bin": b"s" * 100})
+    hub.new_names["squad"] = "tests/squad"
+    hub.repositories["datasets", "squad"] = hub.repository("tests/squad")
+    for url in ("hf://datasets/squad/plain/a.bin", "hf://datasets/squad@main/plain/a.bin"):
+        assert read(hub, url) == b"s" * 100
+    assert objects.listed("hf://datasets/squad/plain/", options(hub)) == ["hf://datasets/squad/plain/a.bin"]
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("hf://datasets/tests/other/a.tar", "has no dataset 'tests/other'"),
+        (f"{PLACE}@other/data/train-0.tar", "has no revision 'other'"),
+        (f"{PLACE}/data/other.tar", "no such file in the dataset 'tests/photos'"),
+        (f"{PLACE}/data/../README.md", "no empty segment"),
+        (PLACE, "names a repository, not a file"),
+    ],
+)
+def test_what_is_missing_is_named(photos: Hub, url: str, says: str) -> None:
+    """The repository, the revision, or the file; and no repository is an empty listing."""
+    with pytest.raises(ObjectNotFoundError, match=says):
+        read(photos, url)
+    if "other" in url and "data/other" not in url:
+        with pytest.raises(ObjectNotFoundError, match="has no "):
+            objects.listed(f"{url.rpartition('/')[0]}/", options(photos))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("hf://datasets/photos", "hf://buckets/me/b/a.tar", "hf://me"),
+        *(f"{PLACE}@../README.md", f"{PLACE}@%2E%2E/README.md", "hf://datasets/../photos/a"),
+    ],
+)
+def test_a_url_that_names_no_repository_or_has_dots_is_refused(photos: Hub, url: str) -> None:
+    """Buckets too, whose files have no versions."""
+    with pytest.raises(UrlError, match=r"repository|buckets of the Hub|no segment"):
+        read(photos, url)
+
+
+def test_gated_and_private_repositories_say_what_to_do(photos: Hub) -> None:
+    """Accept the terms, pass a token; and an invalid token is called so."""
+    repository = photos.repository("tests/photos")
+    repository.is_gated = True
+    page = f"{photos.url}/datasets/tests/photos"
+    url = f"{PLACE}/README.md"
+    for token, says in ((TOKEN, f"Accept its terms at {page} with the account of"), (False, "pass a token of that")):
+        with pytest.raises(AccessDeniedError, match=says):
+            objects.read(url, options(photos, token=token))
+    repository.accepted.add(TOKEN)
+    assert read(photos, url) == b"# Photos"
+    repository.is_private = True
+    for token, says in ((False, "does not exist, or it is private"), ("hf_wrong", "does not accept the token")):
+        with pytest.raises(AccessDeniedError, match=says) as caught:
+            objects.read(url, {**options(photos, token=token), "endpoint": photos.url + "/"})
+        assert "hf_wrong" not in str(caught.value)
+
+
+def test_rate_limits_are_waited_for_as_the_hub_says(photos: Hub) -> None:
+    """By Retry-After or RateLimit; where that is longer than the deadline, the error says so."""
+    url = f"{PLACE}/data/train-0.tar"
+    limited = {"RateLimit": '"resolvers";r=0;t=55', "RateLimit-Policy": '"fixed window";"resolvers";q=3000;w=300'}
+    for headers in ({"Retry-After": "70"}, limited):
+        photos.responses = [(429, headers)] * 3
+        policy = tdr.RetryPolicy(deadline_s=20, first_wait_s=0)
+        with pytest.raises(TransientStorageError, match=r"429|rate limit for resolvers"):
+            read(photos, url, retry=policy)
+        assert len(photos.responses) == 2, "it is not asked before"
+    photos.responses = [(429, {"RateLimit": '"resolvers";r=12;t=55'}), (429, {}), (500, {}), (502, {})]
+    photos.cdn_responses = [(500, {}), (503, {"Retry-After": "0"})]
+    quick = tdr.RetryPolicy(first_wait_s=0.001, max_wait_s=0.001)
+    assert read(photos, url, retry=quick) == FILES["data/train-0.tar"]
+
+
+def test_the_token_is_found_as_the_official_client_finds_it(
+    photos: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the option, the environment, and the file of a login."""
+    photos.repository("tests/photos").is_private = True
+    found = 0
+
+    def can_read(**more: Any) -> bool:
+        nonlocal found
+        found += 1  # a store of its own
+        try:
+            return objects.read(f"{PLACE}/README.md", {"endpoint": photos.url + "/" * found, **more}) == b"# Photos"
+        except AccessDeniedError:
+            return False
+
+    assert not can_read()
+    assert can_read(token=TOKEN)
+    monkeypatch.setenv("HF_TOKEN", f" {TOKEN}\n")
+    assert can_read()
+    assert not can_read(token=False)
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    assert not can_read()
+    assert can_read(token=True)
+    monkeypatch.delenv("HF_HUB_DISABLE_IMPLICIT_TOKEN")
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.delenv("HF_TOKEN_PATH")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert not can_read(token=True)
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    assert can_read()
+    monkeypatch.setenv("HF_ENDPOINT", photos.url + "/")
+    assert objects.read(f"{PLACE}/README.md", {"token": TOKEN, "revision": "main"}) == b"# Photos"
+
+
+def test_writing_is_refused_with_what_to_use_instead(photos: Hub) -> None:
+    with pytest.raises(UrlError, match="upload_folder"):
+        objects.write(f"{PLACE}/x/", options(photos))
+
+
+def test_an_option_of_the_official_filesystem_selects_it(photos: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    assert objects.read(f"{PLACE}/README.md", options(photos, block_size=1 << 20)) == b"# Photos"
+    assert "is read by fsspec, more slowly" in caplog.text
+
+
+def test_threads_ask_for_a_commit_once(photos: Hub) -> None:
+    """However many begin at the same time."""
+    barrier = threading.Barrier(8)
+
+    def size_of(path: str) -> int | None:
+        barrier.wait(60)
+        return objects.found(f"{PLACE}/{path}", options(photos)).size
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(size_of, [*SHARDS, *SHARDS])) == [len(data) for data in SHARDS.values()] * 2
+    assert photos.count("hub", "/revision/") == 1
+
+
+def test_a_state_goes_on_after_a_push_if_its_shards_are_the_same(hub: Hub, tmp_path: Path) -> None:
+    """Other shards are refused."""
+    write_small_shards(f"{tmp_path}/", num_shards=3, samples_per_shard=4)
+    repository = hub.repository("tests/shards")
+    repository.commit({path.name: path.read_bytes() for path in tmp_path.glob("*.tar")})
+
+    def chain(**more: Any) -> tdr.Resumable:
+        here = options(hub, **more)  # of another process: a store of its own
+        return tdr.Resumable(tdr.stream_shards("hf://datasets/tests/shards/*.tar", seed=0, storage_options=here))
+
+    whole = [sample["__key__"] for sample in chain()]
+    first = chain()
+    taken = [sample["__key__"] for _, sample in zip(range(5), first, strict=False)]
+    state = first.state_dict()
+    repository.commit({"README.md": b"# Shards"})
+    again = chain(revision="main")
+    again.load_state_dict(state)
+    assert taken + [sample["__key__"] for sample in again] == whole
+    repository.commit({"9.tar": (tmp_path / "000000.tar").read_bytes()})
+    other = chain(revision=repository.branches["main"])
+    other.load_state_dict(state)
+    with pytest.raises(StateError, match="shard"):
+        next(iter(other))
+
+
+@pytest.mark.parametrize("host_of_hub", ["{hub}@{other}", "me:pw@{other}", "{hub}@me@{other}"])
+def test_a_redirect_that_names_the_hub_as_user_gets_no_token(hub: Hub, host_of_hub: str) -> None:
+    """The host is behind the last ``@``."""
+    with scripted(lambda request: Response.of_object(request, b"0123456789")) as other:
+        names = {"hub": hub.url.removeprefix("http://"), "other": other.url.removeprefix("http://")}
+        hub.responses = [(302, {"Location": f"http://{host_of_hub.format(**names)}/x.tar"})]
+        assert read(hub, f"{PLACE}@{COMMIT}/x.tar") == b"0123456789"
+        assert other.requests
+        assert not any("authorization" in request.headers for request in other.requests)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (302, {"Location": "http://[bad/x?Signature=0"}),
+        (302, {"Location": "file:///etc/passwd"}),
+        (206, {"Content-Range": f"bytes 0-5/{'9' * 5000}"}),
+        (206, {"X-Linked-Size": "9" * 5000}),
+        (429, {"RateLimit": f'"resolvers";r={"9" * 5000};t=1'}),
+    ],
+)
+def test_headers_that_cannot_be_meant_are_an_error_of_this_package(
+    hub: Hub, status: int, headers: dict[str, str]
+) -> None:
+    hub.responses = [(status, headers)]
+    with pytest.raises(TransientStorageError):
+        read(hub, f"{PLACE}@{COMMIT}/x.tar")
+
+
+_FILE = '[{"type": "file", "path": %s, "size": %s, "oid": "0"}]'
+
+
+@pytest.mark.parametrize(
+    ("body", "link"),
+    [
+        ("[" * 200_000, ""),
+        *((_FILE % ('"a.tar"', size), "") for size in ("Infinity", "-5", "1.5")),
+        (_FILE % ("null", "1"), ""),
+        (_FILE % ('"../../a.tar"', "1"), ""),
+        ("[]", '<http://[bad>; rel="next"'),
+    ],
+    ids=["nested", "infinite", "negative", "fraction", "no-path", "dots", "link"],
+)
+def test_a_listing_that_cannot_be_meant_is_an_error(body: str, link: str) -> None:
+    """Its files are not handed on with sizes and paths that no file has."""
+    answer, said = Response(200, body.encode(), {"Link": link} if link else {}), "no JSON|without (what listings|a cur)"
+    with scripted(lambda request: answer) as server, pytest.raises(StorageError, match=said):
+        objects.listed(f"{PLACE}@{COMMIT}/", {"endpoint": server.url, "token": False})

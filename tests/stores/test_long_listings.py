@@ -1,0 +1,402 @@
+"""Long listings of a bucket: complete, in order, by several requests at a time, and with few more requests."""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, quote, urlsplit
+from xml.etree import ElementTree as ET
+from xml.sax.saxutils import escape
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torchdata_remote as tdr
+from tests.servers.scripted import Request, Response, scripted
+from tests.support import objects
+from torchdata_remote.errors import AccessDeniedError, RemoteDataError, StorageError
+
+PART = st.sampled_from(["a", "a-", "a.b", "a0", "b", "\u00e9", "\U0001f600", " "])
+KEYS = st.sets(st.lists(PART, min_size=1, max_size=4).map("/".join), min_size=1, max_size=30)
+RETRY = tdr.RetryPolicy(max_attempts=3, first_wait_s=0)
+
+
+class Asked(NamedTuple):
+    """A request for a page."""
+
+    prefix: str
+    delimiter: str
+    start: str  # the first key may be this one, or is behind it if ``is_after``
+    is_after: bool
+
+
+class Bucket:
+    """Keys that are listed in pages, as S3 lists them: a page may have fewer keys than a client allows."""
+
+    def __init__(self, keys: set[str], page_keys: int) -> None:
+        self.keys, self.page_keys = sorted(keys), page_keys
+        self.asked: list[Asked] = []
+        self.lock = threading.Lock()
+
+    def answer(self, asked: Asked) -> Response:
+        at = (bisect.bisect_right if asked.is_after else bisect.bisect_left)(self.keys, asked.start)
+        rows, folders = list[str](), list[str]()
+        following = None
+        while at < len(self.keys):
+            key = self.keys[at]
+            if not key.startswith(asked.prefix):
+                if key > asked.prefix:
+                    break
+                at += 1
+                continue
+            if len(rows) + len(folders) == (self.page_keys if not asked.delimiter else 1000):
+                following = key
+                break
+            end = key.find("/", len(asked.prefix)) if asked.delimiter else -1
+            if end < 0:
+                rows.append(key)
+                at += 1
+            else:
+                folders.append(key[: end + 1])
+                at = bisect.bisect_left(self.keys, key[:end] + "0", at)
+        return self.page(rows, folders, following)
+
+    def page(self, rows: list[str], folders: list[str], following: str | None) -> Response:
+        contents = "".join(f"<Contents><Key>{quote(key)}</Key><Size>1</Size></Contents>" for key in rows)
+        contents += "".join(f"<CommonPrefixes><Prefix>{quote(one)}</Prefix></CommonPrefixes>" for one in folders)
+        more = "" if following is None else f"<NextContinuationToken>{quote(following)}</NextContinuationToken>"
+        flag = str(following is not None).lower()
+        about = f"<EncodingType>url</EncodingType><IsTruncated>{flag}</IsTruncated>{more}"
+        return Response(200, f"<ListBucketResult>{about}{contents}</ListBucketResult>".encode())
+
+    def respond(self, request: Request) -> Response:
+        query = {name: values[0] for name, values in parse_qs(urlsplit(request.target).query).items()}
+        token, after = query.get("continuation-token", ""), query.get("start-after", "")
+        found = Asked(
+            query.get("prefix", ""), query.get("delimiter", ""), token or after, is_after=bool(after and not token)
+        )
+        token_of_start = found._replace(start=parse_qs(f"x={token}")["x"][0]) if token else found
+        with self.lock:
+            self.asked.append(token_of_start)
+        return self.answer(token_of_start)
+
+    @property
+    def num_pages(self) -> int:
+        """The number of requests of a listing in one piece."""
+        return max(1, -(-len(self.keys) // self.page_keys))
+
+
+@contextmanager
+def served(bucket: Bucket) -> Iterator[dict[str, Any]]:
+    """Storage options of the bucket's server."""
+    with scripted(bucket.respond) as server:
+        yield {"endpoint_url": server.url, "key": "k", "secret": "s", "region": "us-east-1"}
+
+
+def listed(bucket: Bucket) -> list[str]:
+    with served(bucket) as options:
+        return [url.removeprefix("s3://b/") for url in objects.listed("s3://b/", options, retry=RETRY)]
+
+
+@pytest.fixture(scope="module")
+def replaced() -> Iterator[tuple[Bucket, dict[str, Any]]]:
+    """A bucket whose keys tests replace, behind one server."""
+    bucket = Bucket(set(), 1)
+    with served(bucket) as options:
+        yield bucket, options
+
+
+@given(keys=KEYS, page_keys=st.integers(1, 12))
+def test_any_keys_are_listed_once_and_in_order(
+    replaced: tuple[Bucket, dict[str, Any]], keys: set[str], page_keys: int
+) -> None:
+    """Whatever the pages; with a fifth more requests than in one piece, at most."""
+    bucket, options = replaced
+    bucket.keys, bucket.page_keys = sorted(keys), page_keys
+    bucket.asked.clear()
+    assert objects.listed("s3://b/", options) == [f"s3://b/{key}" for key in bucket.keys]
+    assert len(bucket.asked) <= max(bucket.num_pages, 1.2 * bucket.num_pages)
+
+
+def layout(name: str) -> set[str]:
+    if name == "one folder":
+        return {f"train/{number:07d}.jpg" for number in range(1_000)}
+    if name == "classes":
+        return {f"train/n{n // 20 * n % 9973:06d}/{n % 20:03d}" for n in range(1_000)}
+    if name == "deep":
+        return {f"{n // 400}/{n // 40 % 10}/{n // 4 % 30:02d}/{n:05d}" for n in range(1_000)}
+    if name == "huge, then tiny":
+        return {f"a/{n:05d}" for n in range(500)} | {f"b{n:05d}/x" for n in range(500)}
+    return {hashlib.sha256(b"%d" % number).hexdigest() for number in range(1_000)}
+
+
+LAYOUTS = ["one folder", "classes", "deep", "huge, then tiny", "hashes"]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_long_listing_is_complete_and_costs_a_fifth_more_requests_at_most(name: str) -> None:
+    bucket = Bucket(layout(name), 10)
+    assert listed(bucket) == bucket.keys
+    assert len(bucket.asked) <= 1.2 * bucket.num_pages
+
+
+def test_folders_are_listed_at_the_same_time() -> None:
+    """Requests wait until another one is under way."""
+    bucket, together = Bucket(layout("classes"), 10), threading.Barrier(2)
+    answer, num_met = bucket.answer, itertools.count()
+
+    def wait_for_others(asked: Asked) -> Response:
+        if len(bucket.asked) > 40 and next(num_met) < 2:
+            together.wait(60)
+        return answer(asked)
+
+    bucket.answer = wait_for_others  # type: ignore[method-assign]
+    assert listed(bucket) == bucket.keys
+    assert not together.broken
+
+
+@pytest.mark.parametrize("num_pages", [1, 2, 4])
+def test_a_short_listing_costs_no_further_request(num_pages: int) -> None:
+    for keys in (
+        {f"{folder}/{number:02d}" for folder in range(4) for number in range(5 * num_pages)},
+        {f"{number:03d}" for number in range(20 * num_pages)},
+    ):
+        bucket = Bucket(keys, 20)
+        assert listed(bucket) == sorted(keys)
+        assert len(bucket.asked) == num_pages
+
+
+FAULTS = ["denied", "fails", "ignored", "empty", "late", "begins anew"]
+
+
+@pytest.mark.parametrize("name", ["one folder", "huge, then tiny"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_store_that_cannot_begin_at_a_key_is_listed_without_missing_or_repeated_ones(name: str, fault: str) -> None:
+    bucket = Bucket(layout(name), 20)
+    answer = bucket.answer
+
+    def wrong(asked: Asked) -> Response:
+        if not asked.is_after:
+            return answer(asked)
+        if fault == "denied":
+            return Response.of_error(403, "AccessDenied")
+        if fault == "fails":
+            return Response.of_error(500, "InternalError")
+        if fault == "empty":
+            return bucket.page([], [], None)
+        if fault == "late":
+            at = bisect.bisect_right(bucket.keys, asked.start) + 3
+            return answer(asked._replace(start=bucket.keys[min(at, len(bucket.keys) - 1)], is_after=False))
+        return answer(asked._replace(start="" if fault == "ignored" else bucket.keys[0], is_after=False))
+
+    bucket.answer = wrong  # type: ignore[method-assign]
+    assert listed(bucket) == bucket.keys
+
+
+@pytest.mark.parametrize("folders", [None, ["zz/", "\U0010ffff/"], [], ["zz/", "b/", "aa/", "b/", "0/"]])
+def test_wrong_names_of_folders_lose_no_object(folders: list[str] | None) -> None:
+    """Or a store that refuses delimiters."""
+    bucket = Bucket(layout("classes"), 20)
+    answer = bucket.answer
+
+    def wrong(asked: Asked) -> Response:
+        if not asked.delimiter:
+            return answer(asked)
+        refused = Response.of_error(403, "AccessDenied")
+        return refused if folders is None else bucket.page([], [asked.prefix + one for one in folders], None)
+
+    bucket.answer = wrong  # type: ignore[method-assign]
+    assert listed(bucket) == bucket.keys
+
+
+@pytest.mark.parametrize("status", [503, 403])
+def test_an_error_of_a_page_is_raised_after_the_objects_before_it(status: int) -> None:
+    """And never is the listing taken for a shorter one."""
+    bucket = Bucket({f"{folder:03d}/{number:02d}" for folder in range(20) for number in range(10)}, 10)
+    answer = bucket.answer
+
+    def fail(asked: Asked) -> Response:
+        return Response.of_error(status, "Refused") if asked.start >= "010/" else answer(asked)
+
+    bucket.answer = fail  # type: ignore[method-assign]
+    found = list[str]()
+    with served(bucket) as options, pytest.raises(StorageError) as caught:  # noqa: PT012  # keeps those before it
+        for url in tdr.IterableWrapper(["s3://b/"]).list_remote(storage_options=options, retry=RETRY):
+            found.append(url.removeprefix("s3://b/"))
+    assert isinstance(caught.value, AccessDeniedError) == (status == 403)
+    assert found == bucket.keys[: len(found)]
+    assert 10 <= len(found) < len(bucket.keys)
+
+
+def test_a_page_that_fails_is_requested_again() -> None:
+    bucket = Bucket(layout("deep"), 20)
+    answer, failed = bucket.answer, set[Asked]()
+
+    def fail_once(asked: Asked) -> Response:
+        if asked not in failed:
+            failed.add(asked)
+            return Response.of_error(503, "SlowDown")
+        return answer(asked)
+
+    bucket.answer = fail_once  # type: ignore[method-assign]
+    assert listed(bucket) == bucket.keys
+    assert len(bucket.asked) == 2 * len(failed)
+
+
+def test_a_page_that_repeats_is_an_error() -> None:
+    """The listing would not end."""
+    bucket = Bucket({f"{number:05d}" for number in range(100)}, 10)
+    answer = bucket.answer
+    bucket.answer = lambda asked: answer(asked._replace(start=min(asked.start, "00050")))  # type: ignore[method-assign]
+    with pytest.raises(StorageError):
+        listed(bucket)
+
+
+def test_keys_in_another_order_than_that_of_code_points_are_an_error() -> None:
+    """As of stores that sort by UTF-16: ranks would share out other objects."""
+    names = [f"a/{number}" for number in range(10)] + ["\U0001f600/0"] + [f"\uff71/{number}" for number in range(90)]
+    bucket = Bucket(set(), 10)
+
+    def page(asked: Asked) -> Response:
+        at = int(asked.start or 0) if not asked.is_after else 0
+        return bucket.page(names[at : at + 10], [], str(at + 10) if at + 10 < len(names) else None)
+
+    bucket.answer = page  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="overlap or are not in order"):
+        listed(bucket)
+
+
+def test_objects_that_are_written_meanwhile_neither_repeat_nor_hide_others() -> None:
+    bucket = Bucket({f"{number:05d}" for number in range(1_000)}, 10)
+    before, answer = list(bucket.keys), bucket.answer
+
+    def growing(asked: Asked) -> Response:
+        found = answer(asked)
+        if asked.is_after:
+            with bucket.lock:
+                bucket.keys = sorted({*bucket.keys, f"{asked.start}+"})
+        return found
+
+    bucket.answer = growing  # type: ignore[method-assign]
+    found = listed(bucket)
+    assert [key for key in found if "+" not in key] == before
+    assert found == sorted(set(found))
+
+
+# What is in a page
+
+SPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=9)
+TEXT = TEXT.filter(lambda text: text.strip("/") and not text.endswith("/") and "//" not in text and text not in "..")
+EXTRA = st.sampled_from(
+    [
+        "",
+        "<ChecksumAlgorithm>CRC32</ChecksumAlgorithm><ChecksumType>FULL_OBJECT</ChecksumType>",
+        "<Owner><ID>1</ID><DisplayName/></Owner>",
+        "<Owner><Key>no key</Key><ID></ID></Owner>",
+        "<RestoreStatus>\n  <IsRestoreInProgress>false</IsRestoreInProgress>\n</RestoreStatus>",
+    ]
+)
+ETAG = st.sampled_from(["", "&quot;{}&quot;", '"{}"', "{}", "&#34;{}&#x22;"])
+
+
+@st.composite
+def contents(draw: st.DrawFn, name: str) -> str:
+    """An object as some server may write it: fields in any order, spaces between them."""
+    fields = [
+        f"<Key>{escape(name)}</Key>",
+        f"<Size>{draw(st.integers(0, 10**12))}</Size>",
+        f"<ETag>{draw(ETAG).format('0cc175b9')}</ETag>",
+        "<LastModified>2026-01-02T03:04:05.000Z</LastModified>",
+        draw(EXTRA),
+    ]
+    between = draw(st.sampled_from(["", "\n", "  "]))
+    return f"<Contents>{between.join(draw(st.permutations(fields)))}</Contents>{between}"
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[tuple[list[bytes], dict[str, Any]]]:
+    """The body that a server sends, to be replaced, and options of the server."""
+    bodies = [b""]
+    with scripted(lambda request: Response(200, bodies[0], {"Content-Type": "application/xml"})) as server:
+        yield bodies, {"endpoint_url": server.url, "key": "k", "secret": "s", "region": "us-east-1"}
+
+
+def page_of(*parts: str, space: str = SPACE) -> bytes:
+    more = f"<Name>b</Name><IsTruncated>false</IsTruncated>{''.join(parts)}"
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult{space}>{more}</ListBucketResult>'.encode()
+
+
+@given(names=st.sets(TEXT, min_size=1, max_size=5), space=st.sampled_from(["", SPACE]), data=st.data())
+def test_the_objects_of_a_page_are_those_of_an_xml_parser(
+    page: tuple[list[bytes], dict[str, Any]], names: set[str], space: str, data: st.DataObject
+) -> None:
+    """Whatever the order of their fields, names and further elements."""
+    bodies, options = page
+    bodies[0] = page_of(*(data.draw(contents(name)) for name in sorted(names)), space=space)
+    expected = [
+        (one.findtext("{*}Key"), one.findtext("{*}Size"), (one.findtext("{*}ETag") or "").strip('"'))
+        for one in ET.fromstring(bodies[0]).findall("{*}Contents")
+    ]
+    found = objects.listed("s3://bucket/", options)
+    assert [
+        (url.removeprefix("s3://bucket/").removesuffix("?versionId="), str(url.size), (url.etag or "").strip('"'))
+        for url in found
+    ] == expected
+
+
+OBJECT = "<Contents><Key>{}</Key><Size>7</Size><ETag>&quot;e&quot;</ETag></Contents>"
+
+
+@given(cut=st.integers(0, 500), junk=st.sampled_from(["", "<", ">", "</Key>", "<Key>", "&", "\x00", "<Size>1</Size>"]))
+def test_a_damaged_page_is_an_error_or_read_as_by_an_xml_parser(
+    page: tuple[list[bytes], dict[str, Any]], cut: int, junk: str
+) -> None:
+    """No object is made up of the fields of two, and no listing is shorter than the store's."""
+    bodies, options = page
+    text = page_of(*(OBJECT.format(key) for key in "abcd")).decode()
+    bodies[0] = (text[:cut] + junk + text[cut + 5 :]).encode()
+    try:
+        found = [(url.removeprefix("s3://bucket/"), url.size) for url in objects.listed("s3://bucket/", options)]
+    except RemoteDataError:
+        return
+    try:
+        root = ET.fromstring(bodies[0])
+    except ET.ParseError:
+        assert found == [(key, 7) for key in "abcd"], "the damage is between the objects"
+        return
+    rows = root.findall("{*}Contents")
+    assert found == [(one.findtext("{*}Key"), int(one.findtext("{*}Size") or "-1")) for one in rows]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("<!-- <Contents><Key>no</Key><Size>1</Size></Contents> -->" + OBJECT.format("a"), ["a"]),
+        ("<Contents><Key><![CDATA[a&b]]></Key><Size>1</Size></Contents>", ["a&b"]),
+        ("<Contents><Key>a&#1234;b</Key><Size>1</Size></Contents>", ["a\u04d2b"]),
+        (OBJECT.format("a") + "<A/>" + OBJECT.format("b"), ["a", "b"]),
+        ("<EncodingType>url</EncodingType>" + OBJECT.format("a%20b+c%2Fd%0A%C3%A9"), ["a b c/d\n\u00e9"]),
+        (OBJECT.format("a%20b+c"), ["a%20b+c"]),
+        ("<Contents><Key>a</Key></Contents>", None),
+        ("<Contents><Key>a</Key><Size>x</Size></Contents>", None),
+        ("<Contents><Size>1</Size></Contents>", None),
+    ],
+)
+def test_other_forms_of_an_object_are_read_as_xml_means_them(
+    page: tuple[list[bytes], dict[str, Any]], content: str, expected: list[str] | None
+) -> None:
+    """Or they are an error."""
+    bodies, options = page
+    bodies[0] = page_of(content)
+    if expected is None:
+        with pytest.raises((RemoteDataError, KeyError)):
+            objects.listed("s3://bucket/", options)
+    else:
+        assert objects.listed("s3://bucket/", options) == [f"s3://bucket/{key}" for key in expected]

@@ -1,0 +1,376 @@
+"""Stores as companies have them: a private authority, client certificates, proxies; for reads by obstore, too."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers.company_proxy import PASSWORD, CompanyProxy, company_proxy
+from tests.servers.raw import answer, raw
+from tests.servers.recording_s3 import RecordingS3
+from tests.servers.s3 import S3Server, temporary_folder
+from tests.servers.tls_front import HOST, TlsFront, tls_front
+from tests.support import objects
+from tests.support.objects import text_of, warnings_of
+from torchdata_remote import Backend, RetryPolicy
+from torchdata_remote.errors import StorageError, TransientStorageError, UrlError
+
+BOTH = {"obstore", "botocore"}
+SSE_C = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": bytes(range(32))}
+BY_EACH = [Backend.OBSTORE, Backend.BOTOCORE]
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with temporary_folder() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shared_front(folder: Path, moto: S3Server) -> Iterator[TlsFront]:
+    with ExitStack() as stack:
+        yield stack.enter_context(tls_front(moto.endpoint_url, folder))
+
+
+@pytest.fixture
+def front(shared_front: TlsFront, monkeypatch: pytest.MonkeyPatch) -> TlsFront:
+    """TLS in front of moto, by a private authority."""
+    for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    shared_front.agents.clear()
+    return shared_front
+
+
+@pytest.fixture(scope="module")
+def proxy(folder: Path) -> Iterator[CompanyProxy]:
+    with company_proxy(folder) as running:
+        yield running
+
+
+def use(server: S3Server, options: dict[str, Any], bucket: str | None = None) -> None:
+    """Write, list, look up and read."""
+    url, options = f"s3://{bucket or server.new_bucket()}/d/", {**server.storage_options, **options}
+    objects.write(url, options)
+    assert len(objects.listed(url, options)) == 4
+    assert objects.found(f"{url}0.tar", options).size == 2048
+    assert len(objects.read(f"{url}0.tar", options)) == 2048
+
+
+NAMED: dict[str, Callable[[str, pytest.MonkeyPatch, Path], dict[str, Any]]] = {
+    "verify": lambda file, patch, folder: {"client_kwargs": {"verify": file}},
+    "a path": lambda file, patch, folder: {"client_kwargs": {"verify": Path(file)}},
+    "False": lambda file, patch, folder: {"client_kwargs": {"verify": False}},
+}
+
+
+@pytest.mark.parametrize("named", [*NAMED, "ca_bundle", "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"])
+def test_a_private_authority_is_trusted_by_all_requests_wherever_it_is_named(
+    moto: S3Server, front: TlsFront, named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """obstore reads, botocore sends the rest; the options precede the environment."""
+    options: dict[str, Any] = {}
+    if named in NAMED:
+        options = NAMED[named](front.ca_file, monkeypatch, tmp_path)
+        (tmp_path / "wrong.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "wrong.pem"))
+    elif named == "ca_bundle":
+        (tmp_path / "config").write_text(f"[default]\nca_bundle = {front.ca_file}\n")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    else:
+        monkeypatch.setenv(named, front.ca_file)
+    use(moto, {"endpoint_url": front.url, **options})
+    assert front.taken() == BOTH
+
+
+@pytest.mark.parametrize("before", ["\ufeff", "# Beh\u00f6rde der Firma\r\n"], ids=["byte order mark", "comment"])
+def test_what_is_around_certificates_does_not_matter(
+    moto: S3Server, front: TlsFront, before: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "company.pem"
+    file.write_text(before + Path(front.ca_file).read_text() + "\n# end\n", encoding="utf-8")
+    use(moto, {"endpoint_url": front.url, "client_kwargs": {"verify": file}})
+    assert front.taken() == BOTH
+
+
+def damaged(pem: str) -> dict[str, bytes]:
+    """Files that are no authorities, by what is wrong with them."""
+    lines = pem.splitlines(keepends=True)
+    return {
+        "empty": b"",
+        "cut": "".join(lines[:5]).encode(),
+        "no certificate": b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        "the second damaged": (pem + "".join([*lines[:3], *lines[4:]])).encode(),
+        "another encoding": pem.encode("utf-16"),
+    }
+
+
+@pytest.mark.parametrize("backend", BY_EACH)
+def test_an_unknown_or_damaged_authority_is_an_error_that_names_it(
+    moto: S3Server, front: TlsFront, backend: Backend, tmp_path: Path
+) -> None:
+    """At the first request: it is no fault of the network, which would be repeated for minutes."""
+    import trustme
+
+    file = tmp_path / "company.pem"
+    trustme.CA().cert_pem.write_to_path(str(file))
+    options = {**moto.storage_options, "endpoint_url": front.url, "client_kwargs": {"verify": str(file)}}
+    for attempt in (
+        lambda: objects.read("s3://b/a", options, backend=backend),
+        lambda: objects.listed("s3://b/", options),
+    ):
+        with pytest.raises(StorageError, match=r"certificate") as caught:
+            attempt()
+        assert not isinstance(caught.value, TransientStorageError)
+        assert str(file) in str(caught.value)
+        assert "'verify'" in str(caught.value)
+    for number, data in enumerate(damaged(Path(front.ca_file).read_text()).values()):
+        (tmp_path / f"{number}.pem").write_bytes(data)
+        options["client_kwargs"] = {"verify": str(tmp_path / f"{number}.pem")}
+        with pytest.raises(UrlError, match=rf"{number}\.pem', named by .*'verify'\], (has no|is damaged)"):
+            objects.read("s3://b/a", options, backend=backend)
+    config = {"proxies": {"https": "https://127.0.0.1:1"}, "proxies_config": {"proxy_ca_bundle": f"{tmp_path}/2.pem"}}
+    options = {**moto.storage_options, "endpoint_url": "https://host.test", "config_kwargs": config}
+    with pytest.raises(UrlError, match=r"2\.pem', named by .*is damaged"):
+        objects.read("s3://b/a", options, backend=backend)
+
+
+def test_a_client_certificate_is_sent_with_every_request(
+    moto: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By botocore, which a warning says: obstore has no setting for it. Without its key it is an error."""
+    from cryptography.hazmat.primitives import serialization
+
+    with tls_front(moto.endpoint_url, tmp_path, needs_client=True) as front:
+        network: dict[str, Any] = {"endpoint_url": front.url, "client_kwargs": {"verify": front.ca_file}}
+        certified = {**network, "config_kwargs": {"client_cert": front.client_files}}
+        use(moto, certified)
+        assert any("read by botocore, more slowly: obstore cannot send a client" in one for one in warnings_of(caplog))
+        assert front.taken() == {"botocore"}
+        with pytest.raises(StorageError):
+            objects.read("s3://bucket/a", {**moto.storage_options, **network})
+        with pytest.raises(UrlError, match=r"backend='obstore' cannot read"):
+            objects.read("s3://bucket/a", {**moto.storage_options, **certified}, backend=Backend.OBSTORE)
+        certificate, key = front.client_files
+        locked = tmp_path / "locked.key"
+        pem: Any = serialization.load_pem_private_key(Path(key).read_bytes(), None)
+        form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        locked.write_bytes(pem.private_bytes(*form, serialization.BestAvailableEncryption(b"s3cret")))
+        for files, why in (
+            (certificate, "no certificate and its key"),
+            ((key, certificate), "no certificate and its key"),
+            ((front.ca_file, key), "no certificate and its key"),
+            ((certificate, str(tmp_path)), "Is a directory"),
+            ((certificate, str(locked)), "has a password"),
+        ):
+            wrong = {**moto.storage_options, **network, "config_kwargs": {"client_cert": files}}
+            with pytest.raises(UrlError, match=f"'client_cert'.*{why}|{why}.*'client_cert'"):
+                objects.read("s3://bucket/a", wrong)
+
+
+def by_environment(proxy: CompanyProxy, patch: pytest.MonkeyPatch, no_proxy: str) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        patch.setenv(name, proxy.with_password)
+    for name in ("NO_PROXY", "no_proxy"):
+        patch.setenv(name, no_proxy)
+
+
+def behind(moto: S3Server, front: TlsFront, *, tls: bool) -> dict[str, Any]:
+    """The server under a name that only the proxy knows."""
+    port = front.port if tls else int(moto.endpoint_url.rpartition(":")[2])
+    return {
+        "endpoint_url": f"{'https' if tls else 'http'}://{HOST}:{port}",
+        "client_kwargs": {"verify": front.ca_file},
+    }
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+@pytest.mark.parametrize("named", ["options", "environment"])
+def test_a_proxy_with_a_password_is_used_for_all_requests(
+    moto: S3Server, front: TlsFront, proxy: CompanyProxy, named: str, tls: bool, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """With an authority, a payer and a key of the user, too, and without a warning: only the proxy knows the host."""
+    more: dict[str, Any] = {}
+    if named == "options":
+        more = {"config_kwargs": {"proxies": {"http": proxy.with_password, "https": proxy.with_password}}}
+        more |= {"requester_pays": True, "s3_additional_kwargs": SSE_C}
+    else:
+        by_environment(proxy, monkeypatch, "localhost,.elsewhere.test")
+    use(moto, {**behind(moto, front, tls=tls), **more})
+    assert front.taken() == (BOTH if tls else set())
+    assert warnings_of(caplog) == []
+
+
+@pytest.mark.parametrize("backend", BY_EACH)
+def test_a_proxy_that_refuses_a_password_or_reaches_no_server_is_named_without_it(
+    moto: S3Server, front: TlsFront, proxy: CompanyProxy, backend: Backend
+) -> None:
+    wrong = proxy.with_password.replace(PASSWORD, "s3cret-but-wrong")
+    for tls in (False, True):
+        config = {"proxies": {"http": wrong, "https": wrong}}
+        options = {**moto.storage_options, **behind(moto, front, tls=tls), "config_kwargs": config}
+        for attempt in (
+            lambda options=options: objects.read("s3://b/a", options, backend=backend),
+            lambda options=options: objects.listed("s3://b/", options),
+        ):
+            with pytest.raises(StorageError, match=r"the proxy asks for a user and a password") as caught:
+                attempt()
+            assert not isinstance(caught.value, TransientStorageError)
+            assert "s3cret" not in text_of(caught.value)
+    config = {"proxies": {"https": proxy.with_password}}
+    options = {**moto.storage_options, "endpoint_url": f"https://{HOST}:1", "config_kwargs": config}
+    with pytest.raises(StorageError, match=r"the proxy opens no connection to the server.*NO_PROXY") as caught:
+        objects.read("s3://b/a", options, backend=backend, retry=RetryPolicy(first_wait_s=0))
+    assert not isinstance(caught.value, TransientStorageError)
+
+
+def test_a_bucket_with_a_host_of_its_own_may_be_named_in_no_proxy(
+    aws: RecordingS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both libraries decide by the host that they ask, and so the recording proxy sees the other bucket only."""
+    options = {"key": "k", "secret": "s", "region": "us-west-2"}
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "near.s3.us-west-2.amazonaws.com")
+    aws.objects["a"] = b"bytes"
+    for backend in BY_EACH:
+        assert objects.read("s3://far/a", options, backend=backend) == b"bytes"
+    assert {one.host for one in aws.taken()} == {"far.s3.us-west-2.amazonaws.com"}
+    for backend in BY_EACH:
+        with pytest.raises(StorageError):
+            objects.read("s3://near/a", options, backend=backend)
+    assert aws.taken() == []
+
+
+# One rule decides which proxy a request uses
+
+
+@pytest.fixture
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variables of the machine, and every name is that of this machine."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    resolve = socket.getaddrinfo
+
+    def here(host: Any, port: Any, *arguments: Any, **more: Any) -> Any:
+        return resolve("127.0.0.1", port, *arguments, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", here)
+
+
+FOUND = answer("206 Partial Content", b"x", "Content-Range: bytes 0-0/1", "Content-Length: 1", 'ETag: "1"')
+RULES = [
+    ("HTTP_PROXY", "", "a.org", False),
+    ("http_proxy", "", "a.org", False),
+    ("ALL_PROXY", "", "a.org", False),
+    ("HTTPS_PROXY", "", "a.org", True),
+    ("ALL_PROXY", "", "127.0.0.1", True),
+    ("ALL_PROXY", "", "127.3.2.1", True),
+    ("HTTP_PROXY", "", "localhost", True),
+    ("HTTP_PROXY", "", "localhost.example.org", False),
+    *(
+        ("HTTP_PROXY", no_proxy, host, is_direct)
+        for no_proxy, host, is_direct in [
+            ("*", "a.org", True),
+            ("a.org", "a.org", True),
+            ("A.ORG", "x.a.org", True),
+            (".a.org", "a.org", True),
+            ("*.a.org", "x.a.org", True),
+            ("a.org", "aa.org", False),
+            ("b.org, a.org", "a.org", True),
+            ("b.org a.org", "a.org", True),
+            ("a.org:PORT", "a.org", True),
+            ("a.org:81", "a.org", False),
+            ("10.0.0.0/8", "10.2.3.4", True),
+            ("10.0.0.0/8", "11.2.3.4", False),
+            ("10.0.0.0/8", "10.org", False),
+            ("10.2.3.4:PORT", "10.2.3.4", True),
+            (", ,", "a.org", False),
+        ]
+    ),
+]
+
+
+@pytest.mark.usefixtures("_no_proxies")
+@pytest.mark.parametrize(("variable", "no_proxy", "host", "is_direct"), RULES)
+def test_the_proxy_is_that_of_the_scheme_unless_no_proxy_names_the_host(
+    variable: str, no_proxy: str, host: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name holds for its subdomains, and may be a network or have a port; never for this machine."""
+    with raw(lambda head: FOUND) as proxy, raw(lambda head: FOUND) as direct:
+        port = direct.url.rpartition(":")[2]
+        monkeypatch.setenv(variable, proxy.url)
+        monkeypatch.setenv("NO_PROXY", no_proxy.replace("PORT", port))
+        assert objects.read(f"http://{host}:{port}/a?x=1") == b"x"
+        assert (bool(direct.heads), bool(proxy.heads)) == (is_direct, not is_direct)
+
+
+@pytest.mark.parametrize("backend", BY_EACH)
+def test_proxies_of_the_options_are_used_for_every_host(
+    recorder: RecordingS3, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the environment's proxy nor its exceptions count, also on this machine; a path behind it is left out."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "*")
+    recorder.objects["a"] = b"bytes"
+    for proxy in (recorder.url, f"{recorder.url.replace('http:', 'HTTP:')}/path?x=hush"):
+        options = {
+            **recorder.storage_options,
+            "endpoint_url": "http://127.0.0.1:1",
+            "config_kwargs": {"proxies": {"http": proxy}},
+        }
+        assert objects.read("s3://bucket/a", options, backend=backend) == b"bytes"
+    assert {one.host for one in recorder.taken()} == {"127.0.0.1:1"}
+
+
+@pytest.mark.parametrize("backend", [*BY_EACH, Backend.FSSPEC])
+def test_a_store_on_this_machine_is_reached_past_a_proxy_of_the_environment(
+    moto: S3Server, monkeypatch: pytest.MonkeyPatch, backend: Backend
+) -> None:
+    """Whatever reads the environment: nothing listens at the proxy's address."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    url, more = f"s3://{moto.new_bucket()}/d/", {"default_fill_cache": False} if backend is Backend.FSSPEC else {}
+    options = {**moto.storage_options, **more}
+    objects.write(url, options)
+    assert len(objects.listed(url, options)) == 4
+    assert len(objects.read(f"{url}0.tar", options, backend=backend)) == 2048
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        *("socks5://me:s3cret@p:1", "http://me:s3cret/x@p", "http://me:s3cret@:1", "http://me:1?s3cret@p:1"),
+        *("http://trainer@p:1", "http://:s3cret@p:1", "http://trainer:h%C3%BCs3cret@p:1"),
+    ],
+)
+def test_a_proxy_that_not_every_library_can_use_is_refused_without_its_password(proxy: str) -> None:
+    """Or reads would work, and listings fail."""
+    options = {
+        "key": "k",
+        "secret": "s",
+        "endpoint_url": "http://h.test",
+        "config_kwargs": {"proxies": {"http": proxy}},
+    }
+    with pytest.raises(UrlError, match="prox") as caught:
+        objects.listed("s3://bucket/", options)
+    assert "s3cret" not in text_of(caught.value)
+
+
+@pytest.mark.parametrize("backend", BY_EACH)
+def test_the_time_limit_of_a_silent_server_is_that_of_the_options(backend: Backend) -> None:
+    """``read_timeout``, in seconds, and not that of the policy, which would be an hour."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        options = {"endpoint_url": url, "key": "k", "secret": "s", "config_kwargs": {"read_timeout": 0.2}}
+        with pytest.raises(TransientStorageError):
+            objects.read(
+                "s3://bucket/a", options, backend=backend, retry=RetryPolicy(max_attempts=1, progress_timeout_s=3600)
+            )

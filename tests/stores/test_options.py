@@ -1,0 +1,538 @@
+"""Storage options, in fsspec's vocabulary: each has an effect, or is an error before any request, without its value."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pickle
+import re
+import socket
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torchdata_remote as tdr
+from tests.servers.scripted import Response, scripted
+from tests.support import objects
+from tests.support.objects import text_of, warnings_of
+from torchdata_remote import Backend, RetryPolicy, StorageOptions
+from torchdata_remote.errors import AccessDeniedError, StorageError, TransientStorageError, UrlError
+
+SERVER = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "s", "region": "us-east-1"}
+PASSWORD = "http://user:PASSWORD@127.0.0.1:1"
+# A second attempt would wait for an hour: what is refused is refused by the first one
+NEVER_AGAIN = RetryPolicy(first_wait_s=3600, max_wait_s=3600, deadline_s=10_000_000)
+
+
+def refusal(url: str, options: dict[str, Any], *, kind: Any = UrlError) -> str:
+    """The message of the error of a listing, in which no password is."""
+    with pytest.raises(kind) as caught:
+        objects.listed(url, options, retry=NEVER_AGAIN)
+    assert "PASSWORD" not in text_of(caught.value)
+    return str(caught.value)
+
+
+# The objects
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"deadline_s": value} for value in (0, -1.0, math.nan)),
+        *({"max_attempts": value} for value in (0, 1.5)),
+        *({"progress_timeout_s": value} for value in (0, -2.5, math.nan)),
+        *({"first_wait_s": -0.1}, {"first_wait_s": math.nan}, {"max_wait_s": 1, "first_wait_s": 2}),
+    ],
+)
+def test_an_impossible_retry_policy_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError), match=next(iter(wrong))) as caught:
+        RetryPolicy(**wrong)
+    assert str(next(iter(wrong.values()))) in str(caught.value)
+    assert RetryPolicy(max_attempts=1, first_wait_s=0, max_wait_s=0).max_attempts == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RetryPolicy().deadline_s = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({name: value} for name in ("max_in_flight", "part_bytes", "max_buffer_bytes") for value in (0, -1)),
+        *({"cache_dir": "/tmp/x"}, {"cache_bytes": 10}, {"cache_dir": "/tmp/x", "cache_bytes": 0}),
+        *({"backend": value} for value in ("s3fs", "OBSTORE", "", None, 1)),
+    ],
+)
+def test_impossible_options_of_reading_are_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError), match=list(wrong)[-1]) as caught:
+        tdr.IterableWrapper(["memory://a"]).async_prefetch(**wrong)
+    assert str(list(wrong.values())[-1]) in str(caught.value)
+    smallest = tdr.IterableWrapper(["memory://a"]).async_prefetch(max_in_flight=1, part_bytes=1, max_buffer_bytes=1)
+    assert smallest is not None
+
+
+@given(st.dictionaries(st.sampled_from(["key", "secret", "token", "client_kwargs"]), st.text("XYZ", min_size=4)))
+def test_storage_options_show_names_only_and_are_the_users_mapping(options: dict[str, str]) -> None:
+    shown = StorageOptions({**options, "config_kwargs": {"a": "XYZXYZ"}})
+    for text in (repr(shown), str(shown), f"{shown}", repr([shown])):
+        assert all(name in text for name in options)
+        assert "XYZ" not in text
+        assert not any(value in text for value in options.values())
+    for same in (shown, StorageOptions(shown), pickle.loads(pickle.dumps(shown))):
+        assert dict(same) == {**options, "config_kwargs": {"a": "XYZXYZ"}}
+    given_options = {"key": "a"}
+    kept = StorageOptions(given_options)
+    given_options["key"] = "b"
+    assert (kept["key"], len(kept), bool(StorageOptions(None))) == ("a", 1, False)
+    with pytest.raises(TypeError, match=r"dict.*str") as caught:
+        StorageOptions("key=hush")  # type: ignore[arg-type]
+    assert "hush" not in str(caught.value)
+
+
+def first_of(server_url: str, **more: Any) -> bytes:
+    return objects.read("s3://bucket/a", {**SERVER, "endpoint_url": server_url, **more})
+
+
+def test_other_options_are_another_store_and_equal_ones_are_not() -> None:
+    """Each server, region and key is asked by its own options, although the bucket is the same."""
+    with scripted(lambda one: Response.of_object(one, b"first")) as first, scripted(
+        lambda one: Response.of_object(one, b"other")
+    ) as other:  # fmt: skip
+        for _ in range(2):
+            assert (first_of(first.url), first_of(other.url)) == (b"first", b"other")
+            assert first_of(first.url, key="k2", region="eu-west-1") == b"first"
+    scopes = [re.search(r"Credential=(\w+)/\d+/([\w-]+)", one.headers["authorization"]) for one in first.requests]
+    assert [one.groups() for one in scopes if one] == [("k", "us-east-1"), ("k2", "eu-west-1")] * 2
+
+
+DOWNLOADS = ("train_index", "train_classes", "val_index", "val_classes", "test_index")
+LONG = {"aws_access_key_id": "CANARY-key", "aws_secret_access_key": "CANARY-secret"}
+PERHAPS = {
+    "aws_session_token": "CANARY-token",
+    "bucket_name": "CANARY-bucket",
+    **{f"{name}_file_download_url": f"s3://CANARY/{name}.json" for name in DOWNLOADS},
+}
+
+
+def credential_file(folder: Path, content: object) -> Path:
+    path = folder / "credentials.json"
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return path
+
+
+@given(given_names=st.sets(st.sampled_from(sorted(PERHAPS))), empty=st.sampled_from([None, ""]))
+def test_a_credential_file_is_read_in_its_short_and_its_long_form(
+    tmp_path_factory: pytest.TempPathFactory, given_names: set[str], empty: str | None
+) -> None:
+    """Whatever of the further fields is there is found, what is empty is as absent; copies and pickles keep it all."""
+    folder = tmp_path_factory.mktemp("files")
+    short = StorageOptions.from_file(str(credential_file(folder, {"access_key": "CANARY-key", "secret": "CANARY-s"})))
+    assert dict(short) == {"fallback_key": "CANARY-key", "fallback_secret": "CANARY-s"}
+    assert (short.bucket_name, short.downloads) == (None, {})
+    content = {**LONG, **{name: value if name in given_names else empty for name, value in PERHAPS.items()}}
+    original = StorageOptions.from_file(credential_file(folder, content))
+    for options in (original, StorageOptions(original), pickle.loads(pickle.dumps(original))):
+        assert options.get("fallback_token") == (content["aws_session_token"] or None)
+        assert (options["fallback_key"], options["fallback_secret"]) == ("CANARY-key", "CANARY-secret")
+        assert options.bucket_name == (content["bucket_name"] or None)
+        expected = {one: content[f"{one}_file_download_url"] for one in DOWNLOADS}
+        assert options.downloads == {one: url for one, url in expected.items() if url}
+        assert repr(options).startswith("StorageOptions(fallback_key, fallback_secret")
+        assert "CANARY" not in f"{options} {options!r} {[options]}"
+        options.downloads.clear()
+        assert len(options.downloads) == sum(map(bool, expected.values()))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"access_key": "CANARY"}, "missing 'secret'"),
+        ({"access_key": "CANARY", "secret": ""}, "missing 'secret'"),
+        ({"access_key": None, "secret": "CANARY"}, "missing 'access_key'"),
+        ({"aws_access_key_id": "CANARY"}, "missing 'aws_secret_access_key'"),
+        ({}, "missing 'aws_access_key_id', 'aws_secret_access_key'"),
+        ({"aws_access_key_id": "CANARY", "aws_secret_acces_key": "CANARY"}, "unknown 'aws_secret_acces_key'"),
+        ({"access_key": "CANARY", "secret": "CANARY", "bucket_name": "CANARY"}, "unknown 'bucket_name'"),
+        ({**LONG, "secret": "CANARY"}, "missing 'access_key'; unknown 'aws_access_key_id', 'aws_secret_access_key'"),
+        ({**LONG, "bucket_name": ["CANARY"]}, "no text in 'bucket_name'"),
+        (["CANARY"], "it holds a list"),
+        (b'{"access_key": "CANARY",\n "secret": CANARY}', "no JSON: .* in line 2, column 12"),
+        (b'{"secret": "CANARY\xff"}', "no JSON"),
+        (b'{"CANARY": ' + b"[" * 100_000, "no JSON"),
+    ],
+)
+def test_another_file_than_one_of_credentials_is_refused_without_its_values(
+    tmp_path: Path, content: object, expected: str
+) -> None:
+    with pytest.raises(ValueError, match=r"credentials\.json: ") as caught:
+        StorageOptions.from_file(credential_file(tmp_path, content))
+    assert re.search(expected, str(caught.value)), caught.value
+    assert "CANARY" not in text_of(caught.value)
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.json"):
+        StorageOptions.from_file(tmp_path / "nowhere.json")
+
+
+# Names
+
+PETS = {"account_name": "pets"}
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "text"),
+    [
+        ("s3://b/a", {"endpoint": "x"}, "unknown option 'endpoint' in storage_options; did you mean 'endpoint_url'?"),
+        ("s3://b/a", {"aws_access_key_id": "PASSWORD"}, "'aws_access_key_id' in storage_options; did you mean 'key'?"),
+        ("s3://b/a", {"secret_access_key": "x"}, "did you mean 'secret'?"),
+        ("s3://b/a", {"region_name": "x"}, "did you mean 'region'?"),
+        ("s3://b/a", {"anonymous": True}, "did you mean 'anon'?"),
+        (
+            "s3://b/a",
+            {"colour": "PASSWORD"},
+            "unknown option 'colour' in storage_options. Known are anon, endpoint_url",
+        ),
+        (
+            "s3://b/a",
+            {"client_kwargs": {"region": "x"}},
+            "storage_options['client_kwargs']; did you mean 'region_name'",
+        ),
+        ("s3://b/a", {"config_kwargs": {"read_timout": 1}}, "['config_kwargs']; did you mean 'read_timeout'?"),
+        ("s3://b/a", {"s3_additional_kwargs": {"SSEKmsKeyId": "k"}}, "did you mean 'SSEKMSKeyId'"),
+        ("gs://b/a", {"anon": True}, "did you mean 'token'"),
+        ("gs://b/a", {"projct": "x"}, "did you mean 'project'"),
+        ("az://b/a", {"account": "pets"}, "did you mean 'account_name'"),
+        ("az://b/a", {"acount_key": "PASSWORD"}, "did you mean 'account_key'"),
+        ("https://h/a", {"header": {}}, "did you mean 'headers'?"),
+        ("hf://datasets/a/b/c", {"endpont": "x"}, "did you mean 'endpoint'"),
+        ("datasets://h:1/d/a", {"tokn": "x"}, "did you mean 'token'?"),
+        ("/data/a", {"auto_mkdri": True}, "did you mean 'auto_mkdir'? Local files need none"),
+        ("file:///data/a", {"endpont_url": "x"}, "did you mean 'endpoint_url'? Local files need none"),
+        ("memory://b/a", {"colour": "x"}, "unknown option 'colour' in storage_options. memory:// needs none"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_name(url: str, options: dict[str, Any], text: str) -> None:
+    assert text in refusal(url, options)
+    if url.startswith(("s3", "/", "file", "memory")):
+        for build in (tdr.stream_shards, tdr.stream_files):
+            with pytest.raises(UrlError, match=re.escape(text)):
+                build(f"{url}/", storage_options=options)
+
+
+def test_what_is_refused_costs_no_connection() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        server.settimeout(0)
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert "did you mean 'secret'" in refusal("s3://b/a", {"endpoint_url": address, "key": "k", "secrt": "s"})
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"requester_pays": True, "use_listings_cache": False},
+        {"config_kwargs": {"signature_version": "s3v4", "connect_timeout": 1}},
+        {"client_kwargs": {"region_name": "x", "verify": False}},
+        {"anon": np.True_, "key": None, "secret": None},
+    ],
+)
+def test_an_option_that_a_library_knows_is_accepted(options: dict[str, Any]) -> None:
+    with pytest.raises(TransientStorageError, match="refuses connections"):
+        objects.listed("s3://b/x/", {**SERVER, **options})
+
+
+def test_local_and_memory_urls_accept_the_options_of_other_stores(tmp_path: Path, memory_folder: str) -> None:
+    """A list of URLs of several stores has one dict of options; other libraries get no fallback credentials."""
+    (tmp_path / "a").write_bytes(b"1")
+    fsspec.filesystem("memory").pipe(f"{memory_folder}/a", b"1")
+    fallback = {"fallback_key": "a", "fallback_secret": "b"}
+    of_local: list[dict[str, Any]] = [{"headers": {"x": "y"}, "token": "t"}, {"auto_mkdir": True, "client_kwargs": {}}]
+    for options in (SERVER, *of_local, fallback):
+        assert objects.read(f"{tmp_path}/a", options) == b"1"
+    of_memory: dict[str, Any] = {"skip_instance_cache": True}
+    for options in (SERVER, of_memory, fallback):
+        assert objects.read(f"{memory_folder}/a", options) == b"1"
+
+    received: list[dict[str, Any]] = []
+
+    class Recording(MemoryFileSystem):  # type: ignore[misc]
+        protocol, cachable = "recording", False
+
+        def __init__(self, **options: Any) -> None:
+            received.append(options)
+            super().__init__(**options)
+
+    fsspec.register_implementation("recording", Recording, clobber=True)
+    with pytest.raises(StorageError):
+        objects.read("recording://box/a", {**fallback, "x": 1})
+    assert received[0] == {"x": 1}
+
+
+# Values
+
+SSE = {"ServerSideEncryption": "aws:kms"}
+SSE_C = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": bytes(range(32))}
+
+
+def of_request(**arguments: Any) -> dict[str, Any]:
+    return {"s3_additional_kwargs": arguments}
+
+
+def of_config(**arguments: Any) -> dict[str, Any]:
+    return {"config_kwargs": arguments}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"endpoint_url": PASSWORD}, "storage_options['endpoint_url'] holds credentials"),
+        ({"endpoint_url": "user:PASSWORD@host:9000"}, "storage_options['endpoint_url'] holds credentials"),
+        ({"client_kwargs": {"endpoint_url": PASSWORD}}, "['client_kwargs']['endpoint_url'] holds credentials"),
+        ({"endpoint_url": "host:80"}, "did you mean 'http://host:80'?"),
+        *(
+            ({"endpoint_url": url}, "is no address of a server")
+            for url in (
+                *("http://host:99999", "http://host:port", "http://[::1", "http://ho st", "http://host/a path"),
+                *("http://host?password=PASSWORD", "http://host/#PASSWORD"),
+            )
+        ),
+        *(({"endpoint_url": url}, "endpoint") for url in ("not a url", "")),
+        ({"client_kwargs": {"endpoint_url": "http://hö.test"}}, "['endpoint_url'] is no address of a server"),
+        ({"client_kwargs": "x"}, "storage_options['client_kwargs'] must be a dict, got str"),
+        ({"key": 1}, "storage_options['key'] must be a str, got an int"),
+        ({"secret": b"PASSWORD"}, "['secret'] must be a str, got a bytes. Decode the bytes: value.decode()"),
+        ({"client_kwargs": {"aws_secret_access_key": 5}}, "['aws_secret_access_key'] must be a str"),
+        ({"loop": 3}, "storage_options['loop'] must be an event loop of asyncio, got an int. Leave it out."),
+        ({"anon": "False"}, "storage_options['anon'] must be True or False, got 'False' (str). Write False"),
+        ({"s3_additional_kwargs": 5}, "storage_options['s3_additional_kwargs'] must be a dict, got int"),
+        ({"key": "PASSWORD\n"}, "['key'] has a line break or another control character at its end"),
+        ({"token": "PASS\nWORD"}, "['token'] has a line break or another control character at position 4"),
+        ({"region": "us-west-2\n"}, "storage_options['region'] has a line break"),
+        (of_config(user_agent="a\nb: PASSWORD"), "['user_agent'] has a line break"),
+        (of_request(ExpectedBucketOwner="1\nPASSWORD"), "['ExpectedBucketOwner'] has a line break"),
+        ({"config_kwargs": {5: 5, "read_timeout": 3}}, "['config_kwargs'] must have names that are str, got an int"),
+        ({"config_kwargs": {"s3": {5: 5}}}, "['config_kwargs']['s3'] must have names"),
+        ({"client_kwargs": {"verify": 1}}, "['verify'] must be a file of certificate authorities, True or False"),
+        ({"client_kwargs": {"verify": "/nope.pem"}}, "no such file: '/nope.pem'"),
+        (of_config(client_cert="/nope.pem"), "no such file: '/nope.pem'"),
+        (of_config(client_cert=("a", "b", "c")), "['client_cert'] must be a file with"),
+        (of_config(proxies="http://p:1"), "['proxies'] must be a dict, got str"),
+        (of_config(proxies={"https": 3128}), "['proxies'] must have URLs by scheme"),
+        (of_config(proxies={"https": "socks5://u:PASSWORD@p:1"}), "proxies are http:// or https://"),
+        (of_config(proxies_config="ca.pem"), "['proxies_config'] must be a dict, got a str"),
+        (of_config(proxies_config={"proxy_ca_bundle": 1}), "['proxy_ca_bundle'] must be a file"),
+        (of_config(read_timeout="60"), "['read_timeout'] must be a number of seconds above 0, got a str"),
+        (of_config(connect_timeout=0), "['connect_timeout'] must be a number of seconds above 0, got 0"),
+        (of_config(max_pool_connections=True), "must be a number of connections above 0, got True"),
+        (of_request(ServerSideEncryption="kms"), "is 'kms'; expected one of 'AES256', 'aws:kms', 'aws:kms:dsse'"),
+        (of_request(SSEKMSKeyId="k"), "needs 'ServerSideEncryption': 'aws:kms'"),
+        (of_request(ServerSideEncryption="AES256", BucketKeyEnabled=True), "needs "),
+        (of_request(**SSE, BucketKeyEnabled="yes"), "must be a bool"),
+        (of_request(SSECustomerKey=bytes(32)), "'SSECustomerAlgorithm': 'AES256' belong together"),
+        (of_request(SSECustomerAlgorithm="AES256"), "belong together"),
+        (of_request(**{**SSE_C, "SSECustomerAlgorithm": "AES128"}), "S3 knows 'AES256' only"),
+        (of_request(**{**SSE_C, "SSECustomerKey": b"PASSWORD"}), "must have 32 bytes"),
+        (of_request(**{**SSE_C, "SSECustomerKey": "PASSWORD!"}), "must have 32 bytes"),
+        (of_request(**SSE_C, **SSE), "exclude each other"),
+        (of_request(Metadata={"a": 1}), "must be a dict of str"),
+        ({"endpoint_url": "http://s3.us-west-2.amazonaws.com", **of_request(**SSE_C)}, "accepts it by https only"),
+    ],
+)
+def test_a_value_of_s3_that_cannot_be_meant_is_refused_by_the_name_of_its_option(
+    options: dict[str, Any], text: str
+) -> None:
+    assert text in refusal("s3://b/x/", {**SERVER, **options})
+
+
+GS = "http://h"
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "text"),
+    [
+        ("gs://b/a", {"token": "browser"}, "gcloud auth application-default login"),
+        ("gs://b/a", {"token": 5}, "must be 'google_default'.*got an int"),
+        ("gs://b/a", {"token": '{"private_key": "PASSWORD"}'}, r"text of a JSON file.*json\.loads"),
+        ("gs://b/a", {"token": " "}, "is empty"),
+        ("gs://b/a", {"token": "/nonexistent/key.json"}, "no such file: '/nonexistent/key.json'"),
+        ("gs://b/a", {"access": "write"}, "expected one of 'read_only'"),
+        ("gs://b/a", {"consistency": "sha"}, "expected one of 'none'"),
+        ("gs://b/a", {"endpoint_url": "host:80"}, "expected such as 'https://host:port'"),
+        ("gs://b/a", {"endpoint_url": "https://host/path"}, "without a path"),
+        ("gs://b/a", {"endpoint_url": "https://u:PASSWORD@host"}, "holds credentials"),
+        *(("gs://b/a", {"endpoint_url": f"http://{one}"}, "expected such as") for one in ("h:x", "h:99999", "[::1")),
+        ("gs://b/a", {"requester_pays": [1]}, "'requester_pays'. must be True or False"),
+        ("gs://b/a", {"requester_pays": "my project\n"}, "has characters that no project has"),
+        ("gs://b/a", {"project": 5}, "'project'. must be a str, got an int"),
+        ("gs://b/a", {"token": "t", "requester_pays": True, "endpoint_url": GS}, "needs a project that pays"),
+        ("az://box/a", {}, "no storage account is named.*AZURE_STORAGE_ACCOUNT_NAME"),
+        ("az://box/a", {"account_name": b"pets"}, "'account_name'.* must be a str, got bytes"),
+        ("az://box/a", {**PETS, "client_id": "x"}, "'client_secret' are needed together"),
+        ("az://box/a", {**PETS, "credential": 3}, "'credential'.*got int"),
+        ("az://box/a", {**PETS, "account_host": "x/y"}, "no host of an account"),
+        ("az://box/a", {**PETS, "anon": "yes"}, "'anon'. must be True or False"),
+        ("az://box/a", {"account_name": "a b"}, "'a b' is no name of a storage account"),
+        ("az://box/a", {"connection_string": "nonsense"}, "not NAME=VALUE"),
+        ("az://box/a", {"connection_string": "A=b"}, "neither AccountName nor BlobEndpoint"),
+        ("az://box/a", {"connection_string": "AccountName=pets;EndpointSuffix=net/x"}, "a wrong .*EndpointSuffix"),
+        ("az://box/a", {"connection_string": "AccountName=a;DefaultEndpointsProtocol=ftp"}, "wrong Default"),
+        ("az://box/a", {"connection_string": "BlobEndpoint=http://a b/x;AccountName=a"}, "BlobEndpoint.*must be"),
+        ("az://box/a", {"connection_string": "AccountName=a;SharedAccessSignature=PASSWORD"}, "the SAS is none"),
+        ("az://box/a", {**PETS, "sas_token": '"sv=1&sig=PASSWORD"'}, "the SAS is none"),
+        ("az://box/a?sv=1&sig=PASSWORD", PETS, "a SAS does not belong into a URL"),
+        ("abfss://box@pets.dfs.core.windows.net/a", {"account_name": "cars"}, "names the account 'pets'.*'cars'"),
+        ("https://h/a", {"headers": ["PASSWORD"]}, r"storage_options\['headers'\]"),
+        ("https://h/a", {"headers": {"a b": "PASSWORD"}}, r"storage_options\['headers'\]"),
+        ("https://h/a", {"headers": {"X-A": "PASSWORD\r\nX-B: 1"}}, r"storage_options\['headers'\]"),
+        ("https://h/a", {"headers": {"Range": "PASSWORD"}}, r"storage_options\['headers'\]"),
+        ("https://user:PASSWORD@h/a", {}, ""),
+        ("s3://me:PASSWORD@bucket/a", SERVER, ""),
+        ("s3://", SERVER, ""),
+        *((f"s3://{bucket}/x", SERVER, "no name of a bucket") for bucket in ("my photos", "föto", "..", "x" * 256)),
+        ("hf://datasets/a/b/c", {"token": 5}, ""),
+        ("hf://datasets/a/b/c", {"endpoint": "https://me:PASSWORD@hub"}, ""),
+        ("hf://datasets/a/b/c", {"revision": ".."}, "no segment"),
+        ("hf://datasets/a/b@main/c", {"revision": "v1", "endpoint": "http://127.0.0.1:1"}, "Pass one of them"),
+        ("nope://bucket/a", {}, r"no transport for the scheme 'nope'.*Known are s3, http"),
+        ("minio://bucket/a", {}, r"did you mean 's3'\? Pass the address of the server by storage_options"),
+        ("htps://bucket/a", {}, r"did you mean 'https'\?"),
+        ("ftp://127.0.0.1:99999/a", {}, "Check host, port"),
+        ("ftp://127.0.0.1:9/a", {"timeout": 0}, r"in storage_options \(timeout\)"),
+        ("sftp://[bad/a", {}, "Check host, port"),
+        ("webdav://a/b", {}, "Pass 'base_url' by storage_options"),
+        ("webdav://a/b", {"base_url": "http://127.0.0.1:9", "auth": "PASSWORD"}, "Check the kinds of the values"),
+    ],
+)
+def test_a_value_of_another_store_that_cannot_be_meant_is_refused(url: str, options: dict[str, Any], text: str) -> None:
+    assert re.search(text, refusal(url, options, kind=(UrlError, AccessDeniedError)))
+
+
+@pytest.mark.parametrize("lone", ["key", "secret", "token", "fallback_key", "fallback_secret", "fallback_token"])
+def test_half_of_a_pair_of_credentials_is_refused(lone: str) -> None:
+    """Rather than ignored."""
+    message = refusal("s3://a-bucket/x/", {"endpoint_url": "http://127.0.0.1:1", lone: "PASSWORD"}, kind=StorageError)
+    assert "a-bucket" in message
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "config"])
+def test_an_unusable_address_of_the_environment_is_named_and_one_of_the_options_goes_first(
+    variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for address, text in ((PASSWORD, "holds credentials"), ("http://host:99999", "is no address of a server")):
+        if variable == "config" and address != PASSWORD:
+            break
+        if variable == "config":
+            (tmp_path / "config").write_text(f"[default]\nendpoint_url = {address}\n")
+            monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+        else:
+            monkeypatch.setenv(variable, address)
+        message = refusal(f"s3://b-{text[:2]}/x/", {"key": "k", "secret": "s"})
+        assert variable in message
+        assert text in message
+        assert "refuses connections" in refusal_of_connection()
+
+
+def refusal_of_connection() -> str:
+    with pytest.raises(TransientStorageError) as caught:
+        objects.listed("s3://b/x/", SERVER)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("named", ["AWS_CA_BUNDLE", "ca_bundle"])
+def test_a_missing_bundle_of_certificates_of_the_environment_is_named_where_tls_is_used(
+    named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if named == "ca_bundle":
+        (tmp_path / "config").write_text("[default]\nca_bundle = /nope.pem\n")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    else:
+        monkeypatch.setenv("AWS_CA_BUNDLE", "/nope.pem")
+    for more in ({}, {"use_ssl": True}):
+        message = refusal("s3://b/x/", {**SERVER, "endpoint_url": "https://127.0.0.1:1", **more})
+        assert re.search(f"no such file: '/nope.pem', .*{named}", message)
+    assert "refuses connections" in refusal_of_connection()
+
+
+# Which library reads
+
+UNTRANSLATED = {**SERVER, "default_fill_cache": False}
+CHOICES = [
+    ("s3://{}/a", SERVER, Backend.AUTOMATIC, "is read by obstore (backend='automatic')"),
+    ("s3://{}/a", SERVER, Backend.OBSTORE, "is read by obstore (backend='obstore')"),
+    ("s3://{}/a", SERVER, Backend.BOTOCORE, "is read by botocore (backend='botocore')"),
+    ("s3://{}/a", SERVER, Backend.FSSPEC, "is read by fsspec (backend='fsspec')"),
+    ("s3://{}/a", UNTRANSLATED, Backend.AUTOMATIC, "is read by s3fs (no translation for 'default_fill_cache')"),
+    ("http://{}.invalid/a", {}, Backend.AUTOMATIC, "is read by obstore (backend='automatic')"),
+    ("memory://{}/a", {"max_paths": 1}, Backend.AUTOMATIC, "is read by fsspec (the transport for all other URLs)"),
+]
+
+
+@pytest.mark.parametrize(("url", "options", "backend", "reason"), CHOICES)
+def test_the_library_that_reads_and_the_reason_are_logged_once(
+    url: str, options: dict[str, Any], backend: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    where = url.format(f"logged-{CHOICES.index((url, options, backend, reason))}")
+    with caplog.at_level("INFO", "torchdata_remote"):
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                objects.read(where, options, backend=backend)
+    lines = [one.getMessage() for one in caplog.records if one.levelname == "INFO" and " is read by " in one.message]
+    assert [reason in line for line in lines] == [True]
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "backend"),
+    [
+        ("memory://a/b", {}, Backend.OBSTORE),
+        ("/tmp/a", {}, Backend.BOTOCORE),
+        ("http://host/a", {}, Backend.BOTOCORE),
+        ("http://host/a", {"block_size": 5}, Backend.OBSTORE),
+        ("s3://bucket/a", UNTRANSLATED, Backend.OBSTORE),
+        ("s3://bucket/a", UNTRANSLATED, Backend.BOTOCORE),
+        ("az://box/a", {**PETS, "anon": True}, Backend.BOTOCORE),
+        ("hf://datasets/a/b/c", {}, Backend.OBSTORE),
+    ],
+)
+def test_a_library_that_cannot_read_a_url_is_refused_and_not_replaced(
+    url: str, options: dict[str, Any], backend: Backend
+) -> None:
+    with pytest.raises(UrlError, match=f"backend='{backend.value}' cannot read .*backend='automatic'"):
+        objects.read(url, options, backend=backend)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "what"),
+    [
+        ("s3://un-1/a", {"default_fill_cache": False}, "s3fs, more slowly: no translation for 'default_fill_cache'"),
+        ("s3://un-2/a", of_request(StorageClass="STANDARD", ObjectLockMode="GOVERNANCE"),
+         "s3fs, more slowly: no translation for s3_additional_kwargs['ObjectLockMode']"),
+        ("s3://un-3/a", of_config(proxies_config={"proxy_use_forwarding_for_https": True}),
+         "no translation for config_kwargs['proxies_config']['proxy_use_forwarding_for_https']"),
+        ("http://127.0.0.1:1/a", {"block_size": 5}, "fsspec, more slowly: no translation for an option of StorageOp"),
+        ("gs://un-4/a", {"block_size": 5, "token": "anon", "endpoint_url": "http://127.0.0.1:1"}, "gcsfs"),
+        ("az://un-5/a", {"max_concurrency": 4, "account_name": "pets", "anon": True}, "adlfs"),
+    ],
+)  # fmt: skip
+def test_an_option_without_a_translation_selects_fsspec_with_a_warning(
+    url: str, options: dict[str, Any], what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is never dropped."""
+    more = SERVER if url.startswith("s3") else {}
+    policy = RetryPolicy(max_attempts=1, progress_timeout_s=1)
+    with pytest.raises((StorageError, UrlError)):
+        objects.read(url, {**more, **options}, retry=policy)
+    assert any(what in line for line in [*warnings_of(caplog), caplog.text])
+
+
+@pytest.mark.parametrize("more", [{}, {"default_fill_cache": False}])
+def test_missing_credentials_or_a_missing_profile_are_an_error_at_once(more: dict[str, Any]) -> None:
+    """By each library: credentials do not appear by asking again."""
+    here = {"endpoint_url": "http://127.0.0.1:1", **more}
+    message = refusal("s3://b/x/", here, kind=AccessDeniedError)
+    assert re.search(r"Unable to locate credentials.*'anon'", message)
+    assert "nowhere" in refusal("s3://b/x/", {**here, "profile": "nowhere"}, kind=AccessDeniedError)

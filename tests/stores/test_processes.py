@@ -1,0 +1,323 @@
+"""Signals, forks, exits, few descriptors and little memory while requests are under way: no hang, and no leak."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torchdata_remote as tdr
+from tests.servers.faulty_s3 import faulty
+from tests.servers.s3 import S3Server
+from tests.servers.scripted import Response, scripted
+from tests.support.waiting import engine_threads, wait_for
+from torchdata_remote.errors import TransientStorageError
+from torchdata_remote.testing import Faults
+
+NUM, SIZE = 12, 60_000
+
+
+@pytest.fixture(scope="module")
+def folder(moto: S3Server) -> str:
+    """Twelve objects of 60,000 bytes."""
+    bucket, client = moto.new_bucket(), moto.client()
+    for number in range(NUM):
+        client.put_object(Bucket=bucket, Key=f"objects/{number:02d}.bin", Body=bytes([number]) * SIZE)
+    return f"s3://{bucket}/objects/"
+
+
+EXPECTED = [bytes([number]) * SIZE for number in range(NUM)]
+
+
+def prefetched(folder: str, server: S3Server, **options: Any) -> Any:
+    urls = tdr.IterableWrapper([folder]).list_remote(storage_options=server.storage_options)
+    return urls.async_prefetch(storage_options=server.storage_options, **options)
+
+
+def test_a_trickling_body_is_an_error_after_the_attempts_of_the_policy(moto: S3Server, folder: str) -> None:
+    with faulty(moto, Faults(trickle=1.0, trickle_s=0.01)) as (broken, store):
+        for backend in ("obstore", "botocore"):
+            store.requests.clear()
+            policy = tdr.RetryPolicy(max_attempts=3, progress_timeout_s=0.3, first_wait_s=0)
+            _, stream = next(iter(prefetched(folder, broken, max_in_flight=1, retry=policy, backend=backend)))
+            with pytest.raises(TransientStorageError, match=r"Gave up after 3 attempts"):
+                stream.read()
+            first = [one for one in store.requests if one.path.endswith("/00.bin") and not one.query]
+            assert len(first) == 3
+
+
+def test_streams_survive_that_a_store_closes_idle_connections(moto: S3Server, folder: str) -> None:
+    """While a slow consumer is working."""
+    with faulty(moto) as (broken, store):
+        iterator = iter(prefetched(folder, broken, max_in_flight=2, part_bytes=10_000, max_buffer_bytes=30_000))
+        _, stream = next(iterator)
+        start = stream.read(5_000)
+        wait_for(lambda: store.counts["well"] >= 4)
+        store.script(*["early_end"] * 4)  # what a client sees of a connection that was closed while it was idle
+        assert start + stream.read() == EXPECTED[0]
+        assert [rest.read() for _, rest in iterator] == EXPECTED[1:]
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_passes_through_a_storm_leak_no_descriptors_and_threads(moto: S3Server, folder: str) -> None:
+    """Complete ones and ones that were stopped early."""
+    others = engine_threads()  # of earlier tests, which may still wait for a stalled store
+    with faulty(moto, Faults.storm(0.2), seed=1) as (broken, _):
+        policy = tdr.RetryPolicy(first_wait_s=0.001, max_wait_s=0.01)
+
+        def passes(count: int) -> None:
+            for number in range(count):
+                for index, (_, stream) in enumerate(prefetched(folder, broken, part_bytes=20_000, retry=policy)):
+                    stream.read(1_000 if number % 3 == 0 else -1)
+                    if number % 3 == 1 and index == 5:
+                        break
+            gc.collect()
+
+        passes(3)
+        wait_for(lambda: engine_threads() <= others)
+        before = descriptors()
+        passes(20)
+        wait_for(lambda: engine_threads() <= others)
+        wait_for(lambda: descriptors() <= before + 20)  # idle pooled connections on both sides of the proxy
+
+
+READ_ALL = """
+import sys
+import torchdata_remote as tdr
+
+folder, endpoint_url, key, secret, how = sys.argv[1:]
+options = {"endpoint_url": endpoint_url, "key": key, "secret": secret}
+policy = tdr.RetryPolicy(first_wait_s=0.01, max_wait_s=0.1, progress_timeout_s=600)
+
+
+def main():
+    urls = tdr.IterableWrapper([folder]).list_remote(storage_options=options)
+    pipe = urls.async_prefetch(part_bytes=20_000, retry=policy, storage_options=options)
+    if how.startswith("worker"):
+        from torch.utils.data import DataLoader
+        loader = DataLoader(pipe.file_reader(), batch_size=None, num_workers=1,
+                            multiprocessing_context=how.partition("-")[2])
+        iterator = iter(loader)
+        print(iterator._workers[0].pid, flush=True)
+        for index, sample in enumerate(iterator):
+            if index == 5:
+                break
+        return
+    count = 0
+    for url, stream in pipe:
+        count += len(stream.read())
+        if how == "stop":
+            print("reading", flush=True)
+        if how == "error":
+            raise ZeroDivisionError
+        if how == "break":
+            break
+    assert count == (720_000 if how in ("all", "stop") else 60_000), count
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As a file, because spawn and forkserver import it again."""
+    path = tmp_path_factory.mktemp("program") / "program.py"
+    path.write_text(READ_ALL)
+    return path
+
+
+def start(program: Path, folder: str, server: S3Server, how: str, **more: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, str(program), folder, server.endpoint_url, server.key, server.secret, how]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    try:
+        _, errors = process.communicate(timeout=100)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return process.returncode, errors
+
+
+def test_64_descriptors_suffice_through_a_storm(moto: S3Server, folder: str, program: Path) -> None:
+    limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (64, 64))
+    with faulty(moto, Faults.storm(0.2), seed=2) as (broken, _):
+        code, errors = finish(start(program, folder, broken, "all", preexec_fn=limit))
+        assert code == 0, errors
+
+
+@pytest.mark.parametrize("how", ["interrupt", "terminate"])
+def test_a_signal_ends_a_process_with_requests_that_stand_still(
+    moto: S3Server, folder: str, program: Path, how: str
+) -> None:
+    """Ctrl-C and SIGTERM, although each request would wait for ten minutes."""
+    with faulty(moto, Faults(stall_s=3600)) as (broken, store):
+        store.script(None, *["stall_in_body"] * 200)
+        # Background processes of a shell ignore Ctrl-C, and their children inherit this.
+        with_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        process = start(program, folder, broken, "stop", preexec_fn=with_ctrl_c)
+        wait_for(lambda: store.counts["stall_in_body"] >= 10)
+        process.send_signal(signal.SIGINT if how == "interrupt" else signal.SIGTERM)
+        code, errors = finish(process)
+        assert code == -signal.SIGTERM if how == "terminate" else "KeyboardInterrupt" in errors
+        assert "Fatal Python error" not in errors
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+# A spawned worker is a child of the training process, as a forked one is; one of forkserver is not.
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_worker_with_requests_that_stand_still_ends_with_the_training_process(
+    moto: S3Server, folder: str, program: Path, method: str
+) -> None:
+    with faulty(moto, Faults(stall_in_body=1.0, stall_s=3600)) as (broken, store):
+        with start(program, folder, broken, f"worker-{method}") as process:
+            assert process.stdout is not None
+            worker = int(process.stdout.readline())
+            wait_for(lambda: store.counts["stall_in_body"] >= 10)
+            process.kill()
+            process.wait()
+        wait_for(lambda: not is_alive(worker))
+
+
+WAYS = ["all", "error", "break", "worker-spawn", "worker-forkserver"]
+
+
+def wrong_codes(program: Path, folder: str, server: S3Server, ways: list[str]) -> list[tuple[str, int, str]]:
+    """Run a process in each way; return those with a wrong exit code."""
+    wrong = []
+    for how in ways:
+        code, errors = finish(start(program, folder, server, how))
+        if code != (1 if how == "error" else 0) or "Fatal" in errors or "never awaited" in errors:
+            wrong.append((how, code, errors[-2_000:]))
+    return wrong
+
+
+def test_a_process_that_has_read_ends_with_its_own_exit_code(moto: S3Server, folder: str, program: Path) -> None:
+    """0 after a complete pass, after ``break`` and with a worker; 1 after an exception."""
+    assert wrong_codes(program, folder, moto, ["all", "error", "break", "worker-forkserver"]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_two_hundred_processes_that_have_read_end_with_their_exit_codes(
+    moto: S3Server, folder: str, program: Path
+) -> None:
+    """A thread inside a native call at exit would abort some of them."""
+    assert wrong_codes(program, folder, moto, WAYS * 40) == []
+
+
+MEASURE = """
+import resource, sys
+import torchdata_remote as tdr, obstore, botocore.session
+
+url, endpoint_url, key, secret, bound = sys.argv[1:]
+options = {"endpoint_url": endpoint_url, "key": key, "secret": secret}
+urls = list(tdr.IterableWrapper([url]).list_remote(storage_options=options))
+idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for _ in range(2):
+    streams = tdr.IterableWrapper(urls, deepcopy=False).async_prefetch(
+        part_bytes=1 << 20, max_buffer_bytes=int(bound), storage_options=options)
+    total = 0
+    for _, stream in streams:
+        while piece := stream.read(1 << 20):
+            total += len(piece)
+assert total == 3 * (24 << 20), total
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - idle) << 10)
+"""
+
+
+def test_peak_memory_is_bounded_by_max_buffer_bytes(moto: S3Server) -> None:
+    """Above the idle process: twice the bound, and 24 MiB for threads and clients; the objects have 72 MiB."""
+    bucket, client = moto.new_bucket(), moto.client()
+    for number in range(3):
+        client.put_object(Bucket=bucket, Key=f"large/{number}", Body=bytes(24 << 20))
+    arguments = [f"s3://{bucket}/large/", moto.endpoint_url, moto.key, moto.secret, str(8 << 20)]
+    command = [sys.executable, "-c", MEASURE, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= 2 * (8 << 20) + (24 << 20)
+
+
+def in_child(run: Any) -> Iterator[int]:
+    """Fork, run a function in the child, and yield once; then yield the child's exit code."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if run() else 2
+        finally:
+            os._exit(code)
+    yield child
+    ended: list[int] = []
+    waiter = threading.Thread(target=lambda: ended.append(os.waitpid(child, 0)[1]), daemon=True)
+    waiter.start()
+    waiter.join(60)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    yield ended[0] if ended else -1
+
+
+@pytest.mark.filterwarnings("ignore:This process was forked:RuntimeWarning")
+def test_a_fork_with_requests_under_way_affects_neither_process(moto: S3Server, folder: str) -> None:
+    """The child opens connections of its own, and the parent receives its responses."""
+    with faulty(moto, Faults(stall_s=1.0)) as (broken, store):
+        store.script(None, *["stall"] * 3)
+        iterator = iter(prefetched(folder, broken, max_in_flight=4))
+        _, stream = next(iterator)
+        wait_for(lambda: len(store.requests) >= 4)
+        steps = in_child(lambda: len(list(prefetched(folder, moto).file_reader())) == NUM)
+        next(steps)
+        assert next(steps) == 0
+        assert stream.read() == EXPECTED[0]
+        assert [rest.read() for _, rest in iterator] == EXPECTED[1:]
+
+
+FORKED = """
+import os, sys, warnings
+sys.path.insert(0, sys.argv[2])
+from tests.stores.transports import target
+every = [target(name, sys.argv[1])._replace(backend="automatic") for name in sys.argv[3:]]
+assert [one.read() for one in every] == [b"data"] * len(every)
+child = os.fork()
+if child == 0:
+    ok = [one.read(part_bytes=2) for one in every] == [b"data"] * len(every)
+    os._exit(0 if ok else 2)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_reads_every_store_without_obstore_and_says_so() -> None:
+    """obstore hangs in a child whose parent has used it."""
+    names, root = (
+        ["s3 by obstore", "gs by obstore", "az", "datasets", "http by obstore", "hub"],
+        Path(__file__).parents[2],
+    )
+    with scripted(lambda request: Response.of_object(request, b"data")) as server:
+        command = [sys.executable, "-c", FORKED, server.url, str(root), *names]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    for scheme in ("s3", "gs", "az", "datasets", "http"):
+        assert f"{scheme} is read by" in done.stderr
+    assert "more slowly" in done.stderr

@@ -1,0 +1,511 @@
+"""What is sent to S3 with each option, and where, compared with AWS's documentation."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+import pytest
+
+import torchdata_remote as tdr
+from tests.servers.recording_s3 import Recorded, RecordingS3, Response
+from tests.servers.s3 import KMS_KEY, S3Server
+from tests.servers.scripted import Request, scripted
+from tests.servers.scripted import Response as Answer
+from tests.support import objects
+from tests.support.objects import text_of, warnings_of
+from torchdata_remote import Backend
+from torchdata_remote.errors import AccessDeniedError, ObjectExistsError, ObjectNotFoundError, StorageError, UrlError
+
+KEY = bytes(range(32))
+OF_KEY = {
+    "x-amz-server-side-encryption-customer-algorithm": "AES256",
+    "x-amz-server-side-encryption-customer-key": base64.b64encode(KEY).decode(),
+    "x-amz-server-side-encryption-customer-key-md5": base64.b64encode(hashlib.md5(KEY).digest()).decode(),
+}
+SSE_C = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": KEY}
+READING = {"GetObject by obstore", "GetObject by botocore", "HeadObject"}
+CREATING = {"PutObject", "CreateMultipartUpload"}
+OF_UPLOAD = {"UploadPart", "CompleteMultipartUpload"}
+ALL = READING | CREATING | OF_UPLOAD | {"ListObjectsV2", "DeleteObject"}
+LARGE = 16 << 20  # and more are sent in parts
+BY_EACH = [Backend.OBSTORE, Backend.BOTOCORE]
+
+
+def use_everything(bucket: str, options: dict[str, Any]) -> None:
+    """Send each kind of request."""
+    objects.write(f"s3://{bucket}/d/", options, num_bytes=LARGE)
+    url = f"s3://{bucket}/a"
+    assert objects.found(url, options).size == 5
+    assert [objects.read(url, options, backend=backend) for backend in BY_EACH] == [b"bytes"] * 2
+    assert len(objects.listed(f"s3://{bucket}/d/", options)) == 4
+
+
+def by_operation(requests: list[Recorded]) -> dict[str, list[Recorded]]:
+    found: dict[str, list[Recorded]] = {}
+    for one in requests:
+        reader = f" by {'obstore' if one.is_by_obstore else 'botocore'}" * (one.operation == "GetObject")
+        found.setdefault(one.operation + reader, []).append(one)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "headers", "operations"),
+    [
+        ({"requester_pays": True}, {"x-amz-request-payer": "requester"}, ALL),
+        (
+            {"s3_additional_kwargs": {"ExpectedBucketOwner": "123456789012"}},
+            {"x-amz-expected-bucket-owner": "123456789012"},
+            ALL,
+        ),
+        ({"s3_additional_kwargs": SSE_C}, OF_KEY, READING | CREATING | OF_UPLOAD),
+        (
+            {"s3_additional_kwargs": {**SSE_C, "SSECustomerKey": base64.b64encode(KEY).decode()}},
+            OF_KEY,
+            READING | CREATING | OF_UPLOAD,
+        ),
+        (
+            {
+                "s3_additional_kwargs": {
+                    "ServerSideEncryption": "aws:kms",
+                    "SSEKMSKeyId": "my-key",
+                    "SSEKMSEncryptionContext": "e30=",
+                    "BucketKeyEnabled": True,
+                }
+            },
+            {
+                "x-amz-server-side-encryption": "aws:kms",
+                "x-amz-server-side-encryption-aws-kms-key-id": "my-key",
+                "x-amz-server-side-encryption-context": "e30=",
+                "x-amz-server-side-encryption-bucket-key-enabled": "true",
+            },
+            CREATING,
+        ),
+        (
+            {
+                "s3_additional_kwargs": {
+                    "ServerSideEncryption": "AES256",
+                    "ACL": "bucket-owner-full-control",
+                    "StorageClass": "STANDARD_IA",
+                    "Tagging": "team=vision",
+                    "Metadata": {"origin": "scan"},
+                    "CacheControl": "no-cache",
+                    "ContentType": "application/x-tar",
+                }
+            },
+            {
+                "x-amz-server-side-encryption": "AES256",
+                "x-amz-acl": "bucket-owner-full-control",
+                "x-amz-storage-class": "STANDARD_IA",
+                "x-amz-tagging": "team=vision",
+                "x-amz-meta-origin": "scan",
+                "cache-control": "no-cache",
+                "content-type": "application/x-tar",
+            },
+            CREATING,
+        ),
+    ],
+    ids=["payer", "owner", "sse-c", "sse-c as text", "sse-kms", "properties"],
+)
+def test_a_request_has_the_headers_of_its_options_and_no_other_has(
+    recorder: RecordingS3, options: dict[str, Any], headers: dict[str, str], operations: set[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """All of them are signed, and none selects a slower transport.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/ServerSideEncryptionCustomerKeys.html,
+    specifying-kms-encryption.html, ObjectsinRequesterPaysBuckets.html and bucket-owner-condition.html;
+    https://docs.aws.amazon.com/AmazonS3/latest/API/API_PutObject.html and API_CreateMultipartUpload.html.
+    """
+    recorder.objects["a"] = b"bytes"
+    use_everything("bucket", {**recorder.storage_options, **options})
+    requests = by_operation(recorder.taken())
+    assert requests.keys() >= ALL - {"HeadObject"}
+    for operation, all_of_one in requests.items():
+        for one in all_of_one:
+            found = {name: one.headers[name] for name in headers if name in one.headers}
+            if operation in operations:
+                assert found == headers, operation
+                assert {name for name in headers if name.startswith("x-amz-")} <= one.signed[2], operation
+            elif operation in ALL:
+                found.pop("content-type", None)  # botocore sends one of its own
+                assert found == {}, operation
+    assert warnings_of(caplog) == []
+
+
+@pytest.mark.parametrize("backend", BY_EACH)
+def test_a_refused_request_names_the_key_as_a_cause_but_does_not_show_it(
+    recorder: RecordingS3, backend: Backend
+) -> None:
+    recorder.answer = lambda _: (403, {}, b"<Error><Code>AccessDenied</Code></Error>")
+    options = {**recorder.storage_options, "s3_additional_kwargs": SSE_C}
+    with pytest.raises(AccessDeniedError, match=r"Or SSECustomerKey .* is not that of the object") as caught:
+        objects.read("s3://bucket/a", options, backend=backend)
+    assert OF_KEY["x-amz-server-side-encryption-customer-key"] not in text_of(caught.value)
+
+
+ENCRYPTED = {
+    "sse-c": (SSE_C, {"x-amz-server-side-encryption-customer-algorithm": "AES256"}),
+    "sse-kms": ({"ServerSideEncryption": "aws:kms"}, {"x-amz-server-side-encryption": "aws:kms"}),
+    "default of the bucket": ({}, {"x-amz-server-side-encryption": "aws:kms"}),
+}
+
+
+@pytest.mark.parametrize("kind", ENCRYPTED)
+@pytest.mark.parametrize("operation", ["PutObject", "CompleteMultipartUpload"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_the_own_object_is_recognised_by_its_bytes_where_its_etag_is_no_md5(
+    recorder: RecordingS3, kind: str, operation: str, is_replaced: bool
+) -> None:
+    """A lost response does not make it an error that it exists; an object of another writer is one.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html
+    """
+    arguments, encryption = ENCRYPTED[kind]
+    recorder.is_md5 = False
+    requests: list[Recorded] = []
+
+    def answer(one: Recorded) -> Response | None:
+        if one.operation == operation and one.key.endswith("0.tar"):
+            requests.append(one)
+            if len(requests) > 1:
+                return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
+            getattr(recorder, f"_{operation}")(one, one.body)
+            if is_replaced:
+                recorder.objects[one.key] = bytes(len(recorder.objects[one.key]))
+            return 500, {}, b"<Error><Code>InternalError</Code></Error>"
+        if one.operation == "HeadObject":
+            status, headers, data = recorder._HeadObject(one, b"")
+            return status, {**headers, **encryption}, data
+        return None
+
+    recorder.answer = answer
+    options = {**recorder.storage_options, "s3_additional_kwargs": arguments} if arguments else recorder.storage_options
+    num_bytes = 10 if operation == "PutObject" else LARGE
+    if is_replaced:
+        with pytest.raises(ObjectExistsError):
+            objects.write("s3://bucket/d/", options, num_bytes=num_bytes)
+        return
+    objects.write("s3://bucket/d/", options, num_bytes=num_bytes)
+    assert by_operation(recorder.taken())["GetObject by botocore"]
+
+
+def test_objects_encrypted_by_keys_of_the_user_or_the_store_are_written_and_read(s3: S3Server, bucket: str) -> None:
+    """Small and in parts, by each library; without the user's key they are refused."""
+    kms = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": KMS_KEY}
+    for name, arguments in (("c", SSE_C), ("kms", kms)):
+        options = {**s3.storage_options, "s3_additional_kwargs": arguments}
+        for num_bytes in (10, LARGE):
+            folder = f"s3://{bucket}/{name}-{num_bytes}/"
+            objects.write(folder, options, num_bytes=num_bytes)
+            for backend in BY_EACH:
+                data = objects.read(f"{folder}0.tar", options, backend=backend)
+                assert data[512 : 512 + num_bytes] == bytes(num_bytes)
+                if s3.name == "ceph" and name == "c":  # moto stores the key's header, and does not ask for it
+                    with pytest.raises(StorageError):
+                        objects.read(f"{folder}0.tar", s3.storage_options, backend=backend)
+    head = s3.client().head_object(Bucket=bucket, Key="kms-10/0.tar")
+    assert head["ServerSideEncryption"] == "aws:kms"
+
+
+def test_properties_of_written_objects_arrive_in_a_bucket_whose_requester_pays(moto: S3Server) -> None:
+    bucket = moto.new_bucket()
+    arguments = {"StorageClass": "STANDARD_IA", "Metadata": {"origin": "scan"}, "ContentType": "application/x-tar"}
+    options = {**moto.storage_options, "requester_pays": True, "s3_additional_kwargs": arguments}
+    objects.write(f"s3://{bucket}/d/", options)
+    found = moto.client().head_object(Bucket=bucket, Key="d/0.tar")
+    assert {name: found[name] for name in arguments} == arguments
+
+
+@pytest.mark.parametrize("by", ["use_ssl", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+@pytest.mark.parametrize("backend", BY_EACH)
+def test_a_key_of_the_user_is_never_sent_to_aws_by_plain_http(
+    by: str, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"key": "k", "secret": "s", "region": "us-west-2", "s3_additional_kwargs": SSE_C}
+    if by == "use_ssl":
+        options["use_ssl"] = False
+    else:
+        monkeypatch.setenv(by, "http://s3.us-west-2.amazonaws.com")
+    with pytest.raises(UrlError, match="AWS accepts it by https only"):
+        objects.read(f"s3://plain-{by.lower().replace('_', '-')}/a", options, backend=backend)
+
+
+# Where requests go
+
+OPTIONS = {"key": "k", "secret": "s", "region": "us-west-2"}
+ACCOUNT = "123456789012"
+ALIAS = "mine-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias"
+POINT = f"arn:aws:s3:us-west-2:{ACCOUNT}:accesspoint/mine"
+
+
+def config(**more: Any) -> dict[str, Any]:
+    return {"config_kwargs": more}
+
+
+IN_CLIENT = {"client_kwargs": {"region_name": "eu-west-3"}}
+HOSTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "plain": ("mine", {}, "mine.s3.us-west-2.amazonaws.com"),
+    "china": ("mine", {"region": "cn-north-1"}, "mine.s3.cn-north-1.amazonaws.com.cn"),
+    "name": ("mine", {"region": None, **IN_CLIENT}, "mine.s3.eu-west-3.amazonaws.com"),
+    "fips": ("mine", config(use_fips_endpoint=True), "mine.s3-fips.us-west-2.amazonaws.com"),
+    "dualstack": ("mine", config(use_dualstack_endpoint=True), "mine.s3.dualstack.us-west-2.amazonaws.com"),
+    "accelerate": ("mine", config(s3={"use_accelerate_endpoint": True}), "mine.s3-accelerate.amazonaws.com"),
+    "path": ("mine", config(s3={"addressing_style": "path"}), "s3.us-west-2.amazonaws.com"),
+    "dots": ("with.dots", {}, "s3.us-west-2.amazonaws.com"),
+    "point": (POINT, {}, f"mine-{ACCOUNT}.s3-accesspoint.us-west-2.amazonaws.com"),
+    "alias": (ALIAS, {}, f"{ALIAS}.s3.us-west-2.amazonaws.com"),
+    "AWS_USE_FIPS_ENDPOINT": ("mine-1", {}, "mine-1.s3-fips.us-west-2.amazonaws.com"),
+    "AWS_USE_DUALSTACK_ENDPOINT": ("mine-2", {}, "mine-2.s3.dualstack.us-west-2.amazonaws.com"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_all_requests_go_to_the_host_of_the_bucket(
+    aws: RecordingS3, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By both libraries.
+
+    https://docs.aws.amazon.com/general/latest/gr/s3.html
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/access-points-naming.html
+    """
+    bucket, more, host = HOSTS[name]
+    if name.startswith("AWS_"):
+        monkeypatch.setenv(name, "true")
+    options: dict[str, Any] = {**OPTIONS, **more}
+    options = {key: value for key, value in options.items() if value is not None}
+    aws.objects["a"] = b"bytes"
+    url = f"s3://{bucket}/a"
+    assert [objects.read(url, options, backend=backend) for backend in BY_EACH] == [b"bytes"] * 2
+    assert objects.found(url, options).size == 5
+    assert objects.listed(f"s3://{bucket}/", options) == [url]
+    sent = aws.taken()
+    assert {one.host for one in sent} == {host}
+    assert [one.is_by_obstore for one in sent if one.operation == "GetObject"] == [True, False]
+
+
+def elsewhere(status: int, code: bytes, region: str | None) -> Callable[[Recorded], Response | None]:
+    """Answer like AWS to a request that is signed for, or sent to, another region than eu-west-1."""
+
+    def answer(one: Recorded) -> Response | None:
+        if one.signed[0] == "eu-west-1" or "eu-west-1" in one.host:
+            return None
+        body = b"<Error><Code>" + code + b"</Code>" + b"<Region>eu-west-1</Region>" * (status == 400) + b"</Error>"
+        return status, {"x-amz-bucket-region": region} if region else {}, b"" if one.method == "HEAD" else body
+
+    return answer
+
+
+@pytest.mark.parametrize("address", [None, "s3.amazonaws.com", "s3-us-west-2.amazonaws.com"])
+@pytest.mark.parametrize(("status", "code"), [(301, b"PermanentRedirect"), (400, b"AuthorizationHeaderMalformed")])
+def test_the_region_of_a_bucket_is_found_once_and_it_is_read_there(
+    aws: RecordingS3, address: str | None, status: int, code: bytes
+) -> None:
+    """https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html"""
+    aws.objects["a"], aws.answer = b"bytes", elsewhere(status, code, "eu-west-1")
+    options = OPTIONS if address is None else {**OPTIONS, "endpoint_url": f"https://{address}"}
+    bucket = f"found-{status}-{(address or '').replace('.', '-')}"
+    for _ in range(3):
+        assert objects.read(f"s3://{bucket}/a", options, retry=objects.QUICK) == b"bytes"
+    sent = aws.taken()
+    right = [one for one in sent if one.operation == "GetObject" and one.signed[0] == "eu-west-1"]
+    assert [one.is_by_obstore for one in right] == [True] * 3
+    assert len(sent) - len(right) <= 4
+
+
+@pytest.mark.parametrize("backend", BY_EACH)
+def test_the_path_of_an_endpoint_and_the_user_agent_are_those_of_the_options(
+    recorder: RecordingS3, backend: Backend
+) -> None:
+    options = {**recorder.storage_options, "endpoint_url": f"{recorder.url}/prefix", **config(user_agent="company/1")}
+    recorder.answer = lambda one: (200, {"ETag": '"1"', "Last-Modified": "Tue, 24 Nov 2020 04:49:20 GMT"}, b"bytes")
+    assert objects.read("s3://bucket/a", options, backend=backend) == b"bytes"
+    assert {(one.path.partition("?")[0], one.headers["user-agent"]) for one in recorder.taken()} == {
+        ("/prefix/bucket/a", "company/1")
+    }
+
+
+# Directory buckets and versions
+
+
+def test_a_directory_bucket_is_read_and_listed_in_its_zone_by_sessions(aws: RecordingS3) -> None:
+    """By folders only, and from the start.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-express-create-session.html
+    https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
+    """
+    bucket = "mine--usw2-az1--x-s3"
+    aws.objects |= {"f/b": b"2", "f/a": b"bytes"}
+    for backend in BY_EACH:
+        assert objects.read(f"s3://{bucket}/f/a", OPTIONS, backend=backend) == b"bytes"
+    assert objects.listed(f"s3://{bucket}/f/", OPTIONS) == [f"s3://{bucket}/f/a", f"s3://{bucket}/f/b"]
+    assert objects.found(f"s3://{bucket}/f/a", OPTIONS).size == 5
+    sent = aws.taken()
+    assert {one.host for one in sent} == {f"{bucket}.s3express-usw2-az1.us-west-2.amazonaws.com"}
+    for one in sent:
+        if one.operation in ("GetObject", "ListObjectsV2"):
+            assert one.headers["x-amz-s3session-token"] == "of-session"
+        if one.operation == "ListObjectsV2":
+            assert one.query.get("prefix", "") in ("", "f/", "f/a/")
+            assert "start-after" not in one.query
+
+
+@pytest.fixture
+def versioned(s3: S3Server) -> tuple[S3Server, str]:
+    """A bucket that keeps versions."""
+    bucket = s3.new_bucket()
+    s3.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    return s3, bucket
+
+
+ODD = "notes?versionId=3"
+
+
+def test_a_version_of_an_object_is_read_by_its_url_and_a_missing_one_is_named(versioned: tuple[S3Server, str]) -> None:
+    """Also after it was replaced and deleted. A key that looks like a version has one more mark behind it."""
+    server, bucket = versioned
+    client, options = server.client(), server.storage_options
+
+    def put(key: str, data: bytes) -> str:
+        return str(client.put_object(Bucket=bucket, Key=key, Body=data)["VersionId"])
+
+    versions = {put("a", data): data for data in (b"one", b"second")}
+    marker = client.delete_object(Bucket=bucket, Key="a")["VersionId"]
+    for backend in BY_EACH:
+        for version, data in versions.items():
+            url = f"s3://{bucket}/a?versionId={version}"
+            assert objects.read(url, options, backend=backend, part_bytes=2) == data
+            assert objects.found(url, options).size == len(data)
+        for missing in ("a", f"a?versionId={'0' * 32}", f"a?versionId={marker}"):
+            with pytest.raises(ObjectNotFoundError, match=r"no such (object|version)"):
+                objects.read(f"s3://{bucket}/{missing}", options, backend=backend)
+    put(ODD, b"odd")
+    put("notes", b"plain")
+    urls = objects.listed(f"s3://{bucket}/", options)
+    assert urls == [f"s3://{bucket}/notes", f"s3://{bucket}/{ODD}?versionId="]
+    assert [objects.read(urls[1], options, backend=backend) for backend in BY_EACH] == [b"odd"] * 2
+    with pytest.raises(UrlError, match=r"neither written nor deleted.*add \?versionId= after it"):
+        objects.write(f"s3://{bucket}/x?versionId=", options)
+
+
+# Refusals
+
+ARN = "arn:aws:kms:eu-west-1:123456789012:key/1234"
+DENIED = (
+    f"User: arn:aws:iam::1:user/me is not authorized to perform: kms:Decrypt on resource: {ARN} as it's not allowed"
+)
+
+
+@pytest.mark.parametrize("backend", [*BY_EACH, Backend.FSSPEC])
+@pytest.mark.parametrize(
+    ("status", "code", "said", "advice"),
+    [
+        (403, "InvalidObjectState", "The operation is not valid for the object's storage class", "restore it"),
+        (400, "KMS.DisabledException", f"{ARN} is disabled", "its key of KMS must be enabled"),
+        (403, "AccessDenied", DENIED, "the credentials need kms:Decrypt"),
+        (403, "AccessDenied", "Access Denied", "Check the credentials"),
+        (400, "InvalidRequest", 'The "tier" is <new>', ""),
+        (403, "InvalidAccessKeyId", "no", "This store does not know the access key."),
+        (403, "SignatureDoesNotMatch", "no", "The secret is not that of the access key"),
+    ],
+)
+def test_a_refusal_has_the_words_of_the_store_and_a_remedy_and_costs_one_request(
+    backend: Backend, status: int, code: str, said: str, advice: str
+) -> None:
+    def respond(request: Request) -> Answer:
+        if request.method == "HEAD":
+            return Answer(200, headers={"Content-Length": "5", "ETag": '"1"'})
+        more = "<StringToSign>canary</StringToSign>"
+        body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{escape(said)}.</Message>{more}</Error>"
+        return Answer(status, body.encode())
+
+    with scripted(respond) as server, pytest.raises(StorageError) as caught:
+        objects.read("s3://bucket/a.bin", {**OPTIONS, "endpoint_url": server.url}, backend=backend)
+    message = str(caught.value)
+    assert message.startswith(f"s3://bucket/a.bin: the store answered {status} {code}: {said}. ")
+    assert advice in message
+    assert "canary" not in message
+    assert isinstance(caught.value, AccessDeniedError) == (code not in ("InvalidObjectState", "InvalidRequest"))
+    assert sum(request.method == "GET" for request in server.requests) == 1
+
+
+def test_archived_objects_are_named_when_they_are_listed_and_read(
+    moto: S3Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for a store: they may have been restored. Those of classes that are read at once are not."""
+    bucket, client, options = moto.new_bucket(), moto.client(), moto.storage_options
+    for kind in ("STANDARD", "GLACIER_IR", "GLACIER"):
+        client.put_object(Bucket=bucket, Key=f"{kind}/a.bin", Body=b"1", StorageClass=kind)
+        with caplog.at_level(logging.WARNING, "torchdata_remote"):
+            assert len(objects.listed(f"s3://{bucket}/{kind}/", options)) == 1
+        assert caplog.text.count("archived (GLACIER)") == (kind == "GLACIER")
+    for backend in BY_EACH:
+        with pytest.raises(StorageError, match=r"403 InvalidObjectState.* The object is archived: restore it"):
+            objects.read(f"s3://{bucket}/GLACIER/a.bin", options, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BY_EACH)
+def test_odd_keys_and_etags_of_s3_are_read(moto: S3Server, backend: Backend) -> None:
+    """Control characters, which obstore refuses; a bucket itself is no object."""
+    bucket = moto.new_bucket()
+    for key in ("a\tb", "a\x01b", "a\x7fb", "a\x80b"):
+        moto.client().put_object(Bucket=bucket, Key=key, Body=key.encode())
+        assert objects.read(f"s3://{bucket}/{key}", moto.storage_options, backend=backend) == key.encode()
+    with pytest.raises(UrlError, match=f"s3://{bucket}/"):
+        objects.read(f"s3://{bucket}/", moto.storage_options, backend=backend)
+
+
+def test_samples_do_not_depend_on_the_library_that_reads(moto: S3Server) -> None:
+    folder = f"s3://{moto.new_bucket()}/shards/"
+    with tdr.ShardWriter(folder + "{shard}.tar", storage_options=moto.storage_options) as writer:
+        for number in range(20):
+            writer.write({"__key__": f"{number}", "bin": bytes([number]) * 5_000})
+    expected = list(tdr.stream_shards(folder, seed=None, storage_options=moto.storage_options))
+    assert len(expected) == 20
+    for backend in [*Backend, "botocore"]:
+        urls = tdr.IterableWrapper([folder]).list_remote(pattern="*.tar", storage_options=moto.storage_options)
+        pipe = urls.async_prefetch(part_bytes=7_000, backend=backend, storage_options=moto.storage_options)
+        assert list(pipe.shard_tar_reader()) == expected
+
+
+# Servers that implement a part of S3
+
+
+@pytest.mark.parametrize("refused", ["list uploads", "abort uploads", "conditions"])
+def test_a_server_that_implements_a_part_of_s3_is_written_to_with_one_warning(
+    moto: S3Server, refused: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Leftovers that cannot be removed are no error, and what exists is kept all the same."""
+    from tests.servers.between import Seen, between, s3_error
+
+    def decide(seen: Seen) -> Any:
+        query = seen.target.partition("?")[2].split("&")
+        found = {
+            "list uploads": seen.method == "GET" and "uploads" in query,
+            "abort uploads": seen.method == "DELETE" and "uploadId" in seen.target,
+            "conditions": "if-none-match" in seen.headers,
+        }
+        return s3_error(501, "NotImplemented") if found[refused] else None
+
+    bucket = moto.new_bucket()
+    with between(moto.endpoint_url, decide) as url, caplog.at_level(logging.WARNING, "torchdata_remote"):
+        options = {**moto.storage_options, "endpoint_url": url}
+        for number in range(2):
+            writer = tdr.ShardWriter(f"s3://{bucket}/aborted/{{shard}}.tar", overwrite=True, storage_options=options)
+            writer.write({"__key__": f"{number}", "bin": bytes(LARGE + 1)})
+            writer.abort()
+        for overwrite, num_bytes in ((False, 10), (True, LARGE)):
+            objects.write(f"s3://{bucket}/d/", options, overwrite=overwrite, num_bytes=num_bytes)
+        later = tdr.ShardWriter(f"s3://{bucket}/e/{{shard}}.tar", storage_options=options)
+        later.write({"__key__": "a", "txt": b""})
+        moto.client().put_object(Bucket=bucket, Key="e/0.tar", Body=b"of another")
+        with pytest.raises(ObjectExistsError, match=r"0\.tar"):
+            later.close()
+    assert moto.client().get_object(Bucket=bucket, Key="e/0.tar")["Body"].read() == b"of another"
+    said = warnings_of(caplog)
+    expected = "If-None-Match" if refused == "conditions" else "multipart uploads"
+    assert [expected in line for line in said] in ([True], [] if refused == "list uploads" else [True])
