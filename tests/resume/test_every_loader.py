@@ -342,7 +342,7 @@ def test_any_chain_resumes_in_any_world_with_each_stream_in_its_order(run: Run) 
         assert list(data) == list(round_robin(own, dict.fromkeys(own, 0)))
 
 
-@settings(max_examples=3, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(run=runs(st.tuples(st.integers(1, 2), st.integers(0, 3))).filter(lambda run: run.kind != "number"))
 def test_any_chain_resumes_with_any_number_of_worker_processes(run: Run) -> None:
     """Through ``stateful_loader``, whose workers are ahead of what was handed out; ranks one after the other."""
