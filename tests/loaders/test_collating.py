@@ -31,6 +31,7 @@ LOADERS: dict[str, Loaded] = {
     "DataLoader": lambda pipe, **options: DataLoader(pipe, **{"batch_size": 2, **options}),
     "Resumable": lambda pipe, **options: DataLoader(tdr.Resumable(pipe), **{"batch_size": 2, **options}),
     "stateful_loader": lambda pipe, **options: tdr.stateful_loader(pipe, **{"batch_size": 2, **options}),
+    "thread_loader": lambda pipe, **options: tdr.thread_loader(pipe, **{"batch_size": 2, **options}),
 }
 
 
@@ -180,7 +181,7 @@ def test_a_collate_function_that_was_registered_for_images_is_used(monkeypatch: 
     """torch's map of types can be extended."""
     monkeypatch.setitem(default_collate_fn_map, Image.Image, lambda batch, *, collate_fn_map=None: len(batch))
     pipe = samples().decode_sample().to_tuple("png")
-    assert [next(iter(load(pipe)))[0] for load in LOADERS.values()] == [2, 2, 2]
+    assert [next(iter(load(pipe)))[0] for load in LOADERS.values()] == [2] * 4
 
 
 def keyed(*values: Any) -> Any:
