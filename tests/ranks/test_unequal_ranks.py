@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
-from tests.support.ranks import run_ranks
-from torchdata_remote import World
 
 FOLDER = "memory://unequal/"
-Chain = Callable[[str, World], Any]
+Chain = Callable[[str, tdr.World], Any]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,8 +25,8 @@ def _data() -> None:
                 writer.write({"__key__": f"{i:03d}", "cls": i})
 
 
-def streamed(source: str, world: World, **options: Any) -> Any:
-    return tdr.stream_shards(source, world=world, seed=0, **options).to_tuple("cls")
+def streamed(source: str, world: tdr.World, **options: Any) -> Any:
+    return tdr.stream_shards(source, world=world, seed=0, **options).to_tuple("__key__")
 
 
 def messages(make: Callable[..., Any], pipe: Any, **options: Any) -> list[str]:
@@ -48,7 +46,7 @@ def messages(make: Callable[..., Any], pipe: Any, **options: Any) -> list[str]:
 def num_batches(make: Callable[..., Any], rank: int, **options: Any) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        pipe = streamed(f"{FOLDER}index.json", World(rank, 2))
+        pipe = streamed(f"{FOLDER}index.json", tdr.World(rank, 2))
         return sum(1 for _ in make(pipe, **{"batch_size": 4, **options}))
 
 
@@ -63,7 +61,7 @@ def num_batches(make: Callable[..., Any], rank: int, **options: Any) -> int:
 )
 def test_the_first_batch_says_the_numbers_of_the_manifest(make: Any, options: dict[str, Any]) -> None:
     """Those that the ranks then have; and what to do."""
-    (said,) = messages(make, streamed(f"{FOLDER}index.json", World(0, 2)), **options)
+    (said,) = messages(make, streamed(f"{FOLDER}index.json", tdr.World(0, 2)), **options)
     counts = [num_batches(make, rank, **options) for rank in range(2)]
     fewest, most = min(counts), max(counts)
     assert fewest < most
@@ -85,7 +83,7 @@ def test_the_first_batch_says_the_numbers_of_the_manifest(make: Any, options: di
     ],
 )
 def test_without_known_numbers_it_says_that_they_may_differ(make: Any, chain: Any) -> None:
-    (said,) = messages(make, chain(World(0, 2)), collate_fn=list)
+    (said,) = messages(make, chain(tdr.World(0, 2)), collate_fn=list)
     assert said.startswith("Ranks may get different numbers of batches. ")
 
 
@@ -93,33 +91,18 @@ def test_without_known_numbers_it_says_that_they_may_differ(make: Any, chain: An
 @pytest.mark.parametrize(
     "chain",
     [
-        lambda: streamed(f"{FOLDER}index.json", World()),
-        lambda: streamed(f"{FOLDER}index.json", World(1, 2)),
-        lambda: tdr.stream_shards(f"{FOLDER}index.json", world=World(0, 2)).equalize_ranks(),
-        lambda: streamed("memory://equal/index.json", World(0, 2)),
-        lambda: streamed(f"{FOLDER}index.json", World(0, 2)).repeat_epochs(),
-        lambda: streamed(f"{FOLDER}index.json", World(0, 2)).repeat_epochs().take(100),
-        lambda: tdr.mix({"a": (streamed(f"{FOLDER}index.json", World(0, 2)), 1)}, seed=0, stop=100),
+        lambda: streamed(f"{FOLDER}index.json", tdr.World()),
+        lambda: streamed(f"{FOLDER}index.json", tdr.World(1, 2)),
+        lambda: tdr.stream_shards(f"{FOLDER}index.json", world=tdr.World(0, 2)).equalize_ranks(),
+        lambda: streamed("memory://equal/index.json", tdr.World(0, 2)),
+        lambda: streamed(f"{FOLDER}index.json", tdr.World(0, 2)).repeat_epochs(),
+        lambda: streamed(f"{FOLDER}index.json", tdr.World(0, 2)).repeat_epochs().take(100),
+        lambda: tdr.mix({"a": (streamed(f"{FOLDER}index.json", tdr.World(0, 2)), 1)}, seed=0, stop=100),
     ],
     ids=["one rank", "not rank 0", "equalized", "equal shards", "endless", "bounded", "mixture with a number"],
 )
 def test_ranks_with_equal_numbers_are_told_nothing(make: Any, chain: Any) -> None:
     assert messages(make, chain(), collate_fn=list) == []
-
-
-RANK = """
-import json, sys, warnings
-import torch.distributed as dist
-import torchdata_remote as tdr
-
-dist.init_process_group("gloo")
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    pipe = tdr.stream_shards(json.loads(sys.argv[1])["source"], seed=0).to_tuple("cls")
-    num_batches = len(list(tdr.stateful_loader(pipe, batch_size=4)))
-print(json.dumps([num_batches, [str(warning.message) for warning in caught if "of batches" in str(warning.message)]]))
-dist.destroy_process_group()
-"""
 
 
 @given(
@@ -131,19 +114,19 @@ def test_ranks_that_continue_from_another_world_are_told_the_numbers_that_they_h
 ) -> None:
     """Whole epochs would be equal, what is left of this one need not be."""
 
-    def loader(world: World, size: int) -> Any:
+    def loader(world: tdr.World, size: int) -> Any:
         pipe = tdr.stream_shards("memory://equal/index.json", world=world, seed=0)
         pipe = pipe.equalize_ranks() if equalizes else pipe
-        return tdr.stateful_loader(pipe.to_tuple("cls"), batch_size=size, num_streams=num_streams)
+        return tdr.stateful_loader(pipe.to_tuple("__key__"), batch_size=size, num_streams=num_streams)
 
-    alone = loader(World(0, 1), batch_size)
+    alone = loader(tdr.World(0, 1), batch_size)
     batches = iter(alone)
     for _ in range(stop):
         next(batches)
     state = alone.state_dict()
     said, counts = [], []
     for rank in range(2):
-        resumed = loader(World(rank, 2), 4)
+        resumed = loader(tdr.World(rank, 2), 4)
         resumed.load_state_dict(state)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -155,14 +138,3 @@ def test_ranks_that_continue_from_another_world_are_told_the_numbers_that_they_h
         assert f"gets {max(counts)} in this pass" in said[0][0]
     elif said[0]:
         assert "gets" not in said[0][0]
-
-
-def test_rank_0_of_a_process_group_says_it(tmp_path: Any) -> None:
-    with tdr.ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=20) as writer:
-        for i in range(150):
-            writer.write({"__key__": f"{i:03d}", "cls": i})
-    (first, said), (second, nothing) = run_ranks(RANK, source=f"{tmp_path}/index.json")
-    assert sorted([first, second]) == [18, 20]
-    assert nothing == []
-    assert len(said) == 1
-    assert f"gets {min(first, second)} and rank {int(second > first)} gets {max(first, second)}" in said[0]
