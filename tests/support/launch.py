@@ -1,11 +1,9 @@
-"""Start ranks that run a trainer, and collect what each of them reports: the rows of one table."""
+"""Start ranks that have imported their program already, as torchrun does, and collect what each of them reports."""
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import json
-import multiprocessing
 import os
 import select
 import signal
@@ -13,49 +11,14 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.support.paths import ROOT
 from tests.support.ports import free_port
 
-from .data import NUM_SAMPLES
-
 _REPORT = "report: "
-
-
-ROWS: list[Row] = []
-"""All rows of this process."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """What came of one framework with one loader.
-
-    Args:
-        framework: such as ``"Accelerate"``.
-        loader: one of ``data.LOADERS``.
-        world_size: number of ranks; of a resume, ``"2 -> 3"``.
-        num_workers: of each rank.
-        result: ``"120 of 120"``, or the error's first sentence.
-        action: ``"epoch"`` or ``"resume"``.
-    """
-
-    framework: str
-    loader: str
-    world_size: str
-    num_workers: int
-    result: str
-    action: str = "epoch"
-
-    def __post_init__(self) -> None:
-        ROWS.append(self)
-
-    def __str__(self) -> str:
-        cells = (self.framework, self.loader, self.action, self.world_size, str(self.num_workers), self.result)
-        return f"| {' | '.join(cells)} |"
 
 
 class RankServer:
@@ -69,7 +32,7 @@ class RankServer:
         search_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.key = program, search_path
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.trainers.rank_server"],
+            [sys.executable, "-m", "tests.support.rank_server"],
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": search_path},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT,
         )  # fmt: skip
@@ -112,7 +75,7 @@ def close_server() -> None:
         _servers.pop().close()
 
 
-def launch(program: str, world_size: int, *, timeout_s: float = 300, **arguments: Any) -> list[dict[str, Any]]:
+def launch(program: str, world_size: int, *, timeout_s: float = 280, **arguments: Any) -> list[dict[str, Any]]:
     """Run ``main`` of a module in each rank, with the environment of torchrun, and return what each has reported.
 
     Args:
@@ -148,11 +111,11 @@ def launch(program: str, world_size: int, *, timeout_s: float = 300, **arguments
 
 
 def reports(printed: str) -> dict[str, Any]:
-    reports: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for line in printed.splitlines():
         if _REPORT in line:  # a progress bar may stand before it
-            reports.update(json.loads(line.partition(_REPORT)[2]))
-    return reports
+            found.update(json.loads(line.partition(_REPORT)[2]))
+    return found
 
 
 def report(name: str, value: Any) -> None:
@@ -168,67 +131,3 @@ def attempt(name: str, function: Callable[[], Any]) -> None:
     except Exception as error:  # it is what the row shows
         traceback.print_exc()
         report(name, {"error": f"{type(error).__name__}: {error}"})
-
-
-def run_as_rank(function: Callable[..., None], arguments: dict[str, Any]) -> None:
-    """In a rank: run the program, and end the process without finalizing Python.
-
-    gloo's threads may still hold tensors of the last exchange. Freeing one while Python finalizes aborts the process
-    (pytorch#190489). Workers are forked from a server that has imported torch already, which saves seconds for each.
-    """
-    multiprocessing.set_forkserver_preload(["tests.trainers.data"])
-    try:
-        function(**arguments)
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    sys.stdout.flush()
-    os._exit(0)
-
-
-def epoch_rows(framework: str, ranks: list[dict[str, Any]], cells: Iterable[tuple[str, int]]) -> list[Row]:
-    """The rows of an epoch of each loader.
-
-    Args:
-        framework: of the rows.
-        ranks: what each rank has reported, under ``"<loader>, <number> workers"``.
-        cells: loaders with their numbers of workers.
-    """
-    return [
-        Row(
-            framework, loader, f"{len(ranks)}", workers, outcome(rank[f"{loader}, {workers} workers"] for rank in ranks)
-        )
-        for loader, workers in cells
-    ]
-
-
-def outcome(per_rank: Iterable[Any]) -> str:
-    """The result of a row: ``"120 of 120"`` if all ranks together had each sample once.
-
-    Args:
-        per_rank: of each rank the numbers of its samples, or ``{"error": ...}``.
-    """
-    found = list(per_rank)
-    errors = [rank["error"] for rank in found if isinstance(rank, dict)]
-    if errors:
-        return str(errors[0])
-    counts = collections.Counter(number for rank in found for number in rank)
-    result = f"{len(counts)} of {NUM_SAMPLES}"
-    repeated = sum(counts.values()) - len(counts)
-    return f"{result}, {repeated} repeated" if repeated else result
-
-
-def table(rows: Iterable[Row]) -> str:
-    """Markdown: a line for each framework, loader and result, with the numbers of ranks and workers that have it."""
-    lines: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
-    for row in rows:
-        sizes, workers = lines.setdefault((row.framework, row.loader, row.action, row.result), ([], []))
-        sizes.append(row.world_size)
-        workers.append(f"{row.num_workers}")
-    head = "| framework | given | what | ranks | workers | result |\n|---|---|---|---|---|---|"
-    cells = [
-        (framework, f"`{loader}`", action, *(", ".join(dict.fromkeys(values)) for values in among), result)
-        for (framework, loader, action, result), among in lines.items()
-    ]
-    return "\n".join([head, *(f"| {' | '.join(row)} |" for row in cells)])

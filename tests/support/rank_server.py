@@ -41,9 +41,11 @@ def _start(request: dict[str, Any], rank: int) -> int:
             os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC), descriptor)
         faulthandler.enable()
         os.environ.update(request["environment"], RANK=f"{rank}", LOCAL_RANK=f"{rank}")
-        from .launch import run_as_rank
-
-        run_as_rank(importlib.import_module(request["program"]).main, request["arguments"])
+        # gloo's threads may still hold tensors of the last exchange. Freeing one while Python finalizes aborts the
+        # process (pytorch#190489), so the process ends without it.
+        importlib.import_module(request["program"]).main(**request["arguments"])
+        sys.stdout.flush()
+        os._exit(0)
     except BaseException:
         traceback.print_exc()
     finally:
