@@ -26,6 +26,7 @@ from .data import NUM_STREAMS, Cells, loader_of, numbers_of, of_sample, pipe_of
 STOP_AFTER, BATCH_SIZE = 5, 4  # batches
 UNEVEN = "single samples"
 """Three ranks have different numbers of batches left of what two have saved."""
+STATELESS = "DataLoader(pipe)"
 ONE_LOADER = (
     "length",
     "no length",
@@ -65,7 +66,9 @@ def main(*, folder: str, cells: Cells, save: str, resume: str) -> None:
         if case in (*ONE_LOADER, UNEVEN) or save:
             step = 10 if "limited" in case else STOP_AFTER
             attempt(f"resumed: {case}", partial(fit, case, at, f"{resume}/{case}/step={step}.ckpt"))
-    attempt("stateless", partial(resume_without_state, at, f"{resume}/length/step={STOP_AFTER}.ckpt"))
+    if save:
+        save_mid_epoch(STATELESS, at, save)
+    attempt("stateless", partial(resume_without_state, at, f"{resume}/{STATELESS}/step={STOP_AFTER}.ckpt"))
     with_fabric(Fabric(accelerator="cpu", devices=ranks, strategy="ddp"), at, cells, save, resume)
     torch.distributed.destroy_process_group()
 
@@ -106,8 +109,8 @@ def trainer(**given: Any) -> Any:
 
 def stateful(folder: Path, kind: str, batch_size: int = BATCH_SIZE, num_workers: int = 0) -> Any:
     """A loader that Lightning can resume. If it has no length, Lightning prefetches a batch to detect the last one."""
-    if "PrefetchingLoader" in kind:
-        return loader_of("PrefetchingLoader", folder, batch_size=batch_size, num_workers=0)
+    if kind in ("PrefetchingLoader", STATELESS):
+        return loader_of(kind, folder, batch_size=batch_size, num_workers=0)
     pipe: Any = pipe_of(folder)
     if "no length" in kind:
         urls = tdr.IterableWrapper([f"{folder}/shards/index.json"]).list_remote().shuffle_shards(seed=0)
@@ -160,7 +163,7 @@ def save_mid_epoch(case: str, folder: Path, save: str) -> Any:
 
 
 def resume_without_state(folder: Path, path: str) -> list[str]:
-    loader = loader_of("DataLoader(pipe)", folder, batch_size=BATCH_SIZE, num_workers=0)
+    loader = stateful(folder, STATELESS)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trainer(max_epochs=1, limit_val_batches=0).fit(Model(), loader, ckpt_path=path)
@@ -251,7 +254,7 @@ def edges(folder: Path) -> None:
 
     step = {"every_n_train_steps": 1}
     for kind in ("length", "no length", "PrefetchingLoader"):
-        for at, size in ((1, 4), (15, BATCH), (30, 12)):
+        for at, size in ((15, BATCH), (16, 12)):
             attempt(f"{kind}, {at}, {size}", partial(resume, partial(stateful, folder, kind), at, size, step, {}))
     for kind in ("length", "no length"):
         steps = {"max_steps": 40, "max_epochs": None}

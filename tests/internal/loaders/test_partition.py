@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -165,21 +164,19 @@ def test_modes_are_their_names() -> None:
         EqualizeMode("halve")
 
 
-# At scale: 4,096 ranks x 8 workers, 100,000 shards, 1.3e9 samples
+# At scale: 512 ranks x 8 workers, 10,000 shards, 130 million samples
 
-RANKS, WORKERS, SHARDS, SAMPLES = 4_096, 8, 100_000, 1_300_000_000
+RANKS, WORKERS, SHARDS, SAMPLES = 512, 8, 10_000, 130_000_000
 SLOTS_AT_SCALE = RANKS * WORKERS
-MAX_S, MAX_BYTES = 10.0, 100_000_000
+MAX_BYTES = 20_000_000
 
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Within seconds, and far below a list of samples, which would take 10 GB for the pointers alone."""
+    """Far below a list of samples, which would take 1 GB for the pointers alone."""
     tracemalloc.start()
-    began = time.thread_time()
     try:
         yield
-        assert time.thread_time() - began < MAX_S
         assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
     finally:
         tracemalloc.stop()
@@ -209,20 +206,20 @@ def check_consecutive(order: SamplePartition, num_slots: int, lengths: set[int])
 
 
 def test_shares_of_all_slots_at_scale() -> None:
-    """The shares of 32,768 slots, of which each slot computes but its own, make up 1.3e9 samples."""
+    """The shares of 4,096 slots, of which each slot computes but its own, make up 130 million samples."""
     counts = counts_at_scale()
     with bounded():
-        num_pieces = check_consecutive(SamplePartition.of(counts), SLOTS_AT_SCALE, {39_672, 39_673})
+        num_pieces = check_consecutive(SamplePartition.of(counts), SLOTS_AT_SCALE, {31_738, 31_739})
     assert num_pieces <= SHARDS + SLOTS_AT_SCALE
 
 
 @pytest.mark.parametrize("mode", EqualizeMode)
 def test_equalized_shares_have_equal_lengths_at_scale(mode: EqualizeMode) -> None:
-    """All 32,768 slots have as many samples, in an order of the epoch's own."""
+    """All 4,096 slots have as many samples, in an order of the epoch's own."""
     counts, listed = counts_at_scale(), np.random.default_rng(1).permutation(SHARDS)
     with bounded():
         order = SamplePartition.of(counts).equalized(SLOTS_AT_SCALE, 3, mode, listed)
-        length = 39_672 if mode is EqualizeMode.DROP else 39_673
+        length = 31_738 if mode is EqualizeMode.DROP else 31_739
         assert len(order) == length * SLOTS_AT_SCALE
         if mode is EqualizeMode.DROP:
             check_consecutive(order, SLOTS_AT_SCALE, {length})
@@ -232,7 +229,7 @@ def test_equalized_shares_have_equal_lengths_at_scale(mode: EqualizeMode) -> Non
 
 
 def test_resharding_at_scale() -> None:
-    """The states of 4,096 ranks are merged, and their streams dealt to 24,000 slots, each to one."""
+    """The states of 512 ranks are merged, and their streams dealt to 3,000 slots, each to one."""
     urls = IterableWrapper([f"memory://shards/{number}.tar" for number in range(3)])
     pipe = Resumable(urls.sharding_filter_rank().shard_tar_reader(), num_streams=SLOTS_AT_SCALE)
     names, listing = pipe.chain, [{"num_urls": SHARDS, "digest": "ab" * 16}]
@@ -247,8 +244,8 @@ def test_resharding_at_scale() -> None:
         pipe.load_state_dict(merged)
         dealt = [
             stream
-            for rank in range(2_000)
+            for rank in range(250)
             for worker in range(12)
-            for stream in pipe.share(World(rank, 2_000, worker, 12))[1]
+            for stream in pipe.share(World(rank, 250, worker, 12))[1]
         ]
     assert sorted(dealt) == list(range(SLOTS_AT_SCALE))

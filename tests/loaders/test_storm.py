@@ -1,7 +1,4 @@
-"""Faults of all kinds at once: samples are neither lost nor repeated nor altered, and no error is raised.
-
-Storms of a busy store are in ``tests/conformance``, for each store.
-"""
+"""Faults of all kinds at once: samples are neither lost nor repeated nor altered, and no error is raised."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ from tests.servers.faulty_s3 import FaultyS3, faulty
 from tests.servers.s3 import S3Server
 from tests.servers.slow_store import slow_store
 from torchdata_remote import RetryPolicy, ShardWriter
-from torchdata_remote.formats.sample import Sample
 from torchdata_remote.testing import Faults, FaultyStore
 
-NUM_SHARDS, SHARD_SAMPLES = 40, 50
+NUM_SHARDS, SHARD_SAMPLES = 20, 50
+Sample = dict[str, Any]
 PATIENT = RetryPolicy(first_wait_s=0.01, max_wait_s=0.3, progress_timeout_s=1.0)
 BUSY = {share: Faults.storm(share) for share in (0.2, 0.5)}
 TREACHEROUS = Faults(
@@ -57,7 +54,7 @@ def digest_of(samples: Iterable[Sample]) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def shards(moto: S3Server) -> tuple[S3Server, str, tuple[int, str]]:
-    """A server, a folder of 40 shards x 50 samples, and what they hold."""
+    """A server, a folder of 20 shards x 50 samples, and what they hold."""
     folder = f"s3://{moto.new_bucket()}/shards"
     with ShardWriter(
         folder + "/{shard:06d}.tar", max_shard_samples=SHARD_SAMPLES, storage_options=moto.storage_options
@@ -87,22 +84,22 @@ def read_by(broken: FaultyS3, store: FaultyStore, folder: str, **options: Any) -
         .shard_tar_reader()
     )
     found = digest_of(pipe)
-    assert sum(count for fault, count in store.counts.items() if fault != "well") >= 20, store.counts
+    assert sum(count for fault, count in store.counts.items() if fault != "well") >= 10, store.counts
     return found
 
 
 @pytest.mark.parametrize(
     ("storm", "options"),
     [
-        ("treacherous", {"backend": "obstore"}),
-        ("treacherous", {"backend": "botocore", "in_order": False}),
+        ("treacherous", {}),
+        ("treacherous", {"in_order": False}),
     ],
     ids=str,
 )
 def test_each_sample_is_read_exactly_once_and_unaltered_through_a_storm(
     shards: tuple[S3Server, str, tuple[int, str]], storm: str, options: dict[str, Any]
 ) -> None:
-    """40 shards x 50 samples, by each transport, in order and as objects are complete."""
+    """20 shards x 50 samples, in order and as objects are complete."""
     server, folder, expected = shards
     assert read_through(server, folder, STORMS[storm], seed=0, **options) == expected
 
