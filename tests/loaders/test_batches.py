@@ -45,7 +45,9 @@ def loader_of(folder: str, num_workers: int, start_method: str = "fork", **more:
     return built(chain_of(folder), num_workers, start_method, **{"batch_size": 2, "num_streams": NUM_STREAMS, **more})
 
 
-@pytest.mark.parametrize(("num_workers", "method"), [(0, "fork"), (THREAD, "fork"), (3, "fork"), (2, "forkserver"), (1, "spawn")])
+@pytest.mark.parametrize(
+    ("num_workers", "method"), [(0, "fork"), (THREAD, "fork"), (3, "fork"), (2, "forkserver"), (1, "spawn")]
+)
 def test_each_epoch_has_each_sample_once_in_another_order(folder: str, num_workers: int, method: str) -> None:
     """With each start method of workers."""
     loader = loader_of(folder, num_workers, method)

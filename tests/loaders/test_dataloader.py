@@ -132,7 +132,11 @@ def test_errors_in_workers_keep_their_type_and_name_the_url(
     whole = (tmp_path / "000001.tar").read_bytes()
     (tmp_path / "000001.tar").write_bytes(whole[: len(whole) // 1024 * 512])
     failing: list[tuple[Any, type[Exception], str]] = [
-        (pairs_of(bucket_folder + "{000004..000007}.tar", moto), ObjectNotFoundError, bucket_folder + r"00000[67]\.tar"),
+        (
+            pairs_of(bucket_folder + "{000004..000007}.tar", moto),
+            ObjectNotFoundError,
+            bucket_folder + r"00000[67]\.tar",
+        ),
         (pairs_of(f"{folder}/*.tar"), ShardReadError, f"{folder}/000001.tar"),
         (pairs_of(f"{folder}/000000.tar"), EmptyShareError, r"1 shard for 2 readers .*more and smaller shards"),
         (FailingUrls(folder).shard_tar_reader(), ZeroDivisionError, "the source of URLs fails"),

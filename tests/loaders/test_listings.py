@@ -85,7 +85,9 @@ def test_the_listing_reaches_workers_of_every_start_method(folder: str, method: 
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_epoch_reads_the_objects_that_exist_at_its_start_unless_listed_once(tmp_path: Path, num_workers: int) -> None:
+def test_an_epoch_reads_the_objects_that_exist_at_its_start_unless_listed_once(
+    tmp_path: Path, num_workers: int
+) -> None:
     """Objects that were added are read in the next epoch."""
     write_small_shards(f"{tmp_path}/a", num_shards=4, samples_per_shard=3)
     fresh = loader_of(str(tmp_path), num_workers, pattern="*.tar")

@@ -122,7 +122,9 @@ def test_a_source_that_was_added_is_in_the_phases_after_it() -> None:
 
 
 def test_a_state_that_has_not_begun_has_no_counts_and_one_without_a_mixture_is_an_error() -> None:
-    assert tdr.mix_report({"draws": 5, "passed": 5, "sources": [["a", 1, {"passed": 2}]]}) == tdr.MixReport((), {"a": 1})
+    assert tdr.mix_report({"draws": 5, "passed": 5, "sources": [["a", 1, {"passed": 2}]]}) == tdr.MixReport(
+        (), {"a": 1}
+    )
     assert tdr.mix_report(tdr.Resumable(mixture()).state_dict()) == tdr.MixReport((), {})
     with pytest.raises(StateError, match=r"expected the state_dict\(\) of a chain with mix\(\)"):
         tdr.mix_report(tdr.Resumable(source("a")).state_dict())

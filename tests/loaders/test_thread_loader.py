@@ -237,7 +237,9 @@ def named(number: int) -> str:
 
 def test_the_functions_of_the_chain_are_called_outside_of_the_main_thread() -> None:
     """Those of ``parallel_map`` by other threads, of which the loader tells how many."""
-    names = {name for batch in tdr.thread_loader(Numbers(8).map(named), collate_fn=list, batch_size=2) for name in batch}
+    names = {
+        name for batch in tdr.thread_loader(Numbers(8).map(named), collate_fn=list, batch_size=2) for name in batch
+    }
     assert names == {"torchdata_remote-batches"}
 
 

@@ -45,8 +45,15 @@ def main(*, folder: str, url: str, store: str) -> None:
     rank, whole = int(os.environ["RANK"]), f"{folder}/index.json"
     warnings.filterwarnings("ignore", "This process .* is multi-threaded")
     # The environment alone tells the ranks
-    attempt("environment", lambda: epochs(DataLoader(keys_of(folder), None, num_workers=2, multiprocessing_context="fork")))
-    attempt("environment, few shards", lambda: epochs(DataLoader(keys_of(f"{folder}/00000[0-2].tar"), None, num_workers=2, multiprocessing_context="fork")))
+    attempt(
+        "environment", lambda: epochs(DataLoader(keys_of(folder), None, num_workers=2, multiprocessing_context="fork"))
+    )
+    attempt(
+        "environment, few shards",
+        lambda: epochs(
+            DataLoader(keys_of(f"{folder}/00000[0-2].tar"), None, num_workers=2, multiprocessing_context="fork")
+        ),
+    )
     attempt("without a group", loader_of(chain_of(whole), state_of_all_ranks=True).state_dict)
     attempt("alone", lambda: sum(map(len, loader_of(chain_of(f"{url}/alone/index.json"), list_in_rank_0=True))))
     begin_group(store, "main")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from functools import cache
 from typing import Any
@@ -86,7 +87,7 @@ def test_each_epoch_drops_or_repeats_other_samples_and_in_time_each_equally_ofte
         times = Counter(sample for share in epoch for sample in share)
         windows.append({sample for sample in expected if times[sample] != 1})
         assert len(windows[-1]) == {"drop": 3, "repeat": 2}[mode]
-    assert not any(before & after for before, after in zip(windows, windows[1:], strict=False))
+    assert not any(before & after for before, after in itertools.pairwise(windows))
     assert len({sum(sample in window for window in windows) for sample in expected}) == 1
 
 

@@ -61,7 +61,9 @@ def read(source: str, world: Any) -> Any:
 CHAINS: dict[str, Chain] = {
     "urls": lambda data, world: urls(f"{data}/files/", world).map(lambda url: int(url[-6:-4])),
     "shards of a manifest": lambda data, world: read(data, world).map(number_of),
-    "shards of a listing": lambda data, world: urls(f"{data}/shards/", world, "*.tar").shard_tar_reader().map(number_of),
+    "shards of a listing": lambda data, world: (
+        urls(f"{data}/shards/", world, "*.tar").shard_tar_reader().map(number_of)
+    ),
     "recipe": lambda data, world: tdr.stream_shards(f"{data}/shards/", world=world, seed=1).map(number_of),
     "recipe of loose files": lambda data, world: tdr.stream_files(f"{data}/files/", world=world).map(number_of),
     "interleaved and shuffled": lambda data, world: (

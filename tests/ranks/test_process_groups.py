@@ -36,9 +36,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ranks, collections.Co
 
     with scripted(respond) as server:
         try:
-            ranks = launch(
-                "tests.ranks.group_program", 2, folder=f"{at}/whole", url=server.url, store=f"{at}/store"
-            )
+            ranks = launch("tests.ranks.group_program", 2, folder=f"{at}/whole", url=server.url, store=f"{at}/store")
         finally:
             close_server()
         listed = collections.Counter(

@@ -67,7 +67,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "single items": {"batch_size": None},
 }
 CASES = [
-    *((loader, "shuffled shards", options) for loader in LOADERS for options in OPTIONS if loader != "Resumable" or options == "batches"),
+    *(
+        (loader, "shuffled shards", options)
+        for loader in LOADERS
+        for options in OPTIONS
+        if loader != "Resumable" or options == "batches"
+    ),
     *((loader, chain, "batches") for loader in LOADERS for chain in CHAINS if chain != "shuffled shards"),
 ]
 

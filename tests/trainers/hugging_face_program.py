@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DistributedSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import torchdata_remote as tdr
@@ -34,7 +34,9 @@ def main(*, folder: str, cells: Cells, save: str, load: list[str]) -> None:
     for name, workers in cells:
         attempt(f"Accelerate: {name}, {workers} workers", partial(_epoch, name, at, workers))
     for workers in (0, 2):
-        attempt(f"no dispatch, {workers} workers", partial(_epoch, "DataLoader(pipe)", at, workers, dispatch_batches=False))
+        attempt(
+            f"no dispatch, {workers} workers", partial(_epoch, "DataLoader(pipe)", at, workers, dispatch_batches=False)
+        )
         attempt(f"saved, {workers} workers", partial(_stop, at, workers, f"{save}/accelerate-{workers}"))
         for place in (save, *load):
             what = f"resumed {Path(place).name}, {workers} workers"

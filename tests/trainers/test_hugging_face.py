@@ -1,4 +1,4 @@
-"""Accelerate and the transformers ``Trainer``: each sample once over all processes, or refused; states in checkpoints."""
+"""Accelerate and the transformers ``Trainer``: each sample once over all processes, also through checkpoints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ def runs(dataset: Path, cells: Cells, tmp_path_factory: pytest.TempPathFactory) 
     def run(size: int, save: str, load: list[str]) -> list[dict[str, Any]]:
         places = [f"{at}/{place}" for place in load]
         return launch(
-            "tests.trainers.hugging_face_program", size, folder=str(dataset), cells=cells, save=f"{at}/{save}", load=places
+            "tests.trainers.hugging_face_program",
+            size,
+            folder=str(dataset),
+            cells=cells,
+            save=f"{at}/{save}",
+            load=places,
         )
 
     return {2: run(2, "two", []), 3: run(3, "three", ["two"])}
@@ -66,14 +71,16 @@ def test_save_state_and_load_state_hold_the_position_of_all_processes(
     ranks = runs[world_size]
     saved, here = f"saved, {workers} workers", f"resumed {'two' if world_size == 2 else 'three'}, {workers} workers"
     for rank in ranks:
-        before, after, length = rank[saved]
+        _, after, length = rank[saved]
         assert rank[here][0] == after
         assert length == NUM_SAMPLES // 12 * max(1, workers)
     for place, stopped in (("two", runs[2]), ("three", runs[3])):
         if world_size == 3 or place == "two":
             again = [rank[f"resumed {place}, {workers} workers"] for rank in ranks]
             found = outcome([*(first(rank[saved]) for rank in stopped), *map(first, again)])
-            row = Row("Accelerate", "stateful_loader(pipe)", f"{len(stopped)} -> {world_size}", workers, found, "resume")
+            row = Row(
+                "Accelerate", "stateful_loader(pipe)", f"{len(stopped)} -> {world_size}", workers, found, "resume"
+            )
             assert row.result == WHOLE, row
             assert outcome(passes[1] for passes in again) == WHOLE
 
@@ -111,7 +118,9 @@ def test_another_number_of_processes_trains_on_the_rest_of_a_checkpoint(runs: Ru
     """Each sample once in each of the two epochs; ``max_steps`` is kept: after four steps come six, and two."""
     stopped = [first(rank["Trainer: saved"]) for rank in runs[2]]
     again = [rank["Trainer: resumed two"] for rank in runs[3]]
-    row = Row("transformers Trainer", "stateful_loader(pipe)", "2 -> 3", 0, outcome([*stopped, *map(first, again)]), "resume")
+    row = Row(
+        "transformers Trainer", "stateful_loader(pipe)", "2 -> 3", 0, outcome([*stopped, *map(first, again)]), "resume"
+    )
     assert row.result == WHOLE, row
     assert outcome(epochs[1] for epochs in again) == WHOLE
     by_steps = [rank["Trainer: steps two"] for rank in runs[3]]

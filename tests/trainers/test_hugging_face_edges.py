@@ -110,7 +110,9 @@ def test_what_would_skip_or_split_batches_again_is_refused(dataset: Path) -> Non
 
 
 @pytest.mark.parametrize("of", [lambda pipe: pipe, tdr.Resumable])
-def test_a_split_by_accelerates_own_class_is_refused_unless_each_process_gets_everything(of: Any, dataset: Path) -> None:
+def test_a_split_by_accelerates_own_class_is_refused_unless_each_process_gets_everything(
+    of: Any, dataset: Path
+) -> None:
     """By ``split=False``, or by a world of one rank; one process loses nothing."""
 
     def chain(**options: Any) -> Any:
@@ -120,7 +122,9 @@ def test_a_split_by_accelerates_own_class_is_refused_unless_each_process_gets_ev
     def shard(pipe: Any, num_processes: int) -> Any:
         return IterableDatasetShard(of(pipe), batch_size=1, num_processes=num_processes, process_index=0)
 
-    with pytest.raises(SplitTwiceError, match=r"accelerate's IterableDatasetShard .*torchdata_remote\.stateful_loader\("):
+    with pytest.raises(
+        SplitTwiceError, match=r"accelerate's IterableDatasetShard .*torchdata_remote\.stateful_loader\("
+    ):
         next(iter(shard(chain(), 2)))
     assert len(list(shard(chain(), 1))) == 20
     for options in ({"split": False}, {"world": tdr.World()}):

@@ -48,7 +48,9 @@ def runs(dataset: Path, torchdata_with_nodes: None, tmp_path_factory: pytest.Tem
     """Two ranks read epochs and stop in the second one; two and one rank resume it."""
     place = str(tmp_path_factory.mktemp("nodes"))
     given: dict[str, Any] = {"folder": str(dataset), "checkpoints": place, "num_workers": WORKERS}
-    return {size: launch("tests.trainers.nodes_program", size, **given, stop=size == 2, single=size == 1) for size in (2, 1)}
+    return {
+        size: launch("tests.trainers.nodes_program", size, **given, stop=size == 2, single=size == 1) for size in (2, 1)
+    }
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -21,6 +21,7 @@ from .table import Row, epoch_rows, outcome
 
 FRAMEWORK = "Ray Train"
 
+pytest.importorskip("ray")
 pytestmark = pytest.mark.timeout(900)  # Ray starts ten processes, which takes minutes on a busy machine
 
 
@@ -50,11 +51,16 @@ def check_resumed(saved: list[dict[str, Any]], ranks: list[dict[str, Any]], work
     assert row.result == EXPECTED, row
 
 
-def test_two_ranks_read_each_sample_once_and_resume(dataset: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def two(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What two ranks of one cluster have reported."""
+    return run(dataset, tmp_path_factory.mktemp("ray"), [2], [0])["2"]
+
+
+def test_two_ranks_read_each_sample_once_and_resume(two: list[dict[str, Any]]) -> None:
     """An epoch of each loader, and a stop in mid-epoch by Ray's checkpoint."""
-    ranks = run(dataset, tmp_path, [2], [0])["2"]
-    check_rows(ranks, 0)
-    check_resumed(ranks, ranks, 0)
+    check_rows(two, 0)
+    check_resumed(two, two, 0)
 
 
 @pytest.mark.slow

@@ -35,9 +35,7 @@ def job(runs: Runs) -> Ranks:
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_an_epoch_of_each_loader_has_each_sample_once_over_all_ranks(
-    runs: Runs, cells: Cells, world_size: int
-) -> None:
+def test_an_epoch_of_each_loader_has_each_sample_once_over_all_ranks(runs: Runs, cells: Cells, world_size: int) -> None:
     rows = epoch_rows("torch DDP", runs[world_size], cells)
     assert {row.result for row in rows} == {WHOLE}, "\n".join(map(str, rows))
 
@@ -146,7 +144,10 @@ def test_different_listings_within_a_group_are_noticed_in_that_group(job: Ranks)
         ("twice", "ValueError: dp=('dp', 'dp'): expected the names of one or more dimensions, each once"),
         ("numbers", "TypeError: dp=(0,): expected the names of one or more dimensions, such as"),
         ("without names", "ValueError: The mesh has no dimension 'dp': its dimensions have no names"),
-        ("destroyed", "it was destroyed, or this is a copy that came from another process. Create the World in each rank"),
+        (
+            "destroyed",
+            "it was destroyed, or this is a copy that came from another process. Create the World in each rank",
+        ),
     ],
 )
 def test_invalid_groups_are_refused_with_the_valid_values(job: Ranks, name: str, says: str) -> None:

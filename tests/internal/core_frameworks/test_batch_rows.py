@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import gc
-import pickle
-import threading
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 import torch
 from torch.utils.data import default_collate
-from torch.utils.data._utils.collate import default_collate_fn_map
 
-from torchdata_remote.core.frameworks import batch_rows, plain_tensors
 from torchdata_remote.core.frameworks.batch_rows import BatchRows, Memory
 from torchdata_remote.core.frameworks.collating import LoaderCollate, collate_samples
 
@@ -88,20 +84,6 @@ def test_a_change_of_a_batch_does_not_change_rows_that_are_held(holding: Callabl
     assert batch_of(tensors).data_ptr() == begin
 
 
-def test_batches_are_copies_where_torch_does_not_count_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name of the count is no public one; later versions of torch may have it at the storage."""
-    monkeypatch.delattr(torch._C, "_storage_Use_Count")
-    tensors = filled(BatchRows(4), 4)
-    begin = tensors[0].data_ptr()
-    batch = batch_of(tensors)
-    assert batch[:, 0, 0].tolist() == [0, 1, 2, 3]
-    assert batch.data_ptr() != begin
-    monkeypatch.setattr(torch.UntypedStorage, "_use_count", lambda storage: 2, raising=False)
-    tensors = filled(BatchRows(4), 4)
-    begin = tensors[0].data_ptr()
-    assert (batch_of(tensors).data_ptr() == begin) == plain_tensors.is_only_user(torch.empty(1))
-
-
 def test_rows_behind_a_filter_are_single_tensors() -> None:
     """Each that is left would keep the memory of a batch."""
     rows = BatchRows(8)
@@ -111,26 +93,6 @@ def test_rows_behind_a_filter_are_single_tensors() -> None:
     assert {row.untyped_storage().nbytes() for row in kept[8:]} == {1000}
     rows.restart()
     assert rows.take((1000,), torch.uint8).untyped_storage().nbytes() == 8000
-
-
-def test_rows_that_are_kept_are_single_tensors() -> None:
-    """Their batches are copies, so that blocks save nothing."""
-    rows, kept = BatchRows(4), []
-    for _ in range(3):
-        tensors = filled(rows, 4)
-        kept += tensors
-        batch_of(tensors)
-    assert kept[-1].untyped_storage().nbytes() == kept[-2].untyped_storage().nbytes() == 6
-
-
-def test_a_batch_that_exceeds_the_bound_has_no_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch size may exceed the number of samples by far."""
-    rows = BatchRows(100_000)
-    tensors = [rows.take((3, 224, 224), torch.float32) for _ in range(2)]
-    assert [tensor.untyped_storage().nbytes() for tensor in tensors] == [4 * 3 * 224 * 224] * 2
-    monkeypatch.setattr(batch_rows, "MAX_BLOCK_BYTES", 24)
-    assert BatchRows(4).take((6,), torch.uint8).untyped_storage().nbytes() == 24
-    assert BatchRows(4).take((7,), torch.uint8).untyped_storage().nbytes() == 7
 
 
 def test_rows_are_ordinary_tensors_in_memory() -> None:
@@ -149,16 +111,6 @@ def test_rows_are_ordinary_tensors_in_memory() -> None:
     weight = torch.ones(3, requires_grad=True)
     (batch * weight).sum().backward()
     assert weight.grad is not None
-
-
-def test_a_stop_iteration_of_collate_fn_is_an_error() -> None:
-    """It would end the pass as if there were no more samples."""
-
-    def stop(batch: list[Any]) -> Any:
-        return next(iter(()))
-
-    with pytest.raises(RuntimeError, match="collate_fn raised StopIteration"):
-        LoaderCollate(stop)([1])
 
 
 @pytest.mark.parametrize(
@@ -210,26 +162,6 @@ def test_rows_that_were_given_other_memory_are_copied() -> None:
         assert expected.requires_grad == batch.requires_grad
 
 
-def test_members_of_equal_shape_have_blocks_of_their_own() -> None:
-    """Each member of a sample becomes a batch without a copy."""
-    rows = BatchRows(3)
-    samples = [{name: rows.take((2,), torch.uint8, member=name) for name in ("left", "right")} for _ in range(3)]
-    of_rows = {name: places([sample[name] for sample in samples]) for name in ("left", "right")}
-    batch = batch_of(samples)
-    for name in ("left", "right"):
-        assert is_block(batch[name], of_rows[name])
-
-
-def test_restart_begins_a_new_block() -> None:
-    """So that the batches of the next pass begin with one."""
-    rows = BatchRows(4)
-    filled(rows, 3)
-    rows.restart()
-    tensors = filled(rows, 4)
-    of_rows = places(tensors)
-    assert is_block(batch_of(tensors), of_rows)
-
-
 def test_memory_is_used_again_once_its_last_tensor_is_freed() -> None:
     """Not before: a slice, a NumPy view or a row keeps all of it."""
     rows = BatchRows(2)
@@ -254,33 +186,6 @@ def test_memory_is_used_again_once_its_last_tensor_is_freed() -> None:
     assert len(addresses) == 1
 
 
-def test_memory_outlives_the_object_it_was_taken_from() -> None:
-    """A batch stays valid after its loader is gone."""
-    rows = BatchRows(2)
-    kept = batch_of(filled(rows, 2))
-    del rows
-    gc.collect()
-    assert kept[:, 1, 2].tolist() == [0, 1]
-
-
-def test_threads_take_each_row_once() -> None:
-    """Rows taken at the same time have memory of their own."""
-    rows = BatchRows(8)
-    taken: list[torch.Tensor] = []
-    started = threading.Barrier(4)
-
-    def take() -> None:
-        started.wait()
-        taken.extend([rows.take((4,), torch.uint8) for _ in range(50)])
-
-    threads = [threading.Thread(target=take) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({row.data_ptr() for row in taken}) == 200
-
-
 @pytest.mark.parametrize("seen", [True, False])
 def test_collate_samples_agrees_with_torch(seen: bool) -> None:
     """In structure, dtype and value, whether tensors are rows or not."""
@@ -296,25 +201,3 @@ def test_collate_samples_agrees_with_torch(seen: bool) -> None:
     assert torch.equal(batch["jpg"], expected["jpg"])
     assert torch.equal(batch["cls"], expected["cls"])
     assert batch["key"] == expected["key"]
-
-
-def test_a_collate_function_that_was_registered_for_tensors_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's map of types can be extended."""
-    monkeypatch.setitem(default_collate_fn_map, torch.Tensor, lambda batch, *, collate_fn_map=None: len(batch))
-    assert batch_of(filled(BatchRows(2), 2)) == 2
-
-
-def test_it_pickles_without_its_memory() -> None:
-    """A chain that has it can be sent to workers."""
-    rows = BatchRows(1000, "shared")
-    rows.take((1000,), torch.uint8)
-    data = pickle.dumps(rows)
-    assert len(data) < 500
-    copied = pickle.loads(data)
-    assert (copied.batch_size, copied.memory) == (1000, "shared")
-
-
-def test_another_memory_is_an_error() -> None:
-    """It names what there is."""
-    with pytest.raises(ValueError, match="memory must be one of process, pinned, shared, got 'gpu'"):
-        BatchRows(2, "gpu")  # type: ignore[arg-type]

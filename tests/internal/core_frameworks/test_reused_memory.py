@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import torch
 from torch.utils.data import default_collate
 
@@ -25,38 +23,6 @@ def test_memory_is_handed_out_again_when_its_last_tensor_is_freed() -> None:
     assert second.data_ptr() != place
     del array
     assert place in {tensor.data_ptr() for tensor in [memory.take(64), memory.take(64)]}
-
-
-def test_memory_of_another_size_is_not_handed_out() -> None:
-    memory = ReusedMemory()
-    assert memory.take(64).numel() == 64
-    assert memory.take(32).numel() == 32
-    assert len(memory._free) == 2
-
-
-def test_a_few_pieces_are_kept() -> None:
-    """So that a program that has held many batches gets their memory back."""
-    memory = ReusedMemory(max_free=2)
-    held = [memory.take(64) for _ in range(10)]
-    held.clear()
-    assert len(memory._free) == 2
-
-
-def test_threads_get_memory_of_their_own() -> None:
-    memory, failed = ReusedMemory(), []
-
-    def take(number: int) -> None:
-        for _ in range(300):
-            taken = memory.take(4_096).fill_(number)
-            if taken.min() != number or taken.max() != number:
-                failed.append(number)
-
-    threads = [threading.Thread(target=take, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
 
 
 def test_batches_that_are_stacked_use_memory_again() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -72,96 +71,6 @@ def test_between_returns_a_slice_of_the_order(counts: list[int], ends: tuple[int
     expected = in_order(counts)
     start, stop = (min(end, len(expected)) for end in ends)
     assert samples_of(SamplePartition.of(counts).between(start, stop)) == expected[start:stop]
-
-
-@given(counts=COUNTS, num_slots=SLOTS, epoch=EPOCHS, data=st.data())
-def test_drop_loses_fewer_than_slots(counts: list[int], num_slots: int, epoch: int, data: st.DataObject) -> None:
-    """Shares are equal, what is left stays in its order and comes once, and fewer samples than slots are left out.
-
-    With fewer samples than slots each share would be empty; ``sharding_filter_rank`` refuses that.
-    """
-    listed = data.draw(st.permutations(range(len(counts))))
-    expected = in_order(counts)
-    assume(len(expected) >= num_slots)
-    shares = shares_of(equalized(counts, num_slots, epoch, EqualizeMode.DROP, listed), num_slots)
-    assert {len(share) for share in shares} == {len(expected) // num_slots}
-    kept = joined(shares)
-    assert kept == [sample for sample in expected if sample in set(kept)]
-    assert len(expected) - len(kept) < num_slots
-
-
-@given(counts=COUNTS, num_slots=SLOTS, epoch=EPOCHS, data=st.data())
-def test_repeat_leaves_nothing_out(counts: list[int], num_slots: int, epoch: int, data: st.DataObject) -> None:
-    """Shares are equal, all samples come in their order, and then fewer than slots once more, none more than another.
-
-    None can be repeated where there are no samples at all.
-    """
-    listed = data.draw(st.permutations(range(len(counts))))
-    expected = in_order(counts)
-    assume(expected)
-    shares = shares_of(equalized(counts, num_slots, epoch, EqualizeMode.REPEAT, listed), num_slots)
-    assert {len(share) for share in shares} == {-(-len(expected) // num_slots)}
-    handed_out = joined(shares)
-    assert handed_out[: len(expected)] == expected
-    assert len(handed_out) - len(expected) < num_slots
-    times = Counter(handed_out)
-    assert set(times) == set(expected)
-    assert max(times.values()) - min(times.values()) <= 1
-
-
-@pytest.mark.parametrize("mode", EqualizeMode)
-@given(counts=COUNTS.filter(any), num_slots=SLOTS, epoch=EPOCHS, data=st.data())
-def test_equalizing_drops_or_repeats_other_samples_in_the_next_epoch(
-    mode: EqualizeMode, counts: list[int], num_slots: int, epoch: int, data: st.DataObject
-) -> None:
-    """What is left out or repeated in two consecutive epochs, each with an order of its own, has no sample in common.
-
-    Shards are known by their names here, since each epoch numbers them anew. Where more than half of the samples are
-    repeated, two epochs must share some.
-    """
-    names = range(len(counts))
-    windows = []
-    for number in (epoch, epoch + 1):
-        order = data.draw(st.permutations(names))
-        shuffled = [counts[name] for name in order]
-        listed = sorted(names, key=order.__getitem__)
-        result = equalized(shuffled, num_slots, number, mode, listed)
-        times = Counter((order[shard], k) for shard, k in samples_of(result.between(0, len(result))))
-        usual = 1 if mode is EqualizeMode.DROP else min(times.values())
-        every = [(name, k) for name in names for k in range(counts[name])]
-        windows.append({sample for sample in every if times[sample] != usual})
-    assert len(windows[0]) == len(windows[1])
-    if 2 * len(windows[0]) <= sum(counts) and sum(counts) >= num_slots:
-        assert not windows[0] & windows[1]
-
-
-@given(counts=COUNTS, num_slots=SLOTS, data=st.data())
-def test_in_time_each_sample_is_dropped_equally_often(counts: list[int], num_slots: int, data: st.DataObject) -> None:
-    """The window goes round the whole listing: over as many epochs as samples, no sample is favoured."""
-    expected, listed = in_order(counts), data.draw(st.permutations(range(len(counts))))
-    assume(len(expected) >= num_slots)
-    times: Counter[tuple[int, int]] = Counter()
-    for epoch in range(len(expected)):
-        result = equalized(counts, num_slots, epoch, EqualizeMode.DROP, listed)
-        times.update(samples_of(result.between(0, len(result))))
-    assert len({times[sample] for sample in expected}) == 1
-
-
-@given(counts=COUNTS.filter(any), factor=st.integers(1, 5))
-def test_equalizing_changes_nothing_if_the_shares_are_equal(counts: list[int], factor: int) -> None:
-    """Neither mode changes an order whose length the slots divide."""
-    total = sum(counts)
-    for mode in EqualizeMode:
-        result = equalized(counts, total, factor, mode, list(range(len(counts))))
-        assert samples_of(result.between(0, total)) == in_order(counts)
-
-
-def test_modes_are_their_names() -> None:
-    """An option that was spelled as a string is the same one, and another one is refused with the two that are."""
-    assert EqualizeMode("drop") is EqualizeMode.DROP
-    assert EqualizeMode("repeat").value == "repeat"
-    with pytest.raises(ValueError, match="halve"):
-        EqualizeMode("halve")
 
 
 # At scale: 512 ranks x 8 workers, 10,000 shards, 130 million samples

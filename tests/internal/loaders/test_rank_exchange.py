@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from torchdata_remote import World
 from torchdata_remote.core import rank_exchange
 from torchdata_remote.core.rank_exchange import all_alike, exchanged, from_rank_0, warning_of_missing_ranks
-from torchdata_remote.errors import RemoteDataError, StateError
 
 
 def test_an_exchange_that_takes_long_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
