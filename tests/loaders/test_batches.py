@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import io
 import multiprocessing
 import os
 import sys
@@ -17,6 +19,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from torch.utils.data import DataLoader
 
 import torchdata_remote as tdr
@@ -149,8 +152,8 @@ def test_workers_persist_over_epochs_and_end_when_a_state_is_loaded(folder: str)
 
 def equal_chain(folder: str, world: tdr.World, mode: str) -> Any:
     urls = tdr.IterableWrapper([f"{folder}/index.json"]).list_remote().shuffle_shards(seed=1)
-    reader = urls.sharding_filter_rank(world=world).shard_tar_reader(interleave=2).equalize_ranks(mode=mode)
-    return reader.shuffle_samples(buffer_size=4).to_tuple("__key__").map(key_of)
+    reader: Any = urls.sharding_filter_rank(world=world).shard_tar_reader(interleave=2)
+    return reader.equalize_ranks(mode=mode).shuffle_samples(buffer_size=4).to_tuple("__key__").map(key_of)
 
 
 @pytest.mark.parametrize("mode", ["drop", "repeat"])
@@ -164,8 +167,8 @@ def test_the_length_is_exact_and_the_same_in_each_rank_where_ranks_are_equal(
     for batch_size, drop_last in ((3, False), (3, True), (None, False)):
         lengths = []
         for rank in range(world_size if num_workers <= 0 else 2):
-            pipe, options = equal_chain(folder, tdr.World(rank, world_size), mode), {"num_streams": num_streams}
-            loader = built(pipe, num_workers, batch_size=batch_size, drop_last=drop_last, **options)
+            options: dict[str, Any] = {"batch_size": batch_size, "drop_last": drop_last, "num_streams": num_streams}
+            loader = built(equal_chain(folder, tdr.World(rank, world_size), mode), num_workers, **options)
             lengths.append(len(loader))
             assert len(list(loader)) == lengths[-1]
             loader.load_state_dict({**loader.state_dict(), "turns": []})
@@ -177,7 +180,8 @@ def test_the_length_is_exact_and_the_same_in_each_rank_where_ranks_are_equal(
 def test_the_batches_left_are_counted_after_a_resume(
     folder: str, stop: int, batch_size: int | None, drop_last: bool
 ) -> None:
-    options = {"batch_size": batch_size, "drop_last": drop_last and batch_size is not None, "num_streams": 4}
+    drops = drop_last and batch_size is not None
+    options: dict[str, Any] = {"batch_size": batch_size, "drop_last": drops, "num_streams": 4}
     loader, again = (tdr.stateful_loader(equal_chain(folder, tdr.World(), "drop"), **options) for _ in range(2))
     taken = list(islice(loader, stop))
     if len(taken) == len(loader):
@@ -454,7 +458,7 @@ def test_a_change_of_a_batch_does_not_change_samples_that_the_chain_keeps(num_wo
     """Also not in a worker, whose batches are in memory that both processes share."""
 
     def make() -> Any:
-        options = {} if num_workers == THREAD else {"prefetch_factor": 1 if num_workers else None}
+        options: dict[str, Any] = {} if num_workers == THREAD else {"prefetch_factor": 1 if num_workers else None}
         return built(names_of(16).map(Mixing()), num_workers, batch_size=4, **options)
 
     expected = [tensor.clone() for batch in make() for tensor in batch]
@@ -478,3 +482,57 @@ def test_a_large_batch_stays_as_it_is_while_it_is_held(num_workers: int) -> None
     assert all(bool((row == row[0]).all()) for batch in held for row in batch)
     parts = [batch[1:].numpy() for batch in built(names_of(32).map(large), num_workers, batch_size=8)]
     assert [part.tolist() for part in parts] == [batch[1:].tolist() for batch in held]
+
+
+class Keeping:
+    """Keeps a part of each image for a while, as functions do that mix images; shows what it kept of an earlier one."""
+
+    def __init__(self, hold: Callable[[torch.Tensor], Any]) -> None:
+        self._hold, self._kept = hold, collections.deque[Any](maxlen=12)
+
+    def __call__(self, item: tuple[torch.Tensor]) -> tuple[torch.Tensor, int]:
+        earlier = int(torch.as_tensor(self._kept[0]).flatten()[0]) if len(self._kept) == 12 else -1
+        self._kept.append(self._hold(item[0]))
+        return item[0], earlier
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A shard of 30 images whose pixels are their number."""
+    folder = tmp_path_factory.mktemp("images")
+    with tdr.ShardWriter(f"{folder}/{{shard}}.tar") as writer:
+        for number in range(30):
+            Image.new("L", (2, 2), number).save(file := io.BytesIO(), "PNG")
+            writer.write({"__key__": f"{number:02d}", "png": file.getvalue()})
+    return f"{folder}/"
+
+
+HOLDS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "image": lambda image: image,
+    "view": lambda image: image[0],
+    "array": lambda image: image.numpy(),
+    "detached": lambda image: image.detach(),
+}
+
+
+@pytest.mark.parametrize("hold", HOLDS)
+@pytest.mark.parametrize("num_workers", [0, 1, THREAD])
+def test_batches_of_decoded_images_do_not_share_memory_with_what_the_chain_keeps(
+    images: str, num_workers: int, hold: str
+) -> None:
+    """Images are written where the batch is; each batch stays as it is while it is held. In workers it is shared."""
+    decoded = tdr.stream_shards(images, shuffle=False).decode_image(2, crop=None, dtype=torch.uint8, members="png")
+    pipe = decoded.to_tuple("png").map(Keeping(HOLDS[hold]))
+    options: dict[str, Any] = (
+        {"prefetch_batches": 1} if num_workers == THREAD else {"prefetch_factor": 1 if num_workers else None}
+    )
+    numbers, earlier, held = [], [], []
+    for batch, kept in built(pipe, num_workers, batch_size=4, **options):
+        numbers += batch[:, 0, 0, 0].tolist()
+        earlier += kept.tolist()
+        assert batch.shape[1:] == (3, 2, 2)
+        assert batch.is_shared() == (num_workers > 0)
+        held.append(batch.fill_(100 + len(held)))
+    assert numbers == list(range(30))
+    assert earlier == [-1] * 12 + list(range(18))
+    assert [batch.unique().tolist() for batch in held] == [[100 + at] for at in range(8)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -38,6 +39,10 @@ class Own(IterDataPipe[Any]):
             yield f"[{item}]"
 
 
+def renamed(name: str) -> Pipe:
+    return type(f"{name}IterDataPipe", (Own,), {})(urls())
+
+
 OTHERS = "map, filter, batch or collate"
 REFUSED: dict[str, tuple[Callable[[], Pipe], str]] = {
     "Shuffler": (lambda: urls().shuffle(), r"shuffle_samples\(\), or shuffle_shards\(\)"),
@@ -57,7 +62,7 @@ REFUSED: dict[str, tuple[Callable[[], Pipe], str]] = {
     "Own": (lambda: Own(urls()), f"{OTHERS}, or give it state_dict and load_state_dict"),
     # of other torch and torchdata releases
     **{
-        name: (lambda name=name: type(f"{name}IterDataPipe", (Own,), {})(urls()), instead)
+        name: (partial(renamed, name), instead)
         for name, instead in (
             ("Prefetcher", "async_prefetch"),
             ("FlatMapper", "flat_map"),

@@ -39,7 +39,7 @@ def pairs_of(url: str, server: S3Server | None = None, **more: Any) -> IterDataP
 def loader_of(pipe: Any, num_workers: int, start_method: str = "forkserver", **more: Any) -> DataLoader[Any]:
     context = start_method if num_workers else None
     timeout = 120 * bool(context)
-    return DataLoader(pipe, None, num_workers=num_workers, multiprocessing_context=context, timeout=timeout, **more)  # type: ignore[arg-type]
+    return DataLoader(pipe, None, num_workers=num_workers, multiprocessing_context=context, timeout=timeout, **more)
 
 
 def epoch_of(loader: Any) -> list[Any]:
@@ -193,7 +193,7 @@ def forked(moto: S3Server, bucket_folder: str, tmp_path_factory: pytest.TempPath
 
 @pytest.mark.parametrize("parent", ["reads", "begins to read", "lists", "uses s3fs"])
 def test_a_worker_that_was_forked_from_a_parent_that_used_the_store_reads_everything(forked: Path, parent: str) -> None:
-    """After the parent has read by obstore by another transport, with a warning in each epoch; after a listing by it."""
+    """After the parent has read by obstore another transport does, with a warning."""
     errors = (forked / f"{parent}.err").read_text()
     assert (forked / f"{parent}.json").exists(), errors
     epochs = json.loads((forked / f"{parent}.json").read_text())

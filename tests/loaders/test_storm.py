@@ -11,7 +11,6 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.faulty_s3 import FaultyS3, faulty
 from tests.servers.s3 import S3Server
-from tests.servers.slow_store import slow_store
 from torchdata_remote import RetryPolicy, ShardWriter
 from torchdata_remote.testing import Faults, FaultyStore
 
@@ -125,38 +124,3 @@ def test_storm_of_fifty_seeds(shards: tuple[S3Server, str, tuple[int, str]]) -> 
     for storm, faults in STORMS.items():
         for seed in range(50):
             assert read_through(server, folder, faults, seed) == expected, (storm, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_storm_over_three_million_samples(tmp_path: Any) -> None:
-    """3,000,000 tiny samples through a storm of 20 %: the right number, and the right sum of their hashes."""
-    num_samples = 3_000_000
-    (tmp_path / "tiny").mkdir()
-    with ShardWriter(f"{tmp_path}/tiny/{{shard:06d}}.tar", max_shard_samples=25_000) as writer:
-        expected = 0
-        for sample in tiny_samples(num_samples):
-            writer.write(sample)
-            expected += hash_of(sample)
-    with slow_store(tmp_path, latency_s=0.001) as behind:
-        server = S3Server("nginx", behind.endpoint_url, "nobody", "nothing")
-        with faulty(server, BUSY[0.2], seed=5) as (broken, store):
-            options = {**broken.storage_options, "region": "us-east-1"}
-            urls = IterableWrapper(["s3://tiny/"]).list_remote(pattern="*.tar", storage_options=options)
-            pipe = urls.async_prefetch(part_bytes=1 << 20, retry=PATIENT, storage_options=options).shard_tar_reader()
-            count = total = 0
-            for sample in pipe:
-                count += 1
-                total += hash_of(sample)
-            assert sum(n for fault, n in store.counts.items() if fault != "well") > 500
-    assert (count, total) == (num_samples, expected)
-
-
-def tiny_samples(count: int) -> Iterator[Sample]:
-    for index in range(count):
-        yield {"__key__": f"{index:07d}", "bin": b"%x" % (index * 2_654_435_761)}
-
-
-def hash_of(sample: Sample) -> int:
-    """A number that no two samples share, so that the sum detects lost and repeated samples."""
-    return int.from_bytes(hashlib.blake2b(sample["__key__"].encode() + sample["bin"], digest_size=8).digest(), "big")

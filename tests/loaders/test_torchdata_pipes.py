@@ -60,13 +60,14 @@ def test_readlines_and_parse_csv_take_the_streams_of_async_prefetch(memory_folde
 def test_our_readers_take_what_torchdatas_fsspec_opener_has_opened(memory_folder: str) -> None:
     """A stream that was opened as text is named as such."""
     written = write_small_shards(memory_folder, num_shards=3, samples_per_shard=4)
-    urls = tdr.IterableWrapper([f"{memory_folder}/{shard:06d}.tar" for shard in range(3)])
+    urls: Any = tdr.IterableWrapper([f"{memory_folder}/{shard:06d}.tar" for shard in range(3)])
     assert list(urls.open_files_by_fsspec(mode="rb").shard_tar_reader()) == written
     names = put(memory_folder, {f"{n}.bin": b"%d" % n * n for n in range(4)})
-    opened = tdr.IterableWrapper(names).open_files_by_fsspec(mode="rb")
+    files: Any = tdr.IterableWrapper(names)
+    opened = files.open_files_by_fsspec(mode="rb")
     found = [(sample["__url__"], sample["bin"]) for sample in opened.file_reader()]
     assert found == [(url, b"%d" % n * n) for n, url in enumerate(names)]
-    as_text = tdr.IterableWrapper(names).open_files_by_fsspec(mode="r").file_reader()
+    as_text = files.open_files_by_fsspec(mode="r").file_reader()
     with pytest.raises(RemoteDataError, match=r"0\.bin was opened as text; open it with mode='rb'"):
         list(as_text)
 

@@ -20,12 +20,12 @@ from tests.support.loaders import THREAD, built, key_of
 from torchdata_remote.errors import StateError
 
 NUM_STREAMS = 4
-multiprocessing.set_forkserver_preload(["torchdata_remote.loaders"])
+multiprocessing.set_forkserver_preload(["torch"])
 
 
 def chain_of(source: Any, *, seed: int = 1, world: tdr.World | None = None, equal: bool = False) -> Any:
     urls = tdr.IterableWrapper(source if isinstance(source, list) else [source]).list_remote()
-    reader = urls.shuffle_shards(seed=seed).sharding_filter_rank(world=world).shard_tar_reader()
+    reader: Any = urls.shuffle_shards(seed=seed).sharding_filter_rank(world=world).shard_tar_reader()
     reader = reader.equalize_ranks(mode="drop") if equal else reader
     return reader.shuffle_samples(buffer_size=3).to_tuple("__key__").map(key_of)
 

@@ -1,4 +1,4 @@
-"""Equal ranks: every rank has the same number of samples, fewer than slots are left out or repeated, others each epoch."""
+"""Equal ranks: all have as many samples; fewer than slots are left out or repeated, others in each epoch."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def chain_of(source: str | list[str], world: tdr.World | None, mode: str | None 
     """A chain over a folder with a manifest, or over several manifests."""
     manifests = [f"{source}/index.json"] if isinstance(source, str) else source
     listed = tdr.IterableWrapper(manifests).list_remote().shuffle_shards(seed=4)
-    reader = listed.sharding_filter_rank(world=world).shard_tar_reader(interleave=2)
+    reader: Any = listed.sharding_filter_rank(world=world).shard_tar_reader(interleave=2)
     if mode is not None:
         reader = reader.equalize_ranks(mode=mode)
     return reader.shuffle_samples(buffer_size=4, seed=1).to_tuple("__url__", "__key__").map(key_of)

@@ -142,7 +142,8 @@ def test_another_number_of_workers_completes_the_epoch(folder: str, before: int,
 
 
 def test_three_resumes_with_different_workers_lose_and_repeat_nothing(folder: str) -> None:
-    state, seen = None, []
+    state: Any = None
+    seen: list[Any] = []
     for num_workers in (2, THREAD, 0, 1):
         loader = built(chain_of(folder), num_workers, batch_size=2, num_streams=NUM_STREAMS)
         if state is not None:
@@ -238,7 +239,7 @@ class Run:
         """Of as many samples as there are streams at the least: a manifest lets streams share a shard."""
         samples_per_shard = max(self.samples_per_shard, -(-self.num_streams // num_shards))
         listing = tdr.IterableWrapper([folder_of(num_shards, samples_per_shard) + "/index.json"]).list_remote()
-        share = listing.shuffle_shards(seed=self.seed).sharding_filter_rank(world=world)
+        share: Any = listing.shuffle_shards(seed=self.seed).sharding_filter_rank(world=world)
         if self.kind != "bare":
             share = share.async_prefetch(interleave=self.interleave)
         reader = share.shard_tar_reader(interleave=self.interleave)
@@ -359,7 +360,11 @@ def test_any_chain_resumes_with_any_number_of_worker_processes(run: Run) -> None
     for leg, (world_size, num_workers) in enumerate(run.worlds):
         last, before, states = leg == len(run.worlds) - 1, states, []
         for rank in range(world_size):
-            options = {"batch_size": run.buffer_size, "num_streams": run.num_streams, "collate_fn": list}
+            options: dict[str, Any] = {
+                "batch_size": run.buffer_size,
+                "num_streams": run.num_streams,
+                "collate_fn": list,
+            }
             loader = built(run.chain(tdr.World(rank, world_size)), num_workers, **options)
             if before:
                 loader.load_state_dict(before)

@@ -9,6 +9,7 @@ import re
 import types
 import warnings
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -238,8 +239,8 @@ def test_the_next_item_is_of_the_stream_that_has_handed_out_least(
 def test_streams_that_are_ahead_wait_for_the_others(passed: list[int]) -> None:
     """As after a resume from slots that had handed out different numbers of items."""
     num_streams = len(passed)
-    pipe = tdr.IterableWrapper(range(10 * num_streams)).sharding_filter_rank()
-    data = tdr.Resumable(pipe, num_streams=num_streams)
+    numbers: Any = tdr.IterableWrapper(range(10 * num_streams))
+    data = tdr.Resumable(numbers.sharding_filter_rank(), num_streams=num_streams)
     streams = [[v, {"passed": count, "at": {"next": count}}] for v, count in enumerate(passed)]
     data.load_state_dict({**data.state_dict(), "streams": streams})
     counts = dict(enumerate(passed))
@@ -318,6 +319,10 @@ def test_large_shuffle_buffers_of_several_streams_are_warned_of_before_they_fill
 # States that are refused
 
 
+def without(name: str, state: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in state.items() if key != name}
+
+
 ODD: dict[str, Callable[[dict[str, Any]], Any]] = {
     "bytes": lambda state: json.dumps(state).encode(),
     "text": lambda _: "state",
@@ -326,7 +331,7 @@ ODD: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a number": lambda _: 3,
     "of StatefulDataLoader": lambda _: {"_snapshot": {}, "_steps_since_snapshot": 3},
     **{
-        f"without {name}": lambda state, name=name: {key: value for key, value in state.items() if key != name}
+        f"without {name}": partial(without, name)
         for name in ("version", "chain", "listing", "epoch", "num_streams", "streams")
     },
 }
@@ -336,11 +341,14 @@ ODD: dict[str, Callable[[dict[str, Any]], Any]] = {
 def test_what_is_no_state_is_refused_by_its_type(name: str) -> None:
     data = tdr.Resumable(names_of(), num_streams=2)
     odd = ODD[name](stopped(data))
-    for load in (tdr.stateful_loader(data).load_state_dict, tdr.thread_loader(names_of()).load_state_dict):
+    loads: list[Callable[[Any], object]]
+    loads = [tdr.stateful_loader(data).load_state_dict, tdr.thread_loader(names_of()).load_state_dict]
+    for load in loads:
         with pytest.raises(StateError, match="Expected a state"):
             load(odd)
     if isinstance(odd, dict):
-        for load in (data.load_state_dict, lambda other: tdr.merge_states([other])):
+        loads = [data.load_state_dict, lambda other: tdr.merge_states([other])]
+        for load in loads:
             with pytest.raises(StateError, match=r"Expected a state with .*streams; got dict: \{"):
                 load(odd)
 
@@ -361,19 +369,24 @@ def test_a_state_of_another_version_is_refused_and_says_what_to_install(version:
                 load(other)
 
 
+ODD_POSITIONS: list[Any] = ["foo", 7, {"passed": 1}, {"at": {}}, {"passed": -1, "at": None}]
+NO_COUNTS: list[Any] = ["3", None, True]
+
+
 def at(value: Any) -> list[Any]:
     return [[0, value], [1, None]]
 
 
 NO_LISTS: list[object] = [None, -1, "x", [None], {"a": {}}]
+NO_LISTINGS: list[object] = [5, "x", [None], {"a": {}}]
 NO_NUMBERS: list[object] = [None, -1, "x", [], True]
 BEGUN = {"passed": 1, "at": {"next": 1}}
 DAMAGED: list[tuple[str, object]] = [
     *((name, value) for name in ("chain", "streams", "turns") for value in NO_LISTS),
     *((name, value) for name in ("epoch", "num_streams") for value in NO_NUMBERS),
-    *(("listing", value) for value in (5, "x", [None], {"a": {}})),
-    *(("streams", at(value)) for value in ("foo", 7, {"passed": 1}, {"at": {}}, {"passed": -1, "at": None})),
-    *(("streams", at({"passed": passed, "at": {}})) for passed in ("3", None, True)),
+    *(("listing", value) for value in NO_LISTINGS),
+    *(("streams", at(value)) for value in ODD_POSITIONS),
+    *(("streams", at({"passed": passed, "at": {}})) for passed in NO_COUNTS),
     *(("streams", value) for value in ([[0]], [[-1, None]], [["0", None]], [[0, None, 1]])),
     *(("turns", value) for value in ([[1]], [[0, 1, 0, -1]], [[0, 1, 0, "0"]])),
 ]

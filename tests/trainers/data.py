@@ -82,8 +82,8 @@ class Images(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 def samples_of(folder: Path, world: tdr.World | None = None) -> IterDataPipe[Any]:
     """The chain of samples: shuffled shards, split, read, equal ranks."""
     pipe = IterableWrapper([f"{folder}/shards/index.json"]).list_remote().shuffle_shards(seed=0)
-    pipe = pipe.sharding_filter_rank(world=world).shard_tar_reader().equalize_ranks(mode="drop")
-    chain: IterDataPipe[Any] = pipe.shuffle_samples(buffer_size=7, seed=0)
+    equal = pipe.sharding_filter_rank(world=world).shard_tar_reader().equalize_ranks(mode="drop")
+    chain: IterDataPipe[Any] = equal.shuffle_samples(buffer_size=7, seed=0)
     return chain
 
 

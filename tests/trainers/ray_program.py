@@ -83,7 +83,7 @@ def train(config: dict[str, Any]) -> None:
         return [number for batch in prepare_data_loader(given) for number in step(batch)]
 
     def stateful(workers: int) -> Any:
-        options = {"num_workers": workers, "num_streams": NUM_STREAMS, "state_of_all_ranks": True}
+        options: dict[str, Any] = {"num_workers": workers, "num_streams": NUM_STREAMS, "state_of_all_ranks": True}
         return tdr.stateful_loader(pipe_of(Path(config["folder"])), batch_size=BATCH_SIZE, **options)
 
     def save_mid_epoch(workers: int) -> list[list[int]]:

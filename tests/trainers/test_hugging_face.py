@@ -46,7 +46,9 @@ def runs(dataset: Path, cells: Cells, tmp_path_factory: pytest.TempPathFactory) 
 def test_an_epoch_has_each_sample_once_or_is_refused_with_the_remedy(
     runs: Runs, cells: Cells, world_size: int, framework: str
 ) -> None:
-    given = cells if framework == "Accelerate" else [(loader, workers) for loader, workers in cells if not workers]
+    given: Cells = (
+        cells if framework == "Accelerate" else [(loader, workers) for loader, workers in cells if not workers]
+    )
     for row in epoch_rows(framework, runs[world_size], given):
         if row.loader in REFUSED:
             assert "SplitTwiceError" in row.result, row

@@ -29,7 +29,7 @@ from torchdata_remote.loaders.trainers import RemoteTrainerMixin
 
 from .hugging_face_program import ChainTrainer, Epochs, Model, arguments
 
-LOADER_FILE = "torchdata_remote.json"
+LOADER_FILE = f"{tdr.__name__}.json"
 multiprocessing.set_forkserver_preload(["tests.trainers.hugging_face_program"])  # workers are forked in less time
 
 
@@ -216,7 +216,7 @@ def test_workers_end_with_each_evaluation_unless_they_are_persistent(dataset: Pa
 
 def test_evaluating_on_the_training_dataset_keeps_the_state_of_the_training(dataset: Path, tmp_path: Path) -> None:
     both, again = (tdr.Resumable(pipe_of(dataset), num_streams=NUM_STREAMS) for _ in range(2))
-    steps = {"eval_strategy": "steps", "eval_steps": 5}
+    steps: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 5}
     _, before = trained(dataset, tmp_path, stop_at=10, train_dataset=both, eval_dataset=both, **steps)
     _, after = trained(dataset, tmp_path, train_dataset=again, load=tmp_path / "checkpoint-10")
     assert sorted(before[0] + after[0]) == list(range(NUM_SAMPLES))

@@ -54,7 +54,8 @@ def check_resumed(saved: list[dict[str, Any]], ranks: list[dict[str, Any]], work
 @pytest.fixture(scope="module")
 def two(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What two ranks of one cluster have reported."""
-    return run(dataset, tmp_path_factory.mktemp("ray"), [2], [0])["2"]
+    ranks: list[dict[str, Any]] = run(dataset, tmp_path_factory.mktemp("ray"), [2], [0])["2"]
+    return ranks
 
 
 def test_two_ranks_read_each_sample_once_and_resume(two: list[dict[str, Any]]) -> None:

@@ -25,7 +25,7 @@ PLACES = {
 def runs(dataset: Path, cells: Cells, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """What the ranks of each number of ranks have reported: four save, two continue and save, three end the epoch."""
     elsewhere, checkpoints = (str(tmp_path_factory.mktemp(name)) for name in ("elsewhere", "checkpoints"))
-    given = {"folder": str(dataset), "elsewhere": elsewhere, "checkpoints": checkpoints, "cells": cells}
+    given: dict[str, Any] = {"folder": str(dataset), "elsewhere": elsewhere, "checkpoints": checkpoints, "cells": cells}
     return {size: launch("tests.trainers.torch_program", size, **given) for size in (4, 2, 3)}
 
 

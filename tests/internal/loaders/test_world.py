@@ -25,7 +25,7 @@ def test_the_world_is_the_same_for_all_calls_of_torchs_loaders(
     rank, worker = data.draw(st.integers(0, world_size - 1)), data.draw(st.integers(0, num_workers - 1))
     expected, in_worker = World(rank, world_size, worker, num_workers), World(0, 1, worker, num_workers)
     default, multiprocessing = SHARDING_PRIORITIES.DEFAULT, SHARDING_PRIORITIES.MULTIPROCESSING
-    with_group = {default: (world_size * num_workers, worker * world_size + rank)}
+    with_group: dict[int, tuple[int, int]] = {default: (world_size * num_workers, worker * world_size + rank)}
     assert world_from_sharding(with_group, in_worker) == expected
     assert world_from_sharding(with_group, expected) == expected
     assert world_from_sharding({default: (num_workers, worker)}, expected) == expected
