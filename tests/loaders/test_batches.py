@@ -526,7 +526,7 @@ def test_batches_of_decoded_images_do_not_share_memory_with_what_the_chain_keeps
     options: dict[str, Any] = (
         {"prefetch_batches": 1} if num_workers == THREAD else {"prefetch_factor": 1 if num_workers else None}
     )
-    numbers, earlier, held = [], [], []
+    numbers, earlier, held = list[int](), list[int](), list[torch.Tensor]()
     for batch, kept in built(pipe, num_workers, batch_size=4, **options):
         numbers += batch[:, 0, 0, 0].tolist()
         earlier += kept.tolist()

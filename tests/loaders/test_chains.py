@@ -40,7 +40,8 @@ class Own(IterDataPipe[Any]):
 
 
 def renamed(name: str) -> Pipe:
-    return type(f"{name}IterDataPipe", (Own,), {})(urls())
+    made: Pipe = type(f"{name}IterDataPipe", (Own,), {})(urls())
+    return made
 
 
 OTHERS = "map, filter, batch or collate"
