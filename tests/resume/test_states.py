@@ -174,13 +174,11 @@ def test_a_copy_in_another_process_has_the_loaded_state_or_starts_the_next_pass(
 def test_a_sent_copy_holds_the_positions_of_its_rank_only() -> None:
     """Of a state of all ranks, which each rank loads."""
     state, seen = through_json(tdr.Resumable(names_of(), num_streams=6).state_dict()), []
-    sizes = []
     for rank in range(3):
         data = tdr.Resumable(names_of(world=tdr.World(rank, 3)), num_streams=6)
         data.load_state_dict(state)
         sent = pickle.loads(pickle.dumps(data))
         assert sent.state_dict()["streams"] == data.state_dict()["streams"] == [[rank, None], [rank + 3, None]]
-        sizes.append(len(pickle.dumps(data)))
         items = list(sent)
         assert items == list(data)
         seen += items

@@ -21,14 +21,14 @@ from .data import NUM_SAMPLES, NUM_STREAMS, Cells, dataset_of, loader_of, number
 STOP_AFTER = 4  # steps
 
 
-def main(*, folder: str, cells: Cells, save: str, load: list[str]) -> None:
+def main(*, folder: str, cells: Cells, save: str, load: str) -> None:
     """Report an epoch of each loader; save below one folder, and resume from others.
 
     Args:
         folder: of the dataset.
         cells: loaders and numbers of workers of the epochs.
         save: folder to save to.
-        load: folders to resume from.
+        load: folder to resume from; ``""`` for ``save``.
     """
     at = Path(folder)
     for name, workers in cells:
@@ -37,14 +37,13 @@ def main(*, folder: str, cells: Cells, save: str, load: list[str]) -> None:
         attempt(
             f"no dispatch, {workers} workers", partial(_epoch, "DataLoader(pipe)", at, workers, dispatch_batches=False)
         )
-        attempt(f"saved, {workers} workers", partial(_stop, at, workers, f"{save}/accelerate-{workers}"))
-        for place in (save, *load):
-            what = f"resumed {Path(place).name}, {workers} workers"
-            attempt(what, partial(_resume, at, workers, f"{place}/accelerate-{workers}"))
+        if not load:
+            attempt(f"saved, {workers} workers", partial(_stop, at, workers, f"{save}/accelerate-{workers}"))
+        attempt(f"resumed, {workers} workers", partial(_resume, at, workers, f"{load or save}/accelerate-{workers}"))
     attempt("map-style", partial(_map_style, "DataLoader(ShardedDataset)", at, f"{save}/map"))
-    attempt("PrefetchingLoader: saved", partial(_prefetching, at, save, ""))
-    for place in (save, *load):
-        attempt(f"PrefetchingLoader: resumed {Path(place).name}", partial(_prefetching, at, "", place))
+    if not load:
+        attempt("PrefetchingLoader: saved", partial(_prefetching, at, save, ""))
+    attempt("PrefetchingLoader: resumed", partial(_prefetching, at, "", load or save))
     Accelerator(cpu=True).wait_for_everyone()
     with_trainer(at, [name for name, workers in cells if not workers], save, load)
     torch.distributed.destroy_process_group()
@@ -196,19 +195,18 @@ def arguments(output: str, workers: int = 0, **options: Any) -> TrainingArgument
     )  # fmt: skip
 
 
-def with_trainer(folder: Path, loaders: list[str], save: str, load: list[str]) -> None:
+def with_trainer(folder: Path, loaders: list[str], save: str, load: str) -> None:
     """An epoch of each dataset, evaluations, and trainings of two epochs that are stopped and resumed."""
     for name in loaders:
         attempt(f"transformers Trainer: {name}, 0 workers", partial(_epoch_of_trainer, name, folder, save))
     attempt("Trainer: evaluated", partial(_evaluate, folder, save))
     attempt("Trainer: evaluated, unequal", partial(_evaluate_unequal, folder, save))
-    attempt("Trainer: whole", partial(_run, folder, f"{save}/whole"))
-    attempt("Trainer: saved", partial(_run, folder, f"{save}/trainer", stop_at=STOP_AFTER))
-    for place in (save, *load):
-        checkpoint = f"{place}/trainer/checkpoint-{STOP_AFTER}"
-        run = partial(_run, folder, f"{save}/resumed-{Path(place).name}", load=checkpoint)
-        attempt(f"Trainer: resumed {Path(place).name}", run)
-        attempt(f"Trainer: steps {Path(place).name}", partial(run, max_steps=12))
+    if not load:
+        attempt("Trainer: whole", partial(_run, folder, f"{save}/whole"))
+        attempt("Trainer: saved", partial(_run, folder, f"{save}/trainer", stop_at=STOP_AFTER))
+    run = partial(_run, folder, f"{save}/resumed", load=f"{load or save}/trainer/checkpoint-{STOP_AFTER}")
+    attempt("Trainer: resumed", run)
+    attempt("Trainer: by steps", partial(run, max_steps=12))
 
 
 def _epoch_of_trainer(name: str, folder: Path, output: str) -> list[int]:

@@ -150,6 +150,8 @@ def epoch(name: str, folder: Path, workers: int) -> list[Any]:
 
 def fit(case: str, folder: Path, ckpt_path: str | None = None, **given: Any) -> Any:
     model = Model()
+    if case in (UNEVEN, STATELESS) and ckpt_path is None:
+        given["max_steps"] = STOP_AFTER
     val = stateful(folder, "length") if "validation" in case else None
     trainer(max_epochs=2, **options_of(case), **given).fit(model, loaders_of(case, folder), val, ckpt_path=ckpt_path)
     return {"train": model.seen, "validated": model.validated, "global_step": model.steps}
@@ -226,8 +228,9 @@ def edges(folder: Path) -> None:
             trainer(callbacks=callbacks, **options).fit(model, loader, ckpt_path=path)
         return [[epoch, batch] for epoch, batches in sorted(model.seen.items()) for batch in batches]
 
-    def resume(make: Callable[..., Any], at: int, size: int, every: dict[str, Any], more: dict[str, Any]) -> Any:
+    def resume(make: Callable[..., Any], at: int, size: int, more: dict[str, Any]) -> Any:
         with tempfile.TemporaryDirectory() as place:
+            every = {} if more else {"every_n_train_steps": at}
             checkpoint = pl.callbacks.ModelCheckpoint(place, "{step}", save_top_k=-1, **every)
             whole = run(make(BATCH), callbacks=[checkpoint], **more)
             rest = run(make(size), path=f"{place}/step={at}.ckpt", **more)
@@ -252,17 +255,16 @@ def edges(folder: Path) -> None:
         loader = pickle.loads(pickle.dumps(stateful(folder, "length")))  # as ddp_spawn does
         return [number for batch in loader for number in numbers_of(batch)]
 
-    step = {"every_n_train_steps": 1}
     for kind in ("length", "no length", "PrefetchingLoader"):
         for at, size in ((15, BATCH), (16, 12)):
-            attempt(f"{kind}, {at}, {size}", partial(resume, partial(stateful, folder, kind), at, size, step, {}))
+            attempt(f"{kind}, {at}, {size}", partial(resume, partial(stateful, folder, kind), at, size, {}))
     for kind in ("length", "no length"):
         steps = {"max_steps": 40, "max_epochs": None}
-        attempt(f"{kind}, max_steps", partial(resume, partial(stateful, folder, kind), 15, BATCH, {}, steps))
-        attempt(f"{kind}, two loaders", partial(resume, partial(two, kind), 10, BATCH, step, {}))
-        attempt(f"{kind}, two loaders, other size", partial(resume, partial(two, kind), 5, 12, step, {}))
+        attempt(f"{kind}, max_steps", partial(resume, partial(stateful, folder, kind), 15, BATCH, steps))
+        attempt(f"{kind}, two loaders", partial(resume, partial(two, kind), 10, BATCH, {}))
+        attempt(f"{kind}, two loaders, other size", partial(resume, partial(two, kind), 5, 12, {}))
         combined = lambda size, kind=kind: CombinedLoader(two(kind, size), "max_size")  # noqa: E731
-        attempt(f"{kind}, first has ended", partial(resume, combined, 9, BATCH, step, {}))
+        attempt(f"{kind}, first has ended", partial(resume, combined, 9, BATCH, {}))
         attempt(f"{kind}, exception", partial(exception, kind, 14))
     attempt("one batch", one_batch)
     attempt("pickled", pickled)

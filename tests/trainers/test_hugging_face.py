@@ -27,18 +27,12 @@ def runs(dataset: Path, cells: Cells, tmp_path_factory: pytest.TempPathFactory) 
     """Two processes are stopped, and resumed by two and by three."""
     at = tmp_path_factory.mktemp("hugging-face")
 
-    def run(size: int, save: str, load: list[str]) -> list[dict[str, Any]]:
-        places = [f"{at}/{place}" for place in load]
-        return launch(
-            "tests.trainers.hugging_face_program",
-            size,
-            folder=str(dataset),
-            cells=cells,
-            save=f"{at}/{save}",
-            load=places,
-        )
-
-    return {2: run(2, "two", []), 3: run(3, "three", ["two"])}
+    given: dict[str, Any] = {"folder": str(dataset), "cells": cells}
+    program = "tests.trainers.hugging_face_program"
+    return {
+        2: launch(program, 2, **given, save=f"{at}/two", load=""),
+        3: launch(program, 3, **given, save=f"{at}/three", load=f"{at}/two"),
+    }
 
 
 @pytest.mark.parametrize("framework", REMEDY)
@@ -70,28 +64,22 @@ def test_save_state_and_load_state_hold_the_position_of_all_processes(
     runs: Runs, world_size: int, workers: int
 ) -> None:
     """For as many processes the same order, for others the rest; and the next epoch is whole."""
-    ranks = runs[world_size]
-    saved, here = f"saved, {workers} workers", f"resumed {'two' if world_size == 2 else 'three'}, {workers} workers"
-    for rank in ranks:
-        _, after, length = rank[saved]
-        assert rank[here][0] == after
-        assert length == NUM_SAMPLES // 12 * max(1, workers)
-    for place, stopped in (("two", runs[2]), ("three", runs[3])):
-        if world_size == 3 or place == "two":
-            again = [rank[f"resumed {place}, {workers} workers"] for rank in ranks]
-            found = outcome([*(first(rank[saved]) for rank in stopped), *map(first, again)])
-            row = Row(
-                "Accelerate", "stateful_loader(pipe)", f"{len(stopped)} -> {world_size}", workers, found, "resume"
-            )
-            assert row.result == WHOLE, row
-            assert outcome(passes[1] for passes in again) == WHOLE
+    stopped = [rank[f"saved, {workers} workers"] for rank in runs[2]]
+    again = [rank[f"resumed, {workers} workers"] for rank in runs[world_size]]
+    if world_size == 2:
+        assert [passes[0] for passes in again] == [after for _, after, _ in stopped]
+        assert [length for _, _, length in stopped] == [NUM_SAMPLES // 12 * max(1, workers)] * 2
+    found = outcome([*map(first, stopped), *map(first, again)])
+    row = Row("Accelerate", "stateful_loader(pipe)", f"2 -> {world_size}", workers, found, "resume")
+    assert row.result == WHOLE, row
+    assert outcome(passes[1] for passes in again) == WHOLE
 
 
 def test_map_style_datasets_and_prefetching_loaders_resume_under_accelerate(runs: Runs) -> None:
     for size, ranks in runs.items():
         assert outcome(rank["map-style"] for rank in ranks) == WHOLE
         stopped = [rank["PrefetchingLoader: saved"] for rank in runs[2]]
-        rest = [rank["PrefetchingLoader: resumed two"] for rank in ranks]
+        rest = [rank["PrefetchingLoader: resumed"] for rank in ranks]
         row = Row("Accelerate", "PrefetchingLoader", f"2 -> {size}", 0, outcome([*stopped, *rest]), "resume")
         assert row.result == WHOLE, row
 
@@ -109,23 +97,21 @@ def test_an_evaluation_of_trainer_has_each_sample_once_or_is_refused(runs: Runs,
 
 
 def test_a_checkpoint_of_trainer_continues_in_the_same_order_with_as_many_processes(runs: Runs) -> None:
-    for size, place in ((2, "two"), (3, "three")):
-        for rank in runs[size]:
-            whole, saved, resumed = (rank[f"Trainer: {what}"] for what in ("whole", "saved", f"resumed {place}"))
-            assert [saved[0] + resumed[0], *resumed[1:]] == whole
-            assert rank["steps of whole"] == [20, 20]
+    for rank in runs[2]:
+        whole, saved, resumed = (rank[f"Trainer: {what}"] for what in ("whole", "saved", "resumed"))
+        assert [saved[0] + resumed[0], *resumed[1:]] == whole
+        assert rank["steps of whole"] == [20, 20]
 
 
 def test_another_number_of_processes_trains_on_the_rest_of_a_checkpoint(runs: Runs) -> None:
     """Each sample once in each of the two epochs; ``max_steps`` is kept: after four steps come six, and two."""
     stopped = [first(rank["Trainer: saved"]) for rank in runs[2]]
-    again = [rank["Trainer: resumed two"] for rank in runs[3]]
-    row = Row(
-        "transformers Trainer", "stateful_loader(pipe)", "2 -> 3", 0, outcome([*stopped, *map(first, again)]), "resume"
-    )
+    again = [rank["Trainer: resumed"] for rank in runs[3]]
+    found = outcome([*stopped, *map(first, again)])
+    row = Row("transformers Trainer", "stateful_loader(pipe)", "2 -> 3", 0, found, "resume")
     assert row.result == WHOLE, row
     assert outcome(epochs[1] for epochs in again) == WHOLE
-    by_steps = [rank["Trainer: steps two"] for rank in runs[3]]
+    by_steps = [rank["Trainer: by steps"] for rank in runs[3]]
     assert outcome([*stopped, *map(first, by_steps)]) == WHOLE
     assert [[len(epoch) for epoch in rank] for rank in by_steps] == [[24, 8]] * 3
-    assert [rank["steps of resumed-two"] for rank in runs[3]] == [[12, 12]] * 3
+    assert [rank["steps of resumed"] for rank in runs[3]] == [[12, 12]] * 3

@@ -175,7 +175,8 @@ def meshes(folder: Path, elsewhere: Path, cells: Cells) -> None:
     report("places", {name: [place.rank, place.world_size] for name, place in worlds.items()})
     for here in ("2 x 2", "both"):
         for workers in (0, 2) if here == "2 x 2" else (0,):
-            stop_in(here, f"{here}, {workers} workers", folder, workers, worlds)
+            some = {name: worlds[name] for name in (worlds if not workers else ("2 x 2", "4 x 1", "1 x 4"))}
+            stop_in(here, f"{here}, {workers} workers", folder, workers, some)
     of_process_groups(folder)
     differing(folder, elsewhere, world)
     errors(mesh, world)

@@ -1,15 +1,12 @@
-"""The batches that ranks have left; with several ranks in ``tests/trainers/test_lightning.py``."""
+"""The batch size with which ranks have equally many batches left."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote import stateful_loader
 from torchdata_remote.core.frameworks.loader_length import num_batches
-from torchdata_remote.core.iter_datapipe import IterableWrapper
-from torchdata_remote.loaders.batches_left import fitting_batch_size, require_equal_batches
+from torchdata_remote.loaders.batches_left import fitting_batch_size
 
 LENGTHS = st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=3), min_size=1, max_size=4)
 
@@ -23,11 +20,3 @@ def test_with_the_fitting_batch_size_ranks_have_equal_numbers_of_batches(
     if size is not None:
         assert len(counts := {num_batches(rank, size, drop_last=drop_last) for rank in lengths}) == 1
         assert counts != {0}
-
-
-def test_a_single_rank_is_always_equal() -> None:
-    """Its own error is not changed."""
-    loader = stateful_loader(IterableWrapper(["memory://left/0.tar"]).async_prefetch())
-    require_equal_batches(loader, lambda: 7)
-    with pytest.raises(ZeroDivisionError):
-        require_equal_batches(loader, lambda: 1 // 0)
