@@ -190,6 +190,13 @@ def test_the_batches_left_are_counted_after_a_resume(
     assert again.num_batches_left() == len(loader) - len(taken) == len(list(again))
 
 
+def test_streams_that_have_ended_have_nothing_left(folder: str) -> None:
+    loader = tdr.stateful_loader(equal_chain(folder, tdr.World(), "drop"), batch_size=4, num_streams=4)
+    streams = [[0, "ended"], [1, None], [2, "ended"], [3, {"passed": 4, "at": {}}]]
+    loader.load_state_dict({**loader.state_dict(), "streams": streams})
+    assert (len(loader), loader.num_batches_left()) == (6, 2)
+
+
 def test_the_length_without_counted_samples_is_a_type_error(folder: str) -> None:
     loader = loader_of(folder, 0)
     for count in (loader.__len__, loader.num_batches_left):
@@ -370,6 +377,19 @@ def test_a_resumable_can_be_passed_instead_of_a_chain(folder: str, make: Callabl
     assert keys(seen, list(batches)) == ALL_KEYS
     with pytest.raises(ValueError, match="num_streams belongs to the Resumable"):
         make(data, num_streams=3)
+
+
+def test_what_no_loader_can_read_or_hold_is_refused(tmp_path: Path) -> None:
+    """A map-style dataset, and batches for which torchdata would make huge lists."""
+    (tmp_path / "0.txt").touch()
+    with pytest.raises(TypeError, match=r"A map-style dataset is read by tdr\.PrefetchingLoader"):
+        tdr.stateful_loader(tdr.RemoteFiles(f"{tmp_path}/"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="batch_size must be at most 10_000_000, got 10_000_001"):
+        tdr.stateful_loader(names_of(), batch_size=10_000_001)
+    with pytest.raises(TypeError, match=r"dataset must be a Resumable, got .*stateful_loader\(pipe\)"):
+        tdr.StatefulLoader(names_of())
+    with pytest.raises(TypeError, match="bach_size"):
+        tdr.StatefulLoader(tdr.Resumable(names_of()), bach_size=2)
 
 
 def test_a_state_of_a_loader_is_small(folder: str) -> None:

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import FileLister, IterableWrapper, Sampler
 from torch.utils.data.datapipes.iter.callable import MapperIterDataPipe
@@ -112,6 +113,7 @@ def test_pipes_of_torch_and_of_this_package_are_accepted() -> None:
         (["u0"], r"Write IterableWrapper\(items\)"),
         (lambda: urls(), "Pass what it returns: call it"),
         (DataLoader(urls()), "Pass the chain itself, not a loader of it"),
+        (torch.utils.data.TensorDataset(torch.zeros(2)), "A map-style dataset is read by torch's DataLoader"),
         ("memory://d/", r"Begin a chain by tdr\.stream_shards\(url\)"),
     ],
     ids=str,

@@ -65,6 +65,13 @@ def test_an_image_behind_another_pipe_is_named_by_our_loaders() -> None:
     assert "default_collate" in str(caught.value.__cause__)
 
 
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_file_is_named_with_how_to_read_it_in_the_chain(loader: str) -> None:
+    pipe = samples().decode_sample({"png": io.BytesIO}).to_tuple("png", "cls")
+    with pytest.raises(CollateError, match=r"'png' is a BytesIO, .*Read it in the chain: \.decode_sample\("):
+        next(iter(LOADERS[loader](pipe)))
+
+
 def nested(sample: Any) -> Any:
     return {"a": {"im": sample["png"]}, "cls": sample["cls"]}
 

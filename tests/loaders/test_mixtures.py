@@ -130,6 +130,22 @@ def test_a_state_that_has_not_begun_has_no_counts_and_one_without_a_mixture_is_a
         tdr.mix_report(tdr.Resumable(source("a")).state_dict())
 
 
+def test_a_long_mixture_draws_the_same_after_a_resume() -> None:
+    """Draws are computed in blocks of about a thousand."""
+
+    def long() -> Any:
+        sources = {name: (tdr.IterableWrapper([name] * 4_000).sharding_filter_rank(), 1) for name in "ab"}
+        return tdr.Resumable(tdr.mix(sources, seed=3, stop=2_500))
+
+    whole = list(long())
+    assert abs(whole.count("a") - 1_250) < 200
+    for stop in (1_000, 1_024, 2_040, 2_060):
+        data, again = long(), long()
+        list(islice(data, stop))
+        again.load_state_dict(data.state_dict())
+        assert list(again) == whole[stop:]
+
+
 # Other weights and further sources
 
 

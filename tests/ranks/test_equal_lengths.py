@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
+from torchdata_remote.errors import EmptyShareError
 from torchdata_remote.testing import all_worlds, write_small_shards
 
 COUNTS = st.lists(st.integers(1, 6), min_size=1, max_size=4)
@@ -103,3 +104,9 @@ def test_other_modes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"mode.*halve"):
         chain([3], "halve", None)
     assert list(chain([3], tdr.EqualizeMode.DROP, tdr.World(0, 2))) == list(chain([3], "drop", tdr.World(0, 2)))
+
+
+def test_fewer_samples_than_slots_are_refused_where_samples_are_dropped() -> None:
+    with pytest.raises(EmptyShareError):
+        list(chain([1, 2], "drop", tdr.World(3, 4)))
+    assert shares([1, 2], 4, "repeat") == [[[sample] for sample in [*everything([1, 2]), everything([1, 2])[0]]]]

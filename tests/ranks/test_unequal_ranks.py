@@ -78,6 +78,7 @@ def test_the_first_batch_says_the_numbers_of_the_manifest(make: Any, options: di
         lambda world: streamed(f"{FOLDER}index.json", world).filter(bool),
         lambda world: streamed(f"{FOLDER}index.json", world).batch(3),
         lambda world: streamed(f"{FOLDER}index.json", world).take(101),
+        lambda world: tdr.mix({name: (streamed(f"{FOLDER}index.json", world), 1) for name in "ab"}, seed=0),
         lambda world: streamed(f"{FOLDER}index.json", world).repeat_epochs(2),
         lambda world: tdr.stream_shards(f"{FOLDER}index.json", world=world).equalize_ranks().filter(bool),
     ],

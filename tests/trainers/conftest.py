@@ -29,9 +29,10 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cells(request: pytest.FixtureRequest) -> Cells:
-    """Loaders and numbers of workers of the epochs: each loader, or the whole product."""
-    return cells_of(complete=bool(request.config.getoption("--table", default=False)))
+def cells(request: pytest.FixtureRequest) -> dict[int, Cells]:
+    """For each number of ranks, loaders and numbers of workers of the epochs: some, or the whole product."""
+    complete = bool(request.config.getoption("--table", default=False))
+    return {size: cells_of(size, complete=complete) for size in (1, 2, 3, 4)}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -28,9 +28,12 @@ LOADERS = (
 Cells = list[tuple[str, int]]
 
 
-def cells_of(*, complete: bool) -> Cells:
-    """Loaders with their numbers of workers: each without, and that of most users with two; or all of them."""
-    return [(loader, n) for loader in LOADERS for n in (0, 2) if complete or not n or loader == "stateful_loader(pipe)"]
+def cells_of(world_size: int, *, complete: bool) -> Cells:
+    """Loaders with their numbers of workers: all, or each once, that of most users also with workers."""
+    if complete:
+        return [(loader, workers) for loader in LOADERS for workers in (0, 2)]
+    loaders = LOADERS if world_size in (2, 4) else ("stateful_loader(pipe)", "PrefetchingLoader")
+    return [*((loader, 0) for loader in loaders), ("stateful_loader(pipe)", 2)]
 
 
 def write_dataset(folder: Path) -> None:

@@ -40,6 +40,8 @@ def main(*, folder: str, cells: Cells, save: str, load: str) -> None:
         if not load:
             attempt(f"saved, {workers} workers", partial(_stop, at, workers, f"{save}/accelerate-{workers}"))
         attempt(f"resumed, {workers} workers", partial(_resume, at, workers, f"{load or save}/accelerate-{workers}"))
+    everything = tdr.stream_shards(f"{folder}/shards/", world=tdr.World())
+    attempt("divided otherwise", lambda: _accelerator().prepare(tdr.stateful_loader(everything)))
     attempt("map-style", partial(_map_style, "DataLoader(ShardedDataset)", at, f"{save}/map"))
     if not load:
         attempt("PrefetchingLoader: saved", partial(_prefetching, at, save, ""))

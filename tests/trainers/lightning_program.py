@@ -22,22 +22,8 @@ import torchdata_remote as tdr
 from tests.support.launch import attempt, report
 
 from .data import NUM_STREAMS, Cells, loader_of, numbers_of, of_sample, pipe_of
+from .lightning_cases import BATCH_SIZE, CASES, IN_THREE, STATELESS, STOP_AFTER, UNEVEN
 
-STOP_AFTER, BATCH_SIZE = 5, 4  # batches
-UNEVEN = "single samples"
-"""Three ranks have different numbers of batches left of what two have saved."""
-STATELESS = "DataLoader(pipe)"
-ONE_LOADER = (
-    "length",
-    "no length",
-    "no length, workers",
-    "no length, validation",
-    "no length, accumulated, threads",
-    "length, reloaded, threads",
-    "PrefetchingLoader",
-)
-CASES = (*ONE_LOADER, "two loaders", "no length, limited")
-"""Checkpoints in mid-epoch, by ``ModelCheckpoint(every_n_train_steps=...)``."""
 QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
 
 
@@ -63,7 +49,7 @@ def main(*, folder: str, cells: Cells, save: str, resume: str) -> None:
     for case in (*CASES, UNEVEN):
         if save:
             attempt(f"whole: {case}", partial(save_mid_epoch, case, at, save))
-        if case in (*ONE_LOADER, UNEVEN) or save:
+        if case in (*IN_THREE, UNEVEN) or save:
             step = 10 if "limited" in case else STOP_AFTER
             attempt(f"resumed: {case}", partial(fit, case, at, f"{resume}/{case}/step={step}.ckpt"))
     if save:

@@ -23,26 +23,24 @@ REMEDY = {
 
 
 @pytest.fixture(scope="module")
-def runs(dataset: Path, cells: Cells, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def runs(dataset: Path, cells: dict[int, Cells], tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Two processes are stopped, and resumed by two and by three."""
     at = tmp_path_factory.mktemp("hugging-face")
 
-    given: dict[str, Any] = {"folder": str(dataset), "cells": cells}
+    given: dict[str, Any] = {"folder": str(dataset)}
     program = "tests.trainers.hugging_face_program"
     return {
-        2: launch(program, 2, **given, save=f"{at}/two", load=""),
-        3: launch(program, 3, **given, save=f"{at}/three", load=f"{at}/two"),
+        2: launch(program, 2, cells=cells[2], **given, save=f"{at}/two", load=""),
+        3: launch(program, 3, cells=cells[3], **given, save=f"{at}/three", load=f"{at}/two"),
     }
 
 
 @pytest.mark.parametrize("framework", REMEDY)
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_an_epoch_has_each_sample_once_or_is_refused_with_the_remedy(
-    runs: Runs, cells: Cells, world_size: int, framework: str
+    runs: Runs, cells: dict[int, Cells], world_size: int, framework: str
 ) -> None:
-    given: Cells = (
-        cells if framework == "Accelerate" else [(loader, workers) for loader, workers in cells if not workers]
-    )
+    given = [(loader, n) for loader, n in cells[world_size] if framework == "Accelerate" or not n]
     for row in epoch_rows(framework, runs[world_size], given):
         if row.loader in REFUSED:
             assert "SplitTwiceError" in row.result, row
@@ -73,6 +71,13 @@ def test_save_state_and_load_state_hold_the_position_of_all_processes(
     row = Row("Accelerate", "stateful_loader(pipe)", f"2 -> {world_size}", workers, found, "resume")
     assert row.result == WHOLE, row
     assert outcome(passes[1] for passes in again) == WHOLE
+
+
+def test_a_loader_whose_chain_is_divided_over_other_ranks_is_refused(runs: Runs) -> None:
+    """Such as one that gives each process everything: each sample would be trained on by each of them."""
+    for size, ranks in runs.items():
+        for rank in ranks:
+            assert f"{size} processes, and this chain is divided over 1" in rank["divided otherwise"]["error"], rank
 
 
 def test_map_style_datasets_and_prefetching_loaders_resume_under_accelerate(runs: Runs) -> None:

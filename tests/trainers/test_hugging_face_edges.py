@@ -8,6 +8,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,21 @@ def test_a_resumable_that_has_listed_is_not_listed_again(dataset: Path, tmp_path
     (tmp_path / "shards" / "index.json").unlink()
     _, epochs = trained(dataset, tmp_path, train_dataset=listed)
     assert sorted(epochs[0]) == list(range(NUM_SAMPLES))
+
+
+def test_a_resumable_with_a_state_and_datasets_of_other_kinds_are_taken(dataset: Path, tmp_path: Path) -> None:
+    """Several evaluations by name, predictions, and what is no chain."""
+    begun, again = (tdr.Resumable(pipe_of(dataset), num_streams=NUM_STREAMS) for _ in range(2))
+    head = [int(example["number"]) for example in islice(begun, 20)]
+    again.load_state_dict(begun.state_dict())
+    _, epochs = trained(dataset, tmp_path, train_dataset=again)
+    assert sorted(head + epochs[0]) == list(range(NUM_SAMPLES))
+    plain = list(pipe_of(dataset))
+    trainer, epochs = trained(dataset, tmp_path, train_dataset=plain, eval_dataset={"a": pipe_of(dataset), "b": plain})
+    assert sorted(epochs[0]) == list(range(NUM_SAMPLES))
+    assert {"eval_a_runtime", "eval_b_runtime"} <= trainer.evaluate().keys()
+    for data in (pipe_of(dataset), plain):
+        assert len(trainer.predict(data).predictions[-1]) == NUM_SAMPLES
 
 
 def test_the_last_complete_checkpoint_is_kept_until_the_next_one_is_complete(dataset: Path, tmp_path: Path) -> None:

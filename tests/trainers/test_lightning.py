@@ -11,7 +11,7 @@ import pytest
 from tests.support.launch import launch
 
 from .data import NUM_SAMPLES, Cells
-from .lightning_program import CASES, ONE_LOADER, STOP_AFTER, UNEVEN
+from .lightning_cases import CASES, IN_THREE, ONE_LOADER, STOP_AFTER, UNEVEN
 from .table import WHOLE, Row, epoch_rows, flat, outcome
 
 pytest.importorskip("lightning")
@@ -21,17 +21,18 @@ KINDS = ("length", "no length")
 
 
 @pytest.fixture(scope="module")
-def runs(dataset: Path, cells: Cells, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def runs(dataset: Path, cells: dict[int, Cells], tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Two ranks save and resume, three resume; one runs the edges of an epoch."""
     at = str(tmp_path_factory.mktemp("checkpoints"))
-    given: dict[str, Any] = {"folder": str(dataset), "cells": cells, "resume": at}
-    return {n: launch("tests.trainers.lightning_program", n, save=at if n == 2 else "", **given) for n in (2, 3, 1)}
+    given: dict[str, Any] = {"folder": str(dataset), "resume": at}
+    program = "tests.trainers.lightning_program"
+    return {n: launch(program, n, save=at if n == 2 else "", cells=cells[n], **given) for n in (2, 3, 1)}
 
 
 @pytest.mark.parametrize("framework", ["Lightning", "Fabric"])
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_an_epoch_has_each_sample_once(runs: Runs, cells: Cells, world_size: int, framework: str) -> None:
-    for row in epoch_rows(framework, runs[world_size], cells):
+def test_an_epoch_has_each_sample_once(runs: Runs, cells: dict[int, Cells], world_size: int, framework: str) -> None:
+    for row in epoch_rows(framework, runs[world_size], cells[world_size]):
         refused = framework == "Fabric" and row.loader == "PrefetchingLoader"
         assert row.result == (NO_DATALOADER if refused else WHOLE), row
 
@@ -80,7 +81,7 @@ def flat_batches(report: dict[str, Any]) -> list[Any]:
     return [batch for batches in report["train"].values() for batch in batches]
 
 
-@pytest.mark.parametrize("case", ONE_LOADER)
+@pytest.mark.parametrize("case", IN_THREE)
 def test_another_number_of_ranks_completes_the_epoch(runs: Runs, case: str) -> None:
     """Once each sample, before and after the checkpoint together, and in the next epoch."""
     before = [batches[: stop_of(case)] for batches in trained(runs[2], f"whole: {case}", 0)]

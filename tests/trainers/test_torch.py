@@ -22,11 +22,11 @@ PLACES = {
 
 
 @pytest.fixture(scope="module")
-def runs(dataset: Path, cells: Cells, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def runs(dataset: Path, cells: dict[int, Cells], tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """What the ranks of each number of ranks have reported: four save, two continue and save, three end the epoch."""
     elsewhere, checkpoints = (str(tmp_path_factory.mktemp(name)) for name in ("elsewhere", "checkpoints"))
-    given: dict[str, Any] = {"folder": str(dataset), "elsewhere": elsewhere, "checkpoints": checkpoints, "cells": cells}
-    return {size: launch("tests.trainers.torch_program", size, **given) for size in (4, 2, 3)}
+    given: dict[str, Any] = {"folder": str(dataset), "elsewhere": elsewhere, "checkpoints": checkpoints}
+    return {size: launch("tests.trainers.torch_program", size, cells=cells[size], **given) for size in (4, 2, 3)}
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,10 @@ def job(runs: Runs) -> Ranks:
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_an_epoch_of_each_loader_has_each_sample_once_over_all_ranks(runs: Runs, cells: Cells, world_size: int) -> None:
-    rows = epoch_rows("torch DDP", runs[world_size], cells)
+def test_an_epoch_of_each_loader_has_each_sample_once_over_all_ranks(
+    runs: Runs, cells: dict[int, Cells], world_size: int
+) -> None:
+    rows = epoch_rows("torch DDP", runs[world_size], cells[world_size])
     assert {row.result for row in rows} == {WHOLE}, "\n".join(map(str, rows))
 
 
@@ -82,10 +84,12 @@ def shares(per_rank: list[Any], place: list[int]) -> list[Any]:
     return list(by_place.values())
 
 
-def test_tensor_parallel_ranks_read_equal_batches_and_data_parallel_ones_the_epoch(job: Ranks, cells: Cells) -> None:
+def test_tensor_parallel_ranks_read_equal_batches_and_data_parallel_ones_the_epoch(
+    job: Ranks, cells: dict[int, Cells]
+) -> None:
     """Each sample once in each copy of the model."""
     place = PLACES["2 x 2"][1]
-    for loader, workers in cells:
+    for loader, workers in cells[4]:
         found = shares(reported(job, f"DeviceMesh 2 x 2: {loader}, {workers} workers"), place)
         row = Row("DeviceMesh 2 x 2", loader, "4", workers, outcome(found))
         assert row.result == WHOLE, row
