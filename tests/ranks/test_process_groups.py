@@ -15,6 +15,7 @@ from torchdata_remote.testing import write_small_shards
 
 NUM_SHARDS, SAMPLES_PER_SHARD = 6, 4
 ALL_KEYS = sorted(f"{number % 10}/{number:06d}" for number in range(NUM_SHARDS * SAMPLES_PER_SHARD))
+pytestmark = pytest.mark.timeout(600)  # the first test waits for the launch
 Ranks = list[dict[str, Any]]
 # Several exchanges that do not fit together are errors of the package, in whatever rank they are noticed
 OURS = ("StateError", "RemoteDataError", "UnequalListingError", "UnsplitError", "ValueError: The ranks")

@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.support.paths import ROOT
 from torchdata_remote import ShardWriter
 
+pytestmark = pytest.mark.timeout(600)  # it starts five trainings
 EXAMPLES = ROOT / "examples"
 NUM_SAMPLES, NUM_EPOCHS = 1_200, 3
 # The example, with workers that are forked, and a function that waits for ever at one sample as long as there is a file

@@ -216,7 +216,7 @@ def edges(folder: Path) -> None:
 
     def resume(make: Callable[..., Any], at: int, size: int, more: dict[str, Any]) -> Any:
         with tempfile.TemporaryDirectory() as place:
-            every = {} if more else {"every_n_train_steps": at}
+            every: dict[str, Any] = {} if more else {"every_n_train_steps": at}
             checkpoint = pl.callbacks.ModelCheckpoint(place, "{step}", save_top_k=-1, **every)
             whole = run(make(BATCH), callbacks=[checkpoint], **more)
             rest = run(make(size), path=f"{place}/step={at}.ckpt", **more)

@@ -14,6 +14,7 @@ from .table import WHOLE, Row, epoch_rows, outcome
 
 pytest.importorskip("accelerate")
 pytest.importorskip("transformers")
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for all launches
 Runs = dict[int, list[dict[str, Any]]]
 REFUSED = ("DataLoader(pipe)", "DataLoader(Resumable)")  # by several processes
 REMEDY = {

@@ -15,6 +15,7 @@ from .lightning_cases import CASES, IN_THREE, ONE_LOADER, STOP_AFTER, UNEVEN
 from .table import WHOLE, Row, epoch_rows, flat, outcome
 
 pytest.importorskip("lightning")
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for all launches
 Runs = dict[int, list[dict[str, Any]]]
 NO_DATALOADER = "TypeError: Only PyTorch DataLoader are currently supported in `setup_dataloaders`."
 KINDS = ("length", "no length")

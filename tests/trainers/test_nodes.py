@@ -28,6 +28,7 @@ CHECKS = (
     "_unsplit_chains_are_refused",
     "_errors_reach_the_loader",
 )
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all launches
 HAS_NODES = importlib.util.find_spec("torchdata.nodes") is not None
 
 

@@ -13,6 +13,7 @@ from .data import NUM_SAMPLES, Cells
 from .table import WHOLE, Row, epoch_rows, flat, outcome
 from .torch_program import KINDS, NUM_BEFORE, RESUMABLE
 
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for all launches
 Ranks = list[dict[str, Any]]
 Runs = dict[int, Ranks]
 PLACES = {
