@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
-import tempfile
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.fabric import Fabric
-from lightning.pytorch.utilities import CombinedLoader
 
 import torchdata_remote as tdr
 from tests.support.launch import attempt, report
@@ -41,9 +36,6 @@ def main(*, folder: str, cells: Cells, save: str, resume: str) -> None:
         logging.getLogger(package).setLevel(logging.ERROR)
     os.environ.setdefault("TORCHELASTIC_RUN_ID", "test")  # by which Lightning knows torchrun
     at, ranks = Path(folder), int(os.environ["LOCAL_WORLD_SIZE"])
-    if ranks == 1:
-        edges(at)
-        return
     for name, workers in cells:
         attempt(f"Lightning: {name}, {workers} workers", partial(epoch, name, at, workers))
     for case in (*CASES, UNEVEN):
@@ -60,19 +52,16 @@ def main(*, folder: str, cells: Cells, save: str, resume: str) -> None:
 
 
 class Model(pl.LightningModule):
-    """Records its samples: epoch -> batches. Fails in a step, before the batch is trained on, if it is told to."""
+    """Records its samples: epoch -> batches."""
 
-    def __init__(self, fails_at: int = -1) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(4, 1)
-        self.fails_at = fails_at
         self.seen: dict[int, list[Any]] = {}
         self.validated: list[int] = []
         self.steps: list[int] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        if len(self.steps) == self.fails_at:
-            raise RuntimeError("as wanted")
         parts = [batch] if "x" in batch else [part for part in batch.values() if part is not None]
         numbers = [number for part in parts for number in numbers_of(part)]
         self.seen.setdefault(self.trainer.current_epoch, []).append(numbers)
@@ -90,7 +79,7 @@ class Model(pl.LightningModule):
 def trainer(**given: Any) -> Any:
     devices = int(os.environ["LOCAL_WORLD_SIZE"])
     options: dict[str, Any] = {"enable_checkpointing": False, **QUIET, **given}
-    return pl.Trainer(accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto", **options)
+    return pl.Trainer(accelerator="cpu", devices=devices, strategy="ddp", **options)
 
 
 def stateful(folder: Path, kind: str, batch_size: int = BATCH_SIZE, num_workers: int = 0) -> Any:
@@ -197,60 +186,3 @@ def with_fabric(fabric: Any, folder: Path, cells: Cells, save: str, resume: str)
         if save:
             attempt(f"Fabric: whole, {workers} workers", partial(save_mid_epoch, workers))
         attempt(f"Fabric: resumed, {workers} workers", partial(load, workers))
-
-
-# One rank: trainings of three epochs that are stopped at the edges of an epoch, and resumed
-
-BATCH = 8  # 15 batches an epoch
-
-
-def edges(folder: Path) -> None:
-    """Report for each case the batches of a whole training, epoch after epoch, and of one that was stopped."""
-
-    def run(loader: Any, *, model: Any = None, path: Any = None, callbacks: Any = None, **given: Any) -> list[Any]:
-        model = Model() if model is None else model
-        options = {"max_epochs": 3, "limit_val_batches": 0, "enable_checkpointing": bool(callbacks), **given}
-        with suppress(RuntimeError):
-            trainer(callbacks=callbacks, **options).fit(model, loader, ckpt_path=path)
-        return [[epoch, batch] for epoch, batches in sorted(model.seen.items()) for batch in batches]
-
-    def resume(make: Callable[..., Any], at: int, size: int, more: dict[str, Any]) -> Any:
-        with tempfile.TemporaryDirectory() as place:
-            every: dict[str, Any] = {} if more else {"every_n_train_steps": at}
-            checkpoint = pl.callbacks.ModelCheckpoint(place, "{step}", save_top_k=-1, **every)
-            whole = run(make(BATCH), callbacks=[checkpoint], **more)
-            rest = run(make(size), path=f"{place}/step={at}.ckpt", **more)
-        return {"whole": whole, "stopped": whole[:at] + rest}
-
-    def exception(kind: str, at: int) -> Any:
-        with tempfile.TemporaryDirectory() as place:
-            callbacks = [pl.callbacks.OnExceptionCheckpoint(place, "failed")]
-            first = run(stateful(folder, kind, BATCH), model=Model(at), callbacks=callbacks)
-            rest = run(stateful(folder, kind, BATCH), path=f"{place}/failed.ckpt")
-        return {"whole": run(stateful(folder, kind, BATCH)), "stopped": first + rest}
-
-    def two(kind: str, batch_size: int) -> Any:
-        return {"long": stateful(folder, kind, batch_size), "short": stateful(folder, kind, 2 * batch_size)}
-
-    def one_batch() -> Any:
-        loader, alone = stateful(folder, "no length", 120), stateful(folder, "no length", 120)
-        trained = [run(loader, max_epochs=1)[0][1] for _ in range(3)]
-        return {"whole": [numbers_of(batch) for _ in range(3) for batch in alone], "stopped": trained}
-
-    def pickled() -> list[int]:
-        loader = pickle.loads(pickle.dumps(stateful(folder, "length")))  # as ddp_spawn does
-        return [number for batch in loader for number in numbers_of(batch)]
-
-    for kind in ("length", "no length", "PrefetchingLoader"):
-        for at, size in ((15, BATCH), (16, 12)):
-            attempt(f"{kind}, {at}, {size}", partial(resume, partial(stateful, folder, kind), at, size, {}))
-    for kind in ("length", "no length"):
-        steps = {"max_steps": 40, "max_epochs": None}
-        attempt(f"{kind}, max_steps", partial(resume, partial(stateful, folder, kind), 15, BATCH, steps))
-        attempt(f"{kind}, two loaders", partial(resume, partial(two, kind), 10, BATCH, {}))
-        attempt(f"{kind}, two loaders, other size", partial(resume, partial(two, kind), 5, 12, {}))
-        combined = lambda size, kind=kind: CombinedLoader(two(kind, size), "max_size")  # noqa: E731
-        attempt(f"{kind}, first has ended", partial(resume, combined, 9, BATCH, {}))
-        attempt(f"{kind}, exception", partial(exception, kind, 14))
-    attempt("one batch", one_batch)
-    attempt("pickled", pickled)

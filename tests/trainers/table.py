@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import collections
+import importlib.util
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+import pytest
 
 from .data import NUM_SAMPLES, Cells
 
 ROWS: list[Row] = []
 """All rows of this process."""
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    """Skip without a package, which is not imported: that takes seconds."""
+    is_missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(is_missing, reason=f"{package} is not installed: it is in the extra trainers")
+
+
 WHOLE = f"{NUM_SAMPLES} of {NUM_SAMPLES}"
 
 

@@ -10,11 +10,13 @@ import pytest
 from tests.support.launch import launch
 
 from .data import NUM_SAMPLES, Cells
-from .table import WHOLE, Row, epoch_rows, outcome
+from .table import WHOLE, Row, epoch_rows, needs, outcome
 
-pytest.importorskip("accelerate")
-pytest.importorskip("transformers")
-pytestmark = pytest.mark.timeout(1200)  # the first test waits for all launches
+pytestmark = [
+    needs("accelerate"),
+    needs("transformers"),
+    pytest.mark.timeout(1200),
+]  # the first test waits for all launches
 Runs = dict[int, list[dict[str, Any]]]
 REFUSED = ("DataLoader(pipe)", "DataLoader(Resumable)")  # by several processes
 REMEDY = {

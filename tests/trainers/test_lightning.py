@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +9,22 @@ import pytest
 
 from tests.support.launch import launch
 
-from .data import NUM_SAMPLES, Cells
+from .data import Cells
 from .lightning_cases import CASES, IN_THREE, ONE_LOADER, STOP_AFTER, UNEVEN
-from .table import WHOLE, Row, epoch_rows, flat, outcome
+from .table import WHOLE, Row, epoch_rows, needs, outcome
 
-pytest.importorskip("lightning")
-pytestmark = pytest.mark.timeout(1200)  # the first test waits for all launches
+pytestmark = [needs("lightning"), pytest.mark.timeout(1200)]  # the first test waits for all launches
 Runs = dict[int, list[dict[str, Any]]]
 NO_DATALOADER = "TypeError: Only PyTorch DataLoader are currently supported in `setup_dataloaders`."
-KINDS = ("length", "no length")
 
 
 @pytest.fixture(scope="module")
 def runs(dataset: Path, cells: dict[int, Cells], tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Two ranks save and resume, three resume; one runs the edges of an epoch."""
+    """Two ranks save and resume, three resume."""
     at = str(tmp_path_factory.mktemp("checkpoints"))
     given: dict[str, Any] = {"folder": str(dataset), "resume": at}
     program = "tests.trainers.lightning_program"
-    return {n: launch(program, n, save=at if n == 2 else "", cells=cells[n], **given) for n in (2, 3, 1)}
+    return {n: launch(program, n, save=at if n == 2 else "", cells=cells[n], **given) for n in (2, 3)}
 
 
 @pytest.mark.parametrize("framework", ["Lightning", "Fabric"])
@@ -105,49 +102,3 @@ def test_resuming_with_a_loader_without_a_state_warns(runs: Runs) -> None:
     """Lightning reads the epoch from its beginning, and counts as if it resumed."""
     for rank in (*runs[2], *runs[3]):
         assert any("Train with stateful_loader(pipe)" in message for message in rank["stateless"]), rank["stateless"]
-
-
-# Edges of an epoch, in one rank
-
-
-def per_epoch(batches: list[Any]) -> dict[int, tuple[int, int]]:
-    """Epoch -> (different samples, all samples)."""
-    epochs: dict[int, list[int]] = collections.defaultdict(list)
-    for epoch, batch in batches:
-        epochs[epoch] += batch
-    return {epoch: (len(set(numbers)), len(numbers)) for epoch, numbers in epochs.items()}
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "PrefetchingLoader"])
-@pytest.mark.parametrize(("at", "size"), [(15, 8), (16, 12)])
-def test_each_epoch_has_each_sample_once_wherever_it_is_stopped_and_whatever_the_batch_size(
-    runs: Runs, kind: str, at: int, size: int
-) -> None:
-    """Also after the last batch of an epoch; another size changes an epoch's number of batches as other ranks do."""
-    case, once = runs[1][0][f"{kind}, {at}, {size}"], (NUM_SAMPLES, NUM_SAMPLES)
-    assert per_epoch(case["stopped"]) == {0: once, 1: once, 2: once}
-    if size == 8:
-        assert [batch for _, batch in case["stopped"]] == [batch for _, batch in case["whole"]]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", ["max_steps", "exception", "two loaders", "first has ended"])
-def test_a_training_that_is_stopped_at_an_edge_resumes_with_the_batches_of_an_unstopped_one(
-    runs: Runs, kind: str, case: str
-) -> None:
-    """By ``max_steps``; in a failed step, whose batch was not trained on; with two loaders, of which one has ended."""
-    found = runs[1][0][f"{kind}, {case}"]
-    assert [batch for _, batch in found["stopped"]] == [batch for _, batch in found["whole"]] != []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_longer_of_two_loaders_is_read_to_its_end_with_another_batch_size(runs: Runs, kind: str) -> None:
-    batches = [epoch for epoch, _ in runs[1][0][f"{kind}, two loaders, other size"]["stopped"]]
-    left = NUM_SAMPLES - 5 * 8  # of the longer loader's first epoch, in batches of 12
-    assert batches.count(0) == 5 + -(-left // 12)
-
-
-def test_each_training_of_a_process_reads_the_next_epoch_and_a_loader_can_be_sent_to_another(runs: Runs) -> None:
-    """Also if an epoch is a single batch, which Lightning prefetches; as ``strategy="ddp_spawn"`` sends it."""
-    assert runs[1][0]["one batch"]["stopped"] == runs[1][0]["one batch"]["whole"]
-    assert sorted(flat(runs[1][0]["pickled"])) == list(range(NUM_SAMPLES))

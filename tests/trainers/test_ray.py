@@ -17,12 +17,11 @@ from tests.support.paths import ROOT
 from .data import LOADERS
 from .ray_program import STOP_AFTER
 from .table import WHOLE as EXPECTED
-from .table import Row, epoch_rows, outcome
+from .table import Row, epoch_rows, needs, outcome
 
 FRAMEWORK = "Ray Train"
 
-pytest.importorskip("ray")
-pytestmark = pytest.mark.timeout(900)  # Ray starts ten processes, which takes minutes on a busy machine
+pytestmark = [needs("ray"), pytest.mark.timeout(900)]  # Ray starts ten processes, which takes minutes on a busy machine
 
 
 def run(dataset: Path, storage: Path, world_sizes: list[int], num_workers: list[int]) -> dict[str, Any]:
