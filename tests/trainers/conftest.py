@@ -1,4 +1,4 @@
-"""The dataset of all rows; ``--table`` runs each framework with each loader in all ways, and prints the results."""
+"""The dataset of all frameworks; ``--table`` runs each with each loader in all ways, and prints the results."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from .data import write_dataset
-from .launch import ROWS, close_server, table
+from tests.support.launch import close_server
+
+from .data import Cells, cells_of, write_dataset
+from .table import markdown
 
 collect_ignore_glob = ["*_program.py"]  # what ranks run; some import frameworks
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.getoption("--table", default=False):
-        terminalreporter.write_line("\n" + table(ROWS))
+        terminalreporter.write_line("\n" + markdown())
 
 
 @pytest.fixture(scope="session")
@@ -27,12 +29,13 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def complete(request: pytest.FixtureRequest) -> bool:
-    """Whether to run the whole product of frameworks, loaders, ranks and workers instead of all pairs."""
-    return bool(request.config.getoption("--table", default=False))
+def cells(request: pytest.FixtureRequest) -> dict[int, Cells]:
+    """For each number of ranks, loaders and numbers of workers of the epochs: some, or the whole product."""
+    complete = bool(request.config.getoption("--table", default=False))
+    return {size: cells_of(size, complete=complete) for size in (1, 2, 3, 4)}
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _server_of_ranks() -> Iterator[None]:
     yield
     close_server()

@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, SequentialSampler
 
 import torchdata_remote as tdr
-from torchdata_remote.core.iter_datapipe import IterableWrapper, IterDataPipe
+from torchdata_remote import IterableWrapper, IterDataPipe
 
 NUM_SAMPLES, NUM_SHARDS, NUM_STREAMS = 120, 12, 12
 
@@ -25,27 +25,15 @@ LOADERS = (
 )
 """What the trainer of a row receives."""
 
-FRAMEWORKS = ("torch DDP", "Accelerate", "transformers Trainer", "Lightning", "Fabric", "FSDP2")
-"""Those that are run with 1, 2 and 3 ranks."""
-
 Cells = list[tuple[str, int]]
 
 
-def cells_of(framework: str, world_size: int, *, complete: bool) -> Cells:
-    """The loaders of which a framework runs an epoch, with their numbers of workers.
-
-    By default pairwise: each loader once per framework, so that each pair of framework, loader, number of ranks and
-    number of workers is run in some epoch.
-
-    Args:
-        framework: one of ``FRAMEWORKS``.
-        world_size: 1, 2 or 3.
-        complete: take all of them.
-    """
+def cells_of(world_size: int, *, complete: bool) -> Cells:
+    """Loaders with their numbers of workers: all, or each once, that of most users also with workers."""
     if complete:
         return [(loader, workers) for loader in LOADERS for workers in (0, 2)]
-    first = FRAMEWORKS.index(framework)
-    return [(loader, number % 2 * 2) for number, loader in enumerate(LOADERS, first) if number % 3 + 1 == world_size]
+    loaders = LOADERS if world_size in (2, 4) else ("stateful_loader(pipe)", "PrefetchingLoader")
+    return [*((loader, 0) for loader in loaders), ("stateful_loader(pipe)", 2)]
 
 
 def write_dataset(folder: Path) -> None:
@@ -97,8 +85,8 @@ class Images(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 def samples_of(folder: Path, world: tdr.World | None = None) -> IterDataPipe[Any]:
     """The chain of samples: shuffled shards, split, read, equal ranks."""
     pipe = IterableWrapper([f"{folder}/shards/index.json"]).list_remote().shuffle_shards(seed=0)
-    pipe = pipe.sharding_filter_rank(world=world).shard_tar_reader().equalize_ranks(mode="drop")
-    chain: IterDataPipe[Any] = pipe.shuffle_samples(buffer_size=7, seed=0)
+    equal = pipe.sharding_filter_rank(world=world).shard_tar_reader().equalize_ranks(mode="drop")
+    chain: IterDataPipe[Any] = equal.shuffle_samples(buffer_size=7, seed=0)
     return chain
 
 
@@ -142,18 +130,20 @@ def loader_of(
         world: for chains and ``PrefetchingLoader``: this rank's place.
         **options: more of them.
     """
+    context = "fork" if num_workers else None  # an import of torch takes seconds in each forkserver
     if loader == "stateful_loader(pipe)":
+        options = {"multiprocessing_context": context} | options if context else options
         return tdr.stateful_loader(
             pipe_of(folder, world), batch_size=batch_size, num_workers=num_workers, num_streams=NUM_STREAMS, **options
         )
     if loader == "PrefetchingLoader":
         images = tdr.RemoteImageFolder(f"{folder}/images/", transform=to_example)
         options = {"shuffle": True, "seed": 0, "world": world, "collate_fn": examples_of_pairs, **options}
+        options |= {"multiprocessing_context": context} if context else {}
         return tdr.PrefetchingLoader(images, batch_size, num_workers=num_workers, **options)  # it divides by itself
     dataset = dataset_of(loader, folder, world)
     if not isinstance(dataset, torch.utils.data.IterableDataset):
         options["sampler"] = SequentialSampler(dataset) if sampler is None else sampler
-    context = "forkserver" if num_workers else None
     return DataLoader(dataset, batch_size, num_workers=num_workers, multiprocessing_context=context, **options)
 
 

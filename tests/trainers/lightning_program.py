@@ -1,54 +1,109 @@
-"""A rank of Lightning: an epoch of each loader, and checkpoints that are saved and resumed."""
+"""A rank of Lightning and of Fabric: an epoch of each loader, and checkpoints that are saved and resumed."""
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import warnings
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
+from lightning.fabric import Fabric
 
 import torchdata_remote as tdr
-from torchdata_remote.core.iter_datapipe import IterableWrapper, IterDataPipe
+from tests.support.launch import attempt, report
 
 from .data import NUM_STREAMS, Cells, loader_of, numbers_of, of_sample, pipe_of
-from .launch import attempt
+from .lightning_cases import BATCH_SIZE, CASES, IN_THREE, STATELESS, STOP_AFTER, UNEVEN
 
-STOP_AFTER = 5  # batches
-BATCH_SIZE = 4
-
-
-def pipe_without_length(folder: Path) -> IterDataPipe[Any]:
-    """A chain without a length: Lightning prefetches one batch to detect the last one."""
-    urls = IterableWrapper([f"{folder}/shards/index.json"]).list_remote().shuffle_shards(seed=0).sharding_filter_rank()
-    chain: IterDataPipe[Any] = urls.shard_tar_reader().shuffle_samples(buffer_size=7, seed=0).map(of_sample)
-    return chain
+QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
 
 
-def stateful(pipe: IterDataPipe[Any], num_workers: int = 0, batch_size: int = BATCH_SIZE) -> tdr.StatefulLoader:
-    """A loader that Lightning can resume."""
-    return tdr.stateful_loader(pipe, batch_size=batch_size, num_workers=num_workers, num_streams=NUM_STREAMS)
+def main(*, folder: str, cells: Cells, save: str, resume: str) -> None:
+    """Report what each loader delivers, and what is trained on before and after a checkpoint.
+
+    Args:
+        folder: of the dataset.
+        cells: loaders and numbers of workers of the epochs.
+        save: folder to which checkpoints of this world are saved; ``""`` for none.
+        resume: folder of those that are resumed.
+    """
+    warnings.filterwarnings("ignore", category=UserWarning)
+    for package in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(package).setLevel(logging.ERROR)
+    os.environ.setdefault("TORCHELASTIC_RUN_ID", "test")  # by which Lightning knows torchrun
+    at, ranks = Path(folder), int(os.environ["LOCAL_WORLD_SIZE"])
+    for name, workers in cells:
+        attempt(f"Lightning: {name}, {workers} workers", partial(epoch, name, at, workers))
+    for case in (*CASES, UNEVEN):
+        if save:
+            attempt(f"whole: {case}", partial(save_mid_epoch, case, at, save))
+        if case in (*IN_THREE, UNEVEN) or save:
+            step = 10 if "limited" in case else STOP_AFTER
+            attempt(f"resumed: {case}", partial(fit, case, at, f"{resume}/{case}/step={step}.ckpt"))
+    if save:
+        save_mid_epoch(STATELESS, at, save)
+    attempt("stateless", partial(resume_without_state, at, f"{resume}/{STATELESS}/step={STOP_AFTER}.ckpt"))
+    with_fabric(Fabric(accelerator="cpu", devices=ranks, strategy="ddp"), at, cells, save, resume)
+    torch.distributed.destroy_process_group()
 
 
-def train_loader(case: str, folder: Path) -> Any:
-    """The loaders of a case."""
-    if case == "stateless":
-        return loader_of("DataLoader(pipe)", folder, batch_size=BATCH_SIZE, num_workers=0)
+class Model(pl.LightningModule):
+    """Records its samples: epoch -> batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 1)
+        self.seen: dict[int, list[Any]] = {}
+        self.validated: list[int] = []
+        self.steps: list[int] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        parts = [batch] if "x" in batch else [part for part in batch.values() if part is not None]
+        numbers = [number for part in parts for number in numbers_of(part)]
+        self.seen.setdefault(self.trainer.current_epoch, []).append(numbers)
+        self.steps.append(self.trainer.global_step)
+        return sum(self.linear(part["x"]).sum() for part in parts)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if not self.trainer.sanity_checking:
+            self.validated += numbers_of(batch)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+
+def trainer(**given: Any) -> Any:
+    devices = int(os.environ["LOCAL_WORLD_SIZE"])
+    options: dict[str, Any] = {"enable_checkpointing": False, **QUIET, **given}
+    return pl.Trainer(accelerator="cpu", devices=devices, strategy="ddp", **options)
+
+
+def stateful(folder: Path, kind: str, batch_size: int = BATCH_SIZE, num_workers: int = 0) -> Any:
+    """A loader that Lightning can resume. If it has no length, Lightning prefetches a batch to detect the last one."""
+    if kind in ("PrefetchingLoader", STATELESS):
+        return loader_of(kind, folder, batch_size=batch_size, num_workers=0)
+    pipe: Any = pipe_of(folder)
+    if "no length" in kind:
+        urls = tdr.IterableWrapper([f"{folder}/shards/index.json"]).list_remote().shuffle_shards(seed=0)
+        pipe = urls.sharding_filter_rank().shard_tar_reader().shuffle_samples(buffer_size=7, seed=0).map(of_sample)
+    if "threads" in kind:
+        return tdr.thread_loader(pipe, batch_size=batch_size, num_streams=NUM_STREAMS)
+    workers: dict[str, Any] = {"num_workers": num_workers, "multiprocessing_context": "fork"}
+    return tdr.stateful_loader(pipe, batch_size=batch_size, num_streams=NUM_STREAMS, **workers)
+
+
+def loaders_of(case: str, folder: Path) -> Any:
     if case == "two loaders":
         # Batches of 16 are fewer: that loader begins its next pass within Lightning's epoch
-        return {"long": stateful(pipe_of(folder)), "short": stateful(pipe_without_length(folder), batch_size=16)}
-    pipe = pipe_without_length(folder) if "no length" in case else pipe_of(folder)
-    if "threads" in case:
-        return tdr.thread_loader(pipe, batch_size=BATCH_SIZE, num_streams=NUM_STREAMS)
-    return stateful(pipe, num_workers=2 if "workers" in case else 0, batch_size=1 if case == UNEVEN else BATCH_SIZE)
+        return {"long": stateful(folder, "length"), "short": stateful(folder, "no length", 16)}
+    return stateful(folder, case, 1 if case == UNEVEN else BATCH_SIZE, 2 if "workers" in case else 0)
 
 
-def options(case: str) -> dict[str, Any]:
+def options_of(case: str) -> dict[str, Any]:
     """The options of the trainer of a case."""
     more: dict[str, Any] = {"limit_val_batches": 0}
     if "validation" in case:
@@ -62,124 +117,72 @@ def options(case: str) -> dict[str, Any]:
     return more
 
 
-UNEVEN = "single samples"
-"""Three ranks have different numbers of batches left of what two have saved."""
-
-STATELESS = (("DataLoader(pipe)", 0), ("DataLoader(Resumable)", 2))
-"""Loaders whose position is in no checkpoint, with their numbers of workers."""
-
-CASES = (
-    "length",
-    "no length",
-    "length, workers",
-    "no length, workers",
-    "two loaders",
-    "length, validation",
-    "no length, validation",
-    "no length, accumulated, threads",
-    "no length, limited",
-    "length, reloaded, threads",
-)
-"""Checkpoints in mid-epoch, by ``ModelCheckpoint(every_n_train_steps=...)``."""
+def epoch(name: str, folder: Path, workers: int) -> list[Any]:
+    model, loader = Model(), loader_of(name, folder, batch_size=BATCH_SIZE, num_workers=workers)
+    trainer(max_epochs=1, limit_val_batches=0).fit(model, loader)
+    return model.seen[0]
 
 
-def main(*, folder: str, package: str, cells: Cells, cases: list[str], save: str, resume: str) -> None:
-    """Report what each loader delivers, and what is trained on before and after a checkpoint.
+def fit(case: str, folder: Path, ckpt_path: str | None = None, **given: Any) -> Any:
+    model = Model()
+    if case in (UNEVEN, STATELESS) and ckpt_path is None:
+        given["max_steps"] = STOP_AFTER
+    val = stateful(folder, "length") if "validation" in case else None
+    trainer(max_epochs=2, **options_of(case), **given).fit(model, loaders_of(case, folder), val, ckpt_path=ckpt_path)
+    return {"train": model.seen, "validated": model.validated, "global_step": model.steps}
 
-    Args:
-        folder: of the dataset.
-        package: ``"lightning.pytorch"`` or ``"pytorch_lightning"``.
-        cells: loaders and numbers of workers of the epochs.
-        cases: of ``CASES``.
-        save: folder to which checkpoints of this world are saved; ``""`` for none.
-        resume: folder of those that are resumed; ``""`` for none.
-    """
-    warnings.filterwarnings("ignore", category=UserWarning)
-    logging.getLogger(package).setLevel(logging.ERROR)
-    lightning = importlib.import_module(package)
-    model_type = model_of(lightning)
-    os.environ.setdefault("TORCHELASTIC_RUN_ID", "test")  # by which Lightning knows torchrun
 
-    def trainer(**given: Any) -> Any:
-        quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
-        return lightning.Trainer(
-            accelerator="cpu",
-            devices=int(os.environ["LOCAL_WORLD_SIZE"]),
-            strategy="ddp",
-            **{"enable_checkpointing": False, **quiet, **given},
-        )
+def save_mid_epoch(case: str, folder: Path, save: str) -> Any:
+    checkpoint = pl.callbacks.ModelCheckpoint(
+        dirpath=f"{save}/{case}", filename="{step}", every_n_train_steps=STOP_AFTER, save_top_k=-1
+    )
+    return fit(case, folder, callbacks=[checkpoint], enable_checkpointing=True)
 
-    def epoch(name: str, workers: int) -> list[int]:
-        model = model_type()
-        loader = loader_of(name, Path(folder), batch_size=BATCH_SIZE, num_workers=workers)
-        trainer(max_epochs=1, limit_val_batches=0).fit(model, loader)
-        return list(chain.from_iterable(model.seen[0]))
 
-    def fit(case: str, ckpt_path: str | None = None, **given: Any) -> Any:
-        model = model_type()
-        val = stateful(pipe_of(Path(folder))) if "validation" in case else None
-        trainer(max_epochs=2, **options(case), **given).fit(
-            model, train_loader(case, Path(folder)), val, ckpt_path=ckpt_path
-        )
-        return {"train": model.seen, "validated": model.validated, "global_step": model.steps}
+def resume_without_state(folder: Path, path: str) -> list[str]:
+    loader = stateful(folder, STATELESS)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer(max_epochs=1, limit_val_batches=0).fit(Model(), loader, ckpt_path=path)
+    return [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
 
-    def save_mid_epoch(case: str) -> Any:
-        checkpoint = lightning.callbacks.ModelCheckpoint(
-            dirpath=f"{save}/{case}", filename="{step}", every_n_train_steps=STOP_AFTER, save_top_k=-1
-        )
-        return fit(case, callbacks=[checkpoint], enable_checkpointing=True)
 
-    def resume_without_state(name: str, workers: int, case: str) -> list[str]:
-        loader = loader_of(name, Path(folder), batch_size=BATCH_SIZE, num_workers=workers)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            path = f"{resume}/{case}/step={STOP_AFTER}.ckpt"
-            trainer(max_epochs=1, limit_val_batches=0).fit(model_type(), loader, ckpt_path=path)
-        return [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+def with_fabric(fabric: Any, folder: Path, cells: Cells, save: str, resume: str) -> None:
+    fabric.launch()
 
-    def report_warnings() -> None:
-        for name, workers in STATELESS:
-            attempt(f"stateless: {name}, {workers} workers", partial(resume_without_state, name, workers, "stateless"))
+    def prepared(name: str, workers: int) -> tuple[Any, Any]:
+        loader = fabric.setup_dataloaders(loader_of(name, folder, batch_size=BATCH_SIZE, num_workers=workers))
+        return fabric.setup(torch.nn.Linear(4, 1)), loader
+
+    def train(model: Any, batch: Any) -> list[int]:
+        fabric.backward(model(batch["x"]).sum())
+        return numbers_of(batch)
+
+    def epoch(name: str, workers: int) -> list[list[int]]:
+        model, loader = prepared(name, workers)
+        batches = [train(model, batch) for batch in loader]
+        assert len(batches) == len(loader), (len(batches), len(loader))
+        return batches
+
+    def save_mid_epoch(workers: int) -> list[list[int]]:
+        model, loader = prepared("stateful_loader(pipe)", workers)
+        numbers = []
+        for step, batch in enumerate(loader, 1):
+            numbers.append(train(model, batch))
+            if step == STOP_AFTER:
+                fabric.save(f"{save}/{workers}.ckpt", {"model": model, "loader": loader})
+        return numbers + [train(model, batch) for batch in loader]
+
+    def load(workers: int) -> list[list[int]]:
+        model, loader = prepared("stateful_loader(pipe)", workers)
+        fabric.load(f"{resume}/{workers}.ckpt", {"model": model, "loader": loader})
+        rest = [train(model, batch) for batch in loader]
+        report(f"Fabric: left, {workers} workers", len(rest))
+        return rest + [train(model, batch) for batch in loader]
 
     for name, workers in cells:
-        attempt(f"{name}, {workers} workers", partial(epoch, name, workers))
-    for case in cases:
+        attempt(f"Fabric: {name}, {workers} workers", partial(epoch, name, workers))
+    for workers in (0, 2):
         if save:
-            attempt(f"whole: {case}", partial(save_mid_epoch, case))
-        if resume and case != "stateless":
-            step = 10 if "limited" in case else STOP_AFTER
-            path = f"{resume}/{case}/step={step}.ckpt"
-            attempt(f"resumed: {case}", partial(fit, case, path))
-    if resume and "stateless" in cases:
-        report_warnings()
-    torch.distributed.destroy_process_group()
-
-
-def model_of(lightning: Any) -> Any:
-    """The model, of one of Lightning's packages."""
-
-    class Model(lightning.LightningModule):  # type: ignore[misc]
-        """Records its samples: epoch -> batches."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = torch.nn.Linear(4, 1)
-            self.seen: dict[int, list[Any]] = {}
-            self.validated: list[int] = []
-            self.steps: list[int] = []
-
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            parts = [batch] if "x" in batch else [part for part in batch.values() if part is not None]
-            numbers = [number for part in parts for number in numbers_of(part)]
-            self.seen.setdefault(self.trainer.current_epoch, []).append(numbers)
-            self.steps.append(self.trainer.global_step)
-            return sum(self.linear(part["x"]).sum() for part in parts)
-
-        def validation_step(self, batch: Any, batch_idx: int) -> None:
-            if not self.trainer.sanity_checking:
-                self.validated += numbers_of(batch)
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=1e-3)
-
-    return Model
+            attempt(f"Fabric: whole, {workers} workers", partial(save_mid_epoch, workers))
+        attempt(f"Fabric: resumed, {workers} workers", partial(load, workers))

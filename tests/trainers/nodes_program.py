@@ -17,10 +17,10 @@ import torchdata.nodes as tn
 from torch.utils.data import default_collate
 
 import torchdata_remote as tdr
+from tests.support.launch import attempt
 from torchdata_remote.errors import StateError
 
 from .data import NUM_STREAMS, numbers_of, of_sample, samples_of
-from .launch import attempt
 
 BATCH_SIZE, STOP_AFTER = 4, 4
 
@@ -29,7 +29,7 @@ def loader_of(folder: Path, num_workers: int, *, snapshot_frequency: int = 1) ->
     """All kinds of nodes over a chain."""
     node = tdr.to_node(samples_of(folder), num_streams=NUM_STREAMS)
     node = tn.ParallelMapper(
-        node, of_sample, num_workers, method="process", multiprocessing_context="forkserver"
+        node, of_sample, num_workers, method="process", multiprocessing_context="fork"
     )  # 0 maps in this process
     node = tn.Batcher(node, BATCH_SIZE, drop_last=False)
     node = tn.Mapper(node, default_collate)

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 import torchdata_remote as tdr
+from tests.support.launch import report
 
 from .data import NUM_STREAMS, loader_of, numbers_of, pipe_of
-from .launch import report
 
 STOP_AFTER = 5  # batches
 BATCH_SIZE = 4
@@ -83,10 +83,8 @@ def train(config: dict[str, Any]) -> None:
         return [number for batch in prepare_data_loader(given) for number in step(batch)]
 
     def stateful(workers: int) -> Any:
-        return tdr.stateful_loader(
-            pipe_of(Path(config["folder"])), batch_size=BATCH_SIZE, num_workers=workers, num_streams=NUM_STREAMS,
-            state_of_all_ranks=True,
-        )  # fmt: skip
+        options: dict[str, Any] = {"num_workers": workers, "num_streams": NUM_STREAMS, "state_of_all_ranks": True}
+        return tdr.stateful_loader(pipe_of(Path(config["folder"])), batch_size=BATCH_SIZE, **options)
 
     def save_mid_epoch(workers: int) -> list[list[int]]:
         loader = stateful(workers)
@@ -114,7 +112,7 @@ def train(config: dict[str, Any]) -> None:
 
     for workers in config["num_workers"]:
         for name in config["loaders"]:
-            attempt(f"{name}, {workers} workers", partial(epoch, name, workers))
+            attempt(f"Ray Train: {name}, {workers} workers", partial(epoch, name, workers))
         if config["saves"]:
             attempt(f"whole, {workers} workers", partial(save_mid_epoch, workers))
         attempt(f"resumed, {workers} workers", partial(resume, workers))

@@ -1,130 +1,104 @@
-"""Lightning: each sample once over all ranks, also through its checkpoints, with another number of ranks."""
+"""Lightning and Fabric: each sample once over all ranks, also through checkpoints, with another number of ranks."""
 
 from __future__ import annotations
 
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .data import NUM_SAMPLES, cells_of
-from .launch import Row, epoch_rows, launch, outcome
-from .lightning_program import CASES, STATELESS, STOP_AFTER, UNEVEN
+from tests.support.launch import launch
 
-FRAMEWORK = "Lightning"
-SAVED_WITH = 2  # ranks
-NO_SAMPLER = "UnsplitError: PrefetchingLoader"
-ONE_LOADER = [case for case in CASES if case not in ("two loaders", "no length, limited")]
+from .data import Cells
+from .lightning_cases import CASES, IN_THREE, ONE_LOADER, STOP_AFTER, UNEVEN
+from .table import WHOLE, Row, epoch_rows, needs, outcome
 
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where two ranks save."""
-    return tmp_path_factory.mktemp("checkpoints")
+pytestmark = [needs("lightning"), pytest.mark.timeout(1200)]  # the first test waits for all launches
+Runs = dict[int, list[dict[str, Any]]]
+NO_DATALOADER = "TypeError: Only PyTorch DataLoader are currently supported in `setup_dataloaders`."
 
 
 @pytest.fixture(scope="module")
-def saved(dataset: Path, checkpoints: Path, complete: bool) -> list[dict[str, Any]]:
-    """The reports of two ranks: rows, whole trainings, and those that they resumed."""
-    return launch(
-        "tests.trainers.lightning_program", SAVED_WITH, folder=str(dataset), package="lightning.pytorch",
-        cells=cells_of(FRAMEWORK, SAVED_WITH, complete=complete), cases=[*CASES, UNEVEN, "stateless"],
-        save=str(checkpoints), resume=str(checkpoints),
-    )  # fmt: skip
+def runs(dataset: Path, cells: dict[int, Cells], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Two ranks save and resume, three resume."""
+    at = str(tmp_path_factory.mktemp("checkpoints"))
+    given: dict[str, Any] = {"folder": str(dataset), "resume": at}
+    program = "tests.trainers.lightning_program"
+    return {n: launch(program, n, save=at if n == 2 else "", cells=cells[n], **given) for n in (2, 3)}
 
 
-def resumed(dataset: Path, checkpoints: Path, world_size: int, package: str, *, complete: bool) -> list[dict[str, Any]]:
-    """The reports of another number of ranks: rows, and the trainings of two ranks that it resumed."""
-    return launch(
-        "tests.trainers.lightning_program", world_size, folder=str(dataset), package=package,
-        cells=cells_of(FRAMEWORK, world_size, complete=complete), cases=[*ONE_LOADER, UNEVEN],
-        save="", resume=str(checkpoints),
-    )  # fmt: skip
+@pytest.mark.parametrize("framework", ["Lightning", "Fabric"])
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_an_epoch_has_each_sample_once(runs: Runs, cells: dict[int, Cells], world_size: int, framework: str) -> None:
+    for row in epoch_rows(framework, runs[world_size], cells[world_size]):
+        refused = framework == "Fabric" and row.loader == "PrefetchingLoader"
+        assert row.result == (NO_DATALOADER if refused else WHOLE), row
 
 
-def check_rows(ranks: list[dict[str, Any]], *, complete: bool) -> None:
-    """An epoch of each loader."""
-    rows = epoch_rows(FRAMEWORK, ranks, cells_of(FRAMEWORK, len(ranks), complete=complete))
-    wrong = [
-        row
-        for row in rows
-        if row.result != f"{NUM_SAMPLES} of {NUM_SAMPLES}"
-        and not (row.loader == "PrefetchingLoader" and row.result.startswith(NO_SAMPLER))
-    ]
-    assert not wrong, "\n".join(map(str, wrong))
+@pytest.mark.parametrize("workers", [0, 2])
+def test_fabric_resumes_with_the_batches_of_an_unstopped_training_or_the_rest(runs: Runs, workers: int) -> None:
+    """As many ranks have the same batches; others each sample once, in this epoch and the next."""
+    for rank in runs[2]:
+        assert rank[f"Fabric: resumed, {workers} workers"] == rank[f"Fabric: whole, {workers} workers"][STOP_AFTER:]
+    before = [rank[f"Fabric: whole, {workers} workers"][:STOP_AFTER] for rank in runs[2]]
+    num_left = [rank[f"Fabric: left, {workers} workers"] for rank in runs[3]]
+    again = [rank[f"Fabric: resumed, {workers} workers"] for rank in runs[3]]
+    rest = [batches[:left] for batches, left in zip(again, num_left, strict=True)]
+    row = Row("Fabric", "stateful_loader(pipe)", "2 -> 3", workers, outcome([*before, *rest]), "resume")
+    assert row.result == WHOLE, row
+    assert outcome(batches[left:] for batches, left in zip(again, num_left, strict=True)) == WHOLE
 
 
-def numbers(ranks: list[dict[str, Any]], name: str, epoch: int) -> list[list[int]]:
-    """Of each rank the samples of an epoch."""
+def trained(ranks: list[dict[str, Any]], name: str, epoch: int) -> list[Any]:
+    """Of each rank the batches of an epoch."""
     assert all("error" not in rank[name] for rank in ranks), ranks
-    return [list(chain.from_iterable(rank[name]["train"].get(str(epoch), []))) for rank in ranks]
+    return [rank[name]["train"].get(str(epoch), []) for rank in ranks]
 
 
-def before_stop(saved: list[dict[str, Any]], case: str) -> list[list[int]]:
-    """Of each rank the samples of the first epoch that it had been trained on when the checkpoint was saved."""
-    batches = 2 * STOP_AFTER if "accumulated" in case else STOP_AFTER
-    return [list(chain.from_iterable(rank[f"whole: {case}"]["train"]["0"][:batches])) for rank in saved]
-
-
-def test_an_epoch_of_two_ranks_has_each_sample_once(saved: list[dict[str, Any]], complete: bool) -> None:
-    check_rows(saved, complete=complete)
+def stop_of(case: str) -> int:
+    return 2 * STOP_AFTER if "accumulated" in case or "limited" in case else STOP_AFTER
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_same_ranks_resume_with_the_batches_of_an_unstopped_training(
-    saved: list[dict[str, Any]], case: str
-) -> None:
+def test_as_many_ranks_resume_with_the_batches_of_an_unstopped_training(runs: Runs, case: str) -> None:
     """The batches after a checkpoint in mid-epoch, and those of the next epoch, are those of a whole training."""
-    for rank in saved:
+    for rank in runs[2]:
         whole, again = rank[f"whole: {case}"], rank[f"resumed: {case}"]
         assert "error" not in whole, whole
         assert "error" not in again, again
-        num_resumed = len(again["global_step"])
-        assert again["global_step"] == whole["global_step"][-num_resumed:]
-        batches = list(chain.from_iterable(whole["train"].values()))
-        assert list(chain.from_iterable(again["train"].values())) == batches[-num_resumed:]
+        batches = flat_batches(whole)
+        assert flat_batches(again) == batches[stop_of(case) :]
+        assert again["global_step"] == whole["global_step"][stop_of(case) :]
         assert again["train"]["1"] == whole["train"]["1"]
-        expected = 2 * STOP_AFTER if "accumulated" in case or "limited" in case else STOP_AFTER
-        assert len(batches) - num_resumed == expected
+    if case in ONE_LOADER:
+        for epoch in (0, 1):
+            assert outcome(trained(runs[2], f"whole: {case}", epoch)) == WHOLE
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in ("two loaders", "no length, limited")])
-def test_a_whole_training_of_two_ranks_has_each_sample_once_an_epoch(saved: list[dict[str, Any]], case: str) -> None:
-    """In both epochs, with checkpoints in between."""
-    for epoch in (0, 1):
-        assert outcome(numbers(saved, f"whole: {case}", epoch)) == f"{NUM_SAMPLES} of {NUM_SAMPLES}"
+def flat_batches(report: dict[str, Any]) -> list[Any]:
+    return [batch for batches in report["train"].values() for batch in batches]
 
 
-@pytest.mark.parametrize(("world_size", "package"), [(1, "pytorch_lightning"), (3, "lightning.pytorch")])
-def test_another_number_of_ranks_completes_the_epoch(
-    dataset: Path, checkpoints: Path, saved: list[dict[str, Any]], world_size: int, package: str, complete: bool
-) -> None:
+@pytest.mark.parametrize("case", IN_THREE)
+def test_another_number_of_ranks_completes_the_epoch(runs: Runs, case: str) -> None:
     """Once each sample, before and after the checkpoint together, and in the next epoch."""
-    ranks = resumed(dataset, checkpoints, world_size, package, complete=complete)
-    check_rows(ranks, complete=complete)
-    rows = []
-    for case in ONE_LOADER:
-        name = f"resumed: {case}"
-        found = outcome(before_stop(saved, case) + numbers(ranks, name, 0))
-        rows.append(
-            Row(FRAMEWORK, case, f"{SAVED_WITH} -> {world_size}", 2 if "workers" in case else 0, found, "resume")
-        )
-        found = outcome(numbers(ranks, name, 1))
-        rows.append(Row(FRAMEWORK, case, f"{world_size}", 2 if "workers" in case else 0, found, "next epoch"))
-    wrong = [row for row in rows if row.result != f"{NUM_SAMPLES} of {NUM_SAMPLES}"]
-    assert not wrong, "\n".join(map(str, wrong))
-    uneven = [rank[f"resumed: {UNEVEN}"] for rank in ranks]
-    if world_size == 1:
-        assert outcome(before_stop(saved, UNEVEN) + numbers(ranks, f"resumed: {UNEVEN}", 0)) == "120 of 120"
-    else:
-        expected = "36, 37, 37. Those with fewer would wait for the others at its end. Resume with batch_size=5, "
-        assert all(expected in rank["error"] for rank in uneven), uneven
+    before = [batches[: stop_of(case)] for batches in trained(runs[2], f"whole: {case}", 0)]
+    found = outcome([*before, *trained(runs[3], f"resumed: {case}", 0)])
+    row = Row("Lightning", case, "2 -> 3", 2 if "workers" in case else 0, found, "resume")
+    assert row.result == WHOLE, row
+    row = Row("Lightning", case, "3", 0, outcome(trained(runs[3], f"resumed: {case}", 1)), "next epoch")
+    assert row.result == WHOLE, row
 
 
-@pytest.mark.parametrize(("loader", "workers"), STATELESS)
-def test_resuming_with_a_loader_without_state_warns(saved: list[dict[str, Any]], loader: str, workers: int) -> None:
+def test_ranks_with_different_numbers_of_batches_left_are_refused_with_a_batch_size_that_fits(runs: Runs) -> None:
+    """A loader with a length notices it before the first batch."""
+    expected = "36, 37, 37. Those with fewer would wait for the others at its end. Resume with batch_size=5, "
+    for rank in runs[3]:
+        assert expected in rank[f"resumed: {UNEVEN}"]["error"], rank
+        assert "as many ranks as saved the state (2)" in rank[f"resumed: {UNEVEN}"]["error"]
+
+
+def test_resuming_with_a_loader_without_a_state_warns(runs: Runs) -> None:
     """Lightning reads the epoch from its beginning, and counts as if it resumed."""
-    for rank in saved:
-        warned = rank[f"stateless: {loader}, {workers} workers"]
-        assert any("Train with stateful_loader(pipe)" in message for message in warned), warned
+    for rank in (*runs[2], *runs[3]):
+        assert any("Train with stateful_loader(pipe)" in message for message in rank["stateless"]), rank["stateless"]

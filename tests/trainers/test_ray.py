@@ -6,22 +6,22 @@ import json
 import os
 import subprocess
 import sys
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.launch import reports
 from tests.support.paths import ROOT
 
-from .data import LOADERS, NUM_SAMPLES
-from .launch import Row, epoch_rows, outcome, reports
+from .data import LOADERS
 from .ray_program import STOP_AFTER
+from .table import WHOLE as EXPECTED
+from .table import Row, epoch_rows, needs, outcome
 
 FRAMEWORK = "Ray Train"
-EXPECTED = f"{NUM_SAMPLES} of {NUM_SAMPLES}"
 
-pytestmark = pytest.mark.timeout(900)  # Ray starts ten processes, which takes minutes on a busy machine
+pytestmark = [needs("ray"), pytest.mark.timeout(900)]  # Ray starts ten processes, which takes minutes on a busy machine
 
 
 def run(dataset: Path, storage: Path, world_sizes: list[int], num_workers: list[int]) -> dict[str, Any]:
@@ -45,16 +45,22 @@ def check_resumed(saved: list[dict[str, Any]], ranks: list[dict[str, Any]], work
     rest = [rank[f"resumed, {workers} workers"] for rank in ranks]
     if ranks is saved:
         assert rest == [batches[STOP_AFTER:] for batches in whole]
-    parts = [list(chain.from_iterable(batches)) for batches in [*(batches[:STOP_AFTER] for batches in whole), *rest]]
+    parts = [*(batches[:STOP_AFTER] for batches in whole), *rest]
     row = Row(FRAMEWORK, "stateful_loader(pipe)", f"2 -> {len(ranks)}", workers, outcome(parts), "resume")
     assert row.result == EXPECTED, row
 
 
-def test_two_ranks_read_each_sample_once_and_resume(dataset: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def two(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What two ranks of one cluster have reported."""
+    ranks: list[dict[str, Any]] = run(dataset, tmp_path_factory.mktemp("ray"), [2], [0])["2"]
+    return ranks
+
+
+def test_two_ranks_read_each_sample_once_and_resume(two: list[dict[str, Any]]) -> None:
     """An epoch of each loader, and a stop in mid-epoch by Ray's checkpoint."""
-    ranks = run(dataset, tmp_path, [2], [0])["2"]
-    check_rows(ranks, 0)
-    check_resumed(ranks, ranks, 0)
+    check_rows(two, 0)
+    check_resumed(two, two, 0)
 
 
 @pytest.mark.slow
@@ -64,18 +70,6 @@ def test_any_number_of_ranks_with_workers_resumes(dataset: Path, tmp_path: Path)
     for ranks in by_world.values():
         check_rows(ranks, 2)
         check_resumed(by_world["2"], ranks, 2)
-
-
-@pytest.mark.slow
-def test_the_ray_recipe_is_resumed_by_another_number_of_ranks(tmp_path: Path) -> None:
-    """15 steps of two ranks and 26 of one are an epoch of 1,776 samples, and 56 the next one."""
-    assert "epoch 0, step 15: 480 samples" in recipe(tmp_path, "--ranks", "2", "--stop-after", "15")
-    assert "epoch 2, step 97: 1776 samples" in recipe(tmp_path, "--ranks", "1")
-
-
-def recipe(folder: Path, *options: str) -> str:
-    """The output of the example."""
-    return started(str(ROOT / "examples" / "train_with_ray.py"), *options, folder=folder)
 
 
 def started(*arguments: str, folder: Path) -> str:

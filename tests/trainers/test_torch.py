@@ -1,4 +1,4 @@
-"""Plain torch DDP: each loader delivers each sample once over all ranks, also over a stop."""
+"""torch alone: DDP, FSDP2 with ``torch.distributed.checkpoint``, and data-parallel groups that are not the world."""
 
 from __future__ import annotations
 
@@ -7,49 +7,174 @@ from typing import Any
 
 import pytest
 
-from .data import cells_of
-from .launch import Row, epoch_rows, launch, outcome
-from .torch_program import RESUMABLE
+from tests.support.launch import launch
 
-FRAMEWORK = "torch DDP"
-STOPPED_RANKS = 2
-PAIRWISE = {2: [0, 2], 1: [0], 3: [2]}  # number of ranks -> numbers of workers that resume
+from .data import NUM_SAMPLES, Cells
+from .table import WHOLE, Row, epoch_rows, flat, outcome
+from .torch_program import KINDS, NUM_BEFORE, RESUMABLE
 
-Runs = dict[int, list[dict[str, Any]]]
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for all launches
+Ranks = list[dict[str, Any]]
+Runs = dict[int, Ranks]
+PLACES = {
+    "2 x 2": (2, [0, 0, 1, 1]), "4 x 1": (4, [0, 1, 2, 3]), "1 x 4": (1, [0] * 4), "permuted": (2, [0, 1, 1, 0]),
+    "both": (4, [0, 1, 2, 3]), "shard": (2, [0, 1, 0, 1]),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def runs(dataset: Path, complete: bool, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """What the ranks of each number of ranks have reported: two ranks save, and all of them resume."""
-    checkpoints = str(tmp_path_factory.mktemp("torch"))
-    return {
-        size: launch(
-            "tests.trainers.torch_program", size, folder=str(dataset), checkpoints=checkpoints,
-            cells=cells_of(FRAMEWORK, size, complete=complete), saves=size == STOPPED_RANKS,
-            num_workers=[0, 2] if complete else workers,
-        )
-        for size, workers in PAIRWISE.items()
-    }  # fmt: skip
+def runs(dataset: Path, cells: dict[int, Cells], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """What the ranks of each number of ranks have reported: four save, two continue and save, three end the epoch."""
+    elsewhere, checkpoints = (str(tmp_path_factory.mktemp(name)) for name in ("elsewhere", "checkpoints"))
+    given: dict[str, Any] = {"folder": str(dataset), "elsewhere": elsewhere, "checkpoints": checkpoints}
+    return {size: launch("tests.trainers.torch_program", size, cells=cells[size], **given) for size in (4, 2, 3)}
 
 
-@pytest.mark.parametrize("world_size", sorted(PAIRWISE))
-def test_an_epoch_has_each_sample_once(runs: Runs, complete: bool, world_size: int) -> None:
-    rows = epoch_rows(FRAMEWORK, runs[world_size], cells_of(FRAMEWORK, world_size, complete=complete))
-    assert {row.result for row in rows} == {"120 of 120"}, "\n".join(map(str, rows))
+@pytest.fixture(scope="module")
+def job(runs: Runs) -> Ranks:
+    return runs[4]
 
 
-@pytest.mark.parametrize("world_size", sorted(PAIRWISE))
-def test_the_state_of_two_ranks_is_resumed_by_any_number(runs: Runs, complete: bool, world_size: int) -> None:
-    for workers in [0, 2] if complete else PAIRWISE[world_size]:
-        parts = [rank[f"stopped, {workers} workers"] for rank in runs[STOPPED_RANKS]]
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_an_epoch_of_each_loader_has_each_sample_once_over_all_ranks(
+    runs: Runs, cells: dict[int, Cells], world_size: int
+) -> None:
+    rows = epoch_rows("torch DDP", runs[world_size], cells[world_size])
+    assert {row.result for row in rows} == {WHOLE}, "\n".join(map(str, rows))
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_the_state_of_two_ranks_is_resumed_by_any_number(runs: Runs, world_size: int) -> None:
+    for workers in (0, 2):
+        parts = [rank[f"stopped, {workers} workers"] for rank in runs[2]]
         parts += [rank[f"resumed, {workers} workers"] for rank in runs[world_size]]
-        row = Row(FRAMEWORK, RESUMABLE, f"{STOPPED_RANKS} -> {world_size}", workers, outcome(parts), "resume")
-        assert row.result == "120 of 120", row
+        row = Row("torch DDP", RESUMABLE, f"2 -> {world_size}", workers, outcome(parts), "resume")
+        assert row.result == WHOLE, row
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_same_ranks_resume_in_the_same_order(runs: Runs, workers: int) -> None:
+def test_as_many_ranks_resume_in_the_same_order(runs: Runs, workers: int) -> None:
     """Each rank reads the batches that it would have read without the stop."""
-    for rank in runs[STOPPED_RANKS]:
+    for rank in runs[2]:
         whole, before, after = (rank[f"{what}, {workers} workers"] for what in ("whole", "stopped", "resumed"))
         assert before + after == whole
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_distributed_checkpoint_is_resumed_by_other_numbers_of_ranks(runs: Runs, kind: str) -> None:
+    """Four ranks stop in mid-epoch, then two, then three end the epoch: each sample once, also if saved in a thread."""
+    parts = [rank[f"FSDP2: {kind}"] for size in (4, 2, 3) for rank in runs[size]]
+    row = Row(f"FSDP2, DCP {kind}", RESUMABLE, "4 -> 2 -> 3", KINDS[kind][0], outcome(parts), "resume")
+    assert row.result == WHOLE, row
+    assert [len(part) for part in parts[:6]] == [NUM_BEFORE] * 6
+    for rank in (*runs[4], *runs[2]):  # as many ranks have the batches and weights that followed
+        following, again, same_weights = rank[f"{kind}: again"]
+        assert following == again != []
+        assert same_weights
+
+
+def reported(ranks: Ranks, name: str) -> list[Any]:
+    return [rank[name] for rank in ranks]
+
+
+def shares(per_rank: list[Any], place: list[int]) -> list[Any]:
+    """The samples of each data-parallel rank; all of its processes must have the same."""
+    by_place: dict[int, Any] = {}
+    for had, number in zip(per_rank, place, strict=True):
+        assert by_place.setdefault(number, had) == had, f"{place}: ranks of place {number} differ"
+    return list(by_place.values())
+
+
+def test_tensor_parallel_ranks_read_equal_batches_and_data_parallel_ones_the_epoch(
+    job: Ranks, cells: dict[int, Cells]
+) -> None:
+    """Each sample once in each copy of the model."""
+    place = PLACES["2 x 2"][1]
+    for loader, workers in cells[4]:
+        found = shares(reported(job, f"DeviceMesh 2 x 2: {loader}, {workers} workers"), place)
+        row = Row("DeviceMesh 2 x 2", loader, "4", workers, outcome(found))
+        assert row.result == WHOLE, row
+
+
+def test_ranks_are_counted_by_the_coordinates_of_the_mesh(job: Ranks) -> None:
+    """Over one dimension and over two; also if the rank numbers of the mesh are not ascending."""
+    for rank, found in enumerate(reported(job, "places")):
+        assert found == {mesh: [numbers[rank], size] for mesh, (size, numbers) in PLACES.items()}
+
+
+@pytest.mark.parametrize(("here", "workers"), [("2 x 2", 0), ("2 x 2", 2), ("both", 0)])
+def test_the_state_of_all_ranks_of_a_group_resumes_in_any_mesh(job: Ranks, here: str, workers: int) -> None:
+    """In the mesh where it was saved the same batches; in others the rest of the epoch, each sample once."""
+    what, place = f"{here}, {workers} workers", PLACES[here][1]
+    states = reported(job, f"state, {what}")
+    assert [list(state) for state in states] == [["all_ranks"]] * 4
+    assert len({state["all_ranks"] for state in states}) == 1
+    assert reported(job, f"all ranks' state in {here}, {what}") == reported(job, f"after, {what}")
+    before = shares(reported(job, f"before, {what}"), place)
+    for mesh, (_, numbers) in PLACES.items():
+        if f"all ranks' state in {mesh}, {what}" not in job[0]:
+            continue
+        after = shares(reported(job, f"all ranks' state in {mesh}, {what}"), numbers)
+        assert outcome([*before, *after]) == WHOLE, mesh
+
+
+@pytest.mark.parametrize("what", ["2 x 2, 0 workers", "2 x 2, 2 workers", "both, 0 workers"])
+def test_own_states_are_exchanged_in_the_data_parallel_group(job: Ranks, what: str) -> None:
+    """With each rank's own state the same batches follow; a mesh whose groups lack some of the states is refused."""
+    assert reported(job, f"own state, {what}") == reported(job, f"after, {what}")
+    for found in reported(job, f"own state in 1 x 4, {what}"):
+        assert "StateError: The state has no stream" in found["error"], found
+
+
+def test_process_groups_exchange_in_any_order(job: Ranks) -> None:
+    """Groups of ``new_group`` read and save by themselves; ranks of no or another group are refused."""
+    assert outcome(shares(reported(job, "new_group"), [0, 1, 0, 1])) == WHOLE
+    assert len({state["all_ranks"] for state in reported(job, "state of a group")}) == 1
+    for rank, found in enumerate(reported(job, "not in the group")):
+        assert f"ValueError: Rank {rank} is not part of this process group" in found["error"]
+    assert reported(job, "None is all ranks") == [4] * 4
+
+
+def test_different_listings_within_a_group_are_noticed_in_that_group(job: Ranks) -> None:
+    """By both ranks, by their numbers in the job; the other group reads."""
+    found = reported(job, "differing")
+    for rank in (0, 2):
+        assert found[rank]["error"].startswith("UnequalListingError: Rank 0 and rank 2 list different objects"), found
+    assert len(flat(found[1])) == len(flat(found[3])) == NUM_SAMPLES // 2
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("no such dimension", "ValueError: The mesh has no dimension 'cp': its dimensions are 'dp', 'tp'."),
+        ("which dimension", "ValueError: A mesh of 2 dimensions (its dimensions are 'dp', 'tp'): which of them split"),
+        ("twice", "ValueError: dp=('dp', 'dp'): expected the names of one or more dimensions, each once"),
+        ("numbers", "TypeError: dp=(0,): expected the names of one or more dimensions, such as"),
+        ("without names", "ValueError: The mesh has no dimension 'dp': its dimensions have no names"),
+        (
+            "destroyed",
+            "it was destroyed, or this is a copy that came from another process. Create the World in each rank",
+        ),
+    ],
+)
+def test_invalid_groups_are_refused_with_the_valid_values(job: Ranks, name: str, says: str) -> None:
+    for found in reported(job, name):
+        assert says in found["error"]
+
+
+def test_a_rank_outside_of_the_mesh_is_refused(job: Ranks) -> None:
+    """The error names the ranks in the mesh; a mesh of one dimension needs no name."""
+    first, second, *outside = reported(job, "not in the mesh")
+    assert first == "World(rank=0, world_size=2, worker=0, num_workers=1, group=RankGroup(members=((0, 1),)))"
+    assert second.startswith("World(rank=1, world_size=2")
+    for rank, found in enumerate(outside, start=2):
+        assert f"ValueError: Rank {rank} is not part of this mesh, which has the ranks [0, 1]" in found["error"]
+
+
+def test_ranks_that_name_the_dimensions_in_different_orders_are_noticed(job: Ranks) -> None:
+    found = [rank for rank in reported(job, "another order") if isinstance(rank, dict)]
+    assert sum("Pass the same data-parallel dimensions" in rank["error"] for rank in found) == 3
+
+
+def test_a_slice_of_a_mesh_and_a_copy_of_a_world_are_the_same_world(job: Ranks) -> None:
+    assert reported(job, "equal") == [[True, True, True]] * 4

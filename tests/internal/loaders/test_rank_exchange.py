@@ -1,0 +1,72 @@
+"""Exchanges between ranks, of which one waits or sends a digest; ``tests/ranks`` runs them with process groups."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import Any
+
+import pytest
+
+from torchdata_remote import World
+from torchdata_remote.core import rank_exchange
+from torchdata_remote.core.rank_exchange import all_alike, exchanged, from_rank_0, warning_of_missing_ranks
+
+
+def test_an_exchange_that_takes_long_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that save in the main process only would wait without a word."""
+    messages: list[str] = []
+    warned = threading.Event()
+
+    def warn(message: str, *_: Any, **__: Any) -> None:
+        messages.append(message)
+        warned.set()
+
+    monkeypatch.setattr(warnings, "warn", warn)
+    with warning_of_missing_ranks("save", after_s=0):
+        assert warned.wait(timeout=60)
+    assert messages[0].startswith("This rank is to save, and has waited 0 s")
+
+
+def test_an_exchange_that_ends_in_time_does_not_warn() -> None:
+    """The thread that would warn ends with it."""
+    before = threading.active_count()
+    with warning_of_missing_ranks("save", after_s=3600):
+        timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+        assert timers
+    for timer in timers:
+        timer.join(timeout=60)
+    assert threading.active_count() <= before
+
+
+Answer = tuple[str, int, int, Any, str | None]
+
+
+HERE = World(0, 2)
+
+
+def test_of_equal_values_a_digest_is_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 4,096 ranks listings of 4 kB would be 16 MB in each rank, in every epoch."""
+    sent = []
+
+    def gathered(_world: World, _doing: str, own: Answer) -> list[Answer]:
+        sent.append(own[3])
+        return [own, (own[0], 1, 1, own[3], None)]
+
+    monkeypatch.setattr(rank_exchange, "in_group", lambda world: True)
+    monkeypatch.setattr(rank_exchange, "_number", lambda world: world.rank)
+    monkeypatch.setattr(rank_exchange, "_gathered", gathered)
+    assert all_alike(HERE, "compare", ["s3://b/0.tar"] * 1000)
+    assert [len(value) for value in sent] == [32]
+
+
+def test_rank_0_makes_it_where_there_is_no_group() -> None:
+    """A single rank exchanges nothing."""
+    assert all_alike(World(), "compare", [1])
+    assert exchanged(World(), "count", 4) == {0: 4}
+    with pytest.raises(ValueError, match="broken"):
+        from_rank_0(World(), "list", _broken)
+
+
+def _broken() -> None:
+    raise ValueError("broken")

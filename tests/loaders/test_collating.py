@@ -1,0 +1,267 @@
+"""Samples of which torch's default ``collate_fn`` makes no batch, and labels that nobody decoded."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import torchdata_remote as tdr
+from torchdata_remote.errors import CollateError
+
+IMAGE = Image.new("RGB", (2, 2))
+PNG = io.BytesIO()
+IMAGE.save(PNG, "png")
+SAMPLE = {"__key__": "cat/0", "__url__": "s3://b/0.tar", "png": PNG.getvalue(), "cls": b"3"}
+
+Loaded = Callable[..., Any]
+LOADERS: dict[str, Loaded] = {
+    "DataLoader": lambda pipe, **options: DataLoader(pipe, **{"batch_size": 2, **options}),
+    "Resumable": lambda pipe, **options: DataLoader(tdr.Resumable(pipe), **{"batch_size": 2, **options}),
+    "stateful_loader": lambda pipe, **options: tdr.stateful_loader(pipe, **{"batch_size": 2, **options}),
+    "thread_loader": lambda pipe, **options: tdr.thread_loader(pipe, **{"batch_size": 2, **options}),
+}
+
+
+def samples() -> Any:
+    return IterableWrapper([SAMPLE] * 4).sharding_filter_rank()
+
+
+def to_tensor(item: Any) -> Any:
+    return torch.tensor(item[1])
+
+
+def own_collate(batch: list[Any]) -> int:
+    return len(batch)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_an_image_that_is_no_tensor_is_named(loader: str) -> None:
+    """The sample, its member, and what to add; from ``to_tuple`` and ``decode_sample``, before torch's TypeError."""
+    told = r"sample 'cat/0' of s3://b/0.tar: 'png' is a PIL image.*\.map\(function\).*collate_fn"
+    with pytest.raises(CollateError, match=told):
+        next(iter(LOADERS[loader](samples().decode_sample().to_tuple("png", "cls"))))
+    with pytest.raises(CollateError, match=told):
+        next(iter(LOADERS[loader](samples().decode_sample())))
+
+
+def test_an_image_behind_another_pipe_is_named_by_our_loaders() -> None:
+    """By their default ``collate_fn``; the cause is torch's error."""
+    pipe = samples().decode_sample().to_tuple("png", "cls").map(list)
+    with pytest.raises(CollateError, match="element 0 is a PIL image") as caught:
+        next(iter(tdr.stateful_loader(pipe, batch_size=2)))
+    assert "default_collate" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_file_is_named_with_how_to_read_it_in_the_chain(loader: str) -> None:
+    pipe = samples().decode_sample({"png": io.BytesIO}).to_tuple("png", "cls")
+    with pytest.raises(CollateError, match=r"'png' is a BytesIO, .*Read it in the chain: \.decode_sample\("):
+        next(iter(LOADERS[loader](pipe)))
+
+
+def nested(sample: Any) -> Any:
+    return {"a": {"im": sample["png"]}, "cls": sample["cls"]}
+
+
+def listed(sample: Any) -> Any:
+    return [sample["cls"], [sample["png"]]]
+
+
+@pytest.mark.parametrize(
+    ("function", "told"), [(nested, "'im' of 'a' is a PIL image"), (listed, "element 0 of element 1 is a PIL image")]
+)
+def test_an_image_inside_another_value_is_named_by_the_way_to_it(function: Any, told: str) -> None:
+    """In dicts, lists and tuples."""
+    with pytest.raises(CollateError, match=told):
+        next(iter(tdr.stateful_loader(samples().decode_sample().map(function), batch_size=2)))
+
+
+def in_json(data: bytes) -> Any:
+    return {"image": IMAGE}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_an_image_inside_a_member_is_named(loader: str) -> None:
+    """By ``to_tuple``, under torch's loader, too."""
+    pipe = samples().decode_sample({"png": in_json}).to_tuple("cls", "png")
+    with pytest.raises(CollateError, match=r"sample 'cat/0' .*'image' of 'png' is a PIL image"):
+        next(iter(LOADERS[loader](pipe)))
+
+
+def test_an_image_is_named_through_the_shuffler_of_torch() -> None:
+    """It hands on what it gets."""
+    with pytest.raises(CollateError, match=r"sample 'cat/0' of s3://b/0.tar: 'png' is a PIL image"):
+        next(iter(DataLoader(samples().decode_sample().to_tuple("png", "cls").shuffle(), batch_size=2)))
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_an_image_is_named_by_pipes_that_hand_samples_on(loader: str) -> None:
+    """Those of this package, each for what it hands out."""
+    with pytest.raises(CollateError, match="'png' is a PIL image"):
+        next(iter(LOADERS[loader](samples().decode_sample().shuffle_samples(buffer_size=2))))
+    with pytest.raises(CollateError, match="element 0 is a PIL image"):
+        next(iter(LOADERS[loader](samples().decode_sample().to_tuple("png", "cls").shuffle_samples(buffer_size=2))))
+
+
+def first(batch: list[Any]) -> Any:
+    return batch[0]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_what_a_shuffle_reads_ahead_is_no_batch(loader: str) -> None:
+    """A later pipe converts the images that are read when the buffer is filled."""
+    pipe = samples().decode_sample().to_tuple("png", "cls").shuffle_samples(buffer_size=2).map(to_tensor)
+    assert next(iter(LOADERS[loader](pipe))).tolist() == [3, 3]
+    if loader == "stateful_loader":  # which fills the buffers of several streams before it asks the chain for samples
+        assert next(iter(LOADERS[loader](pipe, num_streams=2))).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_samples_that_nobody_decoded_are_a_warning(loader: str, shuffle: bool, tmp_path: Path) -> None:
+    """With neither ``decode_sample`` nor ``to_tuple``; once, and not if a later pipe changes them."""
+    tdr.testing.write_small_shards(str(tmp_path), num_shards=1, samples_per_shard=4)
+    pipe = tdr.stream_shards(str(tmp_path), shuffle=shuffle)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert len(list(LOADERS[loader](pipe))) == 2
+    (told,) = [str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning)]
+    assert re.search(r"sample '.*' of .*\.tar: 'cls' is b'\d+', bytes .* decode_sample\(\)", told)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        for left_alone in (
+            LOADERS[loader](pipe, collate_fn=first),
+            LOADERS[loader](pipe, batch_size=None),
+            LOADERS[loader](pipe.decode_sample().to_tuple("cls")),
+            LOADERS[loader](pipe.map(len)),
+        ):
+            next(iter(left_alone))
+
+
+def test_an_image_of_a_map_style_dataset_is_named() -> None:
+    """Under torch's loader and ours: says ``transform=``."""
+    fsspec.filesystem("memory").pipe({f"/collated/{name}/0.png": PNG.getvalue() for name in "ab"})
+    images = tdr.RemoteImageFolder("memory://collated/")
+    for loader in (DataLoader(images, batch_size=2), tdr.PrefetchingLoader(images, batch_size=2)):
+        with pytest.raises(CollateError, match=r"element 0 is a PIL image.*transform="):
+            next(iter(loader))
+    assert next(kind for kind, _ in DataLoader(images, batch_size=None)).mode == "RGB"
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_label_in_bytes_is_a_warning(loader: str) -> None:
+    """It names the sample, the value and ``decode_sample``."""
+    with pytest.warns(RuntimeWarning, match=r"sample 'cat/0' of s3://b/0.tar: 'cls' is b'3'.*decode_sample\(\)"):
+        next(iter(LOADERS[loader](samples().to_tuple("png", "cls"))))
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_other_chains_are_left_alone(loader: str) -> None:
+    """No false alarm: later pipes, another ``collate_fn``, single items, undecoded members without a label."""
+    load = LOADERS[loader]
+    images, undecoded = samples().decode_sample().to_tuple("png", "cls"), samples().to_tuple("png", "cls")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        assert next(iter(load(images.map(to_tensor)))).tolist() == [3, 3]
+        assert next(iter(load(undecoded.map(len)))).tolist() == [2, 2]
+        for pipe in (images, undecoded):
+            assert next(iter(load(pipe, collate_fn=own_collate))) == 2
+            assert len(next(iter(load(pipe, batch_size=None)))) == 2
+            assert len(next(iter(pipe))) == 2
+        assert len(next(iter(load(samples().to_tuple("png"))))[0]) == 2
+
+
+def test_a_collate_function_that_was_registered_for_images_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's map of types can be extended."""
+    monkeypatch.setitem(default_collate_fn_map, Image.Image, lambda batch, *, collate_fn_map=None: len(batch))
+    pipe = samples().decode_sample().to_tuple("png")
+    assert [next(iter(load(pipe)))[0] for load in LOADERS.values()] == [2] * 4
+
+
+def keyed(*values: Any) -> Any:
+    return IterableWrapper(
+        [{"__key__": f"cat/{at}", "__url__": "s3://b/0.tar", "npy": one} for at, one in enumerate(values)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([np.zeros(2, "u2")] * 2 + [np.zeros(2, "u4")], "a ndarray of uint32, shape (2,), and a ndarray of uint16"),
+        ([torch.zeros(2)] * 2 + [torch.zeros(3)], "a Tensor of torch.float32, shape (3,), and a Tensor of"),
+        ([1, 1, None], "None, and 1 (int)"),
+        ([1, 1, "one"], "'one' (str), and 1 (int)"),
+    ],
+    ids=["dtypes", "shapes", "null", "text"],
+)
+@pytest.mark.parametrize("load", [tdr.stateful_loader, tdr.thread_loader])
+def test_samples_that_are_unlike_are_named(load: Any, values: list[Any], told: str) -> None:
+    """Member, key and shard of both; of tuples, the element, with the keys that are in them, or how to have them."""
+    samples = keyed(*values).sharding_filter_rank()
+    expected = f"sample 'cat/2' of s3://b/0.tar: 'npy' is {told}"
+    with pytest.raises(CollateError, match=f"{re.escape(expected)}.* in sample 'cat/0' of s3://b/0.tar"):
+        list(load(samples, batch_size=3))
+    expected = f"'cat/2': element 0 is {told}"
+    with pytest.raises(CollateError, match=f"{re.escape(expected)}.* in a sample with 'cat/0', of which"):
+        list(load(samples.to_tuple("npy", "__key__"), batch_size=3))
+    with pytest.raises(CollateError, match=r"element 0 is .* to_tuple\(\.\.\., '__key__', '__url__'\)"):
+        list(load(samples.to_tuple("npy"), batch_size=3))
+
+
+@pytest.mark.parametrize("dtype", ["<U1", "M8[s]"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_dtype_that_torch_has_not_is_named(dtype: str, count: int) -> None:
+    """Of one sample, which is not compared with itself."""
+    samples = keyed(*[np.zeros(2, dtype)] * count).sharding_filter_rank()
+    named = rf"'npy' is a ndarray of {re.escape(str(np.dtype(dtype)))}, shape \(2,\), of which torch's"
+    with pytest.raises(
+        CollateError, match=rf"sample 'cat/0' of s3://b/0\.tar: {named} .* to one dtype that torch takes"
+    ):
+        list(tdr.stateful_loader(samples, batch_size=count))
+
+
+@pytest.mark.parametrize(
+    ("items", "told"),
+    [
+        ([{"a": 1}, {"b": 1}], "a sample: 'a' is missing, and 1 (int) in a sample"),
+        ([{"a": [1]}, {"a": [1, 2]}], "a sample: element 1 of 'a' is 2 (int), and missing in a sample"),
+        ([{"a": 1, "b": [1, 2]}, {"a": 1, "c": 3, "b": [1]}], "a sample: element 1 of 'b' is missing, and 2 (int)"),
+    ],
+)
+def test_what_a_sample_lacks_is_named(items: list[Any], told: str) -> None:
+    """Members that torch leaves out, since the first sample has none, are not."""
+    with pytest.raises(CollateError, match=re.escape(told)):
+        next(iter(tdr.stateful_loader(IterableWrapper(items).sharding_filter_rank(), batch_size=2)))
+
+
+@pytest.mark.parametrize("dtype", [">u2", ">f4", ">i8", "<u2", ">c8", ">M8[s]", [("a", ">u2"), ("b", "<f4")]])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_are_decoded_to_the_byte_order_of_the_machine(dtype: Any, order: Any, tmp_path: Path) -> None:
+    """Values, shape and layout stay; ``npz`` too."""
+    array = np.asarray(np.arange(6).reshape(2, 3).astype(dtype), order=order)
+    one, several = io.BytesIO(), io.BytesIO()
+    np.save(one, array)
+    np.savez(several, array=array)
+    with tdr.ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
+        writer.write({"__key__": "a", "npy": one.getvalue(), "npz": several.getvalue()})
+    (sample,) = tdr.stream_shards(str(tmp_path)).decode_sample()
+    for found in (sample["npy"], sample["npz"]["array"]):
+        assert found.dtype == array.dtype.newbyteorder("=")
+        assert found.flags.f_contiguous == array.flags.f_contiguous
+        assert np.array_equal(found, array)
+        assert found.flags.writeable
+        if found.dtype.kind in "fiuc":
+            assert torch.from_numpy(found).shape == (2, 3)

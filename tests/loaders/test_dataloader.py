@@ -1,0 +1,249 @@
+"""torch's ``DataLoader`` and torchdata's ``DataLoader2`` over a chain, under each way to start workers."""
+
+from __future__ import annotations
+
+import collections
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader, IterDataPipe
+
+import torchdata_remote as tdr
+from tests.servers.s3 import S3Server
+from tests.support.loaders import read_all
+from torchdata_remote.errors import EmptyShareError, ObjectNotFoundError, ShardReadError
+from torchdata_remote.testing import write_small_shards
+
+from .conftest import ALL_KEYS
+
+
+@pytest.fixture(scope="module")
+def bucket_folder(moto: S3Server) -> str:
+    """Shards in a bucket."""
+    url = f"s3://{moto.new_bucket()}/train/"
+    write_small_shards(url, num_shards=6, samples_per_shard=4, storage_options=moto.storage_options)
+    return url
+
+
+def pairs_of(url: str, server: S3Server | None = None, **more: Any) -> IterDataPipe[Any]:
+    options = None if server is None else server.storage_options
+    pipe: IterDataPipe[Any] = tdr.stream_shards(url, storage_options=options, **more).to_tuple("__key__", "txt")
+    return pipe
+
+
+def loader_of(pipe: Any, num_workers: int, start_method: str = "forkserver", **more: Any) -> DataLoader[Any]:
+    context = start_method if num_workers else None
+    timeout = 120 * bool(context)
+    return DataLoader(pipe, None, num_workers=num_workers, multiprocessing_context=context, timeout=timeout, **more)
+
+
+def epoch_of(loader: Any) -> list[Any]:
+    """Read one pass; ``DataLoader`` turns the tuples into lists."""
+    return [tuple(item) for item in loader]
+
+
+@pytest.mark.filterwarnings("ignore:This process was forked:RuntimeWarning")
+@pytest.mark.parametrize(
+    ("start_method", "num_workers", "persistent_workers"),
+    [("fork", 0, False), ("fork", 3, False), ("forkserver", 2, True), ("spawn", 1, True)],
+)
+def test_each_sample_once_an_epoch_in_another_order(
+    moto: S3Server, bucket_folder: str, start_method: str, num_workers: int, persistent_workers: bool
+) -> None:
+    loader = loader_of(pairs_of(bucket_folder, moto), num_workers, start_method, persistent_workers=persistent_workers)
+    written = list(pairs_of(bucket_folder, moto, seed=None))
+    epochs = [epoch_of(loader) for _ in range(3)]
+    assert all(collections.Counter(epoch) == collections.Counter(written) for epoch in epochs)
+    assert sorted(key for key, _ in written) == ALL_KEYS
+    assert written != epochs[0] != epochs[1] != epochs[2]
+    del loader  # ends persistent workers
+
+
+@pytest.mark.parametrize("persistent_workers", [True, False])
+def test_one_worker_reads_each_epoch_in_the_order_of_the_main_process(folder: str, persistent_workers: bool) -> None:
+    direct = pairs_of(folder, seed=3)
+    expected = [list(direct) for _ in range(3)]
+    assert len(set(map(str, expected))) == 3
+    in_process, in_worker = pairs_of(folder, seed=3), pairs_of(folder, seed=3)
+    loader = loader_of(in_process, 0)
+    assert [epoch_of(loader) for _ in range(3)] == expected
+    loader = loader_of(in_worker, 1, "fork", persistent_workers=persistent_workers)
+    assert [epoch_of(loader) for _ in range(3)] == expected
+
+
+def test_an_epoch_after_an_early_break_is_complete(folder: str) -> None:
+    """The iterator that was dropped leaves nothing behind in persistent workers."""
+    loader = loader_of(pairs_of(folder), 2, "fork", persistent_workers=True)
+    for _ in loader:
+        break
+    assert sorted(key for key, _ in epoch_of(loader)) == ALL_KEYS
+
+
+def test_torchs_own_collate_fn_makes_batches_of_tuples(folder: str) -> None:
+    pipe = tdr.stream_shards(folder).decode_sample().to_tuple("__key__", "cls")
+    loader: DataLoader[Any] = DataLoader(pipe, batch_size=10, num_workers=2, multiprocessing_context="fork")
+    pairs = [pair for names, numbers in loader for pair in zip(names, numbers.tolist(), strict=True)]
+    assert sorted(pairs) == [(key, int(key[0])) for key in ALL_KEYS]
+
+
+def test_each_loose_file_is_read_once_an_epoch_by_workers(tmp_path: Path) -> None:
+    for number in range(30):
+        file = tmp_path / f"{number % 3}" / f"{number}.txt"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"%d" % number)
+    pipe = tdr.stream_files(f"{tmp_path}/").label_from_path().to_tuple("txt", "cls")
+    loader = loader_of(pipe, 2, "fork", persistent_workers=True)
+    first, second = epoch_of(loader), epoch_of(loader)
+    assert sorted(first) == sorted(second) == sorted((b"%d" % number, number % 3) for number in range(30))
+    assert first != second
+
+
+def test_readers_open_bare_urls_in_the_worker(folder: str) -> None:
+    """``shard_tar_reader`` and ``file_reader`` without ``async_prefetch`` before them."""
+    share = tdr.IterableWrapper([f"{folder}/{shard:06d}.tar" for shard in range(6)]).sharding_filter_rank()
+    keys = [key for (key,) in loader_of(share.shard_tar_reader().to_tuple("__key__"), 2, "fork")]
+    assert sorted(keys) == ALL_KEYS
+    names = [key.rpartition("/")[2] for (key,) in loader_of(share.file_reader().to_tuple("__key__"), 2, "fork")]
+    assert sorted(names) == [f"{shard:06d}" for shard in range(6)]
+
+
+class FailingUrls(IterDataPipe[str]):
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __iter__(self) -> Iterator[str]:
+        yield f"{self.folder}/000000.tar"
+        raise ZeroDivisionError("the source of URLs fails")
+
+
+@pytest.mark.filterwarnings("ignore:This process was forked:RuntimeWarning")
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_errors_in_workers_keep_their_type_and_name_the_url(
+    moto: S3Server, bucket_folder: str, tmp_path: Path, start_method: str
+) -> None:
+    """Whichever transport the worker reads by; an epoch is not silently shorter. Errors of users' pipes stay."""
+    folder = str(tmp_path)
+    write_small_shards(folder, num_shards=2, samples_per_shard=50)
+    whole = (tmp_path / "000001.tar").read_bytes()
+    (tmp_path / "000001.tar").write_bytes(whole[: len(whole) // 1024 * 512])
+    failing: list[tuple[Any, type[Exception], str]] = [
+        (
+            pairs_of(bucket_folder + "{000004..000007}.tar", moto),
+            ObjectNotFoundError,
+            bucket_folder + r"00000[67]\.tar",
+        ),
+        (pairs_of(f"{folder}/*.tar"), ShardReadError, f"{folder}/000001.tar"),
+        (pairs_of(f"{folder}/000000.tar"), EmptyShareError, r"1 shard for 2 readers .*more and smaller shards"),
+        (FailingUrls(folder).shard_tar_reader(), ZeroDivisionError, "the source of URLs fails"),
+    ]
+    for pipe, error, message in failing:
+        with pytest.raises(error, match=message) as caught:
+            read_all(loader_of(pipe, 1 if error is ZeroDivisionError else 2, start_method))
+        assert moto.secret not in str(caught.value)
+
+
+FORKING = """
+import json, logging, os, sys
+from torch.utils.data import DataLoader
+import torchdata_remote as tdr
+
+logging.basicConfig(level=logging.INFO)
+config = json.loads(sys.argv[1])
+
+
+def run(case):
+    options = {**config["storage_options"], **({"default_fill_cache": False} if case == "uses s3fs" else {})}
+    pipe = tdr.stream_shards(config["folder"], storage_options=options).to_tuple("__key__")
+    if case in ("reads", "uses s3fs"):
+        assert len(list(pipe)) == 24
+    if case == "begins to read":
+        kept = iter(pipe)
+        next(kept)
+    if case == "lists":
+        assert list(tdr.ListRemote([config["folder"]], storage_options=options))
+    loader = DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context="fork", timeout=120)
+    return [[key for (key,) in loader] for _ in range(2)]
+
+
+for case in ("reads", "begins to read", "lists", "uses s3fs"):
+    child = os.fork()  # each parent of workers in a process of its own
+    if child == 0:
+        os.dup2(os.open(f"{config['output']}/{case}.err", os.O_CREAT | os.O_WRONLY), 2)
+        epochs = run(case)
+        with open(f"{config['output']}/{case}.json", "w") as file:
+            json.dump(epochs, file)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.fixture(scope="module")
+def forked(moto: S3Server, bucket_folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What forked workers have read, and written to stderr, of parents that had used the store."""
+    output = tmp_path_factory.mktemp("forked")
+    config = {"folder": bucket_folder, "storage_options": moto.storage_options, "output": str(output)}
+    subprocess.run([sys.executable, "-c", FORKING, json.dumps(config)], timeout=240, check=True)
+    return output
+
+
+@pytest.mark.parametrize("parent", ["reads", "begins to read", "lists", "uses s3fs"])
+def test_a_worker_that_was_forked_from_a_parent_that_used_the_store_reads_everything(forked: Path, parent: str) -> None:
+    """After the parent has read by obstore another transport does, with a warning."""
+    errors = (forked / f"{parent}.err").read_text()
+    assert (forked / f"{parent}.json").exists(), errors
+    epochs = json.loads((forked / f"{parent}.json").read_text())
+    assert [sorted(epoch) for epoch in epochs] == [ALL_KEYS] * 2
+    assert epochs[0] != epochs[1]
+    warned = [line for line in errors.splitlines() if "RuntimeWarning:" in line]
+    assert len(warned) == (2 if "read" in parent else 0)
+    assert all("multiprocessing_context='forkserver'" in line for line in warned)
+    assert ("is read by obstore" in errors) == (parent != "uses s3fs")
+
+
+# DataLoader2, which left torchdata in 0.10
+
+
+def keys_of(url: str) -> Any:
+    return tdr.stream_shards(url).to_tuple("__key__")
+
+
+def epochs_of(pipe: Any, service: Any) -> list[list[str]]:
+    loader2 = pytest.importorskip("torchdata.dataloader2").DataLoader2(pipe, reading_service=service)
+    try:
+        return [[key for (key,) in loader2] for _ in range(3)]
+    finally:
+        loader2.shutdown()
+
+
+@pytest.mark.parametrize("num_workers", [None, 0, 1])
+def test_dataloader2_reads_each_epoch_in_the_order_of_direct_iteration(folder: str, num_workers: int | None) -> None:
+    """Without a reading service, in this process, and with one worker."""
+    dataloader2 = pytest.importorskip("torchdata.dataloader2", reason="DataLoader2 left torchdata in 0.10")
+    service = None if num_workers is None else dataloader2.InProcessReadingService()
+    if num_workers:
+        service = dataloader2.MultiProcessingReadingService(num_workers=1, multiprocessing_context="fork")
+    pipe = keys_of(folder)
+    expected = [[key for (key,) in pipe] for _ in range(3)]
+    assert epochs_of(keys_of(folder), service) == expected
+    assert len({tuple(epoch) for epoch in expected}) == 3
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_workers_of_dataloader2_read_each_sample_once_an_epoch(folder: str, start_method: str) -> None:
+    dataloader2 = pytest.importorskip("torchdata.dataloader2", reason="DataLoader2 left torchdata in 0.10")
+
+    def service() -> Any:
+        return dataloader2.MultiProcessingReadingService(num_workers=2, multiprocessing_context=start_method)
+
+    epochs = epochs_of(keys_of(folder), service())
+    assert [sorted(epoch) for epoch in epochs] == [ALL_KEYS] * 3
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    with pytest.raises(ObjectNotFoundError, match=folder + r"/00000[67]\.tar"):
+        epochs_of(keys_of(folder + "/{000004..000007}.tar"), service())
+    with pytest.raises(EmptyShareError, match=r"1 shard for 2 readers .* more and smaller shards"):
+        epochs_of(keys_of(folder + "/000000.tar"), service())

@@ -1,0 +1,422 @@
+"""Accelerate and the transformers ``Trainer`` in one process: the edges of an epoch, a checkpoint, an evaluation."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torchdata_remote as tdr
+from tests.support.waiting import wait_for
+from torchdata_remote.errors import EmptyShareError, RemoteDataError, SplitTwiceError, StateError
+
+from .data import NUM_SAMPLES, NUM_STREAMS, loader_of, numbers_of, of_sample, pipe_of
+
+pytest.importorskip("transformers")
+from accelerate import Accelerator, DataLoaderConfiguration
+from accelerate.data_loader import IterableDatasetShard
+from transformers import Trainer, TrainerCallback
+
+from torchdata_remote.loaders.trainers import RemoteTrainerMixin
+
+from .hugging_face_program import ChainTrainer, Epochs, Model, arguments
+
+LOADER_FILE = f"{tdr.__name__}.json"
+multiprocessing.set_forkserver_preload(["tests.trainers.hugging_face_program"])  # workers are forked in less time
+
+
+def prepared(dataset: Path, *, batch_size: int = 16, **options: Any) -> tuple[Any, tdr.StatefulLoader]:
+    """An accelerator of this process, and a loader that it has prepared."""
+    accelerator = Accelerator(cpu=True, **options)
+    loader = loader_of("stateful_loader(pipe)", dataset, batch_size=batch_size, num_workers=0)
+    assert accelerator.prepare(loader) is loader
+    return accelerator, loader
+
+
+def test_accumulation_is_synchronised_at_the_end_and_metrics_keep_the_whole_last_batch(dataset: Path) -> None:
+    """8 batches, 3 to a step: after the 3rd, the 6th and the last, in each epoch."""
+    accelerator, loader = prepared(dataset, gradient_accumulation_steps=3)
+    model = torch.nn.Linear(4, 1)
+    for _ in range(2):
+        synchronised, numbers = [], []
+        for batch in loader:
+            numbers += accelerator.gather_for_metrics(batch["number"]).tolist()
+            with accelerator.accumulate(model):
+                synchronised.append(accelerator.sync_gradients)
+        assert synchronised == [False, False, True, False, False, True, False, True]
+        assert sorted(numbers) == list(range(NUM_SAMPLES))
+        assert not accelerator.gradient_state.in_dataloader
+
+
+@pytest.mark.parametrize("stop", [1, 7, 8])
+def test_a_state_under_accelerate_excludes_the_prefetched_batch(dataset: Path, stop: int) -> None:
+    """``end_of_dataloader`` prefetches a batch; the state is that of the consumer, also after ``break``."""
+    accelerator, loader = prepared(dataset)
+    (_, resumed), (_, again) = prepared(dataset), prepared(dataset)
+    batches = iter(loader)
+    for number in range(stop):
+        next(batches)
+        assert accelerator.gradient_state.end_of_dataloader == (number == 7)
+    resumed.load_state_dict(loader.state_dict())
+    expected = [numbers_of(batch) for batch in batches]
+    assert [numbers_of(batch) for batch in resumed] == expected
+    assert len(expected) == 8 - stop
+    for _ in loader:
+        break
+    assert not accelerator.gradient_state.in_dataloader
+    again.load_state_dict(loader.state_dict())
+    assert (len(list(again)), len(list(loader))) == (7, 8)
+
+
+def test_batches_are_put_on_the_accelerators_device(dataset: Path) -> None:
+    """As those of Accelerate's own loaders, unless ``device_placement`` is off."""
+    accelerator, loader = prepared(dataset)
+    before = accelerator.state.device
+    try:
+        accelerator.state.device = torch.device("meta")
+        assert next(iter(loader))["x"].device.type == "meta"
+        accelerator.device_placement = False
+        assert next(iter(loader))["x"].device.type == "cpu"
+    finally:
+        accelerator.state.device = before
+
+
+def test_what_would_skip_or_split_batches_again_is_refused(dataset: Path) -> None:
+    """``skip_first_batches``: the loaded state continues by itself; options; groups of processes that read the same."""
+    accelerator, loader = prepared(dataset)
+    with pytest.raises(StateError, match=r"skip_first_batches .* accelerator\.load_state\(\)"):
+        next(iter(accelerator.skip_first_batches(loader, 2)))
+    plain = accelerator.prepare(torch.utils.data.DataLoader(tdr.Resumable(pipe_of(dataset), num_streams=12), 4))
+    with pytest.raises(StateError, match="skip_first_batches"):
+        list(accelerator.skip_first_batches(plain, 2))
+    for option in ("split_batches", "dispatch_batches"):
+        with pytest.raises(StateError, match=f"Accelerate's {option}=True .* DataLoaderConfiguration"):
+            prepared(dataset, dataloader_config=DataLoaderConfiguration(**{option: True}))
+    parallelism = pytest.importorskip("accelerate.parallelism_config")
+    accelerator.state.parallelism_config = parallelism.ParallelismConfig(tp_size=2)
+    try:
+        with pytest.raises(StateError, match=r"Accelerate: groups of 2 .* sharding_filter_rank\(world="):
+            accelerator.prepare(loader)
+    finally:
+        accelerator.state.parallelism_config = None
+
+
+@pytest.mark.parametrize("of", [lambda pipe: pipe, tdr.Resumable])
+def test_a_split_by_accelerates_own_class_is_refused_unless_each_process_gets_everything(
+    of: Any, dataset: Path
+) -> None:
+    """By ``split=False``, or by a world of one rank; one process loses nothing."""
+
+    def chain(**options: Any) -> Any:
+        urls = tdr.IterableWrapper([f"{dataset}/shards/00.tar", f"{dataset}/shards/01.tar"])
+        return urls.sharding_filter_rank(**options).shard_tar_reader().to_tuple("__key__")
+
+    def shard(pipe: Any, num_processes: int) -> Any:
+        return IterableDatasetShard(of(pipe), batch_size=1, num_processes=num_processes, process_index=0)
+
+    with pytest.raises(
+        SplitTwiceError, match=r"accelerate's IterableDatasetShard .*torchdata_remote\.stateful_loader\("
+    ):
+        next(iter(shard(chain(), 2)))
+    assert len(list(shard(chain(), 1))) == 20
+    for options in ({"split": False}, {"world": tdr.World()}):
+        assert len(list(shard(chain(**options), 2))) == 10
+
+
+@pytest.mark.parametrize("stop", [0, 4])
+def test_a_resumable_under_accelerates_own_state_loses_nothing(dataset: Path, tmp_path: Path, stop: int) -> None:
+    """``DataLoader(Resumable)`` with ``use_stateful_dataloader=True``."""
+    numbers: list[int] = []
+    for half in range(2):
+        accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))
+        loader = accelerator.prepare(torch.utils.data.DataLoader(tdr.Resumable(pipe_of(dataset), num_streams=12), 4))
+        if half == 1:
+            accelerator.load_state(str(tmp_path))
+        for number, batch in enumerate(loader):
+            numbers += numbers_of(batch)
+            if half == 0 and number == stop:
+                accelerator.save_state(str(tmp_path))
+                break
+    assert sorted(numbers) == list(range(NUM_SAMPLES))
+
+
+# The transformers Trainer
+
+
+class At(TrainerCallback):  # type: ignore[misc]  # no types are read of it
+    """Calls a function at each event of a name."""
+
+    def __init__(self, event: str, function: Callable[[Any, Any], None]) -> None:
+        setattr(self, event, lambda args, state, control, **_: function(state, control))
+
+
+def trained(
+    dataset: Path, output: Path, *callbacks: Any, stop_at: int | None = None, load: Path | None = None,
+    kind: Any = ChainTrainer, train_dataset: Any = None, eval_dataset: Any = None, workers: int = 0, **options: Any,
+) -> tuple[Any, list[list[int]]]:  # fmt: skip
+    """A trainer that has trained, and the samples of each epoch."""
+    model = Model()
+    trainer = kind(
+        model, arguments(str(output), workers, **options), eval_dataset=eval_dataset,
+        train_dataset=pipe_of(dataset) if train_dataset is None else train_dataset,
+        callbacks=[Epochs(model, stop_at), *callbacks],
+    )  # fmt: skip
+    trainer.train(None if load is None else str(load))
+    return trainer, model.epochs
+
+
+def test_epochs_are_counted_by_the_loader_where_the_batch_size_changes(dataset: Path, tmp_path: Path) -> None:
+    """5 batches of 4 leave 100 samples: 17 batches of 6, where an epoch has 20."""
+    epochs: list[float] = []
+    trained(dataset, tmp_path, stop_at=5, num_train_epochs=3)
+    trainer, after = trained(
+        dataset, tmp_path, At("on_step_begin", lambda state, _: epochs.append(state.epoch)), num_train_epochs=3,
+        load=tmp_path / "checkpoint-5", per_device_train_batch_size=6,
+    )  # fmt: skip
+    assert [len(epoch) for epoch in after] == [100, 120, 120]
+    assert epochs == pytest.approx([5 / 30, *(n / 20 for n in range(4, 60))])
+    assert trainer.state.epoch == 3
+    assert trainer.state.global_step == trainer.state.max_steps == 5 + 17 + 40
+
+
+def test_another_number_of_workers_reads_all_batches_that_are_left(dataset: Path, tmp_path: Path) -> None:
+    """3 batches of 4 leave 108 samples: 27 batches, but 28 (54 + 54 samples) with 2 workers."""
+    _, before = trained(dataset, tmp_path, stop_at=3, num_train_epochs=2)
+    trainer, after = trained(dataset, tmp_path, load=tmp_path / "checkpoint-3", workers=2, num_train_epochs=2)
+    assert sorted(before[0] + after[0]) == sorted(after[1]) == list(range(NUM_SAMPLES))
+    assert trainer.state.global_step == 3 + 28 + 30
+
+
+def test_workers_end_with_each_evaluation_unless_they_are_persistent(dataset: Path, tmp_path: Path) -> None:
+    others = set(multiprocessing.active_children())
+
+    def workers() -> set[Any]:
+        return set(multiprocessing.active_children()) - others
+
+    for persistent in (False, True):
+        options = arguments(str(tmp_path), 1, dataloader_persistent_workers=persistent)
+        trainer = ChainTrainer(Model(), options, eval_dataset=pipe_of(dataset))
+        for other in (None, pipe_of(dataset)):
+            trainer.evaluate(other)
+            if persistent:
+                assert len(workers()) == 1
+            else:
+                wait_for(lambda: not workers())  # a busy machine takes its time to end one
+    for worker in workers():
+        worker.kill()
+
+
+def test_evaluating_on_the_training_dataset_keeps_the_state_of_the_training(dataset: Path, tmp_path: Path) -> None:
+    both, again = (tdr.Resumable(pipe_of(dataset), num_streams=NUM_STREAMS) for _ in range(2))
+    steps: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 5}
+    _, before = trained(dataset, tmp_path, stop_at=10, train_dataset=both, eval_dataset=both, **steps)
+    _, after = trained(dataset, tmp_path, train_dataset=again, load=tmp_path / "checkpoint-10")
+    assert sorted(before[0] + after[0]) == list(range(NUM_SAMPLES))
+
+
+def test_a_resumable_that_has_listed_is_not_listed_again(dataset: Path, tmp_path: Path) -> None:
+    shutil.copytree(dataset / "shards", tmp_path / "shards")
+    listed = tdr.Resumable(pipe_of(tmp_path), num_streams=NUM_STREAMS)
+    listed.list_now()
+    (tmp_path / "shards" / "index.json").unlink()
+    _, epochs = trained(dataset, tmp_path, train_dataset=listed)
+    assert sorted(epochs[0]) == list(range(NUM_SAMPLES))
+
+
+def test_a_resumable_with_a_state_and_datasets_of_other_kinds_are_taken(dataset: Path, tmp_path: Path) -> None:
+    """Several evaluations by name, predictions, and what is no chain."""
+    begun, again = (tdr.Resumable(pipe_of(dataset), num_streams=NUM_STREAMS) for _ in range(2))
+    head = [int(example["number"]) for example in islice(begun, 20)]
+    again.load_state_dict(begun.state_dict())
+    _, epochs = trained(dataset, tmp_path, train_dataset=again)
+    assert sorted(head + epochs[0]) == list(range(NUM_SAMPLES))
+    plain = list(pipe_of(dataset))
+    trainer, epochs = trained(dataset, tmp_path, train_dataset=plain, eval_dataset={"a": pipe_of(dataset), "b": plain})
+    assert sorted(epochs[0]) == list(range(NUM_SAMPLES))
+    assert {"eval_a_runtime", "eval_b_runtime"} <= trainer.evaluate().keys()
+    for data in (pipe_of(dataset), plain):
+        assert len(trainer.predict(data).predictions[-1]) == NUM_SAMPLES
+
+
+def test_the_last_complete_checkpoint_is_kept_until_the_next_one_is_complete(dataset: Path, tmp_path: Path) -> None:
+    class Killed(ChainTrainer):
+        def _save_checkpoint(self, *args: Any, **options: Any) -> None:
+            super()._save_checkpoint(*args, **options)
+            if self.state.global_step == 10:
+                raise KeyboardInterrupt  # before Trainer calls on_save
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(dataset, tmp_path, kind=Killed, save_strategy="steps", save_steps=5, save_total_limit=1)
+    assert [folder for folder in tmp_path.glob("checkpoint-*") if (folder / LOADER_FILE).exists()]
+
+
+def test_training_resumes_after_an_epoch_that_ended_early_and_between_two_steps(dataset: Path, tmp_path: Path) -> None:
+    """A stop within an accumulation: Trainer has read 12 batches, and stepped after 8."""
+
+    def end_early(state: Any, control: Any) -> None:
+        control.should_epoch_stop = state.global_step == 4
+
+    _, before = trained(dataset, tmp_path, At("on_step_end", end_early), stop_at=8, num_train_epochs=2)
+    _, after = trained(dataset, tmp_path, load=tmp_path / "checkpoint-8", num_train_epochs=2)
+    assert sorted(before[1] + after[0]) == list(range(NUM_SAMPLES))
+    seen = []
+
+    def stop(state: Any, control: Any) -> None:
+        seen.append(state.global_step)
+        if len(seen) == 7:
+            control.should_save = control.should_training_stop = True
+
+    options: dict[str, Any] = {"gradient_accumulation_steps": 4}
+    trained(dataset, tmp_path, At("on_substep_end", stop), **options)
+    _, after = trained(dataset, tmp_path, load=tmp_path / "checkpoint-2", **options)
+    assert len(after[0]) == NUM_SAMPLES - 8 * 4  # what no step was made of is trained on
+
+
+@pytest.fixture(scope="module")
+def checkpoint(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the checkpoints of steps 5, 10 and 15."""
+    output = tmp_path_factory.mktemp("checkpoints")
+    trained(dataset, output, stop_at=15, save_strategy="steps", save_steps=5)
+    return output
+
+
+DAMAGES: dict[str, Callable[[str, dict[str, Any]], str]] = {
+    "empty": lambda text, record: "",
+    "half": lambda text, record: text[: len(text) // 2],
+    "list": lambda text, record: "[]",
+    "no loader": lambda text, record: json.dumps({key: value for key, value in record.items() if key != "loader"}),
+    "half a state": lambda text, record: json.dumps(
+        {**record, "loader": {"all_ranks": record["loader"]["all_ranks"][:100]}}
+    ),
+    "no state": lambda text, record: json.dumps({**record, "loader": None}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_record_of_a_checkpoint_is_refused_by_its_name(
+    dataset: Path, checkpoint: Path, tmp_path: Path, damage: str
+) -> None:
+    shutil.copytree(checkpoint / "checkpoint-5", tmp_path / "checkpoint-5")
+    file = tmp_path / "checkpoint-5" / LOADER_FILE
+    file.write_text(DAMAGES[damage](file.read_text(), json.loads(file.read_text())))
+    with pytest.raises(RemoteDataError, match=LOADER_FILE):
+        trained(dataset, tmp_path, load=tmp_path / "checkpoint-5")
+
+
+@pytest.mark.parametrize("missing", [LOADER_FILE, "trainer_state.json"])
+def test_the_error_of_an_incomplete_checkpoint_names_the_newest_complete_one(
+    dataset: Path, checkpoint: Path, tmp_path: Path, missing: str
+) -> None:
+    shutil.copytree(checkpoint, tmp_path / "run")
+    (tmp_path / "run" / "checkpoint-15" / missing).unlink()
+    with pytest.raises(RemoteDataError, match=f"checkpoint-15/{missing}: .* interrupted.*checkpoint-10'"):
+        trained(dataset, tmp_path / "run", load=tmp_path / "run" / "checkpoint-15")
+
+
+@pytest.mark.parametrize("base", [Trainer, ChainTrainer])
+def test_resuming_with_a_users_own_loader_is_refused(dataset: Path, tmp_path: Path, base: Any) -> None:
+    """Trainer does not store its position: the mixin warns before the first checkpoint."""
+
+    class OwnLoader(base):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            return self.accelerator.prepare(tdr.stateful_loader(pipe_of(dataset), batch_size=4))
+
+    options: dict[str, Any] = {"kind": OwnLoader, "train_dataset": [], "save_strategy": "steps", "save_steps": 3}
+    with pytest.warns(RuntimeWarning, match="cannot be resumed") if base is ChainTrainer else nullcontext():
+        trained(dataset, tmp_path, stop_at=3, **options)
+    with pytest.raises(StateError, match=r"RemoteTrainerMixin.* train_dataset=pipe|train_dataset=pipe .*Remote"):
+        trained(dataset, tmp_path, load=tmp_path / "checkpoint-3", **options)
+
+
+def test_each_training_on_one_resumable_starts_at_its_position(dataset: Path, tmp_path: Path) -> None:
+    """A chain that tells no length, so that the loader counts the epochs."""
+    pipe = tdr.stream_shards(f"{dataset}/shards/").map(of_sample)
+    data = tdr.Resumable(pipe, num_streams=NUM_STREAMS)
+    trainer, first = trained(dataset, tmp_path, train_dataset=data, max_steps=10)
+    trainer.model.epochs = []
+    trainer.train()
+    assert trainer.model.epochs == first
+
+
+def test_auto_find_batch_size_trains_the_same_number_of_epochs(dataset: Path, tmp_path: Path) -> None:
+    """The steps to the end were counted with the batches that did not fit."""
+
+    class Small(ChainTrainer):
+        def training_step(self, *args: Any, **options: Any) -> Any:
+            if self._train_batch_size > 3:
+                raise RuntimeError("CUDA out of memory.")
+            return super().training_step(*args, **options)
+
+    options: dict[str, Any] = {"num_train_epochs": 2}
+    _, before = trained(dataset, tmp_path, stop_at=5, **options)
+    options |= {"auto_find_batch_size": True, "gradient_accumulation_steps": 3}
+    _, after = trained(dataset, tmp_path, kind=Small, load=tmp_path / "checkpoint-5", **options)
+    assert sorted(before[0] + after[-2]) == sorted(after[-1]) == list(range(NUM_SAMPLES))
+
+
+class Threads(ChainTrainer):
+    """Its batches are made by threads."""
+
+    num_threads = 2
+
+
+def test_threads_take_the_place_of_workers(dataset: Path, tmp_path: Path) -> None:
+    """A checkpoint that they have saved is resumed without them, and by them again."""
+    _, before = trained(dataset, tmp_path, kind=Threads, stop_at=5)
+    for kind in (Threads, ChainTrainer):
+        _, after = trained(dataset, tmp_path, kind=kind, load=tmp_path / "checkpoint-5")
+        assert sorted(before[0] + after[0]) == list(range(NUM_SAMPLES))
+    with pytest.raises(StateError, match="num_threads=2 and dataloader_num_workers=1"):
+        trained(dataset, tmp_path, kind=Threads, workers=1)
+
+
+def test_a_checkpoint_that_is_saved_in_another_way_has_the_state_or_is_warned_of(dataset: Path, tmp_path: Path) -> None:
+    """As ``enable_jit_checkpoint=True`` does at SIGTERM, and hyperparameter search in folders of its own."""
+
+    class Preempted(ChainTrainer):
+        def training_step(self, *args: Any, **options: Any) -> Any:
+            if self.state.global_step == 3:
+                self.get_train_dataloader()  # which callbacks may call
+                self._save_checkpoint(self.model, trial=None)
+            return super().training_step(*args, **options)
+
+        def _get_output_dir(self, trial: Any) -> str:
+            return str(tmp_path / "run-0")
+
+    class OwnSave(ChainTrainer):
+        def _save_checkpoint(self, model: Any, trial: Any) -> None:
+            self.save_model(str(tmp_path / f"checkpoint-{self.state.global_step}"))
+
+    _, before = trained(dataset, tmp_path, kind=Preempted)
+    _, after = trained(dataset, tmp_path, load=tmp_path / "run-0" / "checkpoint-3")
+    assert after[0] == before[0][3 * 4 :]  # the step in which it was saved is done again
+    with pytest.warns(RuntimeWarning, match=r"checkpoint-3 .* call self\._save_rng_state\(folder\)"):
+        trained(dataset, tmp_path, kind=OwnSave, stop_at=3)
+
+
+def test_what_cannot_train_is_refused_before_the_first_batch(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(EmptyShareError, match=r"120 samples .* batch of 200 .*dataloader_drop_last=False"):
+        trained(dataset, tmp_path, dataloader_drop_last=True, per_device_train_batch_size=200)
+    with pytest.raises(TypeError, match=r"class Wrong\(RemoteTrainerMixin, Trainer\)"):
+
+        class Wrong(Trainer, RemoteTrainerMixin):  # type: ignore[misc]
+            pass
+
+
+def test_a_plain_trainer_warns_where_it_repeats_samples(dataset: Path, tmp_path: Path) -> None:
+    """One process, second epoch: the chain begins with its first order, of which Trainer skips the first batches."""
+    _, before = trained(dataset, tmp_path, kind=Trainer, num_train_epochs=2, stop_at=34)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        _, after = trained(dataset, tmp_path, kind=Trainer, num_train_epochs=2, load=tmp_path / "checkpoint-34")
+    repeats = sorted(before[1] + after[0]) != list(range(NUM_SAMPLES))
+    assert not repeats or any("repeat" in str(warning.message) for warning in warned)
