@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 pytest.importorskip("starlette", reason="the service is not installed: pip install torchdata_remote[service]")
 
 import torchdata_remote as tdr
+from tests.servers.s3 import temporary_folder
 from tests.servers.scripted import Request, Response, scripted
 from tests.servers.watched import Exchange, Proxy, running_proxy
 from tests.service.conftest import TOKEN
@@ -538,14 +539,12 @@ def test_a_disk_that_fills_up_is_an_error_and_the_pull_may_go_on(pets: str, tmp_
 
 
 def test_a_read_only_folder_has_to_be_complete(pets: str, tmp_path: Path) -> None:
-    target = tmp_path / "t"
-    pull(pets, target)
-    for above in [tmp_path, *(one for one in tmp_path.parents if "pytest-of-" in str(one))]:
+    with temporary_folder() as above:  # not below pytest's folder, which each pytest closes to others at its start
         above.chmod(0o755)
-    folders = [target, target / "cat", target / "dog"]
-    for folder in folders:
-        folder.chmod(0o555)
-    try:
+        target = above / "t"
+        pull(pets, target)
+        for folder in (target, target / "cat", target / "dog"):
+            folder.chmod(0o555)
         for _ in range(2):
             done = Job("pull", pets, target, nobody=True).run()
             assert done.get("num_unchanged") == 4, done
@@ -556,8 +555,7 @@ def test_a_read_only_folder_has_to_be_complete(pets: str, tmp_path: Path) -> Non
         error = Job("pull", pets, target, nobody=True).run()["error"]
         assert error.startswith(f"AccessDeniedError: {target} is not writable")
         assert "1 files are to be fetched" in error
-    finally:
-        for folder in folders:
+        for folder in (target, target / "cat", target / "dog"):
             folder.chmod(0o755)
 
 
