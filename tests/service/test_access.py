@@ -47,9 +47,21 @@ WRONG_HEADERS: list[str | bytes | None] = [
 
 
 def test_a_request_without_the_token_is_refused_wherever_it_is_for(guarded: str) -> None:
-    paths = ["/", "/metrics", "/openapi.json", "/page/app.js", "/dataset/x", "/nothing", "/healthz/..", "/datasets/x/files/y"]
+    paths = [
+        "/",
+        "/metrics",
+        "/openapi.json",
+        "/page/app.js",
+        "/dataset/x",
+        "/nothing",
+        "/healthz/..",
+        "/datasets/x/files/y",
+    ]
     similar = ["/healthz/", "/healthz%2f", "//healthz", "/Healthz", "/healthz%00"]
-    for header, path in [*((header, "/datasets") for header in WRONG_HEADERS), *((None, path) for path in paths + similar)]:
+    for header, path in [
+        *((header, "/datasets") for header in WRONG_HEADERS),
+        *((None, path) for path in paths + similar),
+    ]:
         answer = request(guarded, path, {} if header is None else {"Authorization": header})
         assert (answer.status, answer.headers["www-authenticate"][:5]) == (401, "Basic"), (header, path)
         assert TOKEN not in answer.error
@@ -58,7 +70,12 @@ def test_a_request_without_the_token_is_refused_wherever_it_is_for(guarded: str)
 
 def test_nothing_is_changed_without_the_token(guarded: str) -> None:
     before = ask(guarded, "GET", "/datasets", None, BEARER).body
-    for method, path in [("POST", "/datasets"), ("PUT", "/datasets/d"), ("DELETE", "/datasets/d"), ("PUT", "/datasets/d/files/a")]:
+    for method, path in [
+        ("POST", "/datasets"),
+        ("PUT", "/datasets/d"),
+        ("DELETE", "/datasets/d"),
+        ("PUT", "/datasets/d/files/a"),
+    ]:
         assert ask(guarded, method, path, b'{"name": "d"}', {"Content-Type": "application/json"}).status == 401
     assert ask(guarded, "GET", "/datasets", None, BEARER).body == before
 
@@ -92,7 +109,13 @@ def test_pages_of_other_sites_can_change_nothing(dataset: Dataset) -> None:
     dataset.put("a", b"1")
     for site in ("cross-site", "same-site", "anything"):
         headers = {"Sec-Fetch-Site": site}
-        for method, path in [("PUT", "/files/a"), ("DELETE", ""), ("DELETE", "/files/a"), ("PUT", "?unpack=1"), ("POST", "/files")]:
+        for method, path in [
+            ("PUT", "/files/a"),
+            ("DELETE", ""),
+            ("DELETE", "/files/a"),
+            ("PUT", "?unpack=1"),
+            ("POST", "/files"),
+        ]:
             assert dataset.ask(method, path, b"x", headers).status == 403
         assert ask(dataset.address, "POST", "/datasets", b"{}", headers).status == 403
         assert dataset.get("a", headers).body == b"1"
@@ -123,7 +146,7 @@ def test_path_and_query_have_at_most_16_kib(dataset: Dataset) -> None:
 def test_requests_are_counted_by_method_route_and_status(dataset: Dataset) -> None:
     def count(method: str, status: int, name: str = "requests_total") -> float:
         labels = f'method="{method}",route="/datasets/{{name}}/files/{{path}}"'
-        return metric(dataset.address, f'{name}{{{labels}{f",status={chr(34)}{status}{chr(34)}" if status else ""}}}')
+        return metric(dataset.address, f"{name}{{{labels}{f',status={chr(34)}{status}{chr(34)}' if status else ''}}}")
 
     kinds = [("PUT", 200), ("GET", 200), ("GET", 404), ("PUT", 0)]
     names = ["requests_total"] * 3 + ["request_seconds_count"]

@@ -205,7 +205,9 @@ def test_a_head_without_end_is_cut_off(served: str, line: bytes) -> None:
 def test_a_request_has_at_most_100_headers(served: str) -> None:
     with begin(served, "GET", "/", *(f"X-{number}: y" for number in range(1000))) as connection:
         assert rest(connection).startswith(b"HTTP/1.1 431 ")
-    with begin(served, "GET", "/healthz", *(f"X-{number}: y" for number in range(90)), "Connection: close") as connection:
+    with begin(
+        served, "GET", "/healthz", *(f"X-{number}: y" for number in range(90)), "Connection: close"
+    ) as connection:
         assert rest(connection).startswith(b"HTTP/1.1 200 ")
 
 

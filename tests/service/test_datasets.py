@@ -22,7 +22,17 @@ from PIL import Image
 pytest.importorskip("starlette", reason="the service is not installed: pip install torchdata_remote[service]")
 
 from tests.servers.service import running_service
-from tests.support.service_clients import JSON, Dataset, ask, below, digest_field, in_tar, new_dataset, sha256, tar_bytes
+from tests.support.service_clients import (
+    JSON,
+    Dataset,
+    ask,
+    below,
+    digest_field,
+    in_tar,
+    new_dataset,
+    sha256,
+    tar_bytes,
+)
 from tests.support.small_disk import fill_blocks, fill_inodes, small_disk
 
 FILES = {"a": b"1", "cat/" + "x" * 200 + ".jpg": b"2" * 3_000_000, "cat/é.txt": b"", "z": b"3" * 512}
@@ -76,7 +86,24 @@ def test_a_dataset_name_has_letters_digits_dots_underscores_and_hyphens(served: 
 
 
 WRONG_NAMES = [
-    *("", ".", "..", "../up", "-a", "_a", ".torchdata_remote", "a b", "a/b", "a\n", "é", "٣", "a" * 129, None, 1, ["a"]),
+    *(
+        "",
+        ".",
+        "..",
+        "../up",
+        "-a",
+        "_a",
+        ".torchdata_remote",
+        "a b",
+        "a/b",
+        "a\n",
+        "é",
+        "٣",
+        "a" * 129,
+        None,
+        1,
+        ["a"],
+    ),
     *("a\0", "a.torchdata_remote-partial", "\ud800"),
 ]
 
@@ -171,7 +198,8 @@ def test_a_removed_dataset_leaves_nothing(anywhere: Dataset) -> None:
     assert anywhere.ask("DELETE").status == 204
     assert anywhere.name not in names(anywhere.address)
     for method, path in itertools.product(
-        ("GET", "HEAD", "PUT", "DELETE", "POST"), ("", "?unpack=1", "/files", "/files/a", "/files/a?upload=12345678", "/summary")
+        ("GET", "HEAD", "PUT", "DELETE", "POST"),
+        ("", "?unpack=1", "/files", "/files/a", "/files/a?upload=12345678", "/summary"),
     ):
         headers = {"Content-Range": "bytes 0-0/1"} if "upload=" in path else JSON if method == "POST" else {}
         body = {"PUT": b"1", "POST": b'{"paths": ["a"]}'}.get(method)
@@ -300,7 +328,16 @@ def test_dataset_is_an_alias_of_datasets(dataset: Dataset) -> None:
 def test_head_is_get_without_a_body(dataset: Dataset) -> None:
     dataset.put("a.txt", b"x")
     own = [f"/datasets/{dataset.name}{below}" for below in ("", "/files", "/files/a.txt", "/summary")]
-    for path in ("/", "/page/app.js", "/page/sha256.js", "/page/style.css", "/healthz", "/metrics", "/openapi.json", *own):
+    for path in (
+        "/",
+        "/page/app.js",
+        "/page/sha256.js",
+        "/page/style.css",
+        "/healthz",
+        "/metrics",
+        "/openapi.json",
+        *own,
+    ):
         head, got = ask(dataset.address, "HEAD", path), ask(dataset.address, "GET", path)
         assert (head.status, got.status, head.body) == (200, 200, b"")
         for name in ("content-type", "content-length", "etag", "content-security-policy", "cache-control"):

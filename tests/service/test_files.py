@@ -13,7 +13,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -377,7 +376,6 @@ def test_pages_make_up_the_listing(anywhere: Dataset) -> None:
         page = anywhere.list(prefix=prefix, limit=limit, recursive=0)
         assert len(page["files"]) + len(page["folders"]) == min(limit, len(here) + len(folders))
     assert [file["path"] for file in anywhere.list(after="a/c")["files"]] == [path for path in PATHS if path > "a/c"]
-
 
 
 @pytest.mark.parametrize(

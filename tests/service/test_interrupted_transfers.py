@@ -67,7 +67,7 @@ def of_files(exchange: Exchange) -> int:
     if exchange.target.endswith("/files"):
         tar = {"PUT": exchange.sent, "POST": exchange.received}.get(exchange.method)
         return 0 if tar is None else sum(map(len, in_tar(tar).values()))
-    if "/files/" not in exchange.target or "upload=" in exchange.target and exchange.method == "GET":
+    if "/files/" not in exchange.target or ("upload=" in exchange.target and exchange.method == "GET"):
         return 0
     return len(exchange.sent) if exchange.method == "PUT" else len(exchange.received)
 
@@ -135,7 +135,9 @@ def test_a_killed_pull_is_continued_and_what_was_written_is_not_fetched_again(
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_pull_continues_within_a_large_file(how: signal.Signals, stored: Dataset, proxy: Proxy, tmp_path: Path) -> None:
+def test_a_pull_continues_within_a_large_file(
+    how: signal.Signals, stored: Dataset, proxy: Proxy, tmp_path: Path
+) -> None:
     url, target = f"datasets://{proxy.address}/{stored.name}", tmp_path / "t"
     job = Job("pull", url, target)
 
@@ -225,7 +227,9 @@ def test_files_that_a_killed_pull_had_begun_are_removed_with_the_dataset_that_lo
     }
 
 
-def test_of_pulls_into_one_folder_one_fetches_and_the_others_wait(stored: Dataset, proxy: Proxy, tmp_path: Path) -> None:
+def test_of_pulls_into_one_folder_one_fetches_and_the_others_wait(
+    stored: Dataset, proxy: Proxy, tmp_path: Path
+) -> None:
     url, target = f"datasets://{proxy.address}/{stored.name}", tmp_path / "t"
     may_go_on = threading.Event()
 

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -37,7 +37,7 @@ needs_root = pytest.mark.skipif(
 
 
 @pytest.fixture
-def failing(capsys: pytest.CaptureFixture[str]) -> Iterator[object]:
+def failing(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., str]]:
     """Runs the command in this process, which has to end with an error; its message."""
     with socket.create_server(("127.0.0.1", 0)) as taken:  # so that it ends whatever is wrong with it
         port = taken.getsockname()[1]
@@ -53,9 +53,9 @@ def failing(capsys: pytest.CaptureFixture[str]) -> Iterator[object]:
         yield run
 
 
-def test_an_address_that_others_reach_needs_a_token(tmp_path: Path, failing: object) -> None:
+def test_an_address_that_others_reach_needs_a_token(tmp_path: Path, failing: Callable[..., str]) -> None:
     for host in ("0.0.0.0", "::", "10.1.2.3"):
-        assert "--token-file" in failing("--root", str(tmp_path), "--host", host)  # type: ignore[operator]
+        assert "--token-file" in failing("--root", str(tmp_path), "--host", host)
     (tmp_path / "token").write_text("0123456789abcdef")
     service = Service(tmp_path / "root", "--host", "0.0.0.0", "--token-file", str(tmp_path / "token"))
     try:
@@ -67,27 +67,35 @@ def test_an_address_that_others_reach_needs_a_token(tmp_path: Path, failing: obj
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"short", b" \n", b"0123456789abcde", b"0123456789ab\ncdef", "ä".encode() * 16, b"0" * 15 + b"\0", b"\xff" * 20, None]
+    "text",
+    [
+        *(b"", b"short", b" \n", b"0123456789abcde", b"0123456789ab\ncdef", "ä".encode() * 16, b"0" * 15 + b"\0"),
+        *(b"\xff" * 20, None),
+    ],
 )
-def test_a_weak_token_or_none_in_its_file_is_refused(tmp_path: Path, failing: object, text: bytes | None) -> None:
+def test_a_weak_token_or_none_in_its_file_is_refused(
+    tmp_path: Path, failing: Callable[..., str], text: bytes | None
+) -> None:
     if text is not None:
         (tmp_path / "token").write_bytes(text)
-    message = failing("--root", str(tmp_path / "root"), "--token-file", str(tmp_path / "token"))  # type: ignore[operator]
+    message = failing("--root", str(tmp_path / "root"), "--token-file", str(tmp_path / "token"))
     assert f"{tmp_path}/token: " in message
     assert "16 printable" in message or "cannot be read" in message
 
 
-def test_a_root_a_port_or_a_certificate_that_cannot_be_used_is_named(tmp_path: Path, failing: object) -> None:
+def test_a_root_a_port_or_a_certificate_that_cannot_be_used_is_named(
+    tmp_path: Path, failing: Callable[..., str]
+) -> None:
     for name in ("file", "chain.pem", "key.pem"):
         (tmp_path / name).write_bytes(b"no PEM")
     root = str(tmp_path / "root")
     for root_url in (str(tmp_path / "file"), "http://localhost/x"):
-        assert f"{root_url} cannot keep datasets" in failing("--root", root_url)  # type: ignore[operator]
-    assert "--port" in failing("--root", root)  # type: ignore[operator]
-    assert "belong together" in failing("--root", root, "--key", "x")  # type: ignore[operator]
+        assert f"{root_url} cannot keep datasets" in failing("--root", root_url)
+    assert "--port" in failing("--root", root)
+    assert "belong together" in failing("--root", root, "--key", "x")
     for key in ("key.pem", "missing"):
         files = ("--certificate", str(tmp_path / "chain.pem"), "--key", str(tmp_path / key))
-        message = failing("--root", root, *files)  # type: ignore[operator]
+        message = failing("--root", root, *files)
         assert ("PEM" in message, str(tmp_path / key) in message) == (True, True)
 
 
@@ -109,7 +117,16 @@ def test_what_the_services_user_may_not_read_or_write_is_an_error_that_names_it(
         os.chown(above / "root", 65534, 65534)
         (above / "root" / "d" / "a").write_bytes(b"1")
         (above / "root" / "d" / "a").chmod(0)
-        command = [sys.executable, "-m", "torchdata_remote.cli", "serve", "--root", str(above / "closed"), "--port", "0"]
+        command = [
+            sys.executable,
+            "-m",
+            "torchdata_remote.cli",
+            "serve",
+            "--root",
+            str(above / "closed"),
+            "--port",
+            "0",
+        ]
         done = subprocess.run([*AS_NOBODY, *command], capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 1
         assert done.stderr.startswith(f"torchdata-remote: {above}/closed/ cannot be written to")
@@ -297,7 +314,12 @@ def test_min_free_bytes_are_kept_free_on_the_disk_and_reading_goes_on_without_th
         dataset = Dataset(address, "d", tmp_path)
         part = {"Content-Range": "bytes 0-0/1"}
         for target in ("", "?unpack=1", "/files/a", "/files/b?upload=12345678", "/files"):
-            answer = dataset.ask("PUT", target, tar_bytes({"x": b"1"}) if target == "/files" else b"x", part if "upload" in target else {})
+            answer = dataset.ask(
+                "PUT",
+                target,
+                tar_bytes({"x": b"1"}) if target == "/files" else b"x",
+                part if "upload" in target else {},
+            )
             assert (answer.status, bool(answer.error)) == (507, True), target
         assert below(tmp_path) == {"d/a"}
         assert dataset.contents() == {"a": b"1"}
@@ -332,7 +354,8 @@ def test_writers_of_one_file_alone_and_in_batches_all_get_there(dataset: Dataset
     tar = tar_bytes([("a", b"1"), ("a", b"2")])
     with ThreadPoolExecutor(num_requests) as pool:
         answers = pool.map(
-            lambda number: dataset.put("a", b"3") if number % 2 else dataset.ask("PUT", "/files", tar), range(num_requests)
+            lambda number: dataset.put("a", b"3") if number % 2 else dataset.ask("PUT", "/files", tar),
+            range(num_requests),
         )
         assert {answer.status for answer in answers} == {200}
     assert dataset.get("a").body in (b"2", b"3")

@@ -77,7 +77,9 @@ def pets(url: str, tmp_path: Path) -> str:
 
 def of_files(proxy: Proxy, method: str) -> list[str]:
     """Base names of the files that requests of a method were for, each by itself."""
-    return [one.target.rpartition("/")[2] for one in proxy.exchanges if one.method == method and "/files/" in one.target]
+    return [
+        one.target.rpartition("/")[2] for one in proxy.exchanges if one.method == method and "/files/" in one.target
+    ]
 
 
 def fetched_bytes(proxy: Proxy) -> int:
@@ -157,7 +159,9 @@ def test_a_folder_in_a_dataset_is_pushed_and_pulled_by_itself(url: str, tmp_path
     assert read_tree(tmp_path / "u") == {"er/d": b"3"}
 
 
-def test_a_link_inside_a_pushed_folder_is_followed_and_names_of_transfers_are_left_out(url: str, tmp_path: Path) -> None:
+def test_a_link_inside_a_pushed_folder_is_followed_and_names_of_transfers_are_left_out(
+    url: str, tmp_path: Path
+) -> None:
     own = {".torchdata_remote-pull.json": b"{}", ".x.torchdata_remote-partial": b"2"}
     write_tree(tmp_path / "s", {"a/b": b"1", **own})
     (tmp_path / "s" / "file").symlink_to("a/b")
@@ -300,7 +304,9 @@ def test_a_file_that_is_replaced_after_the_listing_is_fetched_in_its_new_version
     assert counts(pull(pets, tmp_path / "t")) == (0, len(after), 0, 0)
 
 
-def test_a_file_that_is_replaced_continuously_is_an_error(pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
+def test_a_file_that_is_replaced_continuously_is_an_error(
+    pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path
+) -> None:
     def replace(exchange: Exchange) -> None:
         if exchange.method in ("GET", "POST") and "digests" not in exchange.target:
             ask(proxy.upstream, "PUT", f"/datasets/{pets.rpartition('/')[2]}/files/cat/1", b"%d" % exchange.number)
@@ -311,7 +317,9 @@ def test_a_file_that_is_replaced_continuously_is_an_error(pets: str, proxy: Prox
     assert not (tmp_path / "t" / "cat" / "1").exists()
 
 
-def test_what_another_push_completes_meanwhile_is_no_error(url: str, proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
+def test_what_another_push_completes_meanwhile_is_no_error(
+    url: str, proxy: Proxy, proxy_url: str, tmp_path: Path
+) -> None:
     tree = {"a": b"x" * (33 << 20), "b": MEDIUM, "c": b"1"}
     write_tree(tmp_path / "s", tree)
     also: list[int] = []
@@ -344,7 +352,10 @@ def test_nothing_is_copied_without_the_token(guarded: str, name: str, tmp_path: 
     write_tree(tmp_path / "s", {"a": b"1"})
     url = f"datasets://{guarded}/{name}"
     for options in (None, {"token": f"wrong-{TOKEN}"}):
-        for attempt in (lambda: push(tmp_path / "s", url, storage_options=options), lambda: pull(url, tmp_path / "t", storage_options=options)):  # noqa: B023
+        for attempt in (
+            lambda: push(tmp_path / "s", url, storage_options=options),
+            lambda: pull(url, tmp_path / "t", storage_options=options),
+        ):  # noqa: B023
             with pytest.raises(AccessDeniedError) as refused:
                 attempt()
             assert TOKEN not in str(refused.value)
@@ -443,7 +454,9 @@ def test_a_repeated_pull_reads_no_files(pets: str, proxy: Proxy, proxy_url: str,
     assert all((target / path).stat().st_atime_ns == 0 for path in TREE), "hashing would read them"
 
 
-@pytest.mark.parametrize("state", [None, b"", b"[]", b'{"__kind__": "other"}', b'{"files": {"a": 1}}', b"\xff", b"null"])
+@pytest.mark.parametrize(
+    "state", [None, b"", b"[]", b'{"__kind__": "other"}', b'{"files": {"a": 1}}', b"\xff", b"null"]
+)
 def test_without_a_valid_state_files_are_compared_by_their_digest(
     state: bytes | None, pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path
 ) -> None:
@@ -604,7 +617,10 @@ def test_a_listing_that_does_not_end_is_an_error(advances: bool, tmp_path: Path)
 
 
 def test_a_file_whose_bytes_are_not_those_of_the_listing_is_an_error(tmp_path: Path) -> None:
-    with scripted(hostile([{**GOOD, "sha256": sha256(b"evil")}])) as server, pytest.raises(StorageError, match="SHA-256"):
+    with (
+        scripted(hostile([{**GOOD, "sha256": sha256(b"evil")}])) as server,
+        pytest.raises(StorageError, match="SHA-256"),
+    ):
         pull(f"datasets://{urlsplit(server.url).netloc}/pets", tmp_path / "t")
     assert read_tree(tmp_path / "t") == {}
     assert hashlib.sha256(b"good").hexdigest() == GOOD["sha256"]

@@ -80,9 +80,9 @@ class Job:
     def __init__(self, kind: str, source: object, target: object, **options: Any) -> None:
         context = multiprocessing.get_context("forkserver")
         self._answers, other = context.Pipe(duplex=False)
-        self._process = context.Process(target=_work, args=(kind, str(source), str(target), options, other), daemon=True)
+        arguments = (kind, str(source), str(target), options, other)
+        self._process = context.Process(target=_work, args=arguments, daemon=True)
         self._started = threading.Event()
-        self._is_begun = False
 
     def start(self) -> Job:
         self._process.start()
@@ -128,7 +128,8 @@ def _work(kind: str, source: str, target: str, options: dict[str, Any], answers:
         os.setgid(65534)
         os.setuid(65534)
     try:
-        done: dict[str, Any] = dict(vars((tdr.push if kind == "push" else tdr.pull)(source, target, **{**QUICK, **options})))
+        copy = tdr.push if kind == "push" else tdr.pull
+        done: dict[str, Any] = dict(vars(copy(source, target, **{**QUICK, **options})))
     except BaseException as error:
         done = {"error": f"{type(error).__name__}: {error}"}
     answers.send(("done", done))
