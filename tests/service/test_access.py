@@ -133,7 +133,7 @@ def test_a_header_has_at_most_8_kib(dataset: Dataset, name: str) -> None:
 
 def test_path_and_query_have_at_most_16_kib(dataset: Dataset) -> None:
     longest = "/".join(["é" * 127] * 4)
-    assert dataset.list(prefix=longest, after=longest)["files"] == []
+    assert dataset.page(prefix=longest, after=longest)["files"] == []
     start = f"/datasets/{dataset.name}/files?x="
     for num_bytes, status in ((16 << 10, 200), ((16 << 10) + 1, 414)):
         assert ask(dataset.address, "GET", start + "x" * (num_bytes - len(start) + 1), None).status == status

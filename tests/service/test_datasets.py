@@ -319,7 +319,7 @@ def test_another_path_is_404(served: str, path: str) -> None:
 
 def test_dataset_is_an_alias_of_datasets(dataset: Dataset) -> None:
     dataset.fill({"a.txt": b"x", "b.txt": b"y"})
-    for path in ("", *(f"/{dataset.name}{below}" for below in ("", "/files", "/files/a.txt", "/summary"))):
+    for path in ("", *(f"/{dataset.name}{end_of}" for end_of in ("", "/files", "/files/a.txt", "/summary"))):
         one, other = (ask(dataset.address, "GET", f"/dataset{end}{path}") for end in ("", "s"))
         assert (one.status, one.body) == (200, other.body)
     assert ask(dataset.address, "GET", f"/datasetx/{dataset.name}").status == 404
@@ -327,7 +327,7 @@ def test_dataset_is_an_alias_of_datasets(dataset: Dataset) -> None:
 
 def test_head_is_get_without_a_body(dataset: Dataset) -> None:
     dataset.put("a.txt", b"x")
-    own = [f"/datasets/{dataset.name}{below}" for below in ("", "/files", "/files/a.txt", "/summary")]
+    own = [f"/datasets/{dataset.name}{rest}" for rest in ("", "/files", "/files/a.txt", "/summary")]
     for path in (
         "/",
         "/page/app.js",
@@ -354,14 +354,14 @@ def test_a_summary_and_a_sheet_follow_every_change(dataset: Dataset) -> None:
     seen = [summary()]
     assert dataset.ask("GET", "/sheet.png").status == 404
     picture = PICTURE.getvalue()
-    for method, below_it, body in [
+    for method, target, body in [
         ("PUT", "/files/cat/1.png", picture),
         ("PUT", "?unpack=1", tar_bytes({"cat/2.png": picture})),
         ("PUT", "/files", tar_bytes({"dog/3.png": picture})),
         ("PUT", "", b"some words"),
         ("DELETE", "/files/cat/1.png", None),
     ]:
-        assert dataset.ask(method, below_it, body).status in (200, 204)
+        assert dataset.ask(method, target, body).status in (200, 204)
         seen.append(summary())
     size = len(picture)
     assert seen == [(0, 0), (1, size), (2, 2 * size), (3, 3 * size), (4, 3 * size + 10), (3, 2 * size + 10)]

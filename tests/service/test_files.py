@@ -47,10 +47,10 @@ def test_a_file_is_stored_sent_and_removed(anywhere: Dataset) -> None:
     assert got.headers["x-content-type-options"] == "nosniff"
     modified = email.utils.parsedate_to_datetime(got.headers["last-modified"]).timestamp()
     assert abs(modified - time.time()) < 3600
-    assert anywhere.list()["files"] == [{name: metadata[name] for name in ("path", "size", "etag", "modified")}]
+    assert anywhere.page()["files"] == [{name: metadata[name] for name in ("path", "size", "etag", "modified")}]
     assert anywhere.delete(path).status == 204
     assert [anywhere.get(path).status, anywhere.head(path).status, anywhere.delete(path).status] == [404] * 3
-    assert anywhere.list() == {"files": [], "folders": [], "next": None}
+    assert anywhere.page() == {"files": [], "folders": [], "next": None}
 
 
 def test_a_file_that_is_replaced_has_another_etag(anywhere: Dataset) -> None:
@@ -325,7 +325,7 @@ def test_a_folder_a_pipe_and_a_socket_are_no_files(dataset: Dataset, monkeypatch
         listening.bind("socket")
         for name in ("sub", "pipe", "socket", "sub/x", "pipe/x"):
             assert [dataset.get(name).status, dataset.delete(name).status] == [404, 404]
-        assert dataset.list(digests=1)["files"] == []
+        assert dataset.page(digests=1)["files"] == []
 
 
 def test_a_name_that_is_not_utf8_is_an_error_that_shows_it(dataset: Dataset) -> None:
@@ -340,7 +340,7 @@ def test_a_file_and_a_folder_of_one_name_conflict(dataset: Dataset) -> None:
     for path in ("a", "a/b", "a/b/c/d", "a/b/c/d/e"):
         assert dataset.put(path, b"2").status == 409, path
     assert dataset.delete("a/b/c").status == 204
-    assert dataset.list(recursive=0)["folders"] == []
+    assert dataset.page(recursive=0)["folders"] == []
     assert dataset.put("a", b"2").status == 200
     assert dataset.delete("a").status == 204
     assert dataset.put("x/y/z", b"1", {"Content-Digest": digest_field(b"other")}).status == 400
@@ -373,9 +373,9 @@ def test_pages_make_up_the_listing(anywhere: Dataset) -> None:
         here = [path for path in matching if path.count("/") == depth]
         assert anywhere.paths(prefix=prefix, limit=limit) == matching
         assert sorted(anywhere.paths(prefix=prefix, limit=limit, recursive=0)) == sorted([*here, *folders])
-        page = anywhere.list(prefix=prefix, limit=limit, recursive=0)
+        page = anywhere.page(prefix=prefix, limit=limit, recursive=0)
         assert len(page["files"]) + len(page["folders"]) == min(limit, len(here) + len(folders))
-    assert [file["path"] for file in anywhere.list(after="a/c")["files"]] == [path for path in PATHS if path > "a/c"]
+    assert [file["path"] for file in anywhere.page(after="a/c")["files"]] == [path for path in PATHS if path > "a/c"]
 
 
 @pytest.mark.parametrize(
@@ -393,10 +393,10 @@ def test_a_listing_with_wrong_parameters_is_refused(dataset: Dataset, query: str
 
 
 def test_a_listing_has_at_most_10_000_files_a_page(dataset: Dataset) -> None:
-    assert dataset.list(limit=10_000)["files"] == []
+    assert dataset.page(limit=10_000)["files"] == []
     for path in range(1002):
         (dataset.folder / f"{path:04}").touch()
-    page = dataset.list()
+    page = dataset.page()
     assert (len(page["files"]), page["next"]) == (1000, "0999")
 
 
@@ -406,13 +406,14 @@ def test_a_listing_has_the_digests_of_all_files(anywhere: Dataset) -> None:
         (anywhere.folder / "beside").write_bytes(b"written directly")
     expected = {path: sha256(anywhere.get(path).body) for path in anywhere.paths()}
     for limit in (2, 1000):
-        found, after = {}, ""
+        found: dict[str, str] = {}
+        after: str | None = ""
         while after is not None:
-            page = anywhere.list(digests=1, limit=limit, after=after)
+            page = anywhere.page(digests=1, limit=limit, after=after)
             found |= {file["path"]: file["sha256"] for file in page["files"]}
             after = page["next"]
         assert found == expected
-    page = anywhere.list(digests=1, recursive=0)
+    page = anywhere.page(digests=1, recursive=0)
     assert [file["path"] for file in page["files"]] == [path for path in expected if "/" not in path]
     assert page["folders"] == ["a/", "b/", "c/"]
 
@@ -422,9 +423,9 @@ def test_a_page_with_digests_ends_early_rather_than_late(dataset: Dataset) -> No
         (dataset.folder / name).parent.mkdir(exist_ok=True)
         with open(dataset.folder / name, "wb") as file:
             file.truncate(size)
-    first = dataset.list(digests=1, recursive=0)
+    first = dataset.page(digests=1, recursive=0)
     assert ([file["path"] for file in first["files"]], first["folders"], first["next"]) == (["a", "c"], ["b/"], "c")
-    rest = dataset.list(digests=1, recursive=0, after="c")
+    rest = dataset.page(digests=1, recursive=0, after="c")
     assert ([file["path"] for file in rest["files"]], rest["folders"], rest["next"]) == (["e"], ["d/", "f/"], None)
 
 
@@ -435,7 +436,7 @@ def test_a_date_beyond_the_calendar_is_left_out(dataset: Dataset) -> None:
         os.utime(file, (1 << 40, 1 << 40))
     if file.stat().st_mtime < 1 << 39:
         pytest.skip("the file system knows no such dates")
-    assert dataset.list()["files"][0]["modified"] is None
+    assert dataset.page()["files"][0]["modified"] is None
     got = dataset.get("a")
     assert (got.status, got.body, "last-modified" in got.headers) == (200, b"1", False)
 

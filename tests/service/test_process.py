@@ -166,7 +166,7 @@ def test_a_signal_ends_the_service_when_running_requests_are_finished_and_again_
 
 
 class EndlessBucket(BaseHTTPRequestHandler):
-    """A bucket whose objects have 4 TiB each, but for a small one. No more than the first MiB is sent until ``goes_on``."""
+    """A bucket whose objects have 4 TiB each, but for a small one. Until ``goes_on`` only their first MiB is sent."""
 
     protocol_version = "HTTP/1.1"
     goes_on = threading.Event()

@@ -96,7 +96,7 @@ class Dataset:
         for path, data in files.items():
             assert self.put(path, data).status == 200
 
-    def list(self, **query: object) -> Any:
+    def page(self, **query: object) -> Any:
         """One page."""
         return self.ask("GET", f"/files?{urlencode(query)}").json()
 
@@ -105,7 +105,7 @@ class Dataset:
         found: list[str] = []
         after: str | None = ""
         while after is not None:
-            page = self.list(**query, after=after)
+            page = self.page(**query, after=after)
             found += sorted([*(file["path"] for file in page["files"]), *page["folders"]])
             after = page["next"]
         return found
