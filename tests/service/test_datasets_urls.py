@@ -1,7 +1,8 @@
-"""``datasets://`` URLs as a store: every pipe reads, lists and writes them, with the token, and whatever answers there."""
+"""``datasets://`` URLs: pipes read, list and write them, whom they send the token, and whatever answers there."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import socket
@@ -313,6 +314,24 @@ def test_the_environments_token_is_sent_to_this_machine_and_the_hosts_that_are_n
                 )
                 sent = server.requests[-1].headers.get("authorization")
                 assert sent == (None if expected is None else f"Bearer {expected}"), host
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("localhost:80@evil.example", "localhost\\@evil.example", "evil.example#localhost", "localhost:80:80"),
+        *("localhost:", "[::1", "127.1:80 ", "localhost\n"),
+    ],
+)
+def test_a_host_that_libraries_may_read_differently_gets_no_token(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHDATA_REMOTE_TOKEN", TOKEN)
+    with (
+        scripted(lambda request: Response(404, b"", CLOSE)) as server,
+        everywhere(int(server.url.rpartition(":")[2]), monkeypatch),
+    ):
+        with contextlib.suppress(RemoteDataError, ValueError):
+            listed(f"datasets://{host}/d/", retry=ONCE)
+        assert not [request for request in server.requests if "authorization" in request.headers]
 
 
 def test_a_host_that_wants_the_token_of_another_one_is_an_error_that_says_what_to_set(

@@ -453,3 +453,20 @@ def test_a_part_is_never_taken_for_a_file(dataset: Dataset) -> None:
     answer = dataset.put("a", b"1", {"Content-Range": "bytes 0-0/2"})
     assert (answer.status, "upload" in answer.error) == (400, True)
     assert json.loads(dataset.ask("GET", "/files").body)["files"] == []
+
+
+HEADERS = ["Range", "If-Match", "If-None-Match", "If-Range", "Content-Disposition", "Content-Range", "Repr-Digest"]
+BEGINNINGS = ["", "bytes=", "bytes ", "sha-256=:", "attachment; filename=", "attachment; filename*=", '"1",']
+
+
+@given(
+    name=st.sampled_from([*HEADERS, "Want-Repr-Digest", "Content-Type", "Sec-Fetch-Site"]),
+    beginning=st.sampled_from(BEGINNINGS),
+    end=st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f"), max_size=20),
+)
+def test_any_header_is_read_or_refused(served: str, name: str, beginning: str, end: str) -> None:
+    dataset = Dataset(served, "headers")
+    header = {name: (beginning + end).encode("latin-1")}
+    for method, target in [("PUT", ""), ("PUT", "/files/a"), ("GET", "/files/a"), ("PUT", "/files/a?upload=12345678")]:
+        answer = dataset.ask(method, target, b"1" if method == "PUT" else None, header)  # type: ignore[arg-type]
+        assert answer.status < 500

@@ -309,9 +309,11 @@ def test_a_file_is_published_as_a_whole_when_it_is_closed(fs: Any, root: str, da
         file.write(b"other")
     with pytest.raises(ObjectExistsError):
         fs.pipe_file(f"{root}/new/a", b"other", mode="create")
-    with pytest.raises(FileExistsError, match="exists already"), fs.open(f"{root}/late", "xb") as late:
-        late.write(data)
-        Dataset(host, name).put("late", b"first one")
+    late = fs.open(f"{root}/late", "xb")
+    late.write(data)
+    Dataset(host, name).put("late", b"first one")
+    with pytest.raises(FileExistsError, match="exists already"):
+        late.close()
     assert fs.cat_file(f"{root}/late") == b"first one"
     with pytest.raises(ValueError, match=r"use fsspec\.open"):
         fs.open(f"{root}/new/a", "wb", compression="gzip")

@@ -1,4 +1,4 @@
-"""``torchdata-remote render``: jobs are read strictly, and become manifests that Kubernetes takes and torchrun reads."""
+"""``torchdata-remote render``: jobs are read strictly and become manifests that Kubernetes takes and torchrun reads."""
 
 from __future__ import annotations
 
@@ -598,7 +598,7 @@ def test_a_training_on_shards_continues_from_its_checkpoint_in_two_pods_and_one(
     assert trains["command"] == ["torchrun", "main.py"]
     train_in_two_pods(trains, shards, tmp_path)
     command = [sys.executable, str(KUBERNETES / "main.py"), "--data", str(shards), "--workers", "0"]
-    printed = []
+    printed: list[tuple[str, str]] = []
     for epochs in ("2", "3"):
         done = subprocess.run(
             [*command, "--epochs", epochs, "--checkpoint", str(tmp_path / "alone.pt")],

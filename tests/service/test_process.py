@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -278,6 +279,7 @@ def test_a_service_starts_whatever_is_in_its_root(tmp_path: Path) -> None:
     for path in ("unpacking/d/1/archive", "unpacking/x", "unnamed/d/1/file", "uploads/d/1/part", "y"):
         (work / path).parent.mkdir(parents=True, exist_ok=True)
         (work / path).write_bytes(b"nothing that a service wrote")
+        os.utime(work / path, (time.time() - 8 * 86_400,) * 2)
     os.symlink(tmp_path, work / "unnamed" / "link")
     os.symlink("nowhere", work / "unpacking" / "d" / "broken")
     (tmp_path / "d").mkdir()
@@ -286,6 +288,7 @@ def test_a_service_starts_whatever_is_in_its_root(tmp_path: Path) -> None:
     with running_service(tmp_path, *NO_RESERVE) as address:
         assert Dataset(address, "d").contents() == {".hidden": b"1"}
         assert (tmp_path / "beside.txt").read_bytes() == b"2"
+        wait_for(lambda: not (work / "uploads" / "d" / "1" / "part").exists())  # after a week without a further part
 
 
 # Limits

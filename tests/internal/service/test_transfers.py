@@ -1,4 +1,4 @@
-"""Algorithms behind ``push`` and ``pull`` whose edges large files alone would reach: ranges, groups, jobs, small parts."""
+"""What large files alone would reach of ``push`` and ``pull``: ranges, groups of files, bounds of jobs."""
 
 from __future__ import annotations
 
