@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import multiprocessing
 import os
-import runpy
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,24 +62,19 @@ def dataset(service: str, request: pytest.FixtureRequest) -> Dataset:
 
 
 def printed_by(program: str, folder: Path, **environment: str) -> str:
-    """The output of a program, in a process that has imported torch already."""
+    """The output of a program, whose loaders start processes."""
     (folder / "train.py").write_text(program)
-    running = multiprocessing.get_context("forkserver").Process(target=_run, args=(str(folder), environment))
-    running.start()
-    running.join(120)
-    printed = (folder / "printed").read_text()
-    assert running.exitcode == 0, printed
-    return printed
-
-
-def _run(folder: str, environment: dict[str, str]) -> None:
-    os.environ.update(environment)
-    os.chdir(folder)
-    output = os.open("printed", os.O_WRONLY | os.O_CREAT, 0o666)
-    for descriptor in (1, 2):
-        os.dup2(output, descriptor)
-    runpy.run_path("train.py", run_name="__main__")
-    sys.stdout.flush()
+    run = subprocess.run(
+        [sys.executable, "train.py"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=folder,
+        env={**os.environ, **environment},
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
 
 
 def rows(page: Page) -> list[tuple[str, str]]:
