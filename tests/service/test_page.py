@@ -268,7 +268,7 @@ def test_an_interrupted_upload_is_resumed(
 ) -> None:
     """After the network failed or the page was closed, stored parts are not sent again."""
     name, file = dataset.name, tmp_path / "big.bin"
-    parts = [bytes([number]) * PART_BYTES for number in range(4)]
+    parts = [bytes([number]) * PART_BYTES for number in range(6)]
     file.write_bytes(b"".join(parts)[:-1000])
     page.browser.execute_cdp_cmd("Network.enable", {})
 
@@ -311,10 +311,10 @@ def test_uploads_of_files_of_equal_size_and_date_are_never_mixed(
 ) -> None:
     """Also not with equal first parts, when the earlier upload stopped half-way, or was complete."""
     name, file = dataset.name, tmp_path / "big.bin"
-    first = bytes(PART_BYTES)
+    first = bytes(PART_BYTES) * 2
     page.open(name)
-    watch(page, held_from=2 if ending == "closed" else 9)
-    file.write_bytes(first + b"1" * 2 * PART_BYTES)
+    watch(page, held_from=3 if ending == "closed" else 9)
+    file.write_bytes(first + b"1" * 3 * PART_BYTES)
     os.utime(file, (1, 1))
     page.choose("files", file)
     if ending == "closed":
@@ -322,7 +322,7 @@ def test_uploads_of_files_of_equal_size_and_date_are_never_mixed(
     else:
         page.wait_for_uploads(1)
     page.open(name)
-    file.write_bytes(first + b"2" * 2 * PART_BYTES)
+    file.write_bytes(first + b"2" * 3 * PART_BYTES)
     os.utime(file, (1, 1))
     page.choose("files", file)
     if ending == "complete":
