@@ -1,46 +1,18 @@
-"""Clients of services in this process."""
+"""Services that tests share: each is a process of ``torchdata-remote serve``."""
 
 from __future__ import annotations
 
-import uuid
+import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.servers.s3 import S3Server
 from tests.servers.service import running_service
-from tests.support.shard_places import Place
+from tests.support.service_clients import Dataset
 
-if TYPE_CHECKING:
-    from starlette.testclient import TestClient  # an extra of the package: test modules skip without it
-
-
-@pytest.fixture
-def client(place: Place) -> Iterator[TestClient]:
-    """A client of a service on each kind of store in turn."""
-    from tests.support.service_clients import client_of
-
-    with client_of(place.url, storage_options=place.options) as made:
-        yield made
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[TestClient]:
-    """A client of a service whose datasets are folders of ``tmp_path / "root"``."""
-    from tests.support.service_clients import client_of
-
-    with client_of(tmp_path / "root") as made:
-        yield made
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """A client of one local service for all tests that need no root of their own, such as tables of requests."""
-    from tests.support.service_clients import client_of
-
-    with client_of(tmp_path_factory.mktemp("shared")) as made:
-        yield made
+NO_RESERVE = ("--min-free-bytes", "0")
 
 
 @pytest.fixture(scope="session")
@@ -51,31 +23,48 @@ def served_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def served(served_root: Path) -> Iterator[str]:
-    """``host:port`` of a service that is a process of its own."""
-    with running_service(served_root, "--min-free-bytes", "0") as address:
+    """``host:port`` of a service on a local folder."""
+    with running_service(served_root, *NO_RESERVE) as address:
         yield address
 
 
 @pytest.fixture(scope="session")
-def token() -> str:
-    """The token of ``guarded_service``."""
-    return "correct-horse-battery"
+def served_memory() -> Iterator[str]:
+    """``host:port`` of a service on a store that is no folder."""
+    with running_service("memory://served/") as address:
+        yield address
 
 
 @pytest.fixture(scope="session")
-def guarded_service(tmp_path_factory: pytest.TempPathFactory, token: str) -> Iterator[str]:
-    """``host:port`` of a service that is a process of its own and requires ``token``."""
-    folder = tmp_path_factory.mktemp("guarded-service")
-    (folder / "token").write_text(token + "\n")
-    with running_service(folder / "root", token_file=folder / "token") as address:
+def served_bucket(moto: S3Server) -> Iterator[str]:
+    """``host:port`` of a service on a part of a bucket."""
+    options = json.dumps(moto.storage_options)
+    with running_service(f"s3://{moto.new_bucket()}/d/", "--storage-options", options) as address:
         yield address
 
 
 @pytest.fixture
-def dataset(request: pytest.FixtureRequest) -> str:
-    """The name of a new dataset, of the one client that the test uses."""
-    name = f"d-{uuid.uuid4().hex[:8]}"
-    name_of_client = next(name for name in ("shared", "local", "client") if name in request.fixturenames)
-    client = request.getfixturevalue(name_of_client)
-    assert client.post("/datasets", json={"name": name}).status_code == 201
-    return name
+def dataset(served: str, served_root: Path) -> Dataset:
+    """A new dataset in a local folder."""
+    return Dataset(served, root=served_root)
+
+
+@pytest.fixture(params=["local", "memory", "bucket"])
+def anywhere(request: pytest.FixtureRequest) -> Dataset:
+    """A new dataset on each kind of store in turn."""
+    if request.param == "local":
+        made: Dataset = request.getfixturevalue("dataset")
+        return made
+    return Dataset(request.getfixturevalue(f"served_{request.param}"))
+
+
+TOKEN = "correct-horse-battery:+/="
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """``host:port`` of a service that requires ``TOKEN``."""
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "token").write_text(f" {TOKEN}\n")
+    with running_service(folder / "root", *NO_RESERVE, token_file=folder / "token") as address:
+        yield address

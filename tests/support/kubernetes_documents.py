@@ -1,12 +1,8 @@
-"""Jobs for tests."""
+"""A job for tests of what is rendered from it."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any
-
-from torchdata_remote.service.kubernetes import TrainingJob
-from torchdata_remote.service.kubernetes.field_path import FieldPath
 
 SMALLEST: dict[str, Any] = {
     "apiVersion": "breezeml.ai/v1",
@@ -23,15 +19,3 @@ SMALLEST: dict[str, Any] = {
         },
     },
 }
-
-
-def job(**pod_spec: Any) -> TrainingJob:
-    """The smallest job, with more in its pods' specification."""
-    document = copy.deepcopy(SMALLEST)
-    document["spec"]["replicaSpecs"]["template"]["spec"].update(pod_spec)
-    return TrainingJob.parse(document, FieldPath("job.yaml"))
-
-
-def container(**more: Any) -> dict[str, Any]:
-    """A container, with more in it."""
-    return {"name": "train", "image": "train:1", **more}

@@ -1,4 +1,4 @@
-"""What tests of the service share."""
+"""Clients of a dataset service, by HTTP alone."""
 
 from __future__ import annotations
 
@@ -9,71 +9,150 @@ import http.client
 import io
 import json
 import os
+import socket
 import tarfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from email.message import Message
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
-from starlette.testclient import TestClient
-
-from torchdata_remote.service.server.app import make_app
-from torchdata_remote.service.server.context import ServiceContext
-from torchdata_remote.service.server.limits import ServiceLimits
-
-LIMITS = ServiceLimits(min_free_bytes=0)
+JSON = {"Content-Type": "application/json"}
+Body = bytes | Iterable[bytes] | None
 
 
-@contextmanager
-def client_of(
-    root: str | Path,
-    *,
-    token: str | None = None,
-    limits: ServiceLimits = LIMITS,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Iterator[TestClient]:
-    """A client of a service that runs in this process while the block does."""
-    app = make_app(str(root), token=token, limits=limits, storage_options=storage_options)
-    with TestClient(app, base_url="http://localhost") as made:
-        yield made
+class Answer(NamedTuple):
+    """Status, body and headers of a response."""
+
+    status: int
+    body: bytes
+    headers: Message
+
+    def json(self) -> Any:
+        """The document, which ends with a line feed so that a shell's prompt is on a line of its own."""
+        assert self.headers["Content-Type"] == "application/json"
+        assert self.body.endswith(b"}\n")
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """The message of a refusal, which is all of its JSON."""
+        document = self.json()
+        assert self.status >= 400
+        assert list(document) == ["error"]
+        return str(document["error"])
 
 
-def ask(
-    address: str, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
-) -> tuple[int, bytes, Message]:
-    """Status, body and headers of a request that goes through a socket; an iterator is sent in chunks."""
-    with contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
+def ask(address: str, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
+    """Send a request by a connection of its own; an iterator is sent in chunks."""
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=120)) as connection:
         connection.request(method, path, body, dict(headers or {}))
         answer = connection.getresponse()
-        return answer.status, answer.read(), answer.headers
+        return Answer(answer.status, answer.read(), answer.headers)
+
+
+class Dataset:
+    """A dataset of a service.
+
+    Args:
+        address: ``host:port`` of the service.
+        name: of the dataset, which is created unless it is there.
+        root: folder of the datasets, of a service on this machine's disk.
+    """
+
+    def __init__(self, address: str, name: str | None = None, root: Path | None = None) -> None:
+        self.address, self.name, self.root = address, name or f"d-{uuid.uuid4().hex[:8]}", root
+        assert ask(address, "POST", "/datasets", json.dumps({"name": self.name}), JSON).status in (201, 409)
+
+    @property
+    def url(self) -> str:
+        return f"datasets://{self.address}/{self.name}"
+
+    @property
+    def folder(self) -> Path:
+        assert self.root is not None
+        return self.root / self.name
+
+    def ask(self, method: str, below: str = "", body: Body = None, headers: Mapping[str, str] | None = None) -> Answer:
+        """Send a request about what is below ``/datasets/NAME``, percent-encoded. No error shows where the root is."""
+        answer = ask(self.address, method, f"/datasets/{self.name}{below}", body, headers)
+        assert answer.status < 400 or self.root is None or str(self.root).encode() not in answer.body
+        return answer
+
+    def put(self, path: str, body: Body = b"", headers: Mapping[str, str] | None = None) -> Answer:
+        return self.ask("PUT", f"/files/{quote(path)}", body, headers)
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+        return self.ask("GET", f"/files/{quote(path)}", None, headers)
+
+    def head(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+        return self.ask("HEAD", f"/files/{quote(path)}", None, headers)
+
+    def delete(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+        return self.ask("DELETE", f"/files/{quote(path)}", None, headers)
+
+    def fill(self, files: Mapping[str, bytes]) -> None:
+        for path, data in files.items():
+            assert self.put(path, data).status == 200
+
+    def page(self, **query: object) -> Any:
+        """One page."""
+        return self.ask("GET", f"/files?{urlencode(query)}").json()
+
+    def paths(self, **query: object) -> list[str]:
+        """Paths of all files and folders, page by page."""
+        found: list[str] = []
+        after: str | None = ""
+        while after is not None:
+            page = self.page(**query, after=after)
+            found += sorted([*(file["path"] for file in page["files"]), *page["folders"]])
+            after = page["next"]
+        return found
+
+    def contents(self) -> dict[str, bytes]:
+        return {path: self.get(path).body for path in self.paths()}
+
+    def unpack(self, archive: bytes) -> Answer:
+        return self.ask("PUT", "?unpack=1", archive)
 
 
 def new_dataset(address: str) -> str:
     """The name of a new dataset of a service."""
-    name = f"d-{uuid.uuid4().hex[:8]}"
-    status, _, _ = ask(address, "POST", "/datasets", json.dumps({"name": name}), {"Content-Type": "application/json"})
-    assert status == 201
-    return name
+    return Dataset(address).name
 
 
-def poll(address: str, is_true: Callable[[], bool]) -> None:
-    """Send requests to a service, each answered at once, until something is true; the test has a time limit."""
-    while not is_true():
-        assert ask(address, "GET", "/healthz")[0] == 200
+def connect(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=120)
 
 
-def poll_in_process(client: TestClient, is_true: Callable[[], bool]) -> None:
-    """As ``poll``, of a service in this process."""
-    while not is_true():
-        assert client.get("/healthz").status_code == 200
+def begin(address: str, method: str, path: str, *lines: str, sent: bytes = b"") -> socket.socket:
+    """Send the head of a request, and the first bytes of its body; return the connection."""
+    connection = connect(address)
+    head = [f"{method} {path} HTTP/1.1", "Host: localhost", *lines, "", ""]
+    connection.sendall("\r\n".join(head).encode() + sent)
+    return connection
 
 
-def context_of(client: TestClient) -> ServiceContext:
-    """What a client's service knows."""
-    context: ServiceContext = client.app._app._app.state.context  # type: ignore[attr-defined]
-    return context
+def rest(connection: socket.socket) -> bytes:
+    """All bytes until the other side ends the connection."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := connection.recv(65536):
+            received += piece
+    return received
+
+
+def metric(address: str, line: str) -> float:
+    """The value of one of Prometheus' metrics, 0 if it is not there."""
+    name = f"torchdata_remote_service_{line} "
+    lines = ask(address, "GET", "/metrics").body.decode().splitlines()
+    return next((float(one.removeprefix(name)) for one in lines if one.startswith(name)), 0.0)
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def digest_field(data: bytes) -> str:
@@ -81,13 +160,17 @@ def digest_field(data: bytes) -> str:
     return f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:"
 
 
-def tar_bytes(files: Mapping[str, bytes] | list[tuple[str, bytes]], mode: str = "w") -> bytes:
-    """An archive as ``tarfile`` writes it."""
+def tar_bytes(
+    files: Mapping[str, bytes] | list[tuple[str, bytes]], mode: str = "w", digests: Mapping[str, str] | None = None
+) -> bytes:
+    """An archive as ``tarfile`` writes it; with a record of SHA-256 for files of a batch."""
     with io.BytesIO() as buffer:
-        with tarfile.open(fileobj=buffer, mode=mode) as archive:  # type: ignore[call-overload]
+        with tarfile.open(fileobj=buffer, mode=mode, format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
             for name, data in files.items() if isinstance(files, Mapping) else files:
                 member = tarfile.TarInfo(name)
                 member.size = len(data)
+                if digests is not None:
+                    member.pax_headers = {"TORCHDATA_REMOTE.sha256": digests[name]}
                 archive.addfile(member, io.BytesIO(data))
         return buffer.getvalue()
 
@@ -96,18 +179,6 @@ def in_tar(data: bytes) -> dict[str, bytes]:
     """Files of an archive as ``tarfile`` reads them."""
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         return {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
-
-
-def all_files(client: TestClient, dataset: str, limit: int = 1000) -> list[str]:
-    """Paths of a dataset's files, page by page."""
-    found: list[str] = []
-    after = ""
-    while True:
-        page = client.get(f"/datasets/{dataset}/files", params={"after": after, "limit": limit}).json()
-        found += [file["path"] for file in page["files"]]
-        if page["next"] is None:
-            return found
-        after = page["next"]
 
 
 def below(root: str | Path) -> set[str]:

@@ -1,0 +1,120 @@
+"""What large files alone would reach of ``push`` and ``pull``: ranges, groups of files, bounds of jobs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("starlette", reason="the service is not installed: pip install torchdata_remote[service]")
+
+from tests.support.transfers import QUICK, Tree, counts, read_tree, trees, write_tree
+from torchdata_remote import RetryPolicy
+from torchdata_remote.core.threads.pool import PoolClosedError
+from torchdata_remote.errors import TransientStorageError
+from torchdata_remote.service.transfer import pull, push
+from torchdata_remote.service.transfer.batch_groups import group_files
+from torchdata_remote.service.transfer.byte_ranges import missing, parts
+from torchdata_remote.service.transfer.job_pool import Job, JobPool
+
+spans = st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda span: (span[0], span[0] + span[1]))
+
+
+@given(existing=st.lists(spans, max_size=8), num_bytes=st.integers(0, 60), part_bytes=st.integers(1, 20))
+def test_gaps_complement_the_ranges(existing: list[tuple[int, int]], num_bytes: int, part_bytes: int) -> None:
+    cut = list(parts(missing(existing, num_bytes), part_bytes))
+    present = {byte for start, end in existing for byte in range(start, end)}
+    wanted = [byte for start, end in cut for byte in range(start, end)]
+    assert wanted == [byte for byte in range(num_bytes) if byte not in present]
+    assert all(start < end and start // part_bytes == (end - 1) // part_bytes for start, end in cut)
+
+
+@given(sizes=st.lists(st.integers(0, 12), max_size=20), batch_bytes=st.integers(1, 20), max_in_flight=st.integers(1, 6))
+def test_groups_of_small_files_keep_all_files_within_the_limit(
+    sizes: list[int], batch_bytes: int, max_in_flight: int
+) -> None:
+    groups = list(group_files(sizes, len(sizes), int, batch_bytes=batch_bytes, max_in_flight=max_in_flight))
+    assert sorted(size for group in groups for size in group) == sorted(sizes)
+    assert all(sum(group) <= batch_bytes or len(group) == 1 for group in groups)
+    assert all(len(group) <= max(1, -(-len(sizes) // max_in_flight)) for group in groups)
+
+
+@given(sizes=st.lists(st.integers(0, 30), max_size=30), max_in_flight=st.integers(1, 6), part_bytes=st.integers(1, 10))
+def test_all_jobs_run_once_within_the_bounds_of_number_and_memory(
+    sizes: list[int], max_in_flight: int, part_bytes: int
+) -> None:
+    lock, running, done, reports = threading.Lock(), list[int](), list[int](), list[int]()
+
+    def job(size: int, num_following: int) -> Job:
+        def run() -> Iterable[Job]:
+            with lock:
+                running.append(size)
+                assert len(running) <= max_in_flight
+                assert len(running) == 1 or sum(running) <= max_in_flight * part_bytes
+            with lock:
+                running.remove(size)
+                done.append(size)
+            return [job(size // 2, num_following - 1)] * num_following
+
+        return Job(size, run)
+
+    with JobPool(max_in_flight, RetryPolicy(), part_bytes=part_bytes) as pool:
+        pool.run((job(size, 2) for size in sizes), lambda: reports.append(len(reports)))
+    assert sorted(done) == sorted([*sizes, *[size // 2 for size in sizes] * 2, *[size // 4 for size in sizes] * 2])
+    assert len(reports) == len(done)
+
+
+def test_an_error_ends_the_pool_and_no_further_job_starts() -> None:
+    started, ended = threading.Event(), list[str]()
+
+    def slow() -> Iterable[Job]:
+        started.set()
+        with pytest.raises(PoolClosedError):
+            pool.sleep(600)
+        ended.append("slow")
+        return ()
+
+    def wrong() -> Iterable[Job]:
+        started.wait()
+        raise ValueError("no")
+
+    def never() -> Iterable[Job]:
+        raise AssertionError
+
+    with pytest.raises(ValueError, match="no"), JobPool(2, RetryPolicy(), part_bytes=1) as pool:
+        pool.run([Job(0, slow), Job(0, wrong), *[Job(0, never)] * 50], lambda: None)
+    assert ended == ["slow"]
+    with pytest.raises(PoolClosedError):
+        pool.check()
+
+
+def test_an_overloaded_store_gets_fewer_requests_at_once() -> None:
+    answers = [TransientStorageError("busy"), TransientStorageError("busy")]
+    answers[0].overloaded = True
+    with JobPool(8, RetryPolicy(first_wait_s=0, max_attempts=3), part_bytes=1) as pool:
+
+        def operation() -> str:
+            if answers:
+                raise answers.pop()
+            return "well"
+
+        assert pool.request(operation, "datasets://h/d") == "well"
+        assert pool.in_flight.limit < 8
+
+
+@settings(max_examples=15)
+@given(tree=trees, part_bytes=st.integers(1, 200), other=st.integers(1, 200))
+def test_a_tree_survives_transfers_in_parts_of_any_size(
+    tree: Tree, part_bytes: int, other: int, served: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("tree")
+    url = f"datasets://{served}/{folder.name}"
+    write_tree(folder / "s", tree)
+    options: dict[str, Any] = {**QUICK, "_batch_bytes": other}
+    assert counts(push(folder / "s", url, _part_bytes=part_bytes, **options)) == (len(tree), 0, 0, 0)
+    assert counts(pull(url, folder / "t", _part_bytes=other, **options)) == (len(tree), 0, 0, 0)
+    assert read_tree(folder / "t") == tree

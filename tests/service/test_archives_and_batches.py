@@ -1,0 +1,339 @@
+"""Archives that the service unpacks, and batches of small files in one tar, by HTTP."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import json
+import os
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("starlette", reason="the service is not installed: pip install torchdata_remote[service]")
+
+from tests.servers.service import running_service
+from tests.support.service_clients import (
+    JSON,
+    Answer,
+    Dataset,
+    begin,
+    below,
+    digest_field,
+    in_tar,
+    sha256,
+    tar_bytes,
+)
+from tests.support.shard_places import compressed_by_zstd
+from tests.support.waiting import wait_for
+
+FILES = {"cat/1.jpg": b"1" * 700, "cat/é.jpg": b"", "dog/" + "d" * 150 + ".jpg": b"2" * 5_000, "top.txt": b"top"}
+
+
+def zip_bytes(files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    with io.BytesIO() as buffer:
+        with zipfile.ZipFile(buffer, "w", method) as archive:
+            for name, data in files.items():
+                archive.writestr(name, data)
+        return buffer.getvalue()
+
+
+FORMS: dict[str, Callable[[dict[str, bytes]], bytes]] = {
+    "tar": tar_bytes,
+    "tar.gz": lambda files: tar_bytes(files, "w:gz"),
+    "tar.zst": lambda files: compressed_by_zstd(tar_bytes(files)),
+    "zip": zip_bytes,
+    "zip, stored": lambda files: zip_bytes(files, zipfile.ZIP_STORED),
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
+    """The dataset of a service whose files may have 20,000 bytes."""
+    root = tmp_path_factory.mktemp("small")
+    with running_service(root, "--min-free-bytes", "0", "--max-file-bytes", "20000") as address:
+        yield Dataset(address, root=root)
+
+
+def test_an_archive_is_unpacked_beside_other_files(anywhere: Dataset) -> None:
+    nothing = {"name": anywhere.name, "num_files": 0, "num_bytes": 0, "num_skipped": 0}
+    assert anywhere.unpack(tar_bytes({})).json() == nothing
+    anywhere.fill({"before": b"0", "top.txt": b"old"})
+    for _ in range(2):
+        answer = anywhere.unpack(tar_bytes(FILES))
+        assert (answer.status, answer.json()) == (200, {**nothing, "num_files": 4, "num_bytes": 5703})
+        assert in_tar(anywhere.ask("GET").body) == {"before": b"0", **FILES}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_format_is_unpacked_with_its_digest_compared(dataset: Dataset, form: str) -> None:
+    for files in ({}, FILES):
+        data = FORMS[form](files)
+        for header in ("Repr-Digest", "Content-Digest"):
+            wrong = dataset.ask("PUT", "?unpack=1", data, {header: digest_field(b"")})
+            assert (wrong.status, bool(wrong.error)) == (400, True)
+        assert dataset.paths() == []
+        answer = dataset.ask("PUT", "?unpack=1", data, {"Repr-Digest": digest_field(data)})
+        assert (answer.status, answer.json()["num_files"]) == (200, len(files))
+    assert dataset.contents() == FILES
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"a,b\n1,2\n", b"\0" * 100, b"\x89PNG\r\n", gzip.compress(b"no tar", mtime=0), b"PK"]
+)
+def test_what_is_no_archive_is_refused(dataset: Dataset, data: bytes) -> None:
+    answer = dataset.unpack(data)
+    assert (answer.status, bool(answer.error), dataset.paths()) == (400, True, [])
+
+
+@given(form=st.sampled_from(sorted(FORMS)), data=st.data())
+def test_an_archive_that_ends_early_is_refused_as_a_whole(
+    served: str, served_root: Path, form: str, data: st.DataObject
+) -> None:
+    dataset, whole = Dataset(served, root=served_root), FORMS[form](FILES)
+    end = data.draw(st.integers(0, len(whole) - 1))
+    is_padding = form == "tar" and not whole[end:].strip(b"\0")
+    assert dataset.unpack(whole[:end]).status in ((200, 400) if is_padding else (400,))
+    assert is_padding or below(dataset.folder) == set()
+
+
+@given(form=st.sampled_from(sorted(FORMS)), data=st.data())
+def test_a_damaged_archive_is_refused_as_a_whole_or_unpacked_as_reported(
+    served: str, served_root: Path, form: str, data: st.DataObject
+) -> None:
+    dataset, whole = Dataset(served, root=served_root), bytearray(FORMS[form](FILES))
+    whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
+    answer = dataset.unpack(bytes(whole))
+    assert answer.status in (200, 400, 413)
+    assert len(below(dataset.folder)) == (answer.json()["num_files"] if answer.status == 200 else 0)
+
+
+WRONG_NAMES = [
+    *("../up", "/etc/passwd", "a/../../up", "a//b", "a/./b", "a\\..\\b", "a\nb", "x" * 256, "C:\\x", "a/.."),
+    *("x.torchdata_remote-partial", "x.torchdata_remote-partial/y", "/".join("x" * 600)),
+]
+
+
+@pytest.mark.parametrize("name", WRONG_NAMES)
+def test_nothing_of_an_archive_with_a_hostile_name_is_written(dataset: Dataset, name: str) -> None:
+    before = set(os.listdir(dataset.folder.parent))
+    for form in ("tar", "zip"):
+        if form == "tar" or "\\" not in name:  # zipfile cannot write it
+            answer = dataset.unpack(FORMS[form]({"good": b"1", name: b"2"}))
+            assert (answer.status, bool(answer.error)) == (400, True)
+    assert below(dataset.folder) == set()
+    assert set(os.listdir(dataset.folder.parent)) == before
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [("a", b"1"), ("a", b"2")],
+        [("a", b"1"), ("./a", b"2")],
+        [("a", b"1"), ("a/b", b"2")],
+        [("a/b/c", b"1"), ("a", b"2")],
+    ],
+)
+def test_an_archive_with_one_name_twice_is_refused(dataset: Dataset, files: list[tuple[str, bytes]]) -> None:
+    assert (dataset.unpack(tar_bytes(files)).status, below(dataset.folder)) == (400, set())
+
+
+def test_an_archive_that_conflicts_with_the_dataset_is_refused_as_a_whole(dataset: Dataset) -> None:
+    dataset.fill({"a": b"1", "c/d": b"1"})
+    for added in ("a/b", "c"):
+        assert dataset.unpack(tar_bytes({"0first": b"1", added: b"2"})).status == 409
+    assert dataset.contents() == {"a": b"1", "c/d": b"1"}
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", size: int = 0) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname, made.size, made.mode, made.uid = kind, target, size, 0o6777, 12345
+    return made
+
+
+def special(*members: tarfile.TarInfo) -> bytes:
+    with io.BytesIO() as buffer:
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for one in members:
+                archive.addfile(one, io.BytesIO(b"1" * one.size))
+        return buffer.getvalue()
+
+
+def test_links_devices_and_permissions_of_an_archive_are_left_out(dataset: Dataset, tmp_path: Path) -> None:
+    archive = special(
+        *(member("link", tarfile.SYMTYPE, str(tmp_path)), member("hard", tarfile.LNKTYPE, "good")),
+        *(member("folder", tarfile.DIRTYPE), member("null", tarfile.CHRTYPE), member("link/evil", size=1)),
+        member("good", size=1),
+    )
+    answer = dataset.unpack(archive)
+    assert (answer.json()["num_files"], answer.json()["num_skipped"]) == (2, 3)
+    assert dataset.contents() == {"good": b"1", "link/evil": b"1"}
+    assert not os.listdir(tmp_path)
+    status = (dataset.folder / "good").stat()
+    assert (stat.S_IMODE(status.st_mode) & 0o7111, status.st_uid) == (0, os.getuid())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_archive_larger_than_a_file_may_be_is_refused_as_a_whole(small: Dataset, form: str) -> None:
+    before = small.paths()
+    zeros = bytes(30_000 if "stored" in form else 20_000_000)
+    for large in (dict.fromkeys(("1", "2", "3"), bytes(9_000)), {"zeros": zeros}):
+        answer = small.unpack(FORMS[form](large))
+        assert (answer.status in (400, 413), bool(answer.error)) == (True, True)
+        assert small.paths() == before
+    assert small.unpack(FORMS[form]({"a": bytes(3_000), f"b-{len(form)}": bytes(4_000)})).status == 200
+
+
+def test_files_of_concurrent_archives_are_each_of_one_of_them(dataset: Dataset) -> None:
+    versions = [{f"{number}": bytes([65 + one]) * (1000 + one) for number in range(50)} for one in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        assert [answer.status for answer in pool.map(dataset.unpack, map(tar_bytes, versions))] == [200, 200]
+    contents = dataset.contents()
+    assert len(contents) == 50
+    for path, data in contents.items():
+        assert data in (versions[0][path], versions[1][path])
+        assert dataset.head(path, {"Want-Repr-Digest": "sha-256=1"}).headers["repr-digest"] == digest_field(data)
+
+
+# Batches
+
+
+TREE = {"cat/1": b"meow", "cat/2": b"", "dog/ä/" + "long " * 40: b"woof" * 300}
+
+
+def put_batch(dataset: Dataset, tar: object) -> Answer:
+    return dataset.ask("PUT", "/files", tar, {"Content-Type": "application/x-tar"})  # type: ignore[arg-type]
+
+
+def get_batch(dataset: Dataset, paths: list[str]) -> Answer:
+    return dataset.ask("POST", "/files", json.dumps({"paths": paths}).encode(), JSON)
+
+
+def test_what_a_batch_stores_a_batch_reads(anywhere: Dataset) -> None:
+    stored = put_batch(anywhere, tar_bytes(TREE, digests={path: sha256(data) for path, data in TREE.items()}))
+    assert stored.status == 200
+    assert [(one["path"], one["size"], one["sha256"]) for one in stored.json()["files"]] == [
+        (path, len(data), sha256(data)) for path, data in TREE.items()
+    ]
+    assert (stored.json()["failed"], stored.json()["num_skipped"]) == ([], 0)
+    for one in stored.json()["files"]:
+        assert anywhere.head(one["path"]).headers["etag"] == one["etag"]
+    found = get_batch(anywhere, [*reversed(TREE), "absent"])
+    assert (found.status, found.headers["content-type"]) == (200, "application/x-tar")
+    assert list(in_tar(found.body).items()) == [*reversed(TREE.items())]
+    assert int(found.headers["content-length"]) == len(found.body)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=8),
+    cut=st.floats(0, 1),
+    cuts=st.lists(st.floats(0, 1), max_size=5),
+)
+def test_of_a_batch_that_ends_early_the_complete_files_are_stored(
+    served: str, served_root: Path, sizes: list[int], cut: float, cuts: list[float]
+) -> None:
+    dataset = Dataset(served, root=served_root)
+    tree = {f"f{number:02d}": bytes([number]) * size for number, size in enumerate(sizes)}
+    tar = tar_bytes(tree)
+    length = int(cut * len(tar))
+    marks = sorted({0, length, *(int(one * length) for one in cuts)})
+    answer = put_batch(dataset, iter([tar[start:end] for start, end in itertools.pairwise(marks)]))
+    complete, position = {}, 0
+    for path, data in tree.items():
+        position += 512 + len(data) + -len(data) % 512
+        if position <= length:
+            complete[path] = data
+    assert dataset.contents() == complete
+    if length >= position + 1024:
+        assert [one["path"] for one in answer.json()["files"]] == list(complete)
+    else:
+        assert (answer.status, f"{len(complete)} were stored" in answer.error) == (400, True)
+
+
+def test_after_a_broken_connection_the_complete_files_of_a_batch_are_stored(dataset: Dataset) -> None:
+    tar = tar_bytes({"a": b"1", "b": b"2" * 600, "c": b"3" * 600})
+    arrived = tar[: 512 + 512 + 512 + 1024 + 512 + 1]
+    begin(
+        dataset.address, "PUT", f"/datasets/{dataset.name}/files", f"Content-Length: {len(tar)}", sent=arrived
+    ).close()
+    wait_for(lambda: dataset.paths() == ["a", "b"])
+    wait_for(lambda: below(dataset.folder) == {"a", "b"})
+
+
+def test_each_file_of_a_batch_is_stored_or_reported(dataset: Dataset) -> None:
+    files = {"a": b"1", "b": b"2", "c": b"3", "d": b"4"}
+    digests = {"a": sha256(b"1"), "b": sha256(b"3"), "c": "no digest", "d": sha256(b"4")}
+    answer = put_batch(dataset, tar_bytes(files, digests=digests)).json()
+    assert [one["path"] for one in answer["files"]] == dataset.paths() == ["a", "d"]
+    assert [(one["path"], one["status"]) for one in answer["failed"]] == [("b", 400), ("c", 400)]
+    (dataset.folder / "link").symlink_to("/etc")
+    answer = put_batch(
+        dataset,
+        special(
+            member("hostname", tarfile.SYMTYPE, "/etc/hostname"), *map(member, ("a", "a/b", "link/passwd", "e", "./f"))
+        ),
+    ).json()
+    assert [one["path"] for one in answer["files"]] == ["a", "e", "f"]
+    assert [(one["path"], one["status"]) for one in answer["failed"]] == [("a/b", 409), ("link/passwd", 403)]
+    assert answer["num_skipped"] == 1
+
+
+@pytest.mark.parametrize(
+    "path", ["../evil", "/evil", "a/../../evil", "a//b", ".", "a\\b", "x" * 256, ".a.torchdata_remote-partial"]
+)
+def test_a_hostile_name_in_a_batch_is_refused_alone(dataset: Dataset, path: str) -> None:
+    answer = put_batch(dataset, tar_bytes({path: b"evil", "good": b"1"})).json()
+    assert [(one["path"], one["status"]) for one in answer["failed"]] == [(path, 400)]
+    assert below(dataset.folder) == {"good"}
+    assert get_batch(dataset, ["good", path]).status == 400
+
+
+def test_a_batch_has_at_most_1000_files_16_mib_and_1_mib_a_file(dataset: Dataset) -> None:
+    refused = [("..", b"")] * 998  # which take no time
+    exactly = put_batch(dataset, tar_bytes([("small", b"1"), *refused, ("large", bytes(1 << 20))]))
+    assert (len(exactly.json()["files"]), len(exactly.json()["failed"])) == (2, 998)
+    many = put_batch(dataset, tar_bytes([("small", b"2"), *refused, ("more", b"1"), ("too many", b"1")]))
+    assert (many.status, "2 were stored and 998 refused" in many.error) == (413, True)
+    assert dataset.paths() == ["large", "more", "small"]
+    large = put_batch(dataset, tar_bytes({"larger": bytes((1 << 20) + 1)}))
+    assert (large.status, "0 were stored" in large.error) == (400, True)
+    for body in (bytes((16 << 20) + 1), iter([bytes(16 << 20), b"1"])):
+        assert put_batch(dataset, body).status == 413
+    assert get_batch(dataset, ["large"] * 1000).status == 200
+    assert get_batch(dataset, ["large"] * 1001).status == 413
+    comment = tarfile.TarInfo("x")
+    comment.type, comment.size = tarfile.XGLTYPE, 1 << 19
+    record = b"524288 comment=".ljust(524_287, b"x") + b"\n"
+    assert put_batch(dataset, iter([comment.tobuf() + record] * 20)).status == 413, "headers without a file are kept"
+
+
+def test_the_limit_of_a_file_holds_for_each_of_a_batch(small: Dataset) -> None:
+    stored = put_batch(small, tar_bytes({"x": bytes(20_000), "y": bytes(20_001), "z": bytes(19_000)})).json()
+    assert [one["path"] for one in stored["files"]] == ["x", "z"]
+    assert [(one["path"], one["status"]) for one in stored["failed"]] == [("y", 413)]
+
+
+@pytest.mark.parametrize(
+    "body", ["[]", "{}", '{"paths": "a"}', '{"paths": [1]}', '{"paths": [], "more": 1}', "[" * 10_000]
+)
+def test_another_document_asks_for_no_batch(dataset: Dataset, body: str) -> None:
+    assert dataset.ask("POST", "/files", body.encode(), JSON).status == 400
+    assert dataset.ask("POST", "/files", body.encode()).status == 415
+
+
+def test_a_batch_of_the_longest_paths_is_read(dataset: Dataset) -> None:
+    assert get_batch(dataset, ["/".join(["é" * 127] * 4)] * 1000).status == 200
+
+
+@pytest.mark.parametrize("header", ["If-Match", "If-None-Match", "Content-Range", "Content-Digest", "Repr-Digest"])
+def test_a_batch_has_no_condition_that_nobody_checks(dataset: Dataset, header: str) -> None:
+    answer = dataset.ask("PUT", "/files", tar_bytes({"a": b"1"}), {header: "*"})
+    assert (answer.status, header in answer.error, dataset.paths()) == (400, True, [])

@@ -1,0 +1,649 @@
+"""``torchdata-remote render``: jobs are read strictly and become manifests that Kubernetes takes and torchrun reads."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # it carries no types
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("starlette", reason="the service is not installed: pip install torchdata_remote[service]")
+
+from torch.distributed.elastic.rendezvous.utils import _matches_machine_hostname
+from torch.distributed.run import config_from_args, parse_args
+
+import torchdata_remote as tdr
+from tests.servers.service import running_service
+from tests.support.kubernetes_documents import SMALLEST
+from tests.support.kubernetes_pods import environment, run_pods
+from tests.support.kubernetes_schemas import require_valid
+from tests.support.paths import ROOT
+from torchdata_remote.cli import main
+from torchdata_remote.labels import parent_directory
+
+POD = ("spec", "replicaSpecs", "template", "spec")
+FIRST = (*POD, "containers", 0)
+GONE = object()
+Manifests = tuple[dict[str, Any], dict[str, Any]]
+
+
+def container(**more: Any) -> dict[str, Any]:
+    return {"name": "train", "image": "train:1", **more}
+
+
+def job(*containers: dict[str, Any], **pod_spec: Any) -> dict[str, Any]:
+    """The smallest job, with more in its pods' specification."""
+    document = copy.deepcopy(SMALLEST)
+    spec = document["spec"]["replicaSpecs"]["template"]["spec"]
+    spec.update(pod_spec, **({"containers": list(containers)} if containers else {}))
+    return document
+
+
+class Rendering:
+    """Runs the command in this process."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._path, self._capsys = folder / "job.yaml", capsys
+
+    def text(self, text: str | bytes, *options: str) -> tuple[int, str, str]:
+        """Exit status, standard output and error."""
+        self._path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        status = main(["render", str(self._path), *options])
+        captured = self._capsys.readouterr()
+        return status, captured.out, captured.err.replace(f"torchdata-remote: {self._path}", "job.yaml")
+
+    def __call__(self, document: dict[str, Any], *options: str) -> Manifests:
+        """Service and Job, which Kubernetes takes."""
+        status, output, errors = self.text(yaml.safe_dump(document, sort_keys=False), *options)
+        assert (status, errors) == (0, "")
+        service, rendered = yaml.safe_load_all(output)
+        for manifest in (service, rendered):
+            require_valid(manifest)
+        return service, rendered
+
+    def pod(self, document: dict[str, Any], *options: str) -> dict[str, Any]:
+        spec: dict[str, Any] = self(document, *options)[1]["spec"]["template"]["spec"]
+        return spec
+
+    def error(self, document: Any, *options: str) -> str:
+        status, output, errors = self.text(yaml.safe_dump(document), *options)
+        assert (status, output) == (1, "")
+        return errors
+
+
+@pytest.fixture
+def render(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Rendering:
+    return Rendering(tmp_path, capsys)
+
+
+def variables(container: dict[str, Any]) -> dict[str, str | None]:
+    """The environment; ``None`` for variables with valueFrom."""
+    return {variable["name"]: variable.get("value") for variable in container["env"]}
+
+
+# What is rendered
+
+
+NAME = st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
+OWN_NAME = NAME.filter(lambda name: name not in ("dataset", "pull-dataset"))
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=20) | st.sampled_from(
+    ["y", "N", "on", "null", "~", "1:4", "1e3", "0o17", "0x1F", "1_000", "2024-01-01", ".inf", "=", "<<", "- a", "a\nb"]
+)
+CONTAINERS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"name": OWN_NAME, "image": st.sampled_from(["train:1", "team/train@sha256:ab"])},
+    optional={
+        "command": st.lists(TEXT, max_size=3),
+        "args": st.none() | st.lists(TEXT, max_size=3),
+        "imagePullPolicy": st.sampled_from(["Always", "IfNotPresent"]),
+        "env": st.lists(
+            st.fixed_dictionaries({"name": st.sampled_from(["A", "PET_NNODES", "PET_RDZV_ID"]), "value": TEXT}),
+            max_size=3,
+            unique_by=lambda variable: variable["name"],
+        ),
+        "volumeMounts": st.lists(
+            st.fixed_dictionaries({"name": NAME, "mountPath": st.sampled_from(["/a", "/datasets"])}), max_size=2
+        ),
+        "resources": st.dictionaries(
+            st.sampled_from(["limits", "requests"]),
+            st.dictionaries(
+                st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]), st.integers(0, 8).map(str), max_size=3
+            ),
+        ),
+        "securityContext": st.fixed_dictionaries(
+            {}, optional={"runAsUser": st.integers(0, 9), "privileged": st.booleans()}
+        ),
+    },
+)
+POD_SPECS = st.fixed_dictionaries(
+    {"containers": st.lists(CONTAINERS, min_size=1, max_size=3, unique_by=lambda one: one["name"])},
+    optional={
+        "initContainers": st.lists(CONTAINERS, max_size=2),
+        "restartPolicy": st.just("Never"),
+        "volumes": st.none() | st.lists(st.fixed_dictionaries({"name": OWN_NAME, "emptyDir": st.just({})}), max_size=2),
+        "nodeSelector": st.dictionaries(NAME, TEXT, max_size=2),
+        "terminationGracePeriodSeconds": st.integers(0, 90),
+    },
+)
+
+
+@settings(max_examples=20)
+@given(
+    spec=POD_SPECS,
+    dataset=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", fullmatch=True).filter(str.isascii),
+    sizes=st.tuples(st.integers(1, 50), st.integers(0, 50)),
+    volume=st.sampled_from(["emptyDir", "hostPath:/mnt/data", "pvc:scratch"]),
+)
+def test_any_job_becomes_valid_manifests_that_keep_the_whole_template(
+    spec: dict[str, Any],
+    dataset: str,
+    sizes: tuple[int, int],
+    volume: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    document = job()
+    document["spec"].update(dataset=dataset, minSize=sizes[0], maxSize=sum(sizes))
+    document["spec"]["replicaSpecs"]["template"]["spec"] = spec
+    pod = Rendering(tmp_path, capsys).pod(document, "--volume", volume)
+    for key, value in spec.items():
+        if key not in ("containers", "initContainers", "volumes"):
+            assert pod[key] == value
+    mount = {"name": "dataset", "mountPath": f"/datasets/{dataset}"}
+    for one, before in zip(pod["containers"], spec["containers"], strict=True):
+        assert {**one, "env": 0, "volumeMounts": 0} == {**before, "env": 0, "volumeMounts": 0}
+        assert [variable for variable in one["env"] if variable in before.get("env", [])] == before.get("env", [])
+        names = [variable["name"] for variable in one["env"]]
+        assert len(set(names)) == len(names)
+        *own_mounts, last = one["volumeMounts"]
+        assert own_mounts == before.get("volumeMounts", [])
+        assert last | mount | {"readOnly": True} == last
+    assert pod["initContainers"][:-1] == spec.get("initContainers", [])
+    assert pod["initContainers"][-1]["volumeMounts"][0] | mount == pod["initContainers"][-1]["volumeMounts"][0]
+
+
+@pytest.mark.parametrize("namespace", [None, "ml"])
+def test_a_service_finds_the_first_pod_of_the_job_and_both_have_its_labels(
+    render: Rendering, namespace: str | None
+) -> None:
+    metadata: dict[str, Any] = {"name": "pets"}
+    if namespace is not None:
+        metadata.update(namespace=namespace, labels={"team": "vision"})
+    service, rendered = render({**SMALLEST, "metadata": metadata})
+    assert (service["metadata"], rendered["metadata"]) == ({**metadata, "name": "pets-0"}, metadata)
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"] == {
+        "batch.kubernetes.io/job-name": "pets",
+        "batch.kubernetes.io/job-completion-index": "0",
+    }
+    spec = rendered["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 4, 4)
+    assert (spec["maxFailedIndexes"], spec["backoffLimitPerIndex"]) == (2, 3), "as many as leave minSize; three times"
+    assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}, {"succeededCount": 2}]}
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
+TORCHRUN = {
+    "PET_NNODES": "2:4",
+    "PET_RDZV_BACKEND": "c10d",
+    "PET_RDZV_ID": "pets",
+    "PET_RDZV_ENDPOINT": "pets-0:29400",
+    "PET_RDZV_CONF": "join_timeout=86400,read_timeout=3600",
+    "PET_MAX_RESTARTS": "10",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    "PET_LOCAL_ADDR": None,
+}
+
+
+def test_pods_have_torchruns_settings_unless_the_template_has_others(render: Rendering) -> None:
+    rendered = render.pod(job(container()))["containers"][0]
+    assert variables(rendered) == TORCHRUN
+    assert rendered["env"][-1]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    own = [
+        {"name": "PET_NNODES", "value": "3"},
+        {"name": "PET_RDZV_CONF", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "a"}}},
+    ]
+    env = render.pod(job(container(env=[*own, {"name": "A", "value": "$(PET_RDZV_ID)"}])))["containers"][0]["env"]
+    names = [variable["name"] for variable in env]
+    assert sorted(names) == sorted([*TORCHRUN, "A"])
+    assert [variable for variable in env if variable["name"] in ("PET_NNODES", "PET_RDZV_CONF")] == own
+    assert names.index("PET_RDZV_ID") < names.index("A"), "Kubernetes expands what stands before only"
+
+
+@pytest.mark.parametrize(
+    ("limits", "processes"),
+    [
+        ({"nvidia.com/gpu": 8}, "8"),
+        ({"nvidia.com/gpu": "2", "cpu": "4"}, "2"),
+        ({"amd.com/gpu": 1}, "1"),
+        ({"cpu": "4"}, None),
+        ({"nvidia.com/gpu": 0}, None),
+        ({"nvidia.com/mig-1g.5gb": 2}, None),
+    ],
+)
+def test_torchrun_starts_a_process_for_each_gpu(
+    render: Rendering, limits: dict[str, Any], processes: str | None
+) -> None:
+    rendered = render.pod(job(container(resources={"limits": limits})))["containers"][0]
+    assert variables(rendered).get("PET_NPROC_PER_NODE") == processes
+
+
+def test_the_dataset_is_pulled_as_the_first_containers_user_and_mounted_in_all_containers(render: Rendering) -> None:
+    first = container(
+        imagePullPolicy="Always",
+        resources={
+            "limits": {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": 1, "hugepages-2Mi": "4Mi"},
+            "requests": {"cpu": "2", "hugepages-2Mi": "4Mi"},
+        },
+        securityContext={
+            "runAsUser": 1000,
+            "runAsNonRoot": True,
+            "privileged": True,
+            "capabilities": {"add": ["IPC_LOCK"]},
+        },
+        volumeMounts=[{"name": "out", "mountPath": "/out"}],
+    )
+    prepare, out = container(name="prepare"), {"name": "out", "emptyDir": {}}
+    document = job(first, container(name="side", image="side:1"), initContainers=[prepare], volumes=[out])
+    spec = render.pod(document, "--service", "data.ml:80", "--token-secret", "tokens", "--volume", "pvc:scratch")
+    mount = {"name": "dataset", "mountPath": "/datasets/my_dataset", "subPath": "my_dataset"}
+    assert spec["containers"][0]["volumeMounts"] == [*first["volumeMounts"], {**mount, "readOnly": True}]
+    assert spec["containers"][1]["volumeMounts"] == [{**mount, "readOnly": True}]
+    assert spec["volumes"] == [out, {"name": "dataset", "persistentVolumeClaim": {"claimName": "scratch"}}]
+    assert "TORCHDATA_REMOTE_TOKEN" not in variables(spec["containers"][0])
+    assert spec["initContainers"] == [
+        prepare,
+        {
+            "name": "pull-dataset",
+            "image": "train:1",
+            "command": ["torchdata-remote", "pull", "datasets://data.ml:80/my_dataset", "/datasets/my_dataset"],
+            "imagePullPolicy": "Always",
+            "env": [
+                {"name": "TORCHDATA_REMOTE_TOKEN", "valueFrom": {"secretKeyRef": {"name": "tokens", "key": "token"}}},
+                {"name": "TORCHDATA_REMOTE_TOKEN_HOSTS", "value": "data.ml:80"},
+            ],
+            "resources": {"limits": {"cpu": "4", "memory": "8Gi"}, "requests": {"cpu": "2"}},
+            "securityContext": {
+                "runAsUser": 1000,
+                "runAsNonRoot": True,
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "volumeMounts": [mount],
+        },
+    ]
+    (pull,) = render.pod(job(container(imagePullPolicy="Never")), "--image", "tools:2")["initContainers"]
+    assert (pull["image"], "imagePullPolicy" in pull, "env" in pull) == ("tools:2", False, False)
+
+
+@pytest.mark.parametrize(
+    ("volume", "source"),
+    [
+        ("emptyDir", {"emptyDir": {}}),
+        ("hostPath:/mnt/data/", {"hostPath": {"path": "/mnt/data/my_dataset", "type": "DirectoryOrCreate"}}),
+    ],
+)
+def test_a_volume_has_a_folder_for_each_dataset(render: Rendering, volume: str, source: dict[str, Any]) -> None:
+    spec = render.pod(job(), "--volume", volume)
+    assert spec["volumes"] == [{"name": "dataset", **source}]
+    assert spec["initContainers"][0]["volumeMounts"] == [{"name": "dataset", "mountPath": "/datasets/my_dataset"}]
+
+
+WRONG_SETTINGS = {
+    "--service": ["host", "host:0", "host:65536", ":80", "http://host:80", "host:80/x", "a b:1"],
+    "--volume": [
+        *("", "nfs", "emptyDir:x", "hostPath:", "hostPath:data", "hostPath:/", "hostPath:/a/../b", "hostPath:///"),
+        *("pvc:", "pvc:A", "pvc:-a"),
+    ],
+    "--image": ["", "a b", "a\n"],
+    "--token-secret": ["", "Token", "a_b"],
+}
+
+
+def test_a_setting_that_is_wrong_is_named_with_its_value(render: Rendering) -> None:
+    for option, values in WRONG_SETTINGS.items():
+        for value in values:
+            name = option.removeprefix("--").replace("-", " ")
+            assert f"{name}: got {value!r}, expected " in render.error(job(), f"{option}={value}")
+    for service in ("data.ml.svc:1", "10.0.0.1:65535", "[fd00::1]:8080"):
+        pull = render.pod(job(), "--service", service)["initContainers"][0]
+        assert pull["command"][2] == f"datasets://{service}/my_dataset"
+
+
+def test_only_the_first_pod_hosts_the_rendezvous(render: Rendering, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = render(job())[0]["metadata"]["name"]
+
+    def unknown(host: str, *_: Any, **__: Any) -> list[Any]:
+        if host == first:  # before DNS knows it
+            raise socket.gaierror
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, host, ("10.0.0.7", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    hosts = []
+    for index in range(4):
+        monkeypatch.setattr(socket, "gethostname", lambda index=index: f"pets-{index}")
+        hosts.append(_matches_machine_hostname(first))
+    assert hosts == [True, False, False, False]
+
+
+def test_torchrun_reads_every_setting_from_the_environment(render: Rendering, monkeypatch: pytest.MonkeyPatch) -> None:
+    (rendered,) = render.pod(job(container(resources={"limits": {"nvidia.com/gpu": 8}})))["containers"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which torchrun would set
+    for name, value in environment(rendered, 29_400).items():
+        monkeypatch.setenv(name, value)
+    config, command, arguments = config_from_args(parse_args(["main.py"]))  # type: ignore[no-untyped-call]  # torch's
+    assert (config.min_nodes, config.max_nodes, config.nproc_per_node) == (2, 4, 8)
+    assert (config.rdzv_backend, config.rdzv_endpoint, config.run_id) == ("c10d", "127.0.0.1:29400", "pets")
+    assert config.rdzv_configs.items() >= {"join_timeout": "86400", "read_timeout": "3600"}.items()
+    assert (config.max_restarts, config.local_addr) == (10, "127.0.0.1")
+    assert (command, arguments) == (sys.executable, ["-u", "main.py"])
+
+
+# What is refused
+
+
+def changed(path: tuple[str | int, ...], value: Any) -> Any:
+    """The smallest job with another value somewhere, or without it."""
+    document = copy.deepcopy(SMALLEST)
+    parent: Any = document
+    for key in path[:-1]:
+        parent = parent.setdefault(key, {}) if isinstance(parent, dict) else parent[key]
+    if value is GONE:
+        del parent[path[-1]]
+    else:
+        parent[path[-1]] = value
+    return document
+
+
+@pytest.mark.parametrize("case", json.loads(Path(__file__).with_name("wrong_jobs.json").read_text()), ids=str)
+def test_an_error_names_file_field_and_value_and_what_was_expected(render: Rendering, case: dict[str, Any]) -> None:
+    error = render.error(changed(tuple(case["field"]), case.get("value", GONE)))
+    assert error.startswith("job.yaml: ")
+    assert case["says"] in error
+
+
+@pytest.mark.parametrize(
+    ("mount", "is_there"),
+    [
+        ("/datasets/my_dataset", True),
+        ("/datasets//my_dataset/", True),
+        ("/datasets/other/../my_dataset/sub", True),
+        ("/datasets", False),
+        ("/datasets/my_dataset2", False),
+        ("/data", False),
+    ],
+)
+def test_no_mount_may_be_inside_the_datasets_folder(render: Rendering, mount: str, is_there: bool) -> None:
+    document = changed((*FIRST, "volumeMounts"), [{"name": "a", "mountPath": mount}])
+    if is_there:
+        assert "expected a path that is not in /datasets/my_dataset" in render.error(document)
+    else:
+        render(document)
+
+
+@given(
+    path=st.sampled_from([(), ("metadata",), ("spec",), ("spec", "replicaSpecs"), POD, FIRST]),
+    junk=st.recursive(
+        st.none() | st.booleans() | st.integers() | TEXT,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+        max_leaves=5,
+    ),
+    data=st.data(),
+)
+def test_any_value_of_a_field_is_rendered_or_refused_by_an_error_that_names_the_file(
+    path: tuple[str | int, ...], junk: Any, data: st.DataObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parent: Any = SMALLEST
+    for key in path:
+        parent = parent[key]
+    more = ["env", "volumeMounts", "resources", "volumes"]
+    field = data.draw(st.sampled_from([*sorted(parent), *more]))
+    status, output, errors = Rendering(tmp_path, capsys).text(yaml.safe_dump(changed((*path, field), junk)))
+    assert (status == 0 and not errors and output) or (status == 1 and errors.startswith("job.yaml") and not output)
+
+
+# YAML
+
+
+def nested(levels: int, before: str, after: str) -> str:
+    """Documents of a few lines that stand for ``10 ** levels`` values."""
+    lines = ["a0: &a0 {k: v}"]
+    for level in range(1, levels + 1):
+        inside = ", ".join([f"*a{level - 1}"] * 10)
+        lines.append(f"a{level}: &a{level} {before}{inside}{after}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\na: 2", "the key 'a' occurs twice"),
+        ("a: [", "got something else than YAML"),
+        (b"\xff\xfe\x00", "expected a TrainingJob"),
+        (b"a: \x80", "expected a TrainingJob"),
+        ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        ("a: !!binary aGk=", "a: got b'hi', expected a text"),
+        ("a: {1: x}", "a: got 1, expected text for each key"),
+        ("a: .nan", "a: got nan, expected a text, a number"),
+        ("a: &a [*a]", "60 levels deep"),
+        ("[" * 5_000, "expected a TrainingJob"),
+        (nested(8, "[", "]"), "at most 100,000 values"),
+        (nested(9, "{<<: [", "]}"), ""),
+        ("a: &a {" + ", ".join(f"k{i}: v" for i in range(400)) + "}\nb: {<<: [" + ", ".join(["*a"] * 400) + "]}", ""),
+        ("a: &a {<<: *a}", ""),
+        *((f"a: {number}", "") for number in ("1" + ":59" * 3000, "0x" + "f" * 5000, "9" * 5000)),
+        ("", "expected a TrainingJob, got an empty document"),
+        ("3", "the document: got 3, expected a mapping."),
+        ("{}\n---\n3", "document 1: apiVersion: got nothing"),
+    ],
+)
+def test_other_yaml_is_refused_by_an_error_that_names_the_file(
+    render: Rendering, text: str | bytes, message: str
+) -> None:
+    status, output, errors = render.text(text)
+    assert (status, output) == (1, "")
+    assert errors.startswith("job.yaml")
+    assert message in errors
+
+
+def test_texts_that_other_parsers_take_for_something_else_are_quoted_and_anchors_are_not_written(
+    render: Rendering,
+) -> None:
+    values = [
+        "y",
+        "N",
+        "on",
+        "Off",
+        "null",
+        "~",
+        "1:4",
+        "1e3",
+        "0o17",
+        "0x1F",
+        "1_000",
+        "2024-01-01",
+        ".inf",
+        "=",
+        "<<",
+        "no",
+    ]
+    labels = {f"l{number}": value for number, value in enumerate(values)}
+    document = changed(("metadata",), {"name": "pets", "labels": labels})
+    text = yaml.safe_dump(document).replace("'2024-01-01'", "2024-01-01")  # a date is a text, as in Kubernetes
+    status, output, _ = render.text(text)
+    assert (status, [one["metadata"]["labels"] for one in yaml.safe_load_all(output)]) == (0, [labels, labels])
+    for number, value in enumerate(values):
+        assert f"l{number}: '{value}'" in output or f'l{number}: "{value}"' in output
+    assert "&" not in output
+    assert output.isascii()
+    assert render.text(text)[1] == output
+
+
+def test_yamls_merge_keys_are_read_as_they_are_meant(render: Rendering) -> None:
+    text = yaml.safe_dump(job()).replace("metadata:\n  name: pets\n", "")
+    labels = "{<<: [&a {x: '1', y: '1'}, &b {y: '2', z: '2'}], x: '3'}"
+    status, output, errors = render.text(f"{text}metadata: {{name: pets, labels: {labels}}}\n")
+    assert (status, errors) == (0, "")
+    assert next(yaml.safe_load_all(output))["metadata"]["labels"] == {"x": "3", "y": "1", "z": "2"}
+
+
+# The example of the documentation
+
+EXAMPLES = ROOT / "examples"
+KUBERNETES = EXAMPLES / "kubernetes"
+NUM_IMAGES = 48
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of images in a folder for each class."""
+    folder = tmp_path_factory.mktemp("datasets") / "my_dataset"
+    command = [sys.executable, str(EXAMPLES / "make_pictures.py"), str(folder), "--num", str(NUM_IMAGES)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return folder
+
+
+@pytest.fixture
+def example(render: Rendering) -> Callable[..., Manifests]:
+    return lambda *options: render(yaml.safe_load((KUBERNETES / "job.yaml").read_text()), *options)
+
+
+def test_the_manifests_of_the_service_are_valid_and_fit_each_other_and_the_job(
+    example: Callable[..., Manifests],
+) -> None:
+    claim, service, deployment = yaml.safe_load_all((KUBERNETES / "service.yaml").read_text())
+    for manifest in (claim, service, deployment):
+        require_valid(manifest)
+    template = deployment["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    (serve,) = template["spec"]["containers"]
+    (port,) = serve["ports"]
+    assert service["spec"]["ports"][0]["targetPort"] == port["name"]
+    assert f"--port={port['containerPort']}" in serve["args"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert serve[probe]["httpGet"] == {"path": "/healthz", "port": port["name"]}
+    volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in serve["volumeMounts"]}
+    assert set(volumes) == set(mounts)
+    assert volumes["data"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert f"--root={mounts['data']}" in serve["args"]
+    assert f"--token-file={mounts['token']}/token" in serve["args"]
+    pull = example("--token-secret", volumes["token"]["secret"]["secretName"])[1]["spec"]["template"]["spec"][
+        "initContainers"
+    ][-1]
+    where = f"{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    assert pull["command"][2:] == [f"datasets://{where}/my_dataset", "/datasets/my_dataset"]
+    assert pull["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def train_in_two_pods(container: dict[str, Any], dataset: Path, folder: Path) -> None:
+    """Run the container's command twice, as it was rendered: each rank sees half of the images."""
+    (folder / "main.py").write_bytes((KUBERNETES / "main.py").read_bytes())
+    arguments = ["--data", str(dataset), "--checkpoint", str(folder / "c.pt"), "--epochs", "1", "--workers", "0"]
+    pods = {**container, "args": arguments, "env": [{"name": "PET_NNODES", "value": "2"}, *container["env"][1:]]}
+    printed = "".join(run_pods(pods, folder, num_pods=2))
+    assert "2 ranks, 4 classes, from epoch 0" in printed
+    assert f"epoch 0: {NUM_IMAGES // 2} images a rank" in printed
+
+
+def test_the_container_that_pulls_copies_the_dataset_with_the_secrets_token_once(
+    tmp_path: Path, example: Callable[..., Manifests], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, volume, pushed = tmp_path / "token", tmp_path / "volume", tmp_path / "pushed"
+    token.write_text("t" * 32)
+    pushed.mkdir()
+    (pushed / "a").write_bytes(b"1")
+    with running_service(tmp_path / "hosted", token_file=token) as address:
+        tdr.push(pushed, f"datasets://{address}/my_dataset", storage_options={"token": "t" * 32})
+        pod = example("--token-secret", "torchdata-remote", "--service", address)[1]["spec"]["template"]["spec"]
+        (pulls,), (trains,) = pod["initContainers"], pod["containers"]
+        secret, hosts = pulls["env"]
+        assert (secret["name"], secret["valueFrom"]["secretKeyRef"]["key"]) == ("TORCHDATA_REMOTE_TOKEN", "token")
+        assert (hosts["name"], hosts["value"]) == ("TORCHDATA_REMOTE_TOKEN_HOSTS", address)
+        monkeypatch.setenv(secret["name"], token.read_text())
+        for _ in range(2):  # the second time in a replacement of the pod
+            assert main([*pulls["command"][1:-1], str(volume)]) == 0
+            assert (volume / "a").read_bytes() == b"1"
+    mounted = {mount["name"]: mount["mountPath"] for mount in trains["volumeMounts"]}["dataset"]
+    assert pulls["command"][-1] == mounted == "/datasets/my_dataset"
+
+
+@pytest.mark.slow
+def test_two_pods_train_on_half_of_the_images_each(
+    images: Path, tmp_path: Path, example: Callable[..., Manifests]
+) -> None:
+    (trains,) = example()[1]["spec"]["template"]["spec"]["containers"]
+    train_in_two_pods(trains, images, tmp_path)
+    assert (tmp_path / "c.pt").is_file()
+
+
+@pytest.mark.slow
+def test_a_training_on_shards_continues_from_its_checkpoint_in_two_pods_and_one(
+    images: Path, tmp_path: Path, example: Callable[..., Manifests]
+) -> None:
+    shards = tmp_path / "shards"
+    tdr.shard_dataset(str(images), f"{shards}/{{shard:03d}}.tar", labels=parent_directory(), max_shard_samples=12)
+    (trains,) = example()[1]["spec"]["template"]["spec"]["containers"]
+    assert trains["command"] == ["torchrun", "main.py"]
+    train_in_two_pods(trains, shards, tmp_path)
+    command = [sys.executable, str(KUBERNETES / "main.py"), "--data", str(shards), "--workers", "0"]
+    printed: list[tuple[str, str]] = []
+    for epochs in ("2", "3"):
+        done = subprocess.run(
+            [*command, "--epochs", epochs, "--checkpoint", str(tmp_path / "alone.pt")],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert done.stdout.startswith(f"1 ranks, 4 classes, from epoch {2 * len(printed)}\n")
+        printed += re.findall(r"^epoch (\d): (\d+) images", done.stdout, re.MULTILINE)
+    assert printed == [("0", "48"), ("1", "48"), ("2", "48")]
+
+
+MAIN = """
+import json, os, sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
+    sys.exit("a process that ends")
+total = torch.ones(1)
+dist.all_reduce(total)
+names = ["RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_MAX_RESTARTS"]
+with open(f"{dist.get_rank()}.json", "w") as file:
+    json.dump({**{name: os.environ[name] for name in names}, "total": total.item()}, file)
+dist.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)  # gloo's threads may still hold tensors, see pytorch#190489
+"""
+
+
+@pytest.mark.slow
+def test_pods_form_one_world_and_start_again_after_a_failure(render: Rendering, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(MAIN)
+    trains = container(command=["torchrun", "main.py"], env=[{"name": "PET_NNODES", "value": "2"}])
+    (rendered,) = render.pod(job(trains))["containers"]
+    printed = run_pods(rendered, tmp_path, num_pods=2)
+    assert any("a process that ends" in one for one in printed)
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    same = {
+        "WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": "pets",
+        "TORCHELASTIC_MAX_RESTARTS": "10",
+    }
+    assert found == [{"RANK": f"{rank}", **same, "total": 2.0} for rank in range(2)]
