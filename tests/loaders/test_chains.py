@@ -116,7 +116,6 @@ def test_pipes_of_torch_and_of_this_package_are_accepted() -> None:
         (torch.utils.data.TensorDataset(torch.zeros(2)), "A map-style dataset is read by torch's DataLoader"),
         ("memory://d/", r"Begin a chain by tdr\.stream_shards\(url\)"),
     ],
-    ids=str,
 )
 def test_what_is_no_chain_is_refused_with_what_to_write(given: Any, says: str) -> None:
     with pytest.raises(TypeError, match=f"pipe must be a chain of pipes.*{says}"):

@@ -1,7 +1,7 @@
 """A server that speaks the Hub's API, and the CDN to which it redirects, in threads of this process.
 
 The CDN has a port of its own, so it is another host. The behaviour is that of the Hub's documentation and of
-``huggingface_hub``'s requests, which ``tests/storage/hugging_face/test_official_client.py`` sends.
+``huggingface_hub``'s requests, which ``tests/stores/test_hub_of_tests.py`` sends.
 """
 
 from __future__ import annotations

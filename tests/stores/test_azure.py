@@ -153,7 +153,6 @@ def test_a_failed_renewal_is_no_error_while_the_token_is_valid(
 @pytest.mark.parametrize(
     "answer",
     [*(token(text) for text in ("token-\nx", "token- x", "token-\u20ac", "", 5)), None, "token-", token("t", "soon")],
-    ids=repr,
 )
 def test_what_is_no_token_is_an_error_that_names_the_credential_and_does_not_show_it(cloud: Cloud, answer: Any) -> None:
     with pytest.raises(AccessDeniedError, match=r"(the access token .*from Given|Given.get_token returned)") as caught:
