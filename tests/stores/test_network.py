@@ -88,16 +88,6 @@ def test_a_private_authority_is_trusted_by_all_requests_wherever_it_is_named(
     assert front.taken() == BOTH
 
 
-@pytest.mark.parametrize("before", ["\ufeff", "# Beh\u00f6rde der Firma\r\n"], ids=["byte order mark", "comment"])
-def test_what_is_around_certificates_does_not_matter(
-    moto: S3Server, front: TlsFront, before: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "company.pem"
-    file.write_text(before + Path(front.ca_file).read_text() + "\n# end\n", encoding="utf-8")
-    use(moto, {"endpoint_url": front.url, "client_kwargs": {"verify": file}})
-    assert front.taken() == BOTH
-
-
 def damaged(pem: str) -> dict[str, bytes]:
     """Files that are no authorities, by what is wrong with them."""
     lines = pem.splitlines(keepends=True)
@@ -228,23 +218,6 @@ def test_a_proxy_that_refuses_a_password_or_reaches_no_server_is_named_without_i
     with pytest.raises(StorageError, match=r"the proxy opens no connection to the server.*NO_PROXY") as caught:
         objects.read("s3://b/a", options, backend=backend, retry=RetryPolicy(first_wait_s=0))
     assert not isinstance(caught.value, TransientStorageError)
-
-
-def test_a_bucket_with_a_host_of_its_own_may_be_named_in_no_proxy(
-    aws: RecordingS3, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both libraries decide by the host that they ask, and so the recording proxy sees the other bucket only."""
-    options = {"key": "k", "secret": "s", "region": "us-west-2"}
-    for name in ("NO_PROXY", "no_proxy"):
-        monkeypatch.setenv(name, "near.s3.us-west-2.amazonaws.com")
-    aws.objects["a"] = b"bytes"
-    for backend in BY_EACH:
-        assert objects.read("s3://far/a", options, backend=backend) == b"bytes"
-    assert {one.host for one in aws.taken()} == {"far.s3.us-west-2.amazonaws.com"}
-    for backend in BY_EACH:
-        with pytest.raises(StorageError):
-            objects.read("s3://near/a", options, backend=backend)
-    assert aws.taken() == []
 
 
 # One rule decides which proxy a request uses

@@ -56,18 +56,6 @@ def test_a_trickling_body_is_an_error_after_the_attempts_of_the_policy(moto: S3S
             assert len(first) == 3
 
 
-def test_streams_survive_that_a_store_closes_idle_connections(moto: S3Server, folder: str) -> None:
-    """While a slow consumer is working."""
-    with faulty(moto) as (broken, store):
-        iterator = iter(prefetched(folder, broken, max_in_flight=2, part_bytes=10_000, max_buffer_bytes=30_000))
-        _, stream = next(iterator)
-        start = stream.read(5_000)
-        wait_for(lambda: store.counts["well"] >= 4)
-        store.script(*["early_end"] * 4)  # what a client sees of a connection that was closed while it was idle
-        assert start + stream.read() == EXPECTED[0]
-        assert [rest.read() for _, rest in iterator] == EXPECTED[1:]
-
-
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 

@@ -104,6 +104,9 @@ FAULTS: dict[str, Callable[[Request], Response]] = {
     "404": lambda request: Response.of_error(404, "NoSuchKey"),
     "500, and the request": lambda request: Response(500, str(request.headers.get("host")).encode()),
     "page of a proxy": lambda request: Response(200, b"<html>log in</html>"),
+    "redirect to a failure": lambda request: (
+        Response(500) if "x?sig=" in request.target else Response(302, b"", {"Location": f"/x?sig={CANARY}"})
+    ),
     "redirect": lambda request: Response(302, b"", {"Location": f"http://127.0.0.1:9/x?sig={CANARY}"}),
 }
 
