@@ -156,10 +156,7 @@ class _Exchange:
         if route == "paths-info":
             wanted = parse_qs(self.asked.body.decode()).get("paths", [])
             return _json([files[path].info() for path in wanted if path in files])
-        about: dict[str, Any] = {"_id": "0" * 24, "id": repository.name, "sha": commit}
-        if "expand" not in self.query:
-            about["siblings"] = [{"rfilename": path} for path in files]
-        return _json(about, {"X-Repo-Commit": commit})
+        return _json({"_id": "0" * 24, "id": repository.name, "sha": commit}, {"X-Repo-Commit": commit})
 
     def _tree(self, repository: Repository, commit: str, folder: str) -> Response:
         is_recursive = self.query.get("recursive", "").lower() in ("true", "1")

@@ -62,8 +62,8 @@ class Scripted:
 
 
 @contextmanager
-def scripted(respond: Respond, port: int = 0) -> Iterator[Scripted]:
-    """Run a server that responds to each request by ``respond``."""
+def scripted(respond: Respond, port: int = 0, *, keeps: bool = True) -> Iterator[Scripted]:
+    """Run a server that responds to each request by ``respond``, and ``keeps`` all requests."""
     requests: list[Request] = []
     lock = threading.Lock()
 
@@ -72,12 +72,17 @@ def scripted(respond: Respond, port: int = 0) -> Iterator[Scripted]:
         wbufsize = -1  # head and body in one packet
         disable_nagle_algorithm = True
 
+        def handle_expect_100(self) -> bool:
+            answered = super().handle_expect_100()
+            self.wfile.flush()  # a client waits a second for it
+            return answered
+
         def send_scripted(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
             body = self.rfile.read(int(headers.get("content-length", 0)))
             with lock:
                 request = Request(len(requests) + 1, self.command, self.path, headers, time.monotonic(), body)
-                requests.append(request)
+                requests.extend([request] * keeps)
             response = respond(request)
             if response.status == DROPPED:
                 self.close_connection = True

@@ -175,7 +175,6 @@ KNOWN = ('ETag: "1"', "Last-Modified: Sat, 21 Nov 2026 00:00:00 GMT")
 TEN, LENGTH, RANGE = b"0123456789", "Content-Length: 10", "Content-Range: bytes 0-9/10"
 READABLE: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
     "total unknown": ("206 Partial Content", TEN, ("Content-Range: bytes 0-9/*", LENGTH)),
-    "empty, 0-0/0": ("206 Partial Content", b"", ("Content-Range: bytes 0-0/0", "Content-Length: 0")),
     "empty, */0": ("206 Partial Content", b"", ("Content-Range: bytes */0", "Content-Length: 0")),
     "empty, 0--1/0": ("206 Partial Content", b"", ("Content-Range: bytes 0--1/0", "Content-Length: 0")),
     "length twice": ("206 Partial Content", TEN, (RANGE, LENGTH, LENGTH)),
@@ -211,11 +210,9 @@ HOPELESS = {
     "another range": answer("206 Partial Content", TEN[:5], "Content-Range: bytes 2-6/10", "Content-Length: 5", *KNOWN),
     "lengths that differ": answer("206 Partial Content", TEN, RANGE, LENGTH, "Content-Length: 11", *KNOWN),
     "a negative length": answer("200 OK", TEN, "Content-Length: -5", *KNOWN),
-    "digits": answer("206 Partial Content", TEN, f"Content-Range: bytes 0-9/{'9' * 5000}", LENGTH, *KNOWN),
     "a redirect loop": answer("302 Found", b"", "Location: /a", "Content-Length: 0"),
     "another protocol": b"SSH-2.0-OpenSSH_9.2p1\r\n",
     "HTTP/0.9": b"<html>hello</html>\n",
-    "204": answer("204 No Content"),
     "400": answer("400 Bad Request", b"no", "Content-Length: 2"),
     "405": answer("405 Method Not Allowed", b"no", "Content-Length: 2"),
 }

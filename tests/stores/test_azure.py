@@ -188,7 +188,6 @@ def test_no_credentials_or_no_package_say_what_to_do(cloud: Cloud, monkeypatch: 
         ("az://box/a", {"account_name": "pets"}, "pets.blob.core.windows.net"),
         ("abfs://box@pets.dfs.core.windows.net/a", {}, "pets.blob.core.windows.net"),
         ("abfss://box@pets.blob.core.chinacloudapi.cn/a", {}, "pets.blob.core.chinacloudapi.cn"),
-        ("az://box/a", {"account_name": "cats", "location_mode": "secondary"}, "cats-secondary.blob.core.windows.net"),
         (
             "az://box/a",
             {"account_name": "pets", "account_host": "pets.z1.blob.storage.azure.net"},

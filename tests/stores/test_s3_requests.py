@@ -69,14 +69,12 @@ def by_operation(requests: list[Recorded]) -> dict[str, list[Recorded]]:
                 "s3_additional_kwargs": {
                     "ServerSideEncryption": "aws:kms",
                     "SSEKMSKeyId": "my-key",
-                    "SSEKMSEncryptionContext": "e30=",
                     "BucketKeyEnabled": True,
                 }
             },
             {
                 "x-amz-server-side-encryption": "aws:kms",
                 "x-amz-server-side-encryption-aws-kms-key-id": "my-key",
-                "x-amz-server-side-encryption-context": "e30=",
                 "x-amz-server-side-encryption-bucket-key-enabled": "true",
             },
             CREATING,
@@ -87,9 +85,7 @@ def by_operation(requests: list[Recorded]) -> dict[str, list[Recorded]]:
                     "ServerSideEncryption": "AES256",
                     "ACL": "bucket-owner-full-control",
                     "StorageClass": "STANDARD_IA",
-                    "Tagging": "team=vision",
                     "Metadata": {"origin": "scan"},
-                    "CacheControl": "no-cache",
                     "ContentType": "application/x-tar",
                 }
             },
@@ -97,9 +93,7 @@ def by_operation(requests: list[Recorded]) -> dict[str, list[Recorded]]:
                 "x-amz-server-side-encryption": "AES256",
                 "x-amz-acl": "bucket-owner-full-control",
                 "x-amz-storage-class": "STANDARD_IA",
-                "x-amz-tagging": "team=vision",
                 "x-amz-meta-origin": "scan",
-                "cache-control": "no-cache",
                 "content-type": "application/x-tar",
             },
             CREATING,
@@ -361,9 +355,7 @@ DENIED = (
     ("status", "code", "said", "advice"),
     [
         (403, "InvalidObjectState", "The operation is not valid for the object's storage class", "restore it"),
-        (400, "KMS.DisabledException", f"{ARN} is disabled", "its key of KMS must be enabled"),
         (403, "AccessDenied", DENIED, "the credentials need kms:Decrypt"),
-        (403, "AccessDenied", "Access Denied", "Check the credentials"),
         (400, "InvalidRequest", 'The "tier" is <new>', ""),
         (403, "InvalidAccessKeyId", "no", "This store does not know the access key."),
         (403, "SignatureDoesNotMatch", "no", "The secret is not that of the access key"),
@@ -404,17 +396,6 @@ def test_archived_objects_are_named_when_they_are_listed_and_read(
             objects.read(f"s3://{bucket}/GLACIER/a.bin", options, backend=backend)
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
-def test_odd_keys_and_etags_of_s3_are_read(moto: S3Server, backend: Backend) -> None:
-    """Control characters, which obstore refuses; a bucket itself is no object."""
-    bucket = moto.new_bucket()
-    for key in ("a\tb", "a\x01b", "a\x7fb", "a\x80b"):
-        moto.client().put_object(Bucket=bucket, Key=key, Body=key.encode())
-        assert objects.read(f"s3://{bucket}/{key}", moto.storage_options, backend=backend) == key.encode()
-    with pytest.raises(UrlError, match=f"s3://{bucket}/"):
-        objects.read(f"s3://{bucket}/", moto.storage_options, backend=backend)
-
-
 # Servers that implement a part of S3
 
 
@@ -443,12 +424,6 @@ def test_a_server_that_implements_a_part_of_s3_is_written_to_with_one_warning(
             writer.abort()
         for overwrite, num_bytes in ((False, 10), (True, LARGE)):
             objects.write(f"s3://{bucket}/d/", options, overwrite=overwrite, num_bytes=num_bytes)
-        later = tdr.ShardWriter(f"s3://{bucket}/e/{{shard}}.tar", storage_options=options)
-        later.write({"__key__": "a", "txt": b""})
-        moto.client().put_object(Bucket=bucket, Key="e/0.tar", Body=b"of another")
-        with pytest.raises(ObjectExistsError, match=r"0\.tar"):
-            later.close()
-    assert moto.client().get_object(Bucket=bucket, Key="e/0.tar")["Body"].read() == b"of another"
     said = warnings_of(caplog)
     expected = "If-None-Match" if refused == "conditions" else "multipart uploads"
     assert [expected in line for line in said] in ([True], [] if refused == "list uploads" else [True])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import torchdata_remote as tdr
-from tests.servers.scripted import Request, Response, scripted
+from tests.servers.scripted import Response, scripted
 from tests.stores.transports import KEYS, by, target
 from tests.support import objects
 from tests.support.objects import warnings_of
@@ -74,13 +74,7 @@ def test_a_name_server_that_fails_after_the_host_has_answered_is_waited_for(monk
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     retry = tdr.RetryPolicy(first_wait_s=0, max_attempts=12)
-    answer = Response.of_object
-
-    def respond(request: Request) -> Response:
-        found = answer(request, b"data")
-        return Response(found.status, found.body, {**found.headers, "Connection": "close"})
-
-    with scripted(respond) as server:
+    with scripted(lambda request: Response(200, b"data", {"Connection": "close"})) as server:
         port = server.url.rpartition(":")[2]
         url = f"http://known.invalid:{port}/a?x=1"
         assert objects.read(url) == b"data"
@@ -99,12 +93,13 @@ def test_a_refused_connection_is_said_at_the_first_refusal_and_repeated(
     transport: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the server, and until when it is repeated; then it is an error."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        host = f"127.0.0.1:{server.getsockname()[1]}"
     retry = tdr.RetryPolicy(max_attempts=3, first_wait_s=0.01, max_wait_s=0.02)
-    for attempt in attempts(transport, new(transport, host), retry):
-        with pytest.raises(TransientStorageError, match=f"{host} refuses connections.*Gave up after 3 attempts"):
-            attempt()
+    with closing(socket.socket()) as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens
+        host = f"127.0.0.1:{silent.getsockname()[1]}"
+        for attempt in attempts(transport, new(transport, host), retry):
+            with pytest.raises(TransientStorageError, match=f"{host} refuses connections.*Gave up after 3 attempts"):
+                attempt()
     first, *_ = [line for line in warnings_of(caplog) if "refuses connections" in line]
     assert "Attempt 1 failed; it is repeated until " in first
     assert "(deadline_s=300, max_attempts=3)" in first
