@@ -34,6 +34,8 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from tests.support.ports import free_port
 
+__all__ = ["SlowStore", "StoreNotInstalledError", "free_port", "nginx_path", "slow_store", "takes_connections"]
+
 START_S = 20.0
 MODULES = Path("/usr/lib/nginx/modules")
 MODULE_NAMES = ("ndk_http_module.so", "ngx_http_lua_module.so")
