@@ -122,17 +122,6 @@ def test_an_interrupted_write_leaves_the_shard_of_before_and_is_cleaned_up(
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".tar") == ["0.tar"]
 
 
-def test_a_folder_that_another_writer_has_made_is_written_to(ftp: Ftp, tmp_path: Path) -> None:
-    """fsspec's ftp looks folders up in a listing of before, and then makes one that exists."""
-    objects.write(f"{ftp.url}/one/")
-    objects.listed(f"{ftp.url}/")
-    (tmp_path / "made").mkdir()
-    objects.write(f"{ftp.url}/made/below/")
-    assert (tmp_path / "made" / "below" / "0.tar").exists()
-    with pytest.raises(StorageError):
-        objects.write(f"{ftp.url}/one/0.tar/")
-
-
 def test_a_missing_private_key_or_login_is_not_a_missing_object(tmp_path: Path) -> None:
     with sftp_places(tmp_path) as place:
         options = {**place.storage_options, "key_filename": str(tmp_path / "no_key")}

@@ -15,7 +15,6 @@ from tests.servers.scripted import Request, Response, Scripted, scripted
 from tests.support import objects
 from tests.support.objects import text_of
 from torchdata_remote.errors import (
-    AccessDeniedError,
     EmptyListingError,
     StorageError,
     TransientStorageError,
@@ -204,12 +203,3 @@ def test_what_a_session_sends_to_every_host_ends_at_a_redirect_to_another(ranged
             attempt(f"{ranged.url}/away.bin", options)
         assert "secret-canary" not in text_of(caught.value)
     assert other.server.requests == []
-
-
-def test_a_refused_range_behind_the_end_and_a_denied_object_are_errors(ranged: Site) -> None:
-    """An object that became shorter is not read as if it were whole."""
-    ranged.objects["/a.bin"] = b"01234"
-    with pytest.raises(StorageError):
-        objects.read(tdr.RemoteUrl(f"{ranged.url}/a.bin", 20), part_bytes=10)
-    with scripted(lambda request: Response(403)) as server, pytest.raises(AccessDeniedError):
-        objects.read(f"{server.url}/a.bin")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import torchdata_remote as tdr
 from tests.support import objects
 from tests.support.small_disk import small_disk
 from torchdata_remote import Backend
@@ -103,8 +102,3 @@ def test_a_full_disk_is_an_error_at_once_and_leaves_no_part_of_a_shard(tmp_path:
             objects.write(f"{folder}/", num_bytes=4 << 20)
         assert not isinstance(caught.value, TransientStorageError)
         assert [path for path in Path(folder).rglob("*") if path.suffix in (".tar", ".json")] == []
-
-
-def test_a_path_like_a_source_or_a_target_may_be_a_path(tmp_path: Path) -> None:
-    objects.write(f"{tmp_path}/")
-    assert len(list(tdr.stream_shards(tmp_path / "index.json"))) == 1

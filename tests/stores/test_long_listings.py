@@ -151,17 +151,6 @@ def test_folders_are_listed_at_the_same_time() -> None:
     assert not together.broken
 
 
-@pytest.mark.parametrize("num_pages", [1, 2, 4])
-def test_a_short_listing_costs_no_further_request(num_pages: int) -> None:
-    for keys in (
-        {f"{folder}/{number:02d}" for folder in range(4) for number in range(5 * num_pages)},
-        {f"{number:03d}" for number in range(20 * num_pages)},
-    ):
-        bucket = Bucket(keys, 20)
-        assert listed(bucket) == sorted(keys)
-        assert len(bucket.asked) == num_pages
-
-
 @pytest.mark.parametrize("fault", ["denied", "ignored", "empty", "late"])
 def test_a_store_that_cannot_begin_at_a_key_is_listed_without_missing_or_repeated_ones(fault: str) -> None:
     bucket = Bucket(LAYOUTS["huge, then tiny"], 20)

@@ -20,7 +20,6 @@ from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response, scripted
 from tests.support.waiting import engine_threads, wait_for
-from torchdata_remote.errors import TransientStorageError
 from torchdata_remote.testing import Faults
 
 NUM, SIZE = 12, 60_000
@@ -41,18 +40,6 @@ EXPECTED = [bytes([number]) * SIZE for number in range(NUM)]
 def prefetched(folder: str, server: S3Server, **options: Any) -> Any:
     urls = tdr.IterableWrapper([folder]).list_remote(storage_options=server.storage_options)
     return urls.async_prefetch(storage_options=server.storage_options, **options)
-
-
-def test_a_trickling_body_is_an_error_after_the_attempts_of_the_policy(moto: S3Server, folder: str) -> None:
-    with faulty(moto, Faults(trickle=1.0, trickle_s=0.01)) as (broken, store):
-        for backend in ("obstore", "botocore"):
-            store.requests.clear()
-            policy = tdr.RetryPolicy(max_attempts=3, progress_timeout_s=0.3, first_wait_s=0)
-            _, stream = next(iter(prefetched(folder, broken, max_in_flight=1, retry=policy, backend=backend)))
-            with pytest.raises(TransientStorageError, match=r"Gave up after 3 attempts"):
-                stream.read()
-            first = [one for one in store.requests if one.path.endswith("/00.bin") and not one.query]
-            assert len(first) == 3
 
 
 def descriptors() -> int:

@@ -17,7 +17,6 @@ from tests.servers.scripted import Response, scripted
 from tests.stores.transports import KEYS, by, target
 from tests.support import objects
 from tests.support.objects import warnings_of
-from tests.support.ports import free_port
 from torchdata_remote.errors import StorageError, TransientStorageError
 
 UNKNOWN = "no-such-host.invalid:9000"
@@ -142,20 +141,3 @@ def test_a_server_that_does_not_answer_is_reported_before_an_attempt_is_given_up
         [said] = [line for line in warnings_of(caplog) if ": no data for " in line]
         assert said.startswith(here.url[:12])
         assert " is given up after 0.5 s without data" in said
-
-
-def test_a_server_that_starts_late_is_read(caplog: pytest.LogCaptureFixture) -> None:
-    """Refused connections are repeated."""
-    port = free_port()
-    policy = tdr.RetryPolicy(first_wait_s=0.02, max_wait_s=0.05)
-    pipe = tdr.IterableWrapper([f"http://127.0.0.1:{port}/a.bin"]).async_prefetch(retry=policy)
-    [(_, stream)] = pipe
-    found: list[bytes] = []
-    reader = threading.Thread(target=lambda: found.append(stream.read()))
-    with caplog.at_level("DEBUG", "torchdata_remote"):
-        reader.start()
-        while sum("next in" in record.getMessage() for record in caplog.records) < 5 and reader.is_alive():
-            threading.Event().wait(0.01)
-    with scripted(lambda request: Response.of_object(request, b"late"), port):
-        reader.join()
-    assert found == [b"late"]
