@@ -3,7 +3,7 @@
     python benchmarks/bench_stores.py [--quick] [--rounds 5] [--peers ours-loose-128-gs gcsfs-cat ...]
 
 Loose objects of 94 kB, and tar shards of 64 MiB, from one nginx that answers as each of the stores after 20 ms, over
-connections of 60 MB/s (tests/servers/slow_store.py). Server, proxy and reader share the machine. Sides alternate by
+connections of 60 MB/s (slow_store.py). Server, proxy and reader share the machine. Sides alternate by
 rounds, each in a process of its own. Needs nginx with Lua and tinyproxy; peers: pip install -e '.[bench-stores]'. Slow
 ones read fewer objects.
 

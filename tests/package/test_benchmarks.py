@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.slow_store import StoreNotInstalledError, nginx_path
 from tests.support.paths import ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -17,6 +16,13 @@ NEEDS_NGINX = (
     "objects", "shards", "stores", "cache", "loose_files", "listing", "training", "storm", "service", "defaults",
     "resume",
 )  # fmt: skip
+NGINX = """
+import slow_store
+try:
+    slow_store.nginx_path()
+except slow_store.StoreNotInstalledError as error:
+    print(error)
+"""
 ROW, RATIO = r"[\d,.]+ \([\d,.]+ to [\d,.]+\)", r"-?[\d.]+x?"
 
 
@@ -119,11 +125,8 @@ QUICK = {"datapipe", "decode"}
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BENCHMARKS]
 )
 def test_a_benchmark_runs_and_prints_its_table(name: str) -> None:
-    if name in NEEDS_NGINX:
-        try:
-            nginx_path()
-        except StoreNotInstalledError as error:
-            pytest.skip(str(error))
+    if name in NEEDS_NGINX and (missing := printed_by("-c", NGINX)):
+        pytest.skip(missing)
     arguments, lines = BENCHMARKS[name]
     printed = printed_by(f"bench_{name}.py", *arguments.split())
     assert [line for line in lines if not re.search(line, printed, re.MULTILINE)] == [], printed

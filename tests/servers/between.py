@@ -4,84 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
 
 import urllib3
 
-from tests.servers.threaded import in_thread
+from tests.servers.scripted import DROPPED, Request, Response, scripted
 
-Answer = tuple[int, dict[str, str], bytes]
-
-
-class Seen(NamedTuple):
-    """A request; header names are in lower case."""
-
-    method: str
-    target: str
-    headers: dict[str, str]
-    num_bytes: int
-
-    @property
-    def changes(self) -> bool:
-        return self.method in ("PUT", "POST", "DELETE")
+LOST = Response(DROPPED)
+_OF_CONNECTION = ("transfer-encoding", "connection")
 
 
-Decide = Callable[[Seen], Answer | str | None]
-LOST = "lost"
+def changes(request: Request) -> bool:
+    """Whether it may change what is stored."""
+    return request.method in ("PUT", "POST", "DELETE")
 
 
 @contextmanager
-def between(endpoint_url: str, decide: Decide) -> Iterator[str]:
+def between(endpoint_url: str, decide: Callable[[Request], Response | None]) -> Iterator[str]:
     """Run a proxy until the block ends; yields its address.
 
     ``decide`` returns ``None`` to forward a request, ``LOST`` to forward it and to close the connection without the
-    answer, or an answer: a status, headers and a body.
+    answer, or an answer.
     """
     pool = urllib3.PoolManager(maxsize=16, retries=False)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1
-        disable_nagle_algorithm = True
+    def respond(request: Request) -> Response:
+        decided = decide(request)
+        if decided not in (None, LOST):
+            return decided
+        found = pool.request(
+            *(request.method, endpoint_url + request.target),
+            body=request.body, headers=request.headers, decode_content=False, redirect=False,
+        )  # fmt: skip
+        headers = {name.title(): value for name, value in found.headers.items() if name.lower() not in _OF_CONNECTION}
+        return decided or Response(found.status, found.data, headers)
 
-        def respond(self) -> None:
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            body = self.rfile.read(int(headers.get("content-length", 0)))
-            decided = decide(Seen(self.command, self.path, headers, len(body)))
-            if decided is None or decided == LOST:
-                found = pool.request(
-                    *(self.command, endpoint_url + self.path),
-                    body=body, headers=headers, decode_content=False, redirect=False,
-                )  # fmt: skip
-                status, more, data = found.status, dict(found.headers), found.data
-            else:
-                assert not isinstance(decided, str)
-                status, more, data = decided
-            if decided == LOST:
-                self.close_connection = True
-                return
-            self.send_response_only(status)
-            for name, value in more.items():
-                if name.lower() not in ("content-length", "transfer-encoding", "connection"):
-                    self.send_header(name, value)
-            length = more.get("Content-Length", "0") if self.command == "HEAD" else str(len(data))
-            if status != 204:
-                self.send_header("Content-Length", length)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(data)
-
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = respond  # noqa: N815  # names of the base class
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    with in_thread(server), pool:
-        yield f"http://127.0.0.1:{server.server_port}"
-
-
-def s3_error(status: int, code: str) -> Answer:
-    return status, {"Content-Type": "application/xml"}, f"<Error><Code>{code}</Code></Error>".encode()
+    with pool, scripted(respond) as server:
+        yield server.url

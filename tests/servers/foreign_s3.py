@@ -1,4 +1,4 @@
-"""S3 servers of other makers: JuiceFS (MinIO's code), rclone, s3rver. Each keeps its objects in a local folder."""
+"""S3 servers of other makers: JuiceFS (MinIO's code) and rclone. Each keeps its objects in a local folder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.programs import npm_program, wheel_program
+from tests.servers.programs import wheel_program
 from tests.servers.s3 import S3Server, answers, process, wait_until
 from tests.support.ports import free_port
 
-_RCLONE, _S3RVER = "1.75.0", "3.7.1"
+_RCLONE = "1.75.0"
 _KEY, _SECRET = "test-key", "test-secret"
 
 
@@ -69,30 +69,5 @@ def rclone_server(folder: Path) -> Iterator[S3Server]:
         *(str(program), "serve", "s3", "--addr", address, "--auth-key", f"{_KEY},{_SECRET}"),
         *("--config", str(folder / "none"), "--cache-dir", str(folder / "cache"), str(root)),
         log=folder / "rclone.log",
-    ) as server:
-        yield server
-
-
-@contextmanager
-def s3rver_server(folder: Path) -> Iterator[S3Server]:
-    """s3rver, whose only key and secret are ``S3RVER``."""
-    program, (address, url), root = npm_program("s3rver", _S3RVER), _address(), folder / "s3rver"
-    root.mkdir()
-    host, _, port = address.partition(":")
-    with _server(
-        S3Server("s3rver", url, "S3RVER", "S3RVER"),
-        *(
-            "node",
-            "--openssl-legacy-provider",
-            str(program / "bin" / "s3rver.js"),
-            "--silent",
-            "-d",
-            str(root),
-            "-a",
-            host,
-            "-p",
-            port,
-        ),
-        log=folder / "s3rver.log",
     ) as server:
         yield server

@@ -35,7 +35,6 @@ class File:
         found: dict[str, Any] = {"type": "file", "oid": self.oid, "size": len(self.data), "path": self.path}
         if self.is_lfs:
             found["lfs"] = {"oid": self.sha256, "size": len(self.data), "pointerSize": len(self.pointer)}
-            found["xetHash"] = hashlib.sha256(self.sha256.encode()).hexdigest()
         return found
 
 

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from tests.servers.threaded import in_thread
 
 Respond = Callable[["Request"], "Response"]
+DROPPED = 0  # a status: the connection is closed without an answer
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Request:
     target: str
     headers: dict[str, str]
     time_s: float  # monotonic
+    body: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -60,28 +62,40 @@ class Scripted:
 
 
 @contextmanager
-def scripted(respond: Respond, port: int = 0) -> Iterator[Scripted]:
-    """Run a server that responds to each request by ``respond``."""
+def scripted(respond: Respond, port: int = 0, *, keeps: bool = True) -> Iterator[Scripted]:
+    """Run a server that responds to each request by ``respond``, and ``keeps`` all requests."""
     requests: list[Request] = []
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # head and body in one packet
+        disable_nagle_algorithm = True
+
+        def handle_expect_100(self) -> bool:
+            answered = super().handle_expect_100()
+            self.wfile.flush()  # a client waits a second for it
+            return answered
 
         def send_scripted(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
+            body = self.rfile.read(int(headers.get("content-length", 0)))
             with lock:
-                request = Request(len(requests) + 1, self.command, self.path, headers, time.monotonic())
-                requests.append(request)
+                request = Request(len(requests) + 1, self.command, self.path, headers, time.monotonic(), body)
+                requests.extend([request] * keeps)
             response = respond(request)
+            if response.status == DROPPED:
+                self.close_connection = True
+                return
             self.send_response_only(response.status)
-            for name, value in {"Content-Length": str(len(response.body)), **response.headers}.items():
+            length = {} if response.status == 204 else {"Content-Length": str(len(response.body))}
+            for name, value in {**length, **response.headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(response.body)
 
-        do_GET = do_HEAD = send_scripted  # noqa: N815  # names of the base class
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = send_scripted  # noqa: N815  # names of the base class
 
         def log_message(self, *arguments: object) -> None:
             pass

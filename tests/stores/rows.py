@@ -38,7 +38,7 @@ class Row:
         aborts: the parts of an object that its writer gives up are removed at once.
         lists_uploads: another client sees unfinished multipart uploads.
         parallel: reads of several threads run at the same time.
-        served: a dataset service is tried over it; one of each client.
+        served: a dataset service and workers are tried over it; one of each client.
         backend: that reads.
         options: further ones.
         marks: of its tests.
@@ -95,9 +95,8 @@ ROWS = (
     dataclasses.replace(_S3, name="ceph", server="ceph", tested_on="Ceph", served=False, marks=(pytest.mark.ceph,)),
     _JUICEFS,
     dataclasses.replace(_JUICEFS, name="rclone", server="rclone", tested_on="rclone", lists_uploads=False),
-    dataclasses.replace(_JUICEFS, name="s3rver", server="s3rver", tested_on="s3rver", lists_uploads=False),
     Row(
-        *("fake-gcs-server", "gcs", "Google Cloud Storage", "fake-gcs-server, behind a part of the XML API"),
+        *("gcs", "gcs", "Google Cloud Storage", "a server that speaks its XML API"),
         strange_names=True,
     ),
     Row(*("azurite", "azurite", "Azure Blob Storage", "Azurite"), cleans="later", aborts=False, served=True),

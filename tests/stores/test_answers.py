@@ -120,14 +120,6 @@ def test_a_request_that_stands_still_is_sent_again_in_time(transport: str, stall
             target(transport, store.endpoint_url, "b").read(SIZE, '"1"', retry=policy)
 
 
-@by()
-def test_an_object_of_another_size_than_listed_has_changed(transport: str) -> None:
-    with scripted(lambda request: Response.of_object(request, DATA)) as server:
-        for size in (5, SIZE - 1, SIZE + 1):
-            with pytest.raises(ObjectChangedError, match=rf"{SIZE:,} bytes"):
-                target(transport, server.url).read(size)
-
-
 FORMS = ["1f", '"1f"', 'W/"1f"']
 
 
@@ -162,8 +154,8 @@ def test_another_version_than_listed_is_an_error_at_once(transport: str, answers
         assert len(gets(server.requests)) <= 8
 
 
-@pytest.mark.parametrize("backend", ["obstore", "botocore", "http"])
-def test_a_server_that_lastingly_has_two_etags_for_an_object_is_named(backend: str) -> None:
+@pytest.mark.parametrize("transport", ["s3 by obstore", "s3 by botocore"])
+def test_a_server_that_lastingly_has_two_etags_for_an_object_is_named(transport: str) -> None:
     """Listing again does not help, so the error does not say it; what it says helps."""
 
     def respond(request: Request) -> Response:
@@ -172,20 +164,17 @@ def test_a_server_that_lastingly_has_two_etags_for_an_object_is_named(backend: s
         return Response.of_object(request, DATA, '"1f"' if request.method == "HEAD" else '"2f"')
 
     with scripted(respond) as server:
-        url, more = ("s3://bucket/a", {"backend": backend}) if backend != "http" else (f"{server.url}/a", {})
-        options = {**KEYS, "endpoint_url": server.url} if backend != "http" else {}
-        [listed] = objects.listed(url, options)
+        here = target(transport, server.url)
         with pytest.raises(ObjectChangedError, match=r'is still listed with the etag "1f".* two for one') as caught:
-            objects.read(listed, options, retry=AT_ONCE, **more)
+            here.read(SIZE, '"1f"', retry=AT_ONCE)
         assert "ist it again" not in str(caught.value)
-        assert objects.read(str(listed), options, retry=AT_ONCE, **more) == DATA
+        assert here.read(retry=AT_ONCE) == DATA
 
 
 KNOWN = ('ETag: "1"', "Last-Modified: Sat, 21 Nov 2026 00:00:00 GMT")
 TEN, LENGTH, RANGE = b"0123456789", "Content-Length: 10", "Content-Range: bytes 0-9/10"
 READABLE: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
     "total unknown": ("206 Partial Content", TEN, ("Content-Range: bytes 0-9/*", LENGTH)),
-    "empty, 0-0/0": ("206 Partial Content", b"", ("Content-Range: bytes 0-0/0", "Content-Length: 0")),
     "empty, */0": ("206 Partial Content", b"", ("Content-Range: bytes */0", "Content-Length: 0")),
     "empty, 0--1/0": ("206 Partial Content", b"", ("Content-Range: bytes 0--1/0", "Content-Length: 0")),
     "length twice": ("206 Partial Content", TEN, (RANGE, LENGTH, LENGTH)),
@@ -221,11 +210,9 @@ HOPELESS = {
     "another range": answer("206 Partial Content", TEN[:5], "Content-Range: bytes 2-6/10", "Content-Length: 5", *KNOWN),
     "lengths that differ": answer("206 Partial Content", TEN, RANGE, LENGTH, "Content-Length: 11", *KNOWN),
     "a negative length": answer("200 OK", TEN, "Content-Length: -5", *KNOWN),
-    "digits": answer("206 Partial Content", TEN, f"Content-Range: bytes 0-9/{'9' * 5000}", LENGTH, *KNOWN),
     "a redirect loop": answer("302 Found", b"", "Location: /a", "Content-Length: 0"),
     "another protocol": b"SSH-2.0-OpenSSH_9.2p1\r\n",
     "HTTP/0.9": b"<html>hello</html>\n",
-    "204": answer("204 No Content"),
     "400": answer("400 Bad Request", b"no", "Content-Length: 2"),
     "405": answer("405 Method Not Allowed", b"no", "Content-Length: 2"),
 }
@@ -270,14 +257,6 @@ def test_an_untrusted_certificate_is_an_error_at_the_first_attempt(transport: st
         assert caught.value.attempts == 1
 
 
-@by("http by fsspec", "s3 by s3fs")
-def test_https_to_an_http_port_is_an_error_after_a_few_attempts(transport: str) -> None:
-    with raw(lambda request: HOPELESS["400"]) as server:
-        with pytest.raises(StorageError) as caught:
-            target(transport, server.url.replace("http:", "https:")).read(10, retry=AT_ONCE)
-        assert not isinstance(caught.value, TransientStorageError)
-
-
 STORED = gzip.compress(DATA)
 
 
@@ -312,42 +291,13 @@ def test_an_object_stored_with_an_encoding_is_refused_unless_its_name_says_so(tr
             assert asked <= {"identity", "gzip"} if transport.startswith("gs") else asked == {"identity"}
 
 
-@pytest.mark.parametrize("transport", ["s3 by obstore", "s3 by botocore"])
-@pytest.mark.parametrize("with_range", [False, True])
-def test_a_server_that_answers_ranges_by_200_is_read(transport: str, with_range: bool) -> None:
-    """In parts if it sends Content-Range (like rclone), else whole, and soon in one request each."""
-    data = DATA * 4
-
-    def respond(request: Request) -> Response:
-        ranged = Response.of_object(request, data)
-        if with_range:
-            return Response(200, ranged.body, ranged.headers)
-        return Response(200, data, {"ETag": '"1"', "Last-Modified": KNOWN[1].partition(": ")[2]})
-
-    with scripted(respond) as server:
-        here = target(transport, server.url)
-        assert here.read(len(data), part_bytes=1000) == data
-        if not with_range:
-            server.requests.clear()
-            assert here.read(len(data), part_bytes=1000) == data
-            assert len(server.requests) == 1
-
-
-@pytest.mark.parametrize("transport", ["s3 by botocore", "hub"])
-def test_a_redirect_to_another_host_gets_no_credentials(transport: str) -> None:
-    """botocore refuses it; the Hub's are followed without the token."""
-    with scripted(lambda request: Response.of_object(request, DATA)) as other:
-        with scripted(lambda request: Response(307, b"", {"Location": f"{other.url}/bucket/a"})) as server:
-            here = target(transport, server.url)
-            if transport == "hub":
-                here = here._replace(options={**here.options, "token": "hf_secret"})
-                assert here.read() == DATA
-            else:
-                with pytest.raises(StorageError, match=f"redirects to {other.url}/bucket/a"):
-                    here.read()
-                assert len(server.requests) == 1
-        assert not [one for one in other.requests if "authorization" in one.headers]
-        assert bool(other.requests) == (transport == "hub")
+def test_a_redirect_to_another_host_is_refused_by_botocore() -> None:
+    """Those of the Hub and of web servers are followed, without credentials."""
+    away = Response(307, b"", {"Location": "http://127.0.0.1:9/bucket/a"})
+    with scripted(lambda request: away) as server:
+        with pytest.raises(StorageError, match=r"redirects to http://127\.0\.0\.1:9/bucket/a"):
+            target("s3 by botocore", server.url).read()
+        assert len(server.requests) == 1
 
 
 def listed(server_url: str) -> list[str]:
@@ -370,13 +320,3 @@ def test_a_truncated_page_of_a_listing_is_requested_again(body: bytes) -> None:
     with scripted(lambda request: Response(200, body if request.number < 3 else LISTING)) as server:
         assert listed(server.url) == ["s3://b/a"]
         assert len(server.requests) == 3
-
-
-def test_a_refusal_of_a_web_server_does_not_speak_of_s3() -> None:
-    for status, said in ((404, r"the server answered 404\. Check host and path\."), (403, "403")):
-        answer_of = Response(status)
-        with scripted(lambda request, answer_of=answer_of: answer_of) as server:  # type: ignore[misc]
-            here = target("http by obstore", server.url)
-            with pytest.raises((ObjectNotFoundError, AccessDeniedError), match=said) as caught:
-                here.read()
-            assert "anon" not in str(caught.value)

@@ -15,8 +15,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.servers.azurite import ACCOUNT, KEY, AzuritePlace
 from tests.servers.raw import answer, raw
@@ -123,10 +121,9 @@ def test_tokens_are_renewed_in_time_and_once_where_one_is_refused(cloud: Cloud) 
     use(cloud, credential=credential)
     assert credential.num_calls == 2
     cloud.refused = {f"token-of-test-{number}" for number in range(9)}
-    for attempt in (use,):
-        with pytest.raises(AccessDeniedError, match="from Given, in storage_options") as caught:
-            attempt(cloud, credential=credential)
-        assert "token-of-test" not in text_of(caught.value)
+    with pytest.raises(AccessDeniedError, match="from Given, in storage_options") as caught:
+        use(cloud, credential=credential)
+    assert "token-of-test" not in text_of(caught.value)
 
 
 def test_a_failed_renewal_is_no_error_while_the_token_is_valid(
@@ -190,7 +187,6 @@ def test_no_credentials_or_no_package_say_what_to_do(cloud: Cloud, monkeypatch: 
         ("az://box/a", {"account_name": "pets"}, "pets.blob.core.windows.net"),
         ("abfs://box@pets.dfs.core.windows.net/a", {}, "pets.blob.core.windows.net"),
         ("abfss://box@pets.blob.core.chinacloudapi.cn/a", {}, "pets.blob.core.chinacloudapi.cn"),
-        ("az://box/a", {"account_name": "cats", "location_mode": "secondary"}, "cats-secondary.blob.core.windows.net"),
         (
             "az://box/a",
             {"account_name": "pets", "account_host": "pets.z1.blob.storage.azure.net"},
@@ -383,19 +379,6 @@ def listed(pages: tuple[list[bytes], dict[str, Any]], *bodies: bytes) -> list[tu
     return [(url.removeprefix("az://box/"), url.size, url.etag) for url in found]
 
 
-NAMES = st.text(st.characters(exclude_categories=("C", "Z"), exclude_characters="/\\."), min_size=1, max_size=9)
-
-
-@given(found=st.dictionaries(NAMES, st.integers(1, 10**15), min_size=1, max_size=5))
-def test_the_objects_of_a_page_are_those_of_an_xml_parser(
-    pages: tuple[list[bytes], dict[str, Any]], found: dict[str, int]
-) -> None:
-    from xml.sax.saxutils import escape
-
-    body = page(*(blob(escape(name, {'"': "&quot;"}), size) for name, size in found.items()))
-    assert listed(pages, body) == sorted((name, size, '"0x8D1"') for name, size in found.items())
-
-
 def test_pages_are_put_together_and_markers_of_folders_are_no_objects(
     pages: tuple[list[bytes], dict[str, Any]],
 ) -> None:
@@ -403,8 +386,9 @@ def test_pages_are_put_together_and_markers_of_folders_are_no_objects(
     directory, file = (f"<Owner>me</Owner><ResourceType>{kind}</ResourceType>" for kind in ("directory", "file"))
     first = page(blob("z/", 0), blob("b", 0, directory), blob("y", 1, file), marker="<NextMarker>2!x</NextMarker>")
     odd = '<Blob><Name Encoded="true">a%01</Name><Properties><Content-Length>1</Content-Length></Properties></Blob>'
-    second = page("<BlobPrefix><Name>q/</Name></BlobPrefix>", odd, blob("c&#1234;"))
-    assert [name for name, _, _ in listed(pages, first, second)] == ["a\x01", "c\u04d2", "y"]
+    second = page("<BlobPrefix><Name>q/</Name></BlobPrefix>", odd, blob("c&#1234;&amp;&lt;", 10**15))
+    assert listed(pages, first, second)[1:] == [("c\u04d2&<", 10**15, '"0x8D1"'), ("y", 1, '"0x8D1"')]
+    assert [name for name, _, _ in listed(pages, first, second)] == ["a\x01", "c\u04d2&<", "y"]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ ODD_NAMES = [
     *("~tilde(1)!.bin", "a::b@c:d$e.bin", "x" * 200),
 ]
 STRANGE_NAMES = ["dir//x.bin", "a/../b.bin", "a/./b.bin", "/begins", "ends/", "back\\slash", "y" * 900]
+STRANGE_NAMES += ["tab\t.bin", "a\x7fb", "a\x80b"]  # which obstore refuses
 ODD_FOLDER = "a b/%20#c?d=e+&;,'!~(1)\u00e9/\u65e5\u672c\U0001f600/"
 NUM_SAMPLES = 18
 KEYS = sorted(f"{index % 10}/{index:06d}" for index in range(NUM_SAMPLES))
@@ -87,8 +88,6 @@ def test_a_source_lists_its_objects_once_and_in_order_with_size_and_etag(tree: F
 @given(size=st.sampled_from(SIZES), part_bytes=st.integers(40, 400), is_listed=st.booleans())
 def test_an_object_of_any_size_is_read_in_any_parts(tree: Folder, size: int, part_bytes: int, is_listed: bool) -> None:
     name = f"sizes/{size}"
-    if size == 0 and tree.row.name == "s3rver":
-        return  # it answers a range of an empty object by a byte that does not exist
     assert tree.read(tree.found(name) if is_listed else name, part_bytes=part_bytes) == DATA[:size]
 
 
@@ -253,7 +252,7 @@ def test_each_sample_comes_once_and_a_saved_state_goes_on_after_any_stop(shards:
             assert keys_of(chain(shards, source, pattern=pattern)) == KEYS
 
 
-@each("processes", lines=True)
+@each("served")
 def test_two_workers_share_the_samples_and_their_state_goes_on_in_one_process(shards: Folder) -> None:
     loader = tdr.stateful_loader(chain(shards), batch_size=3, num_workers=2, collate_fn=list)
     batches = iter(loader)
@@ -272,30 +271,18 @@ def test_a_service_over_the_store_writes_lists_and_deletes_datasets(folder: Fold
     folder.put("other/a", b"1")
     with running_service(folder.url, "--storage-options", json.dumps(folder.options)) as address:
         url, service = f"datasets://{address}/set/", fsspec.filesystem("datasets")
-        write_small_shards(url, num_shards=2, samples_per_shard=3)
-        write_small_shards(f"{url}deep/er/", num_shards=1, samples_per_shard=3)
-        of_one = ["000000.tar", "000000.tar.idx", "000000.tar.keys"]
-        every = [*of_one, *(f"000001{name[6:]}" for name in of_one), *(f"deep/er/{name}" for name in of_one)]
-        assert [one.removeprefix(url) for one in objects.listed(url)] == sorted(
-            [*every, "index.json", "deep/er/index.json"]
-        )
-        top = objects.listed(url, recursive=False)
-        assert [one.removeprefix(url) for one in top] == [*every[:6], "index.json"]
+        for name in ("", "deep/er/"):
+            write_small_shards(url + name, num_shards=1, samples_per_shard=3)
+        every = ["000000.tar", "000000.tar.idx", "000000.tar.keys", "index.json"]
+        assert [one.removeprefix(url) for one in objects.listed(url)] == [
+            *every[:3],
+            *(f"deep/er/{one}" for one in every),
+            every[3],
+        ]
+        assert [one.removeprefix(url) for one in objects.listed(url, recursive=False)] == every
         assert objects.listed(f"{url}deep/", pattern="*.tar") == [f"{url}deep/er/000000.tar"]
-        assert len(list(tdr.stream_shards(url + "index.json"))) == 6
+        assert len(list(tdr.stream_shards(url + "index.json"))) == 3
         service.rm(f"{url}deep/er/index.json")
         assert f"{url}deep/er/index.json" not in objects.listed(url)
         service.rm(url, recursive=True)
     assert folder.names() == ["other/a"]
-
-
-@each("lists", lines=True)
-def test_loose_files_come_once_as_a_stream_and_as_a_dataset(folder: Folder) -> None:
-    for number in range(12):
-        folder.put(f"{'cat' if number % 2 else 'dog'}/{number:03d}.txt", b"%d," % number * (1 + number % 9))
-    pipe = tdr.stream_files(folder.url, storage_options=folder.options).label_from_path(classes=["dog", "cat"])
-    found = {sample["__key__"].rpartition("/")[2]: (sample["cls"], sample["txt"]) for sample in pipe}
-    assert found == {f"{n:03d}": (n % 2, b"%d," % n * (1 + n % 9)) for n in range(12)}
-    dataset = tdr.RemoteFiles(folder.url, storage_options=folder.options)
-    every = dataset.__getitems__(list(range(len(dataset))))
-    assert sorted(str(item) for item in every) == sorted(str(dataset[index]) for index in range(12))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import HfApi, HfFileSystem
+from huggingface_hub.errors import RepositoryNotFoundError
 
 import torchdata_remote as tdr
 from tests.servers.hub import TOKEN, Hub, running_hub
-from tests.servers.scripted import Response, scripted
+from tests.servers.scripted import Request, Response, scripted
 from tests.support import objects
 from torchdata_remote.errors import (
     AccessDeniedError,
@@ -66,33 +66,6 @@ def test_a_repository_is_listed_in_pages_in_the_order_of_paths(photos: Hub) -> N
     assert (photos.count("hub", "/tree/"), photos.count("hub", "/revision/main")) == (4, 1)
     with pytest.raises(EmptyListingError, match=r"did you mean 'data'"):
         objects.listed(f"{PLACE}/dada/", options(photos))
-
-
-def test_a_listing_that_breaks_off_is_an_error(photos: Hub) -> None:
-    """A folder that is gone at its second page is not a folder that ends with the first."""
-    photos.page_size = 3
-    objects.found(f"{PLACE}/README.md", options(photos))
-    gone = (404, {"X-Error-Code": "EntryNotFound", "X-Error-Message": "it is gone"})
-    urls = iter(tdr.IterableWrapper([f"{PLACE}/"]).list_remote(storage_options=options(photos)))
-    photos.requests.clear()
-    serve, photos.responses = photos.responses, _After(photos, gone)
-    with pytest.raises(ObjectNotFoundError, match="no such file"):
-        list(urls)
-    photos.responses = serve
-
-
-class _After(list[tuple[int, dict[str, str]]]):
-    """A planned response from the second page of a listing on."""
-
-    def __init__(self, hub: Hub, planned: tuple[int, dict[str, str]]) -> None:
-        super().__init__([planned])
-        self.hub = hub
-
-    def __bool__(self) -> bool:
-        return "cursor" in self.hub.requests[-1].query
-
-    def pop(self, _: Any = 0) -> tuple[int, dict[str, str]]:
-        return self[0]
 
 
 @pytest.mark.parametrize("small", ["directly", "resolve-cache"])
@@ -236,9 +209,9 @@ def test_rate_limits_are_waited_for_as_the_hub_says(photos: Hub) -> None:
     """By Retry-After or RateLimit; where that is longer than the deadline, the error says so."""
     url = f"{PLACE}/data/train-0.tar"
     limited = {"RateLimit": '"resolvers";r=0;t=55', "RateLimit-Policy": '"fixed window";"resolvers";q=3000;w=300'}
+    policy = tdr.RetryPolicy(deadline_s=20, first_wait_s=0)
     for headers in ({"Retry-After": "70"}, limited):
         photos.responses = [(429, headers)] * 3
-        policy = tdr.RetryPolicy(deadline_s=20, first_wait_s=0)
         with pytest.raises(TransientStorageError, match=r"429|rate limit for resolvers"):
             read(photos, url, retry=policy)
         assert len(photos.responses) == 2, "it is not asked before"
@@ -288,21 +261,15 @@ def test_writing_is_refused_with_what_to_use_instead(photos: Hub) -> None:
 
 
 def test_an_option_of_the_official_filesystem_selects_it(photos: Hub, caplog: pytest.LogCaptureFixture) -> None:
-    assert objects.read(f"{PLACE}/README.md", options(photos, block_size=1 << 20)) == b"# Photos"
+    """It reads from the server of the tests whatever the package reads, so that this server is like the Hub."""
+    photos.page_size = 2
+    filesystem = HfFileSystem(endpoint=photos.url, token=TOKEN, skip_instance_cache=True)
+    assert sorted(filesystem.find(PLACE[5:])) == [f"{PLACE[5:]}/{path}" for path in sorted(FILES)]
+    for path, data in FILES.items():
+        assert objects.read(f"{PLACE}/{path}", options(photos, block_size=1 << 20)) == data
     assert "is read by fsspec, more slowly" in caplog.text
-
-
-def test_threads_ask_for_a_commit_once(photos: Hub) -> None:
-    """However many begin at the same time."""
-    barrier = threading.Barrier(8)
-
-    def size_of(path: str) -> int | None:
-        barrier.wait(60)
-        return objects.found(f"{PLACE}/{path}", options(photos)).size
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(size_of, [*SHARDS, *SHARDS])) == [len(data) for data in SHARDS.values()] * 2
-    assert photos.count("hub", "/revision/") == 1
+    with pytest.raises(RepositoryNotFoundError):
+        HfApi(endpoint=photos.url, token=TOKEN).dataset_info("tests/missing")
 
 
 def test_a_state_goes_on_after_a_push_if_its_shards_are_the_same(hub: Hub, tmp_path: Path) -> None:
@@ -341,24 +308,6 @@ def test_a_redirect_that_names_the_hub_as_user_gets_no_token(hub: Hub, host_of_h
         assert not any("authorization" in request.headers for request in other.requests)
 
 
-@pytest.mark.parametrize(
-    ("status", "headers"),
-    [
-        (302, {"Location": "http://[bad/x?Signature=0"}),
-        (302, {"Location": "file:///etc/passwd"}),
-        (206, {"Content-Range": f"bytes 0-5/{'9' * 5000}"}),
-        (206, {"X-Linked-Size": "9" * 5000}),
-        (429, {"RateLimit": f'"resolvers";r={"9" * 5000};t=1'}),
-    ],
-)
-def test_headers_that_cannot_be_meant_are_an_error_of_this_package(
-    hub: Hub, status: int, headers: dict[str, str]
-) -> None:
-    hub.responses = [(status, headers)]
-    with pytest.raises(TransientStorageError):
-        read(hub, f"{PLACE}@{COMMIT}/x.tar")
-
-
 _FILE = '[{"type": "file", "path": %s, "size": %s, "oid": "0"}]'
 
 
@@ -366,15 +315,27 @@ _FILE = '[{"type": "file", "path": %s, "size": %s, "oid": "0"}]'
     ("body", "link"),
     [
         ("[" * 200_000, ""),
-        *((_FILE % ('"a.tar"', size), "") for size in ("Infinity", "-5", "1.5")),
-        (_FILE % ("null", "1"), ""),
+        (_FILE % ('"a.tar"', "-5"), ""),
         (_FILE % ('"../../a.tar"', "1"), ""),
         ("[]", '<http://[bad>; rel="next"'),
     ],
-    ids=["nested", "infinite", "negative", "fraction", "no-path", "dots", "link"],
+    ids=["nested", "negative", "dots", "link"],
 )
 def test_a_listing_that_cannot_be_meant_is_an_error(body: str, link: str) -> None:
     """Its files are not handed on with sizes and paths that no file has."""
     answer, said = Response(200, body.encode(), {"Link": link} if link else {}), "no JSON|without (what listings|a cur)"
     with scripted(lambda request: answer) as server, pytest.raises(StorageError, match=said):
+        objects.listed(f"{PLACE}@{COMMIT}/", {"endpoint": server.url, "token": False})
+
+
+def test_a_listing_that_breaks_off_is_an_error() -> None:
+    """A folder that is gone at its second page is not a folder that ends with the first."""
+
+    def respond(request: Request) -> Response:
+        if "cursor" in request.target:
+            return Response(404, b"", {"X-Error-Code": "EntryNotFound", "X-Error-Message": "it is gone"})
+        page = f'<{server.url}{request.target}&cursor=1>; rel="next"'
+        return Response(200, (_FILE % ('"a.tar"', "1")).encode(), {"Link": page})
+
+    with scripted(respond) as server, pytest.raises(ObjectNotFoundError, match="no such file"):
         objects.listed(f"{PLACE}@{COMMIT}/", {"endpoint": server.url, "token": False})

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-import torchdata_remote as tdr
 from tests.support import objects
 from tests.support.small_disk import small_disk
 from torchdata_remote import Backend
 from torchdata_remote.errors import (
     AccessDeniedError,
-    ObjectChangedError,
     ObjectNotFoundError,
     StorageError,
     TransientStorageError,
@@ -24,9 +19,6 @@ from torchdata_remote.errors import (
 )
 
 PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of unfinished files, as docs/stores/fsspec.md names it
-NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=20).filter(
-    lambda name: name not in (".", "..") and not name.startswith("._") and name not in ("__MACOSX", ".DS_Store")
-)
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "local://{}", "FILE://{}"])
@@ -41,18 +33,6 @@ def test_paths_and_file_urls_name_the_same_file(tmp_path: Path, form: str, monke
     for url in ("a", "./a", "~/a"):
         assert objects.read(url) == b"1"
         assert objects.listed(url) == [f"file://{tmp_path}/a"]
-
-
-@given(name=NAMES, data=st.binary(max_size=300), part_bytes=st.integers(1, 310))
-def test_any_name_and_any_bytes_are_read(
-    tmp_path_factory: pytest.TempPathFactory, name: str, data: bytes, part_bytes: int
-) -> None:
-    folder = tmp_path_factory.mktemp("names")
-    (folder / name).write_bytes(data)
-    [url] = objects.listed(f"{folder}/")
-    assert (url.size, objects.read(url, part_bytes=part_bytes)) == (len(data), data)
-    assert objects.read(f"file://{folder}/{name}") == data
-    shutil.rmtree(folder)
 
 
 def test_what_is_missing_or_no_file_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -78,21 +58,6 @@ def test_an_unreadable_file_or_folder_is_an_error_and_never_left_out(tmp_path: P
     for attempt in (lambda: objects.read(f"{tmp_path}/file"), lambda: objects.listed(f"{tmp_path}/")):
         with pytest.raises(AccessDeniedError):
             attempt()
-
-
-def test_a_file_that_was_replaced_or_has_grown_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"first")
-    [before] = objects.listed(f"{tmp_path}/a")
-    assert objects.read(before) == b"first"
-    (tmp_path / "b").write_bytes(b"other")
-    (tmp_path / "b").replace(tmp_path / "a")
-    with pytest.raises(ObjectChangedError, match=f"{tmp_path}/a"):
-        objects.read(before)
-    [before] = objects.listed(f"{tmp_path}/a")
-    with (tmp_path / "a").open("ab") as file:
-        file.write(b"more")
-    with pytest.raises(ObjectChangedError):
-        objects.read(before)
 
 
 def test_links_are_followed_and_a_circle_once_and_one_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
@@ -137,8 +102,3 @@ def test_a_full_disk_is_an_error_at_once_and_leaves_no_part_of_a_shard(tmp_path:
             objects.write(f"{folder}/", num_bytes=4 << 20)
         assert not isinstance(caught.value, TransientStorageError)
         assert [path for path in Path(folder).rglob("*") if path.suffix in (".tar", ".json")] == []
-
-
-def test_a_path_like_a_source_or_a_target_may_be_a_path(tmp_path: Path) -> None:
-    objects.write(f"{tmp_path}/")
-    assert len(list(tdr.stream_shards(tmp_path / "index.json"))) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import hashlib
 import itertools
 import threading
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, urlsplit
 from xml.etree import ElementTree as ET
-from xml.sax.saxutils import escape
 
 import pytest
 from hypothesis import given
@@ -124,31 +122,23 @@ def test_any_keys_are_listed_once_and_in_order(
     assert len(bucket.asked) <= max(bucket.num_pages, 1.2 * bucket.num_pages)
 
 
-def layout(name: str) -> set[str]:
-    if name == "one folder":
-        return {f"train/{number:07d}.jpg" for number in range(1_000)}
-    if name == "classes":
-        return {f"train/n{n // 20 * n % 9973:06d}/{n % 20:03d}" for n in range(1_000)}
-    if name == "deep":
-        return {f"{n // 400}/{n // 40 % 10}/{n // 4 % 30:02d}/{n:05d}" for n in range(1_000)}
-    if name == "huge, then tiny":
-        return {f"a/{n:05d}" for n in range(500)} | {f"b{n:05d}/x" for n in range(500)}
-    return {hashlib.sha256(b"%d" % number).hexdigest() for number in range(1_000)}
-
-
-LAYOUTS = ["one folder", "classes", "deep", "huge, then tiny", "hashes"]
+LAYOUTS = {
+    "classes": {f"train/n{n // 20 * n % 9973:06d}/{n % 20:03d}" for n in range(1_000)},
+    "deep": {f"{n // 400}/{n // 40 % 10}/{n // 4 % 30:02d}/{n:05d}" for n in range(1_000)},
+    "huge, then tiny": {f"a/{n:05d}" for n in range(500)} | {f"b{n:05d}/x" for n in range(500)},
+}
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_long_listing_is_complete_and_costs_a_fifth_more_requests_at_most(name: str) -> None:
-    bucket = Bucket(layout(name), 10)
+    bucket = Bucket(LAYOUTS[name], 10)
     assert listed(bucket) == bucket.keys
     assert len(bucket.asked) <= 1.2 * bucket.num_pages
 
 
 def test_folders_are_listed_at_the_same_time() -> None:
     """Requests wait until another one is under way."""
-    bucket, together = Bucket(layout("classes"), 10), threading.Barrier(2)
+    bucket, together = Bucket(LAYOUTS["classes"], 10), threading.Barrier(2)
     answer, num_met = bucket.answer, itertools.count()
 
     def wait_for_others(asked: Asked) -> Response:
@@ -161,24 +151,9 @@ def test_folders_are_listed_at_the_same_time() -> None:
     assert not together.broken
 
 
-@pytest.mark.parametrize("num_pages", [1, 2, 4])
-def test_a_short_listing_costs_no_further_request(num_pages: int) -> None:
-    for keys in (
-        {f"{folder}/{number:02d}" for folder in range(4) for number in range(5 * num_pages)},
-        {f"{number:03d}" for number in range(20 * num_pages)},
-    ):
-        bucket = Bucket(keys, 20)
-        assert listed(bucket) == sorted(keys)
-        assert len(bucket.asked) == num_pages
-
-
-FAULTS = ["denied", "fails", "ignored", "empty", "late", "begins anew"]
-
-
-@pytest.mark.parametrize("name", ["one folder", "huge, then tiny"])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_store_that_cannot_begin_at_a_key_is_listed_without_missing_or_repeated_ones(name: str, fault: str) -> None:
-    bucket = Bucket(layout(name), 20)
+@pytest.mark.parametrize("fault", ["denied", "ignored", "empty", "late"])
+def test_a_store_that_cannot_begin_at_a_key_is_listed_without_missing_or_repeated_ones(fault: str) -> None:
+    bucket = Bucket(LAYOUTS["huge, then tiny"], 20)
     answer = bucket.answer
 
     def wrong(asked: Asked) -> Response:
@@ -186,23 +161,19 @@ def test_a_store_that_cannot_begin_at_a_key_is_listed_without_missing_or_repeate
             return answer(asked)
         if fault == "denied":
             return Response.of_error(403, "AccessDenied")
-        if fault == "fails":
-            return Response.of_error(500, "InternalError")
         if fault == "empty":
             return bucket.page([], [], None)
-        if fault == "late":
-            at = bisect.bisect_right(bucket.keys, asked.start) + 3
-            return answer(asked._replace(start=bucket.keys[min(at, len(bucket.keys) - 1)], is_after=False))
-        return answer(asked._replace(start="" if fault == "ignored" else bucket.keys[0], is_after=False))
+        at = (bisect.bisect_right(bucket.keys, asked.start) + 3) * (fault == "late")
+        return answer(asked._replace(start=bucket.keys[min(at, len(bucket.keys) - 1)], is_after=False))
 
     bucket.answer = wrong  # type: ignore[method-assign]
     assert listed(bucket) == bucket.keys
 
 
-@pytest.mark.parametrize("folders", [None, ["zz/", "\U0010ffff/"], [], ["zz/", "b/", "aa/", "b/", "0/"]])
+@pytest.mark.parametrize("folders", [None, [], ["zz/", "b/", "aa/", "b/", "0/"]])
 def test_wrong_names_of_folders_lose_no_object(folders: list[str] | None) -> None:
     """Or a store that refuses delimiters."""
-    bucket = Bucket(layout("classes"), 20)
+    bucket = Bucket(LAYOUTS["classes"], 20)
     answer = bucket.answer
 
     def wrong(asked: Asked) -> Response:
@@ -234,90 +205,7 @@ def test_an_error_of_a_page_is_raised_after_the_objects_before_it(status: int) -
     assert 10 <= len(found) < len(bucket.keys)
 
 
-def test_a_page_that_fails_is_requested_again() -> None:
-    bucket = Bucket(layout("deep"), 20)
-    answer, failed = bucket.answer, set[Asked]()
-
-    def fail_once(asked: Asked) -> Response:
-        if asked not in failed:
-            failed.add(asked)
-            return Response.of_error(503, "SlowDown")
-        return answer(asked)
-
-    bucket.answer = fail_once  # type: ignore[method-assign]
-    assert listed(bucket) == bucket.keys
-    assert len(bucket.asked) == 2 * len(failed)
-
-
-def test_a_page_that_repeats_is_an_error() -> None:
-    """The listing would not end."""
-    bucket = Bucket({f"{number:05d}" for number in range(100)}, 10)
-    answer = bucket.answer
-    bucket.answer = lambda asked: answer(asked._replace(start=min(asked.start, "00050")))  # type: ignore[method-assign]
-    with pytest.raises(StorageError):
-        listed(bucket)
-
-
-def test_keys_in_another_order_than_that_of_code_points_are_an_error() -> None:
-    """As of stores that sort by UTF-16: ranks would share out other objects."""
-    names = [f"a/{number}" for number in range(10)] + ["\U0001f600/0"] + [f"\uff71/{number}" for number in range(90)]
-    bucket = Bucket(set(), 10)
-
-    def page(asked: Asked) -> Response:
-        at = int(asked.start or 0) if not asked.is_after else 0
-        return bucket.page(names[at : at + 10], [], str(at + 10) if at + 10 < len(names) else None)
-
-    bucket.answer = page  # type: ignore[method-assign]
-    with pytest.raises(StorageError, match="overlap or are not in order"):
-        listed(bucket)
-
-
-def test_objects_that_are_written_meanwhile_neither_repeat_nor_hide_others() -> None:
-    bucket = Bucket({f"{number:05d}" for number in range(1_000)}, 10)
-    before, answer = list(bucket.keys), bucket.answer
-
-    def growing(asked: Asked) -> Response:
-        found = answer(asked)
-        if asked.is_after:
-            with bucket.lock:
-                bucket.keys = sorted({*bucket.keys, f"{asked.start}+"})
-        return found
-
-    bucket.answer = growing  # type: ignore[method-assign]
-    found = listed(bucket)
-    assert [key for key in found if "+" not in key] == before
-    assert found == sorted(set(found))
-
-
 # What is in a page
-
-SPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
-TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=9)
-TEXT = TEXT.filter(lambda text: text.strip("/") and not text.endswith("/") and "//" not in text and text not in "..")
-EXTRA = st.sampled_from(
-    [
-        "",
-        "<ChecksumAlgorithm>CRC32</ChecksumAlgorithm><ChecksumType>FULL_OBJECT</ChecksumType>",
-        "<Owner><ID>1</ID><DisplayName/></Owner>",
-        "<Owner><Key>no key</Key><ID></ID></Owner>",
-        "<RestoreStatus>\n  <IsRestoreInProgress>false</IsRestoreInProgress>\n</RestoreStatus>",
-    ]
-)
-ETAG = st.sampled_from(["", "&quot;{}&quot;", '"{}"', "{}", "&#34;{}&#x22;"])
-
-
-@st.composite
-def contents(draw: st.DrawFn, name: str) -> str:
-    """An object as some server may write it: fields in any order, spaces between them."""
-    fields = [
-        f"<Key>{escape(name)}</Key>",
-        f"<Size>{draw(st.integers(0, 10**12))}</Size>",
-        f"<ETag>{draw(ETAG).format('0cc175b9')}</ETag>",
-        "<LastModified>2026-01-02T03:04:05.000Z</LastModified>",
-        draw(EXTRA),
-    ]
-    between = draw(st.sampled_from(["", "\n", "  "]))
-    return f"<Contents>{between.join(draw(st.permutations(fields)))}</Contents>{between}"
 
 
 @pytest.fixture(scope="module")
@@ -328,27 +216,9 @@ def page() -> Iterator[tuple[list[bytes], dict[str, Any]]]:
         yield bodies, {"endpoint_url": server.url, "key": "k", "secret": "s", "region": "us-east-1"}
 
 
-def page_of(*parts: str, space: str = SPACE) -> bytes:
+def page_of(*parts: str) -> bytes:
     more = f"<Name>b</Name><IsTruncated>false</IsTruncated>{''.join(parts)}"
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult{space}>{more}</ListBucketResult>'.encode()
-
-
-@given(names=st.sets(TEXT, min_size=1, max_size=5), space=st.sampled_from(["", SPACE]), data=st.data())
-def test_the_objects_of_a_page_are_those_of_an_xml_parser(
-    page: tuple[list[bytes], dict[str, Any]], names: set[str], space: str, data: st.DataObject
-) -> None:
-    """Whatever the order of their fields, names and further elements."""
-    bodies, options = page
-    bodies[0] = page_of(*(data.draw(contents(name)) for name in sorted(names)), space=space)
-    expected = [
-        (one.findtext("{*}Key"), one.findtext("{*}Size"), (one.findtext("{*}ETag") or "").strip('"'))
-        for one in ET.fromstring(bodies[0]).findall("{*}Contents")
-    ]
-    found = objects.listed("s3://bucket/", options)
-    assert [
-        (url.removeprefix("s3://bucket/").removesuffix("?versionId="), str(url.size), (url.etag or "").strip('"'))
-        for url in found
-    ] == expected
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{more}</ListBucketResult>'.encode()
 
 
 OBJECT = "<Contents><Key>{}</Key><Size>7</Size><ETag>&quot;e&quot;</ETag></Contents>"
@@ -384,6 +254,7 @@ def test_a_damaged_page_is_an_error_or_read_as_by_an_xml_parser(
         (OBJECT.format("a") + "<A/>" + OBJECT.format("b"), ["a", "b"]),
         ("<EncodingType>url</EncodingType>" + OBJECT.format("a%20b+c%2Fd%0A%C3%A9"), ["a b c/d\n\u00e9"]),
         (OBJECT.format("a%20b+c"), ["a%20b+c"]),
+        ("<Contents>\n<Owner><Key>no</Key></Owner> <Size>7</Size><Key>&lt;a</Key></Contents>", ["<a"]),
         ("<Contents><Key>a</Key></Contents>", None),
         ("<Contents><Key>a</Key><Size>x</Size></Contents>", None),
         ("<Contents><Size>1</Size></Contents>", None),

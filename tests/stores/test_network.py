@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -62,39 +62,23 @@ def use(server: S3Server, options: dict[str, Any], bucket: str | None = None) ->
     assert len(objects.read(f"{url}0.tar", options)) == 2048
 
 
-NAMED: dict[str, Callable[[str, pytest.MonkeyPatch, Path], dict[str, Any]]] = {
-    "verify": lambda file, patch, folder: {"client_kwargs": {"verify": file}},
-    "a path": lambda file, patch, folder: {"client_kwargs": {"verify": Path(file)}},
-    "False": lambda file, patch, folder: {"client_kwargs": {"verify": False}},
-}
+NAMED = ["verify", "a path", "False", "ca_bundle", "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"]
 
 
-@pytest.mark.parametrize("named", [*NAMED, "ca_bundle", "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"])
+@pytest.mark.parametrize("named", NAMED)
 def test_a_private_authority_is_trusted_by_all_requests_wherever_it_is_named(
     moto: S3Server, front: TlsFront, named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """obstore reads, botocore sends the rest; the options precede the environment."""
-    options: dict[str, Any] = {}
-    if named in NAMED:
-        options = NAMED[named](front.ca_file, monkeypatch, tmp_path)
-        (tmp_path / "wrong.pem").write_text("-----BEGIN CERTIFICATE-----\n")
-        monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "wrong.pem"))
+    verify = {"verify": front.ca_file, "a path": Path(front.ca_file), "False": False}.get(named)
+    if verify is not None:
+        monkeypatch.setenv("AWS_CA_BUNDLE", "/nonexistent/wrong.pem")
     elif named == "ca_bundle":
         (tmp_path / "config").write_text(f"[default]\nca_bundle = {front.ca_file}\n")
         monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     else:
         monkeypatch.setenv(named, front.ca_file)
-    use(moto, {"endpoint_url": front.url, **options})
-    assert front.taken() == BOTH
-
-
-@pytest.mark.parametrize("before", ["\ufeff", "# Beh\u00f6rde der Firma\r\n"], ids=["byte order mark", "comment"])
-def test_what_is_around_certificates_does_not_matter(
-    moto: S3Server, front: TlsFront, before: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "company.pem"
-    file.write_text(before + Path(front.ca_file).read_text() + "\n# end\n", encoding="utf-8")
-    use(moto, {"endpoint_url": front.url, "client_kwargs": {"verify": file}})
+    use(moto, {"endpoint_url": front.url, **({} if verify is None else {"client_kwargs": {"verify": verify}})})
     assert front.taken() == BOTH
 
 
@@ -103,10 +87,8 @@ def damaged(pem: str) -> dict[str, bytes]:
     lines = pem.splitlines(keepends=True)
     return {
         "empty": b"",
-        "cut": "".join(lines[:5]).encode(),
         "no certificate": b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
         "the second damaged": (pem + "".join([*lines[:3], *lines[4:]])).encode(),
-        "another encoding": pem.encode("utf-16"),
     }
 
 
@@ -134,18 +116,12 @@ def test_an_unknown_or_damaged_authority_is_an_error_that_names_it(
         options["client_kwargs"] = {"verify": str(tmp_path / f"{number}.pem")}
         with pytest.raises(UrlError, match=rf"{number}\.pem', named by .*'verify'\], (has no|is damaged)"):
             objects.read("s3://b/a", options, backend=backend)
-    config = {"proxies": {"https": "https://127.0.0.1:1"}, "proxies_config": {"proxy_ca_bundle": f"{tmp_path}/2.pem"}}
-    options = {**moto.storage_options, "endpoint_url": "https://host.test", "config_kwargs": config}
-    with pytest.raises(UrlError, match=r"2\.pem', named by .*is damaged"):
-        objects.read("s3://b/a", options, backend=backend)
 
 
 def test_a_client_certificate_is_sent_with_every_request(
     moto: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By botocore, which a warning says: obstore has no setting for it. Without its key it is an error."""
-    from cryptography.hazmat.primitives import serialization
-
     with tls_front(moto.endpoint_url, tmp_path, needs_client=True) as front:
         network: dict[str, Any] = {"endpoint_url": front.url, "client_kwargs": {"verify": front.ca_file}}
         certified = {**network, "config_kwargs": {"client_cert": front.client_files}}
@@ -156,21 +132,9 @@ def test_a_client_certificate_is_sent_with_every_request(
             objects.read("s3://bucket/a", {**moto.storage_options, **network})
         with pytest.raises(UrlError, match=r"backend='obstore' cannot read"):
             objects.read("s3://bucket/a", {**moto.storage_options, **certified}, backend=Backend.OBSTORE)
-        certificate, key = front.client_files
-        locked = tmp_path / "locked.key"
-        pem: Any = serialization.load_pem_private_key(Path(key).read_bytes(), None)
-        form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-        locked.write_bytes(pem.private_bytes(*form, serialization.BestAvailableEncryption(b"s3cret")))
-        for files, why in (
-            (certificate, "no certificate and its key"),
-            ((key, certificate), "no certificate and its key"),
-            ((front.ca_file, key), "no certificate and its key"),
-            ((certificate, str(tmp_path)), "Is a directory"),
-            ((certificate, str(locked)), "has a password"),
-        ):
-            wrong = {**moto.storage_options, **network, "config_kwargs": {"client_cert": files}}
-            with pytest.raises(UrlError, match=f"'client_cert'.*{why}|{why}.*'client_cert'"):
-                objects.read("s3://bucket/a", wrong)
+        wrong = {**moto.storage_options, **network, "config_kwargs": {"client_cert": front.client_files[0]}}
+        with pytest.raises(UrlError, match=r"'client_cert'.*no certificate and its key"):
+            objects.read("s3://bucket/a", wrong)
 
 
 def by_environment(proxy: CompanyProxy, patch: pytest.MonkeyPatch, no_proxy: str) -> None:
@@ -230,23 +194,6 @@ def test_a_proxy_that_refuses_a_password_or_reaches_no_server_is_named_without_i
     assert not isinstance(caught.value, TransientStorageError)
 
 
-def test_a_bucket_with_a_host_of_its_own_may_be_named_in_no_proxy(
-    aws: RecordingS3, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both libraries decide by the host that they ask, and so the recording proxy sees the other bucket only."""
-    options = {"key": "k", "secret": "s", "region": "us-west-2"}
-    for name in ("NO_PROXY", "no_proxy"):
-        monkeypatch.setenv(name, "near.s3.us-west-2.amazonaws.com")
-    aws.objects["a"] = b"bytes"
-    for backend in BY_EACH:
-        assert objects.read("s3://far/a", options, backend=backend) == b"bytes"
-    assert {one.host for one in aws.taken()} == {"far.s3.us-west-2.amazonaws.com"}
-    for backend in BY_EACH:
-        with pytest.raises(StorageError):
-            objects.read("s3://near/a", options, backend=backend)
-    assert aws.taken() == []
-
-
 # One rule decides which proxy a request uses
 
 
@@ -277,20 +224,16 @@ RULES = [
         ("HTTP_PROXY", no_proxy, host, is_direct)
         for no_proxy, host, is_direct in [
             ("*", "a.org", True),
-            ("a.org", "a.org", True),
             ("A.ORG", "x.a.org", True),
             (".a.org", "a.org", True),
             ("*.a.org", "x.a.org", True),
             ("a.org", "aa.org", False),
             ("b.org, a.org", "a.org", True),
-            ("b.org a.org", "a.org", True),
             ("a.org:PORT", "a.org", True),
             ("a.org:81", "a.org", False),
             ("10.0.0.0/8", "10.2.3.4", True),
             ("10.0.0.0/8", "11.2.3.4", False),
-            ("10.0.0.0/8", "10.org", False),
             ("10.2.3.4:PORT", "10.2.3.4", True),
-            (", ,", "a.org", False),
         ]
     ),
 ]
@@ -328,20 +271,16 @@ def test_proxies_of_the_options_are_used_for_every_host(
     assert {one.host for one in recorder.taken()} == {"127.0.0.1:1"}
 
 
-@pytest.mark.parametrize("backend", [*BY_EACH, Backend.FSSPEC])
+@pytest.mark.parametrize("more", [{}, {"default_fill_cache": False}], ids=["obstore", "s3fs"])
 def test_a_store_on_this_machine_is_reached_past_a_proxy_of_the_environment(
-    moto: S3Server, monkeypatch: pytest.MonkeyPatch, backend: Backend
+    moto: S3Server, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
     """Whatever reads the environment: nothing listens at the proxy's address."""
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    url, more = f"s3://{moto.new_bucket()}/d/", {"default_fill_cache": False} if backend is Backend.FSSPEC else {}
-    options = {**moto.storage_options, **more}
-    objects.write(url, options)
-    assert len(objects.listed(url, options)) == 4
-    assert len(objects.read(f"{url}0.tar", options, backend=backend)) == 2048
+    use(moto, more)
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import pickle
 import re
-import socket
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import fsspec
-import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
@@ -46,19 +42,15 @@ def refusal(url: str, options: dict[str, Any], *, kind: Any = UrlError) -> str:
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"deadline_s": value} for value in (0, -1.0, math.nan)),
-        *({"max_attempts": value} for value in (0, 1.5)),
-        *({"progress_timeout_s": value} for value in (0, -2.5, math.nan)),
-        *({"first_wait_s": -0.1}, {"first_wait_s": math.nan}, {"max_wait_s": 1, "first_wait_s": 2}),
+        *({"deadline_s": value} for value in (0, math.nan)),
+        *({"max_attempts": 1.5}, {"progress_timeout_s": -2.5}),
+        *({"first_wait_s": -0.1}, {"max_wait_s": 1, "first_wait_s": 2}),
     ],
 )
 def test_an_impossible_retry_policy_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError), match=next(iter(wrong))) as caught:
         RetryPolicy(**wrong)
     assert str(next(iter(wrong.values()))) in str(caught.value)
-    assert RetryPolicy(max_attempts=1, first_wait_s=0, max_wait_s=0).max_attempts == 1
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        RetryPolicy().deadline_s = 1.0  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -66,26 +58,22 @@ def test_an_impossible_retry_policy_is_refused(wrong: dict[str, Any]) -> None:
     [
         *({name: value} for name in ("max_in_flight", "part_bytes", "max_buffer_bytes") for value in (0, -1)),
         *({"cache_dir": "/tmp/x"}, {"cache_bytes": 10}, {"cache_dir": "/tmp/x", "cache_bytes": 0}),
-        *({"backend": value} for value in ("s3fs", "OBSTORE", "", None, 1)),
+        *({"backend": value} for value in ("s3fs", None)),
     ],
 )
 def test_impossible_options_of_reading_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError), match=list(wrong)[-1]) as caught:
         tdr.IterableWrapper(["memory://a"]).async_prefetch(**wrong)
     assert str(list(wrong.values())[-1]) in str(caught.value)
-    smallest = tdr.IterableWrapper(["memory://a"]).async_prefetch(max_in_flight=1, part_bytes=1, max_buffer_bytes=1)
-    assert smallest is not None
 
 
-@given(st.dictionaries(st.sampled_from(["key", "secret", "token", "client_kwargs"]), st.text("XYZ", min_size=4)))
+@given(st.dictionaries(st.sampled_from(["key", "secret", "token", "client_kwargs"]), st.just("XYZ")))
 def test_storage_options_show_names_only_and_are_the_users_mapping(options: dict[str, str]) -> None:
     shown = StorageOptions({**options, "config_kwargs": {"a": "XYZXYZ"}})
-    for text in (repr(shown), str(shown), f"{shown}", repr([shown])):
+    for text in (repr(shown), str(shown)):
         assert all(name in text for name in options)
         assert "XYZ" not in text
-        assert not any(value in text for value in options.values())
-    for same in (shown, StorageOptions(shown), pickle.loads(pickle.dumps(shown))):
-        assert dict(same) == {**options, "config_kwargs": {"a": "XYZXYZ"}}
+    assert dict(pickle.loads(pickle.dumps(shown))) == {**options, "config_kwargs": {"a": "XYZXYZ"}}
     given_options = {"key": "a"}
     kept = StorageOptions(given_options)
     given_options["key"] = "b"
@@ -154,17 +142,10 @@ def test_a_credential_file_is_read_in_its_short_and_its_long_form(
     [
         ({"access_key": "CANARY"}, "missing 'secret'"),
         ({"access_key": "CANARY", "secret": ""}, "missing 'secret'"),
-        ({"access_key": None, "secret": "CANARY"}, "missing 'access_key'"),
-        ({"aws_access_key_id": "CANARY"}, "missing 'aws_secret_access_key'"),
-        ({}, "missing 'aws_access_key_id', 'aws_secret_access_key'"),
         ({"aws_access_key_id": "CANARY", "aws_secret_acces_key": "CANARY"}, "unknown 'aws_secret_acces_key'"),
         ({"access_key": "CANARY", "secret": "CANARY", "bucket_name": "CANARY"}, "unknown 'bucket_name'"),
         ({**LONG, "secret": "CANARY"}, "missing 'access_key'; unknown 'aws_access_key_id', 'aws_secret_access_key'"),
-        ({**LONG, "bucket_name": ["CANARY"]}, "no text in 'bucket_name'"),
-        (["CANARY"], "it holds a list"),
         (b'{"access_key": "CANARY",\n "secret": CANARY}', "no JSON: .* in line 2, column 12"),
-        (b'{"secret": "CANARY\xff"}', "no JSON"),
-        (b'{"CANARY": ' + b"[" * 100_000, "no JSON"),
     ],
 )
 def test_another_file_than_one_of_credentials_is_refused_without_its_values(
@@ -174,8 +155,6 @@ def test_another_file_than_one_of_credentials_is_refused_without_its_values(
         StorageOptions.from_file(credential_file(tmp_path, content))
     assert re.search(expected, str(caught.value)), caught.value
     assert "CANARY" not in text_of(caught.value)
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.json"):
-        StorageOptions.from_file(tmp_path / "nowhere.json")
 
 
 # Names
@@ -188,8 +167,6 @@ PETS = {"account_name": "pets"}
     [
         ("s3://b/a", {"endpoint": "x"}, "unknown option 'endpoint' in storage_options; did you mean 'endpoint_url'?"),
         ("s3://b/a", {"aws_access_key_id": "PASSWORD"}, "'aws_access_key_id' in storage_options; did you mean 'key'?"),
-        ("s3://b/a", {"secret_access_key": "x"}, "did you mean 'secret'?"),
-        ("s3://b/a", {"region_name": "x"}, "did you mean 'region'?"),
         ("s3://b/a", {"anonymous": True}, "did you mean 'anon'?"),
         (
             "s3://b/a",
@@ -204,14 +181,11 @@ PETS = {"account_name": "pets"}
         ("s3://b/a", {"config_kwargs": {"read_timout": 1}}, "['config_kwargs']; did you mean 'read_timeout'?"),
         ("s3://b/a", {"s3_additional_kwargs": {"SSEKmsKeyId": "k"}}, "did you mean 'SSEKMSKeyId'"),
         ("gs://b/a", {"anon": True}, "did you mean 'token'"),
-        ("gs://b/a", {"projct": "x"}, "did you mean 'project'"),
         ("az://b/a", {"account": "pets"}, "did you mean 'account_name'"),
-        ("az://b/a", {"acount_key": "PASSWORD"}, "did you mean 'account_key'"),
         ("https://h/a", {"header": {}}, "did you mean 'headers'?"),
         ("hf://datasets/a/b/c", {"endpont": "x"}, "did you mean 'endpoint'"),
         ("datasets://h:1/d/a", {"tokn": "x"}, "did you mean 'token'?"),
         ("/data/a", {"auto_mkdri": True}, "did you mean 'auto_mkdir'? Local files need none"),
-        ("file:///data/a", {"endpont_url": "x"}, "did you mean 'endpoint_url'? Local files need none"),
         ("memory://b/a", {"colour": "x"}, "unknown option 'colour' in storage_options. memory:// needs none"),
     ],
 )
@@ -223,41 +197,14 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(url: str, options: d
                 build(f"{url}/", storage_options=options)
 
 
-def test_what_is_refused_costs_no_connection() -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        server.settimeout(0)
-        address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        assert "did you mean 'secret'" in refusal("s3://b/a", {"endpoint_url": address, "key": "k", "secrt": "s"})
-        with pytest.raises(BlockingIOError):
-            server.accept()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"requester_pays": True, "use_listings_cache": False},
-        {"config_kwargs": {"signature_version": "s3v4", "connect_timeout": 1}},
-        {"client_kwargs": {"region_name": "x", "verify": False}},
-        {"anon": np.True_, "key": None, "secret": None},
-    ],
-)
-def test_an_option_that_a_library_knows_is_accepted(options: dict[str, Any]) -> None:
-    with pytest.raises(TransientStorageError, match="refuses connections"):
-        objects.listed("s3://b/x/", {**SERVER, **options})
-
-
 def test_local_and_memory_urls_accept_the_options_of_other_stores(tmp_path: Path, memory_folder: str) -> None:
     """A list of URLs of several stores has one dict of options; other libraries get no fallback credentials."""
     (tmp_path / "a").write_bytes(b"1")
     fsspec.filesystem("memory").pipe(f"{memory_folder}/a", b"1")
-    fallback = {"fallback_key": "a", "fallback_secret": "b"}
-    of_local: list[dict[str, Any]] = [{"headers": {"x": "y"}, "token": "t"}, {"auto_mkdir": True, "client_kwargs": {}}]
-    for options in (SERVER, *of_local, fallback):
-        assert objects.read(f"{tmp_path}/a", options) == b"1"
-    of_memory: dict[str, Any] = {"skip_instance_cache": True}
-    for options in (SERVER, of_memory, fallback):
-        assert objects.read(f"{memory_folder}/a", options) == b"1"
-
+    fallback: dict[str, Any] = {"fallback_key": "a", "fallback_secret": "b"}
+    for more in ({}, SERVER, {"skip_instance_cache": True}):
+        for url in (f"{tmp_path}/a", f"{memory_folder}/a"):
+            assert objects.read(url, {**fallback, **more}) == b"1"
     received: list[dict[str, Any]] = []
 
     class Recording(MemoryFileSystem):  # type: ignore[misc]
@@ -291,7 +238,6 @@ def of_config(**arguments: Any) -> dict[str, Any]:
     ("options", "text"),
     [
         ({"endpoint_url": PASSWORD}, "storage_options['endpoint_url'] holds credentials"),
-        ({"endpoint_url": "user:PASSWORD@host:9000"}, "storage_options['endpoint_url'] holds credentials"),
         ({"client_kwargs": {"endpoint_url": PASSWORD}}, "['client_kwargs']['endpoint_url'] holds credentials"),
         ({"endpoint_url": "host:80"}, "did you mean 'http://host:80'?"),
         *(
@@ -301,45 +247,25 @@ def of_config(**arguments: Any) -> dict[str, Any]:
                 *("http://host?password=PASSWORD", "http://host/#PASSWORD"),
             )
         ),
-        *(({"endpoint_url": url}, "endpoint") for url in ("not a url", "")),
-        ({"client_kwargs": {"endpoint_url": "http://hö.test"}}, "['endpoint_url'] is no address of a server"),
-        ({"client_kwargs": "x"}, "storage_options['client_kwargs'] must be a dict, got str"),
-        ({"key": 1}, "storage_options['key'] must be a str, got an int"),
         ({"secret": b"PASSWORD"}, "['secret'] must be a str, got a bytes. Decode the bytes: value.decode()"),
-        ({"client_kwargs": {"aws_secret_access_key": 5}}, "['aws_secret_access_key'] must be a str"),
-        ({"loop": 3}, "storage_options['loop'] must be an event loop of asyncio, got an int. Leave it out."),
         ({"anon": "False"}, "storage_options['anon'] must be True or False, got 'False' (str). Write False"),
-        ({"s3_additional_kwargs": 5}, "storage_options['s3_additional_kwargs'] must be a dict, got int"),
         ({"key": "PASSWORD\n"}, "['key'] has a line break or another control character at its end"),
         ({"token": "PASS\nWORD"}, "['token'] has a line break or another control character at position 4"),
-        ({"region": "us-west-2\n"}, "storage_options['region'] has a line break"),
         (of_config(user_agent="a\nb: PASSWORD"), "['user_agent'] has a line break"),
         (of_request(ExpectedBucketOwner="1\nPASSWORD"), "['ExpectedBucketOwner'] has a line break"),
-        ({"config_kwargs": {5: 5, "read_timeout": 3}}, "['config_kwargs'] must have names that are str, got an int"),
-        ({"config_kwargs": {"s3": {5: 5}}}, "['config_kwargs']['s3'] must have names"),
         ({"client_kwargs": {"verify": 1}}, "['verify'] must be a file of certificate authorities, True or False"),
         ({"client_kwargs": {"verify": "/nope.pem"}}, "no such file: '/nope.pem'"),
         (of_config(client_cert="/nope.pem"), "no such file: '/nope.pem'"),
-        (of_config(client_cert=("a", "b", "c")), "['client_cert'] must be a file with"),
-        (of_config(proxies="http://p:1"), "['proxies'] must be a dict, got str"),
-        (of_config(proxies={"https": 3128}), "['proxies'] must have URLs by scheme"),
         (of_config(proxies={"https": "socks5://u:PASSWORD@p:1"}), "proxies are http:// or https://"),
-        (of_config(proxies_config="ca.pem"), "['proxies_config'] must be a dict, got a str"),
-        (of_config(proxies_config={"proxy_ca_bundle": 1}), "['proxy_ca_bundle'] must be a file"),
         (of_config(read_timeout="60"), "['read_timeout'] must be a number of seconds above 0, got a str"),
         (of_config(connect_timeout=0), "['connect_timeout'] must be a number of seconds above 0, got 0"),
-        (of_config(max_pool_connections=True), "must be a number of connections above 0, got True"),
         (of_request(ServerSideEncryption="kms"), "is 'kms'; expected one of 'AES256', 'aws:kms', 'aws:kms:dsse'"),
         (of_request(SSEKMSKeyId="k"), "needs 'ServerSideEncryption': 'aws:kms'"),
         (of_request(ServerSideEncryption="AES256", BucketKeyEnabled=True), "needs "),
-        (of_request(**SSE, BucketKeyEnabled="yes"), "must be a bool"),
         (of_request(SSECustomerKey=bytes(32)), "'SSECustomerAlgorithm': 'AES256' belong together"),
-        (of_request(SSECustomerAlgorithm="AES256"), "belong together"),
         (of_request(**{**SSE_C, "SSECustomerAlgorithm": "AES128"}), "S3 knows 'AES256' only"),
         (of_request(**{**SSE_C, "SSECustomerKey": b"PASSWORD"}), "must have 32 bytes"),
-        (of_request(**{**SSE_C, "SSECustomerKey": "PASSWORD!"}), "must have 32 bytes"),
         (of_request(**SSE_C, **SSE), "exclude each other"),
-        (of_request(Metadata={"a": 1}), "must be a dict of str"),
         ({"endpoint_url": "http://s3.us-west-2.amazonaws.com", **of_request(**SSE_C)}, "accepts it by https only"),
     ],
 )
@@ -356,54 +282,31 @@ GS = "http://h"
     ("url", "options", "text"),
     [
         ("gs://b/a", {"token": "browser"}, "gcloud auth application-default login"),
-        ("gs://b/a", {"token": 5}, "must be 'google_default'.*got an int"),
         ("gs://b/a", {"token": '{"private_key": "PASSWORD"}'}, r"text of a JSON file.*json\.loads"),
-        ("gs://b/a", {"token": " "}, "is empty"),
         ("gs://b/a", {"token": "/nonexistent/key.json"}, "no such file: '/nonexistent/key.json'"),
         ("gs://b/a", {"access": "write"}, "expected one of 'read_only'"),
-        ("gs://b/a", {"consistency": "sha"}, "expected one of 'none'"),
         ("gs://b/a", {"endpoint_url": "host:80"}, "expected such as 'https://host:port'"),
         ("gs://b/a", {"endpoint_url": "https://host/path"}, "without a path"),
         ("gs://b/a", {"endpoint_url": "https://u:PASSWORD@host"}, "holds credentials"),
-        *(("gs://b/a", {"endpoint_url": f"http://{one}"}, "expected such as") for one in ("h:x", "h:99999", "[::1")),
-        ("gs://b/a", {"requester_pays": [1]}, "'requester_pays'. must be True or False"),
         ("gs://b/a", {"requester_pays": "my project\n"}, "has characters that no project has"),
-        ("gs://b/a", {"project": 5}, "'project'. must be a str, got an int"),
         ("gs://b/a", {"token": "t", "requester_pays": True, "endpoint_url": GS}, "needs a project that pays"),
         ("az://box/a", {}, "no storage account is named.*AZURE_STORAGE_ACCOUNT_NAME"),
-        ("az://box/a", {"account_name": b"pets"}, "'account_name'.* must be a str, got bytes"),
         ("az://box/a", {**PETS, "client_id": "x"}, "'client_secret' are needed together"),
-        ("az://box/a", {**PETS, "credential": 3}, "'credential'.*got int"),
-        ("az://box/a", {**PETS, "account_host": "x/y"}, "no host of an account"),
-        ("az://box/a", {**PETS, "anon": "yes"}, "'anon'. must be True or False"),
         ("az://box/a", {"account_name": "a b"}, "'a b' is no name of a storage account"),
-        ("az://box/a", {"connection_string": "nonsense"}, "not NAME=VALUE"),
-        ("az://box/a", {"connection_string": "A=b"}, "neither AccountName nor BlobEndpoint"),
         ("az://box/a", {"connection_string": "AccountName=pets;EndpointSuffix=net/x"}, "a wrong .*EndpointSuffix"),
-        ("az://box/a", {"connection_string": "AccountName=a;DefaultEndpointsProtocol=ftp"}, "wrong Default"),
-        ("az://box/a", {"connection_string": "BlobEndpoint=http://a b/x;AccountName=a"}, "BlobEndpoint.*must be"),
         ("az://box/a", {"connection_string": "AccountName=a;SharedAccessSignature=PASSWORD"}, "the SAS is none"),
         ("az://box/a", {**PETS, "sas_token": '"sv=1&sig=PASSWORD"'}, "the SAS is none"),
         ("az://box/a?sv=1&sig=PASSWORD", PETS, "a SAS does not belong into a URL"),
         ("abfss://box@pets.dfs.core.windows.net/a", {"account_name": "cars"}, "names the account 'pets'.*'cars'"),
-        ("https://h/a", {"headers": ["PASSWORD"]}, r"storage_options\['headers'\]"),
         ("https://h/a", {"headers": {"a b": "PASSWORD"}}, r"storage_options\['headers'\]"),
         ("https://h/a", {"headers": {"X-A": "PASSWORD\r\nX-B: 1"}}, r"storage_options\['headers'\]"),
-        ("https://h/a", {"headers": {"Range": "PASSWORD"}}, r"storage_options\['headers'\]"),
-        ("https://user:PASSWORD@h/a", {}, ""),
-        ("s3://me:PASSWORD@bucket/a", SERVER, ""),
-        ("s3://", SERVER, ""),
-        *((f"s3://{bucket}/x", SERVER, "no name of a bucket") for bucket in ("my photos", "föto", "..", "x" * 256)),
-        ("hf://datasets/a/b/c", {"token": 5}, ""),
+        *((f"s3://{bucket}/x", SERVER, "no name of a bucket") for bucket in ("my photos", "..")),
         ("hf://datasets/a/b/c", {"endpoint": "https://me:PASSWORD@hub"}, ""),
         ("hf://datasets/a/b/c", {"revision": ".."}, "no segment"),
         ("hf://datasets/a/b@main/c", {"revision": "v1", "endpoint": "http://127.0.0.1:1"}, "Pass one of them"),
         ("nope://bucket/a", {}, r"no transport for the scheme 'nope'.*Known are s3, http"),
         ("minio://bucket/a", {}, r"did you mean 's3'\? Pass the address of the server by storage_options"),
-        ("htps://bucket/a", {}, r"did you mean 'https'\?"),
         ("ftp://127.0.0.1:99999/a", {}, "Check host, port"),
-        ("ftp://127.0.0.1:9/a", {"timeout": 0}, r"in storage_options \(timeout\)"),
-        ("sftp://[bad/a", {}, "Check host, port"),
         ("webdav://a/b", {}, "Pass 'base_url' by storage_options"),
         ("webdav://a/b", {"base_url": "http://127.0.0.1:9", "auth": "PASSWORD"}, "Check the kinds of the values"),
     ],
@@ -412,7 +315,7 @@ def test_a_value_of_another_store_that_cannot_be_meant_is_refused(url: str, opti
     assert re.search(text, refusal(url, options, kind=(UrlError, AccessDeniedError)))
 
 
-@pytest.mark.parametrize("lone", ["key", "secret", "token", "fallback_key", "fallback_secret", "fallback_token"])
+@pytest.mark.parametrize("lone", ["key", "secret", "token", "fallback_key", "fallback_secret"])
 def test_half_of_a_pair_of_credentials_is_refused(lone: str) -> None:
     """Rather than ignored."""
     message = refusal("s3://a-bucket/x/", {"endpoint_url": "http://127.0.0.1:1", lone: "PASSWORD"}, kind=StorageError)
@@ -423,18 +326,15 @@ def test_half_of_a_pair_of_credentials_is_refused(lone: str) -> None:
 def test_an_unusable_address_of_the_environment_is_named_and_one_of_the_options_goes_first(
     variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for address, text in ((PASSWORD, "holds credentials"), ("http://host:99999", "is no address of a server")):
-        if variable == "config" and address != PASSWORD:
-            break
-        if variable == "config":
-            (tmp_path / "config").write_text(f"[default]\nendpoint_url = {address}\n")
-            monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-        else:
-            monkeypatch.setenv(variable, address)
-        message = refusal(f"s3://b-{text[:2]}/x/", {"key": "k", "secret": "s"})
-        assert variable in message
-        assert text in message
-        assert "refuses connections" in refusal_of_connection()
+    if variable == "config":
+        (tmp_path / "config").write_text(f"[default]\nendpoint_url = {PASSWORD}\n")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    else:
+        monkeypatch.setenv(variable, PASSWORD)
+    message = refusal("s3://b-of-environment/x/", {"key": "k", "secret": "s"})
+    assert variable in message
+    assert "holds credentials" in message
+    assert "refuses connections" in refusal_of_connection()
 
 
 def refusal_of_connection() -> str:
@@ -443,18 +343,12 @@ def refusal_of_connection() -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("named", ["AWS_CA_BUNDLE", "ca_bundle"])
 def test_a_missing_bundle_of_certificates_of_the_environment_is_named_where_tls_is_used(
-    named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if named == "ca_bundle":
-        (tmp_path / "config").write_text("[default]\nca_bundle = /nope.pem\n")
-        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    else:
-        monkeypatch.setenv("AWS_CA_BUNDLE", "/nope.pem")
-    for more in ({}, {"use_ssl": True}):
-        message = refusal("s3://b/x/", {**SERVER, "endpoint_url": "https://127.0.0.1:1", **more})
-        assert re.search(f"no such file: '/nope.pem', .*{named}", message)
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/nope.pem")
+    message = refusal("s3://b/x/", {**SERVER, "endpoint_url": "https://127.0.0.1:1"})
+    assert re.search("no such file: '/nope.pem', .*AWS_CA_BUNDLE", message)
     assert "refuses connections" in refusal_of_connection()
 
 
@@ -466,7 +360,6 @@ CHOICES = [
     ("s3://{}/a", SERVER, Backend.OBSTORE, "is read by obstore (backend='obstore')"),
     ("s3://{}/a", SERVER, Backend.BOTOCORE, "is read by botocore (backend='botocore')"),
     ("s3://{}/a", SERVER, Backend.FSSPEC, "is read by fsspec (backend='fsspec')"),
-    ("s3://{}/a", UNTRANSLATED, Backend.AUTOMATIC, "is read by s3fs (no translation for 'default_fill_cache')"),
     ("http://{}.invalid/a", {}, Backend.AUTOMATIC, "is read by obstore (backend='automatic')"),
     ("memory://{}/a", {"max_paths": 1}, Backend.AUTOMATIC, "is read by fsspec (the transport for all other URLs)"),
 ]
@@ -489,11 +382,8 @@ def test_the_library_that_reads_and_the_reason_are_logged_once(
     ("url", "options", "backend"),
     [
         ("memory://a/b", {}, Backend.OBSTORE),
-        ("/tmp/a", {}, Backend.BOTOCORE),
-        ("http://host/a", {}, Backend.BOTOCORE),
         ("http://host/a", {"block_size": 5}, Backend.OBSTORE),
         ("s3://bucket/a", UNTRANSLATED, Backend.OBSTORE),
-        ("s3://bucket/a", UNTRANSLATED, Backend.BOTOCORE),
         ("az://box/a", {**PETS, "anon": True}, Backend.BOTOCORE),
         ("hf://datasets/a/b/c", {}, Backend.OBSTORE),
     ],
@@ -511,8 +401,6 @@ def test_a_library_that_cannot_read_a_url_is_refused_and_not_replaced(
         ("s3://un-1/a", {"default_fill_cache": False}, "s3fs, more slowly: no translation for 'default_fill_cache'"),
         ("s3://un-2/a", of_request(StorageClass="STANDARD", ObjectLockMode="GOVERNANCE"),
          "s3fs, more slowly: no translation for s3_additional_kwargs['ObjectLockMode']"),
-        ("s3://un-3/a", of_config(proxies_config={"proxy_use_forwarding_for_https": True}),
-         "no translation for config_kwargs['proxies_config']['proxy_use_forwarding_for_https']"),
         ("http://127.0.0.1:1/a", {"block_size": 5}, "fsspec, more slowly: no translation for an option of StorageOp"),
         ("gs://un-4/a", {"block_size": 5, "token": "anon", "endpoint_url": "http://127.0.0.1:1"}, "gcsfs"),
         ("az://un-5/a", {"max_concurrency": 4, "account_name": "pets", "anon": True}, "adlfs"),

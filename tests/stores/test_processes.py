@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import resource
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from tests.servers.faulty_s3 import faulty
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response, scripted
 from tests.support.waiting import engine_threads, wait_for
-from torchdata_remote.errors import TransientStorageError
 from torchdata_remote.testing import Faults
 
 NUM, SIZE = 12, 60_000
@@ -42,30 +40,6 @@ EXPECTED = [bytes([number]) * SIZE for number in range(NUM)]
 def prefetched(folder: str, server: S3Server, **options: Any) -> Any:
     urls = tdr.IterableWrapper([folder]).list_remote(storage_options=server.storage_options)
     return urls.async_prefetch(storage_options=server.storage_options, **options)
-
-
-def test_a_trickling_body_is_an_error_after_the_attempts_of_the_policy(moto: S3Server, folder: str) -> None:
-    with faulty(moto, Faults(trickle=1.0, trickle_s=0.01)) as (broken, store):
-        for backend in ("obstore", "botocore"):
-            store.requests.clear()
-            policy = tdr.RetryPolicy(max_attempts=3, progress_timeout_s=0.3, first_wait_s=0)
-            _, stream = next(iter(prefetched(folder, broken, max_in_flight=1, retry=policy, backend=backend)))
-            with pytest.raises(TransientStorageError, match=r"Gave up after 3 attempts"):
-                stream.read()
-            first = [one for one in store.requests if one.path.endswith("/00.bin") and not one.query]
-            assert len(first) == 3
-
-
-def test_streams_survive_that_a_store_closes_idle_connections(moto: S3Server, folder: str) -> None:
-    """While a slow consumer is working."""
-    with faulty(moto) as (broken, store):
-        iterator = iter(prefetched(folder, broken, max_in_flight=2, part_bytes=10_000, max_buffer_bytes=30_000))
-        _, stream = next(iterator)
-        start = stream.read(5_000)
-        wait_for(lambda: store.counts["well"] >= 4)
-        store.script(*["early_end"] * 4)  # what a client sees of a connection that was closed while it was idle
-        assert start + stream.read() == EXPECTED[0]
-        assert [rest.read() for _, rest in iterator] == EXPECTED[1:]
 
 
 def descriptors() -> int:
@@ -89,9 +63,9 @@ def test_passes_through_a_storm_leak_no_descriptors_and_threads(moto: S3Server, 
         passes(3)
         wait_for(lambda: engine_threads() <= others)
         before = descriptors()
-        passes(20)
+        passes(9)
         wait_for(lambda: engine_threads() <= others)
-        wait_for(lambda: descriptors() <= before + 20)  # idle pooled connections on both sides of the proxy
+        wait_for(lambda: descriptors() <= before + 15)  # idle pooled connections on both sides of the proxy
 
 
 READ_ALL = """
@@ -162,20 +136,18 @@ def test_64_descriptors_suffice_through_a_storm(moto: S3Server, folder: str, pro
         assert code == 0, errors
 
 
-@pytest.mark.parametrize("how", ["interrupt", "terminate"])
-def test_a_signal_ends_a_process_with_requests_that_stand_still(
-    moto: S3Server, folder: str, program: Path, how: str
-) -> None:
-    """Ctrl-C and SIGTERM, although each request would wait for ten minutes."""
+def test_ctrl_c_ends_a_process_with_requests_that_stand_still(moto: S3Server, folder: str, program: Path) -> None:
+    """Although each request would wait for ten minutes."""
     with faulty(moto, Faults(stall_s=3600)) as (broken, store):
         store.script(None, *["stall_in_body"] * 200)
         # Background processes of a shell ignore Ctrl-C, and their children inherit this.
-        with_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-        process = start(program, folder, broken, "stop", preexec_fn=with_ctrl_c)
+        process = start(
+            program, folder, broken, "stop", preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        )
         wait_for(lambda: store.counts["stall_in_body"] >= 10)
-        process.send_signal(signal.SIGINT if how == "interrupt" else signal.SIGTERM)
-        code, errors = finish(process)
-        assert code == -signal.SIGTERM if how == "terminate" else "KeyboardInterrupt" in errors
+        process.send_signal(signal.SIGINT)
+        _, errors = finish(process)
+        assert "KeyboardInterrupt" in errors
         assert "Fatal Python error" not in errors
 
 
@@ -186,13 +158,12 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-# A spawned worker is a child of the training process, as a forked one is; one of forkserver is not.
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_worker_with_requests_that_stand_still_ends_with_the_training_process(
-    moto: S3Server, folder: str, program: Path, method: str
+    moto: S3Server, folder: str, program: Path
 ) -> None:
+    """Although it is a child of the fork server."""
     with faulty(moto, Faults(stall_in_body=1.0, stall_s=3600)) as (broken, store):
-        with start(program, folder, broken, f"worker-{method}") as process:
+        with start(program, folder, broken, "worker-forkserver") as process:
             assert process.stdout is not None
             worker = int(process.stdout.readline())
             wait_for(lambda: store.counts["stall_in_body"] >= 10)
@@ -201,31 +172,16 @@ def test_a_worker_with_requests_that_stand_still_ends_with_the_training_process(
         wait_for(lambda: not is_alive(worker))
 
 
-WAYS = ["all", "error", "break", "worker-spawn", "worker-forkserver"]
-
-
-def wrong_codes(program: Path, folder: str, server: S3Server, ways: list[str]) -> list[tuple[str, int, str]]:
-    """Run a process in each way; return those with a wrong exit code."""
-    wrong = []
-    for how in ways:
-        code, errors = finish(start(program, folder, server, how))
-        if code != (1 if how == "error" else 0) or "Fatal" in errors or "never awaited" in errors:
-            wrong.append((how, code, errors[-2_000:]))
-    return wrong
-
-
-def test_a_process_that_has_read_ends_with_its_own_exit_code(moto: S3Server, folder: str, program: Path) -> None:
-    """0 after a complete pass, after ``break`` and with a worker; 1 after an exception."""
-    assert wrong_codes(program, folder, moto, ["all", "error", "break", "worker-forkserver"]) == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_two_hundred_processes_that_have_read_end_with_their_exit_codes(
-    moto: S3Server, folder: str, program: Path
+@pytest.mark.parametrize("times", [1, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_a_process_that_has_read_ends_with_its_own_exit_code(
+    moto: S3Server, folder: str, program: Path, times: int
 ) -> None:
-    """A thread inside a native call at exit would abort some of them."""
-    assert wrong_codes(program, folder, moto, WAYS * 40) == []
+    """0 after ``break`` and with a worker, 1 after an exception; a thread inside a native call would abort some."""
+    for how in ["error", "worker-forkserver", *["break", "worker-spawn"] * (times > 1)] * times:
+        code, errors = finish(start(program, folder, moto, how))
+        assert code == (how == "error"), errors
+        assert "Fatal" not in errors
+        assert "never awaited" not in errors
 
 
 MEASURE = """
@@ -260,23 +216,8 @@ def test_peak_memory_is_bounded_by_max_buffer_bytes(moto: S3Server) -> None:
     assert int(done.stdout) <= 2 * (8 << 20) + (24 << 20)
 
 
-def in_child(run: Any) -> Iterator[int]:
-    """Fork, run a function in the child, and yield once; then yield the child's exit code."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if run() else 2
-        finally:
-            os._exit(code)
-    yield child
-    ended: list[int] = []
-    waiter = threading.Thread(target=lambda: ended.append(os.waitpid(child, 0)[1]), daemon=True)
-    waiter.start()
-    waiter.join(60)
-    if not ended:
-        os.kill(child, signal.SIGKILL)
-    yield ended[0] if ended else -1
+def read_all(folder: str, server: S3Server) -> None:
+    assert len(list(prefetched(folder, server).file_reader())) == NUM
 
 
 @pytest.mark.filterwarnings("ignore:This process was forked:RuntimeWarning")
@@ -287,9 +228,11 @@ def test_a_fork_with_requests_under_way_affects_neither_process(moto: S3Server, 
         iterator = iter(prefetched(folder, broken, max_in_flight=4))
         _, stream = next(iterator)
         wait_for(lambda: len(store.requests) >= 4)
-        steps = in_child(lambda: len(list(prefetched(folder, moto).file_reader())) == NUM)
-        next(steps)
-        assert next(steps) == 0
+        child = multiprocessing.get_context("fork").Process(target=read_all, args=(folder, moto))
+        child.start()
+        child.join(60)
+        child.kill()
+        assert child.exitcode == 0
         assert stream.read() == EXPECTED[0]
         assert [rest.read() for _, rest in iterator] == EXPECTED[1:]
 

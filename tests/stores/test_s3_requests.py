@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import torchdata_remote as tdr
+from tests.servers.between import between
 from tests.servers.recording_s3 import Recorded, RecordingS3, Response
 from tests.servers.s3 import KMS_KEY, S3Server
 from tests.servers.scripted import Request, scripted
@@ -64,23 +65,16 @@ def by_operation(requests: list[Recorded]) -> dict[str, list[Recorded]]:
         ),
         ({"s3_additional_kwargs": SSE_C}, OF_KEY, READING | CREATING | OF_UPLOAD),
         (
-            {"s3_additional_kwargs": {**SSE_C, "SSECustomerKey": base64.b64encode(KEY).decode()}},
-            OF_KEY,
-            READING | CREATING | OF_UPLOAD,
-        ),
-        (
             {
                 "s3_additional_kwargs": {
                     "ServerSideEncryption": "aws:kms",
                     "SSEKMSKeyId": "my-key",
-                    "SSEKMSEncryptionContext": "e30=",
                     "BucketKeyEnabled": True,
                 }
             },
             {
                 "x-amz-server-side-encryption": "aws:kms",
                 "x-amz-server-side-encryption-aws-kms-key-id": "my-key",
-                "x-amz-server-side-encryption-context": "e30=",
                 "x-amz-server-side-encryption-bucket-key-enabled": "true",
             },
             CREATING,
@@ -91,9 +85,7 @@ def by_operation(requests: list[Recorded]) -> dict[str, list[Recorded]]:
                     "ServerSideEncryption": "AES256",
                     "ACL": "bucket-owner-full-control",
                     "StorageClass": "STANDARD_IA",
-                    "Tagging": "team=vision",
                     "Metadata": {"origin": "scan"},
-                    "CacheControl": "no-cache",
                     "ContentType": "application/x-tar",
                 }
             },
@@ -101,15 +93,13 @@ def by_operation(requests: list[Recorded]) -> dict[str, list[Recorded]]:
                 "x-amz-server-side-encryption": "AES256",
                 "x-amz-acl": "bucket-owner-full-control",
                 "x-amz-storage-class": "STANDARD_IA",
-                "x-amz-tagging": "team=vision",
                 "x-amz-meta-origin": "scan",
-                "cache-control": "no-cache",
                 "content-type": "application/x-tar",
             },
             CREATING,
         ),
     ],
-    ids=["payer", "owner", "sse-c", "sse-c as text", "sse-kms", "properties"],
+    ids=["payer", "owner", "sse-c", "sse-kms", "properties"],
 )
 def test_a_request_has_the_headers_of_its_options_and_no_other_has(
     recorder: RecordingS3, options: dict[str, Any], headers: dict[str, str], operations: set[str],
@@ -197,7 +187,8 @@ def test_the_own_object_is_recognised_by_its_bytes_where_its_etag_is_no_md5(
 def test_objects_encrypted_by_keys_of_the_user_or_the_store_are_written_and_read(s3: S3Server, bucket: str) -> None:
     """Small and in parts, by each library; without the user's key they are refused."""
     kms = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": KMS_KEY}
-    for name, arguments in (("c", SSE_C), ("kms", kms)):
+    as_text = {**SSE_C, "SSECustomerKey": base64.b64encode(KEY).decode()}
+    for name, arguments in (("c", as_text), ("kms", kms)):
         options = {**s3.storage_options, "s3_additional_kwargs": arguments}
         for num_bytes in (10, LARGE):
             folder = f"s3://{bucket}/{name}-{num_bytes}/"
@@ -210,15 +201,6 @@ def test_objects_encrypted_by_keys_of_the_user_or_the_store_are_written_and_read
                         objects.read(f"{folder}0.tar", s3.storage_options, backend=backend)
     head = s3.client().head_object(Bucket=bucket, Key="kms-10/0.tar")
     assert head["ServerSideEncryption"] == "aws:kms"
-
-
-def test_properties_of_written_objects_arrive_in_a_bucket_whose_requester_pays(moto: S3Server) -> None:
-    bucket = moto.new_bucket()
-    arguments = {"StorageClass": "STANDARD_IA", "Metadata": {"origin": "scan"}, "ContentType": "application/x-tar"}
-    options = {**moto.storage_options, "requester_pays": True, "s3_additional_kwargs": arguments}
-    objects.write(f"s3://{bucket}/d/", options)
-    found = moto.client().head_object(Bucket=bucket, Key="d/0.tar")
-    assert {name: found[name] for name in arguments} == arguments
 
 
 @pytest.mark.parametrize("by", ["use_ssl", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
@@ -238,9 +220,6 @@ def test_a_key_of_the_user_is_never_sent_to_aws_by_plain_http(
 # Where requests go
 
 OPTIONS = {"key": "k", "secret": "s", "region": "us-west-2"}
-ACCOUNT = "123456789012"
-ALIAS = "mine-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias"
-POINT = f"arn:aws:s3:us-west-2:{ACCOUNT}:accesspoint/mine"
 
 
 def config(**more: Any) -> dict[str, Any]:
@@ -252,30 +231,19 @@ HOSTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "plain": ("mine", {}, "mine.s3.us-west-2.amazonaws.com"),
     "china": ("mine", {"region": "cn-north-1"}, "mine.s3.cn-north-1.amazonaws.com.cn"),
     "name": ("mine", {"region": None, **IN_CLIENT}, "mine.s3.eu-west-3.amazonaws.com"),
-    "fips": ("mine", config(use_fips_endpoint=True), "mine.s3-fips.us-west-2.amazonaws.com"),
     "dualstack": ("mine", config(use_dualstack_endpoint=True), "mine.s3.dualstack.us-west-2.amazonaws.com"),
-    "accelerate": ("mine", config(s3={"use_accelerate_endpoint": True}), "mine.s3-accelerate.amazonaws.com"),
     "path": ("mine", config(s3={"addressing_style": "path"}), "s3.us-west-2.amazonaws.com"),
     "dots": ("with.dots", {}, "s3.us-west-2.amazonaws.com"),
-    "point": (POINT, {}, f"mine-{ACCOUNT}.s3-accesspoint.us-west-2.amazonaws.com"),
-    "alias": (ALIAS, {}, f"{ALIAS}.s3.us-west-2.amazonaws.com"),
-    "AWS_USE_FIPS_ENDPOINT": ("mine-1", {}, "mine-1.s3-fips.us-west-2.amazonaws.com"),
-    "AWS_USE_DUALSTACK_ENDPOINT": ("mine-2", {}, "mine-2.s3.dualstack.us-west-2.amazonaws.com"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_all_requests_go_to_the_host_of_the_bucket(
-    aws: RecordingS3, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_requests_go_to_the_host_of_the_bucket(aws: RecordingS3, name: str) -> None:
     """By both libraries.
 
     https://docs.aws.amazon.com/general/latest/gr/s3.html
-    https://docs.aws.amazon.com/AmazonS3/latest/userguide/access-points-naming.html
     """
     bucket, more, host = HOSTS[name]
-    if name.startswith("AWS_"):
-        monkeypatch.setenv(name, "true")
     options: dict[str, Any] = {**OPTIONS, **more}
     options = {key: value for key, value in options.items() if value is not None}
     aws.objects["a"] = b"bytes"
@@ -354,40 +322,22 @@ def test_a_directory_bucket_is_read_and_listed_in_its_zone_by_sessions(aws: Reco
             assert "start-after" not in one.query
 
 
-@pytest.fixture
-def versioned(s3: S3Server) -> tuple[S3Server, str]:
-    """A bucket that keeps versions."""
-    bucket = s3.new_bucket()
-    s3.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    return s3, bucket
-
-
-ODD = "notes?versionId=3"
-
-
-def test_a_version_of_an_object_is_read_by_its_url_and_a_missing_one_is_named(versioned: tuple[S3Server, str]) -> None:
+def test_a_version_of_an_object_is_read_by_its_url_and_a_missing_one_is_named(s3: S3Server) -> None:
     """Also after it was replaced and deleted. A key that looks like a version has one more mark behind it."""
-    server, bucket = versioned
-    client, options = server.client(), server.storage_options
-
-    def put(key: str, data: bytes) -> str:
-        return str(client.put_object(Bucket=bucket, Key=key, Body=data)["VersionId"])
-
-    versions = {put("a", data): data for data in (b"one", b"second")}
+    bucket, client, options = s3.new_bucket(), s3.client(), s3.storage_options
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    versions = {client.put_object(Bucket=bucket, Key="a", Body=data)["VersionId"]: data for data in (b"one", b"second")}
     marker = client.delete_object(Bucket=bucket, Key="a")["VersionId"]
+    client.put_object(Bucket=bucket, Key="notes?versionId=3", Body=b"odd")
+    [odd] = objects.listed(f"s3://{bucket}/", options)
+    assert odd == f"s3://{bucket}/notes?versionId=3?versionId="
     for backend in BY_EACH:
         for version, data in versions.items():
-            url = f"s3://{bucket}/a?versionId={version}"
-            assert objects.read(url, options, backend=backend, part_bytes=2) == data
-            assert objects.found(url, options).size == len(data)
+            assert objects.read(f"s3://{bucket}/a?versionId={version}", options, backend=backend, part_bytes=2) == data
         for missing in ("a", f"a?versionId={'0' * 32}", f"a?versionId={marker}"):
             with pytest.raises(ObjectNotFoundError, match=r"no such (object|version)"):
                 objects.read(f"s3://{bucket}/{missing}", options, backend=backend)
-    put(ODD, b"odd")
-    put("notes", b"plain")
-    urls = objects.listed(f"s3://{bucket}/", options)
-    assert urls == [f"s3://{bucket}/notes", f"s3://{bucket}/{ODD}?versionId="]
-    assert [objects.read(urls[1], options, backend=backend) for backend in BY_EACH] == [b"odd"] * 2
+        assert objects.read(odd, options, backend=backend) == b"odd"
     with pytest.raises(UrlError, match=r"neither written nor deleted.*add \?versionId= after it"):
         objects.write(f"s3://{bucket}/x?versionId=", options)
 
@@ -405,9 +355,7 @@ DENIED = (
     ("status", "code", "said", "advice"),
     [
         (403, "InvalidObjectState", "The operation is not valid for the object's storage class", "restore it"),
-        (400, "KMS.DisabledException", f"{ARN} is disabled", "its key of KMS must be enabled"),
         (403, "AccessDenied", DENIED, "the credentials need kms:Decrypt"),
-        (403, "AccessDenied", "Access Denied", "Check the credentials"),
         (400, "InvalidRequest", 'The "tier" is <new>', ""),
         (403, "InvalidAccessKeyId", "no", "This store does not know the access key."),
         (403, "SignatureDoesNotMatch", "no", "The secret is not that of the access key"),
@@ -448,48 +396,24 @@ def test_archived_objects_are_named_when_they_are_listed_and_read(
             objects.read(f"s3://{bucket}/GLACIER/a.bin", options, backend=backend)
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
-def test_odd_keys_and_etags_of_s3_are_read(moto: S3Server, backend: Backend) -> None:
-    """Control characters, which obstore refuses; a bucket itself is no object."""
-    bucket = moto.new_bucket()
-    for key in ("a\tb", "a\x01b", "a\x7fb", "a\x80b"):
-        moto.client().put_object(Bucket=bucket, Key=key, Body=key.encode())
-        assert objects.read(f"s3://{bucket}/{key}", moto.storage_options, backend=backend) == key.encode()
-    with pytest.raises(UrlError, match=f"s3://{bucket}/"):
-        objects.read(f"s3://{bucket}/", moto.storage_options, backend=backend)
-
-
-def test_samples_do_not_depend_on_the_library_that_reads(moto: S3Server) -> None:
-    folder = f"s3://{moto.new_bucket()}/shards/"
-    with tdr.ShardWriter(folder + "{shard}.tar", storage_options=moto.storage_options) as writer:
-        for number in range(20):
-            writer.write({"__key__": f"{number}", "bin": bytes([number]) * 5_000})
-    expected = list(tdr.stream_shards(folder, seed=None, storage_options=moto.storage_options))
-    assert len(expected) == 20
-    for backend in [*Backend, "botocore"]:
-        urls = tdr.IterableWrapper([folder]).list_remote(pattern="*.tar", storage_options=moto.storage_options)
-        pipe = urls.async_prefetch(part_bytes=7_000, backend=backend, storage_options=moto.storage_options)
-        assert list(pipe.shard_tar_reader()) == expected
-
-
 # Servers that implement a part of S3
 
 
-@pytest.mark.parametrize("refused", ["list uploads", "abort uploads", "conditions"])
+REFUSED: dict[str, Callable[[Request], bool]] = {
+    "list uploads": lambda one: one.method == "GET" and "uploads" in one.target.partition("?")[2].split("&"),
+    "abort uploads": lambda one: one.method == "DELETE" and "uploadId" in one.target,
+    "conditions": lambda one: "if-none-match" in one.headers,
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED)
 def test_a_server_that_implements_a_part_of_s3_is_written_to_with_one_warning(
     moto: S3Server, refused: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Leftovers that cannot be removed are no error, and what exists is kept all the same."""
-    from tests.servers.between import Seen, between, s3_error
 
-    def decide(seen: Seen) -> Any:
-        query = seen.target.partition("?")[2].split("&")
-        found = {
-            "list uploads": seen.method == "GET" and "uploads" in query,
-            "abort uploads": seen.method == "DELETE" and "uploadId" in seen.target,
-            "conditions": "if-none-match" in seen.headers,
-        }
-        return s3_error(501, "NotImplemented") if found[refused] else None
+    def decide(one: Request) -> Answer | None:
+        return Answer.of_error(501, "NotImplemented") if REFUSED[refused](one) else None
 
     bucket = moto.new_bucket()
     with between(moto.endpoint_url, decide) as url, caplog.at_level(logging.WARNING, "torchdata_remote"):
@@ -500,12 +424,6 @@ def test_a_server_that_implements_a_part_of_s3_is_written_to_with_one_warning(
             writer.abort()
         for overwrite, num_bytes in ((False, 10), (True, LARGE)):
             objects.write(f"s3://{bucket}/d/", options, overwrite=overwrite, num_bytes=num_bytes)
-        later = tdr.ShardWriter(f"s3://{bucket}/e/{{shard}}.tar", storage_options=options)
-        later.write({"__key__": "a", "txt": b""})
-        moto.client().put_object(Bucket=bucket, Key="e/0.tar", Body=b"of another")
-        with pytest.raises(ObjectExistsError, match=r"0\.tar"):
-            later.close()
-    assert moto.client().get_object(Bucket=bucket, Key="e/0.tar")["Body"].read() == b"of another"
     said = warnings_of(caplog)
     expected = "If-None-Match" if refused == "conditions" else "multipart uploads"
     assert [expected in line for line in said] in ([True], [] if refused == "list uploads" else [True])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import logging
 import pickle
-import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 import torchdata_remote as tdr
 from tests.servers.scripted import Request, Response, scripted
 from tests.support import objects
+from tests.support.archive_bytes import pack_tar
 from tests.support.objects import text_of
 from torchdata_remote import Backend
 from torchdata_remote.errors import RemoteDataError
@@ -87,23 +86,16 @@ def filled(value: Any, url: str) -> Any:
     return value.format(url=url, host=url.partition("://")[2]) if isinstance(value, str) else value
 
 
-def shard() -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for number in range(3):
-            member = tarfile.TarInfo(f"{number}.txt")
-            member.size = 1
-            tar.addfile(member, io.BytesIO(b"x"))
-    return buffer.getvalue()
-
-
-DATA = shard()
+DATA = pack_tar((f"{number}.txt", b"x") for number in range(3))
 FAULTS: dict[str, Callable[[Request], Response]] = {
     "403": lambda request: Response.of_error(403, "AccessDenied"),
     "401": lambda request: Response.of_error(401, "InvalidAuthenticationInfo"),
     "404": lambda request: Response.of_error(404, "NoSuchKey"),
     "500, and the request": lambda request: Response(500, str(request.headers.get("host")).encode()),
     "page of a proxy": lambda request: Response(200, b"<html>log in</html>"),
+    "redirect to a failure": lambda request: (
+        Response(500) if "x?sig=" in request.target else Response(302, b"", {"Location": f"/x?sig={CANARY}"})
+    ),
     "redirect": lambda request: Response(302, b"", {"Location": f"http://127.0.0.1:9/x?sig={CANARY}"}),
 }
 

@@ -75,16 +75,6 @@ def test_each_sample_comes_once_and_unaltered_through_a_storm(data: Folder, faul
         assert sum(store.counts.values()) > 1.1 * store.counts["well"], store.counts
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@each("proxied", lines=True)
-def test_storms_of_fifty_seeds(data: Folder) -> None:
-    for seed in range(50):
-        for probability in (0.2, 0.5):
-            with FaultyStore(data.server.endpoint_url, Faults.storm(probability), seed=seed) as store:
-                read_all(data.through(store.endpoint_url), in_order=seed % 2 == 0)
-
-
 @pytest.fixture(scope="session")
 def pages(row: Row, server: StoreServer) -> tuple[Folder, list[str]]:
     """A place with more objects than a page, most of them in folders."""

@@ -15,7 +15,8 @@ from urllib.parse import parse_qs
 import pytest
 
 import torchdata_remote as tdr
-from tests.servers.between import LOST, Answer, Seen, between
+from tests.servers.between import LOST, between, changes
+from tests.servers.scripted import Request, Response
 from tests.stores.folder import Folder, new_folder
 from tests.stores.rows import each
 from tests.support import objects
@@ -64,7 +65,7 @@ def test_a_writer_that_gives_up_leaves_no_part_of_its_open_shard(folder: Folder,
     def write_some() -> None:
         with folder.writer(max_shard_samples=1) as writer:
             writer.write({"__key__": "small", "bin": b"12345"})
-            writer.write({"__key__": "large", "bin": LARGE})
+            writer.write({"__key__": "second", "bin": b"12345"})
             writer.write({"__key__": "third", "bin": LARGE})
             if ends == "exception":
                 raise ZeroDivisionError
@@ -80,7 +81,7 @@ def test_a_writer_that_gives_up_leaves_no_part_of_its_open_shard(folder: Folder,
     assert all(name.startswith(("0.tar", "1.tar")) for name in names), "claims and hidden names are removed"
     assert members_of(folder.get("0.tar")) == {"small.bin": b"12345"}
     if "1.tar" in names:
-        assert members_of(folder.get("1.tar")) == {"large.bin": LARGE}
+        assert members_of(folder.get("1.tar")) == {"second.bin": b"12345"}
     assert folder.unfinished() == [] or not folder.row.aborts
 
 
@@ -174,28 +175,26 @@ def test_a_killed_writer_leaves_no_part_of_a_shard_and_the_next_one_cleans_up(fo
     assert set(folder.shards()) == {"0.tar"}
 
 
-PAGE: Answer = (200, {"Content-Type": "text/html"}, b"<html>busy</html>")
-BUSY: Answer = (503, {}, b"<Error><Code>SlowDown</Code></Error>")
-DENIED: Answer = (403, {}, b"<Error><Code>AccessDenied</Code></Error>")
+PAGE = Response(200, b"<html>busy</html>", {"Content-Type": "text/html"})
+BUSY, DENIED = Response.of_error(503, "SlowDown"), Response.of_error(403, "AccessDenied")
 # Those that create objects on conditions, and have different ways to recognise their own
 each_client = each("writes", "one_winner", "proxied", lines=True)
 
 
-def from_number(fault: Any, numbers: range) -> Callable[[Seen, int], Any]:
+def from_number(fault: Any, numbers: range) -> Callable[[Request, int], Any]:
     """Decide for requests with these numbers."""
     return lambda seen, number: fault if number in numbers else None
 
 
-def written_through(folder: Folder, decide: Callable[[Seen, int], Any], **more: Any) -> tuple[Folder, list[Seen]]:
+def written_through(folder: Folder, decide: Callable[[Request, int], Any], **more: Any) -> tuple[Folder, list[Request]]:
     """Write a shard into a new folder through a proxy that decides by a request and its number among the changes."""
-    folder, changes, lock = new_folder(folder.row, folder.server, folder.place), list[Seen](), threading.Lock()
+    folder, sent, lock = new_folder(folder.row, folder.server, folder.place), list[Request](), threading.Lock()
 
-    def of_request(seen: Seen) -> Answer | str | None:
+    def of_request(seen: Request) -> Response | None:
         with lock:
-            if seen.changes:
-                changes.append(seen)
-            number = len(changes) - 1
-        found: Answer | str | None = decide(seen, number) if seen.changes else None
+            sent.extend([seen] * changes(seen))
+            number = len(sent) - 1
+        found: Response | None = decide(seen, number) if changes(seen) else None
         return found
 
     with between(folder.server.endpoint_url, of_request) as url:
@@ -205,16 +204,16 @@ def written_through(folder: Folder, decide: Callable[[Seen, int], Any], **more: 
         except BaseException as error:
             error.folder = folder  # type: ignore[attr-defined]
             raise
-    return folder, changes
+    return folder, sent
 
 
 @each_client
 @pytest.mark.parametrize("fault", [LOST, PAGE, BUSY], ids=["lost", "page of a proxy", "busy"])
 def test_a_response_that_is_lost_or_wrong_does_not_make_the_own_object_an_error(folder: Folder, fault: Any) -> None:
     """Whichever request it answers: the writer recognises what it has written, and repeats what it has not."""
-    clean, changes = written_through(folder, lambda seen, number: None)
+    clean, sent = written_through(folder, lambda seen, number: None)
     expected = {name: clean.get(name) for name in OF_A_SHARD}
-    for at, change in enumerate(changes):
+    for at, change in enumerate(sent):
         if fault is PAGE and (change.method == "DELETE" or folder.row.name == "datasets"):
             continue  # its service answers by JSON, and a page is an error at once
         made, _ = written_through(folder, from_number(fault, range(at, at + 1)))
@@ -225,24 +224,24 @@ def test_a_response_that_is_lost_or_wrong_does_not_make_the_own_object_an_error(
 @each_client
 def test_a_response_to_a_large_object_that_is_lost_or_wrong_is_made_up_for(folder: Folder) -> None:
     """To the beginning, a part and the end of an upload."""
-    _, changes = written_through(folder, lambda seen, number: None, num_bytes=PART_BYTES)
-    of_shard = [seen for seen in changes if seen.num_bytes > 1 << 20 or "0.tar" in seen.target]
+    _, sent = written_through(folder, lambda seen, number: None, num_bytes=PART_BYTES)
+    of_shard = [seen for seen in sent if len(seen.body) > 1 << 20 or "0.tar" in seen.target]
     of_shard = [seen for seen in of_shard if ".tar.idx" not in seen.target and ".tar.keys" not in seen.target]
-    ends = [seen for seen in of_shard if seen.num_bytes <= 1 << 20]
-    part = next(seen for seen in of_shard if seen.num_bytes > 1 << 20)
+    ends = [seen for seen in of_shard if len(seen.body) <= 1 << 20]
+    part = next(seen for seen in of_shard if len(seen.body) > 1 << 20)
 
-    def key(seen: Seen) -> tuple[Any, ...]:
+    def key(seen: Request) -> tuple[Any, ...]:
         """What is the same in another folder."""
         query = sorted(parse_qs(seen.target.partition("?")[2], keep_blank_values=True))
-        return seen.method, seen.num_bytes > 1 << 20, query, "copy" in str(seen.headers)
+        return seen.method, len(seen.body) > 1 << 20, query, "copy" in str(seen.headers)
 
     for fault, wanted in [(LOST, key(ends[-1])), (LOST, key(ends[0])), (PAGE, key(part))]:
         if fault is PAGE and folder.row.name == "datasets":
             continue
-        done = list[Seen]()
+        done = list[Request]()
 
-        def decide(seen: Seen, number: int, wanted: Any = wanted, fault: Any = fault, done: Any = done) -> Any:
-            is_it = key(seen) == wanted and ("0.tar" in seen.target or seen.num_bytes > 1 << 20)
+        def decide(seen: Request, number: int, wanted: Any = wanted, fault: Any = fault, done: Any = done) -> Any:
+            is_it = key(seen) == wanted and ("0.tar" in seen.target or len(seen.body) > 1 << 20)
             if is_it and not done:
                 done.append(seen)
                 return fault
@@ -258,8 +257,8 @@ def test_a_response_to_a_large_object_that_is_lost_or_wrong_is_made_up_for(folde
 @each_client
 def test_a_refused_request_is_an_error_after_which_no_object_is_torn(folder: Folder) -> None:
     """Whichever is refused; the next writer completes the folder."""
-    clean, changes = written_through(folder, lambda seen, number: None)
-    for at, change in enumerate(changes):
+    clean, sent = written_through(folder, lambda seen, number: None)
+    for at, change in enumerate(sent):
         if change.method == "DELETE":
             continue
         with pytest.raises(AccessDeniedError) as caught:
@@ -285,15 +284,15 @@ def test_the_object_of_another_writer_is_not_taken_for_the_own_one_after_a_lost_
     """Even if it has as many bytes."""
     target = list[str]()
 
-    def decide(seen: Seen, number: int) -> Any:
-        if (seen.num_bytes <= 10_000 and "0.tar" not in seen.target) or target:
+    def decide(seen: Request, number: int) -> Any:
+        if (len(seen.body) <= 10_000 and "0.tar" not in seen.target) or target:
             return None
         target.append(seen.target)
         here.put("0.tar", bytes(40_960))
         return BUSY
 
     here = new_folder(folder.row, folder.server, folder.place)
-    with between(folder.server.endpoint_url, lambda seen: decide(seen, 0) if seen.changes else None) as url:
+    with between(folder.server.endpoint_url, lambda seen: decide(seen, 0) if changes(seen) else None) as url:
         broken = here.through(url)
         with pytest.raises(ObjectExistsError):
             objects.write(broken.url, broken.options, num_bytes=38_000)

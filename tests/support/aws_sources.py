@@ -44,12 +44,6 @@ def role_of_profile(place: AwsPlace) -> dict[str, Any]:
     return PROFILE
 
 
-def role_of_environment(place: AwsPlace) -> dict[str, Any]:
-    place.set(AWS_ENDPOINT_URL_STS=place.aws.url, AWS_ACCESS_KEY_ID="AKIAENV", AWS_SECRET_ACCESS_KEY="CANARY-env")
-    place.config(f"[profile lab]\nrole_arn = {ROLE}\ncredential_source = Environment\n")
-    return PROFILE
-
-
 def web_identity(place: AwsPlace) -> dict[str, Any]:
     token = place.folder / "identity"
     token.write_text(POD_TOKEN)
@@ -64,14 +58,6 @@ def pod_identity(place: AwsPlace) -> dict[str, Any]:
         AWS_CONTAINER_CREDENTIALS_FULL_URI=place.aws.url + CONTAINER_PATH,
         AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=str(token),
     )
-    return {}
-
-
-def ecs(place: AwsPlace) -> dict[str, Any]:
-    # botocore has no setting for the host of relative addresses
-    host = place.aws.url.removeprefix("http://")
-    place.patch.setattr("botocore.utils.ContainerMetadataFetcher.IP_ADDRESS", host)
-    place.set(AWS_CONTAINER_CREDENTIALS_RELATIVE_URI=CONTAINER_PATH)
     return {}
 
 
@@ -122,10 +108,8 @@ def write_process(place: AwsPlace, code: str) -> None:
 
 SOURCES: dict[str, Callable[[AwsPlace], dict[str, Any]]] = {
     "role of a profile": role_of_profile,
-    "role of the environment": role_of_environment,
     "web identity": web_identity,
     "pod identity": pod_identity,
-    "ECS": ecs,
     "machine": machine,
     "SSO": sso,
     "process": process,
