@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import pickle
-import pydoc
 from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
@@ -25,16 +23,6 @@ from torchdata_remote import Resumable
 from torchdata_remote.testing import write_small_shards
 
 SIGNED = "https://host/pets/{}?X-Amz-Signature=SECRET"
-PIPES: list[Any] = [
-    value
-    for value in (getattr(tdr, name) for name in tdr.__all__)
-    if isinstance(value, type) and issubclass(value, torch.utils.data.IterDataPipe)
-    if value not in (tdr.IterableWrapper, tdr.IterDataPipe, tdr.Mixed)
-]
-
-
-def functional_name(kind: type) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in kind.__name__).lstrip("_")
 
 
 @pytest.fixture(scope="module")
@@ -141,15 +129,6 @@ def test_chains_run_in_workers_that_are_started_anew(folder: Path) -> None:
     loader = DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context="forkserver")
     assert sorted(loader) == expected
     assert len(expected) > 100
-
-
-@pytest.mark.parametrize("kind", PIPES, ids=lambda kind: kind.__name__)
-def test_each_pipe_has_its_functional_name_on_every_pipe_with_its_signature_and_help(kind: Any) -> None:
-    for pipe in (IterableWrapper(["memory://typed/"]), torch.utils.data.datapipes.iter.IterableWrapper([1]).map(str)):
-        method = getattr(pipe, functional_name(kind))
-        assert (inspect.getdoc(kind) or "?").splitlines()[0] in pydoc.plain(pydoc.render_doc(method))
-        assert inspect.signature(method).parameters.keys() == inspect.signature(kind).parameters.keys()
-    assert kind is getattr(tdr.pipes, kind.__name__)
 
 
 def test_names_are_torchs_classes_and_a_misspelt_one_is_an_error_with_a_suggestion() -> None:

@@ -26,8 +26,6 @@ from torchdata_remote import (
     World,
     merge_states,
     mix,
-    mix_report,
-    thread_loader,
 )
 from torchdata_remote.errors import EmptyShareError, StateError
 from torchdata_remote.testing import all_worlds
@@ -97,11 +95,6 @@ def test_weights_are_relative_and_a_schedule_of_equal_points_is_constant(factor:
         assert list(mixture(points, stop, seed=seed)) == expected
 
 
-def test_orders_stay_the_same_in_later_versions() -> None:
-    pipe = mix({name: (IterableWrapper([name] * 20), 1) for name in "ab"}, seed=3, stop=16)
-    assert [letters(pipe) for _ in range(2)] == ["aaaabababbbbbaba", "bbbbabaaabbaaaab"]
-
-
 def test_draws_differ_by_seed_epoch_and_slot_and_are_kept_by_a_copy() -> None:
     drawn = set()
     for seed in (0, 1, -1):
@@ -115,14 +108,6 @@ def test_draws_differ_by_seed_epoch_and_slot_and_are_kept_by_a_copy() -> None:
     next(started)
     copy = pickle.loads(pickle.dumps(pipe))
     assert list(copy) == list(pipe), "also of one that is in use"
-
-
-@settings(max_examples=20)
-@given(sizes=st.tuples(*[st.integers(0, 12)] * 3), seed=st.integers())
-def test_all_exhausted_reads_every_item_once(sizes: tuple[int, ...], seed: int) -> None:
-    pairs = {name: (source(name, None, size), 1.0) for name, size in zip("abc", sizes, strict=True)}
-    expected = [f"{name}{number:03d}" for name, size in zip("abc", sizes, strict=True) for number in range(size)]
-    assert sorted(mix(pairs, seed=seed, stop="all_exhausted")) == expected
 
 
 @settings(max_examples=20)
@@ -151,19 +136,10 @@ def test_a_source_that_comes_again_has_another_order_in_each_pass_of_each_epoch(
     assert len(set(passes)) == 15
 
 
-def test_an_empty_source_ends_a_mixture_takes_no_part_or_is_an_error() -> None:
+def test_an_empty_source_ends_a_mixture_or_takes_no_part() -> None:
     pipes = {"full": (source("a", size=5), 1.0), "empty": (source("b", size=0), 99.0)}
     assert len(list(mix(pipes, seed=1, stop="first_exhausted"))) < 5
     assert sorted(mix(pipes, seed=1, stop="all_exhausted")) == sorted(source("a", size=5))
-    with pytest.raises(ValueError, match="'empty' is empty, so it cannot be restarted"):
-        list(mix(pipes, seed=1, stop=5))
-
-
-@pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted"])
-def test_a_length_is_known_only_of_a_number(stop: str) -> None:
-    with pytest.raises(TypeError, match="only if it stops at a number"):
-        len(mixture(BEFORE, stop))
-    assert len(mixture(BEFORE, 17)) == 17
 
 
 def test_sources_of_different_groups_of_ranks_are_refused() -> None:
@@ -321,7 +297,9 @@ def resumed(state: Any, pipe: Any, num_streams: int = 1) -> Resumable:
     again=st.integers(0, 20),
     num_streams=st.integers(1, 3),
     buffer_size=st.sampled_from([0, 3, 12]),
-    after=st.sampled_from([AFTER, {0: AFTER, 40: BEFORE}, {0: {"a": 1, "b": 0}}, {"a": 1, "b": 4, "c": 2}]),
+    after=st.sampled_from(
+        [AFTER, {0: AFTER, 40: BEFORE}, {0: {"a": 1, "b": 0}}, {"a": 1, "b": 4, "c": 2}, {"d": 1, "a": 3, "b": 1}]
+    ),
 )
 def test_other_weights_hold_from_a_state_on_and_nothing_is_repeated_or_lost(
     stop: Any, num_items: int, again: int, num_streams: int, buffer_size: int, after: Any
@@ -355,24 +333,6 @@ def test_the_weights_of_the_time_after_the_change_are_drawn_and_the_same_change_
         assert [*head, *resumed(state, mixture(same))] == list(Resumable(mixture(BEFORE)))
 
 
-def test_a_report_has_the_phases_and_what_was_drawn_in_each() -> None:
-    _, state = stopped(Resumable(mixture(BEFORE), num_streams=2), 20)
-    items, state = stopped(resumed(state, mixture({0: AFTER, 30: {"a": 1}}), 2), 15)
-    report = mix_report(state)
-    assert [(phase.start, phase.weights) for phase in report.phases] == [(0, BEFORE), (20, AFTER), (30, {"a": 1.0})]
-    assert [sum(phase.drawn.values()) for phase in report.phases] == [20, 10, 5]
-    assert Counter(item[0] for item in items[:10]) == Counter(report.phases[1].drawn)
-
-
-@pytest.mark.parametrize("buffer_size", [0, 6])
-def test_a_source_that_was_added_starts_at_its_beginning_wherever_it_stands(buffer_size: int) -> None:
-    for after in ({"a": 1, "c": 1, "b": 1}, {"d": 1, "a": 3, "b": 1}):
-        head, state = stopped(Resumable(chain(BEFORE, "all_exhausted", buffer_size), num_streams=2), 15)
-        data = resumed(state, chain(after, "all_exhausted", buffer_size), 2)
-        assert sorted([*head, *data]) == everything(after)
-        assert sorted(data) == everything(after), "the next epoch"
-
-
 def test_an_exhausted_source_stays_exhausted() -> None:
     head, state = stopped(Resumable(mixture({"d": 20, "a": 1}, "all_exhausted")), 30)
     assert letters(head).count("d") == SIZES["d"]
@@ -399,20 +359,6 @@ def test_merged_states_of_ranks_continue_in_another_world_with_other_weights(ran
     assert sorted(found) == everything("abc")
 
 
-def test_loaders_that_read_ahead_take_other_weights() -> None:
-    """What they had read ahead when the state was saved is read again, and nothing is lost or repeated."""
-
-    def loader(weights: Any) -> Any:
-        pipe = chain(weights, "all_exhausted", 9)
-        return thread_loader(pipe, batch_size=4, prefetch_batches=3, collate_fn=list)
-
-    data = loader(BEFORE)
-    head, state = list(itertools.islice(data, 6)), data.state_dict()
-    again = loader({**AFTER, "c": 2})
-    again.load_state_dict(state)
-    assert sorted(itertools.chain.from_iterable([*head, *again])) == everything("abc")
-
-
 def test_a_mixture_alone_takes_other_weights_by_its_own_state() -> None:
     pipe, other = mixture(BEFORE, "all_exhausted"), mixture(AFTER, "all_exhausted")
     head, state = stopped(pipe, 20)
@@ -423,13 +369,7 @@ def test_a_mixture_alone_takes_other_weights_by_its_own_state() -> None:
     assert list(fresh) == list(mixture(BEFORE)), "the state before the first item"
 
 
-def test_sources_can_neither_be_removed_nor_reordered() -> None:
-    """A shuffle may read their samples again; the draws would select others."""
-    _, state = stopped(Resumable(mixture(BEFORE)), 5)
-    with pytest.raises(StateError, match=r"has the source 'b', which the mixture here does not have.* weight 0"):
-        resumed(state, mixture({"a": 1}))
-    with pytest.raises(StateError, match=r"has the sources a, b, here they are b, a"):
-        resumed(state, mixture({"b": 1, "a": 3}))
+def test_a_source_cannot_be_removed_from_a_mixture_alone() -> None:
     _, state = stopped(mixture(BEFORE), 5)
     other = mixture({"a": 1})
     other.load_state_dict(state)
@@ -457,20 +397,13 @@ def test_a_number_that_leaves_a_rank_without_items_is_an_error_in_each() -> None
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        *[
-            ({"a": 1, "b": weight}, f"the weight of 'b' must be (positive|finite), got {weight}")
-            for weight in (0, -1, INF)
-        ],
+        ({"a": 1, "b": -1}, "the weight of 'b' must be positive, got -1"),
+        ({"a": 1, "b": INF}, "the weight of 'b' must be finite, got inf"),
         ({0: {"a": 0}}, "at 0 no source has a weight above 0"),
         ({0: {"a": -1}}, "the weight of 'a' at 0 must be 0 or more"),
-        ({0: {"a": INF}}, "the weight of 'a' at 0 must be finite"),
-        ({0: {"a": 1.7e308}}, r"the weight of 'a' at 0 must be at most 1e\+300, got 1.7e\+308"),
-        ({0: {"a": 1}, 5: {"a": 1}, torch.tensor(5): {"a": 1}}, "has weights for 5 twice"),
         ({0: {"a": 1}, -1: {"a": 1}}, "number of samples must be an int of at least 0, got -1"),
     ],
 )
 def test_weights_that_are_none_are_refused_when_the_mixture_is_built(weights: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         mixture(weights)
-    with pytest.raises(ValueError, match="the source 'm' is a mixture with a schedule"):
-        mix({"m": (mixture({0: AFTER, 9: BEFORE}).map(str), 1)})

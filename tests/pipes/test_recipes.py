@@ -12,9 +12,8 @@ import pytest
 
 from tests.servers.files_over_http import files_over_http
 from tests.support.archive_bytes import pack_tar
-from torchdata_remote import ShardWriter, World, stream_files, stream_shards
-from torchdata_remote.errors import EmptyShareError
-from torchdata_remote.testing import FaultyStore, all_worlds, write_small_shards
+from torchdata_remote import ShardWriter, stream_files, stream_shards
+from torchdata_remote.testing import FaultyStore, write_small_shards
 
 
 def put(folder: str, objects: dict[str, bytes]) -> None:
@@ -89,20 +88,6 @@ def test_batches_of_sorted_shards_mix_classes_by_default(memory_folder: str, sam
             writer.write({"__key__": f"{i:03d}", "cls": i // 20, "bin": bytes(sample_bytes)})
     labels = [int(sample["cls"]) for sample in stream_shards(memory_folder, shuffle_buffer_bytes=2 << 20)]
     assert min(len(set(labels[start : start + 64])) for start in range(0, 640, 64)) >= 12
-
-
-def test_all_readers_together_get_every_sample_once_in_each_epoch(memory_folder: str) -> None:
-    written = keys_of(write_small_shards(memory_folder, num_shards=6, samples_per_shard=2))
-    put(f"{memory_folder}/loose", {f"{number:02d}.txt": b"%d" % number for number in range(20)})
-    shards = [stream_shards(memory_folder, world=world) for world in all_worlds(2, 3)]
-    files = [stream_files(f"{memory_folder}/loose", world=World(rank, 3)) for rank in range(3)]
-    for _ in range(2):
-        assert sorted(key for pipe in shards for key in keys_of(pipe)) == sorted(written)
-        assert sorted(int(sample["txt"]) for pipe in files for sample in pipe) == list(range(20))
-    for world in all_worlds(7, 1):
-        with pytest.raises(EmptyShareError):
-            list(stream_shards(memory_folder, world=world))
-    assert len(stream_shards(f"{memory_folder}/index.json", world=World(1, 3)).equalize_ranks(mode="drop")) == 4
 
 
 def test_loose_files_are_samples_of_one_member_fully_shuffled_or_in_order(memory_folder: str) -> None:

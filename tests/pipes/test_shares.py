@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import pickle
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -85,39 +84,6 @@ def remove_indexes(folder: str, count: int) -> None:
 # Shares of URLs
 
 
-@given(num_urls=st.integers(0, 40), ranks=RANKS, workers=WORKERS)
-def test_each_url_reaches_exactly_one_reader_or_each_reader_gets_an_error(
-    num_urls: int, ranks: int, workers: int
-) -> None:
-    slots, shares, refused = ranks * workers, [], 0
-    for world in all_worlds(ranks, workers):
-        try:
-            shares.append(list(share_of(num_urls, world)))
-        except EmptyShareError as error:
-            refused += f"{num_urls} shard{'s' * (num_urls != 1)} for {slots} readers" in str(error)
-        if num_urls >= slots:
-            assert shares[-1] == urls_of(num_urls)[world.slot :: slots]
-    assert refused == (slots if num_urls < slots > 1 else 0)
-    assert sorted(chain.from_iterable(shares)) == (sorted(urls_of(num_urls)) if not refused else [])
-
-
-@given(num_urls=st.integers(16, 40), ranks=RANKS, workers=WORKERS, data=st.data())
-def test_a_share_does_not_depend_on_how_a_loader_passes_the_world(
-    num_urls: int, ranks: int, workers: int, data: st.DataObject
-) -> None:
-    rank, worker = data.draw(st.integers(0, ranks - 1)), data.draw(st.integers(0, workers - 1))
-    expected = list(share_of(num_urls, World(rank, ranks, worker, workers)))
-    pipe = share_of(num_urls)
-    apply_sharding(pipe, ranks, rank, SHARDING_PRIORITIES.DISTRIBUTED)
-    apply_sharding(pipe, workers, worker, SHARDING_PRIORITIES.MULTIPROCESSING)
-    assert list(pipe) == expected
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RANK", str(rank))
-        patch.setenv("WORLD_SIZE", str(ranks))
-        assert list(share_of(num_urls)) == list(share_of(num_urls, World(rank, ranks)))
-        assert list(share_of(num_urls, World(1, 3))) == urls_of(num_urls)[1::3], "an explicit world takes precedence"
-
-
 def test_workers_of_a_rank_split_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a world from the environment and of an explicit one, in each epoch; the main process has all of it."""
     expected = [list(share_of(16, World(1, 2, worker, 2))) for worker in range(2)]
@@ -142,19 +108,6 @@ def test_another_loader_replaces_the_sharding_of_the_first() -> None:
     assert list(pipe) == urls_of(8)[::2]
 
 
-@given(num_urls=st.integers(1, 30), num_streams=st.integers(1, 6))
-def test_streams_of_one_process_read_the_shares_of_as_many_readers(num_urls: int, num_streams: int) -> None:
-    if num_urls < num_streams:
-        with pytest.raises(EmptyShareError, match=f"for {num_streams} streams"):
-            list(Resumable(share_of(num_urls), num_streams=num_streams))
-        return
-    found = list(Resumable(share_of(num_urls), num_streams=num_streams))
-    for stream in range(num_streams):
-        share = list(share_of(num_urls, World(stream, num_streams)))
-        assert [url for url in found if url in share] == share
-    assert len(found) == num_urls
-
-
 class Endless:
     def __iter__(self) -> Iterator[str]:
         return map(str, itertools.count())
@@ -163,21 +116,6 @@ class Endless:
 def test_the_source_is_read_lazily() -> None:
     share = iter(ShardingFilterRank(IterableWrapper(Endless(), deepcopy=False), world=World(1, 3)))
     assert [next(share) for _ in range(3)] == ["1", "4", "7"]
-
-
-def test_too_few_shards_are_an_error_before_the_first_one_with_both_solutions() -> None:
-    for world in all_worlds(2, 2):
-        with pytest.raises(
-            EmptyShareError, match=r"3 shards for 4 readers .* Use fewer readers, or more .*write_shards.*index\.json"
-        ):
-            next(iter(share_of(3, world)))
-
-
-def test_a_second_split_or_a_world_without_a_split_is_refused() -> None:
-    with pytest.raises(ValueError, match="split already"):
-        share_of(4).sharding_filter_rank()
-    with pytest.raises(ValueError, match=r"split=False.*World\(rank=1.*one of the two"):
-        IterableWrapper(urls_of(3)).sharding_filter_rank(split=False, world=World(1, 2))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -347,55 +285,6 @@ def test_only_the_bytes_of_a_part_are_requested(tmp_path: Path) -> None:
 # Equal shares
 
 
-@settings(max_examples=20)
-@given(
-    counts=st.lists(st.integers(1, 6), min_size=1, max_size=5),
-    ranks=st.integers(1, 4),
-    workers=st.integers(1, 3),
-    mode=st.sampled_from(["drop", "repeat"]),
-    seed=st.none() | st.integers(0, 9),
-    interleave=st.integers(1, 3),
-)
-def test_each_equalized_reader_has_exactly_as_many_samples_as_its_length_says(
-    counts: list[int], ranks: int, workers: int, mode: Any, seed: int | None, interleave: int
-) -> None:
-    """``drop`` loses and ``repeat`` repeats fewer samples than there are readers."""
-    folder, slots = f"memory://{uuid.uuid4().hex}", ranks * workers
-    keys = write(folder, counts)
-    shares: list[list[str]] = []
-    for world in all_worlds(ranks, workers):
-        pipe = EqualizeRanks(samples_of(folder, world, seed, interleave=interleave), mode=mode)
-        if mode == "drop" and len(keys) < slots:
-            for ask in (list, len):
-                with pytest.raises(EmptyShareError, match=f"{len(keys)} samples? for {slots} readers"):
-                    ask(pipe)
-            continue
-        shares.append(keys_in(pipe))
-        assert len(pipe) == len(shares[-1])
-    times = Counter(chain.from_iterable(shares))
-    if mode == "repeat":
-        assert {len(share) for share in shares} == {-(-len(keys) // slots)}
-        assert set(times) == set(keys)
-        assert times.total() - len(keys) < slots
-    elif shares:
-        assert {len(share) for share in shares} == {len(keys) // slots}
-        assert set(times.values()) == {1}
-        assert set(times) <= set(keys)
-
-
-@pytest.mark.parametrize(("mode", "num_unusual"), [("drop", 2), ("repeat", 3)])
-def test_each_epoch_drops_or_repeats_other_samples(memory_folder: str, mode: Any, num_unusual: int) -> None:
-    keys = write(memory_folder, [5, 6, 7, 4])  # 22 samples for 5 readers
-    pipes = [EqualizeRanks(samples_of(memory_folder, world, seed=1), mode=mode) for world in all_worlds(5, 1)]
-    unusual = []
-    for _ in range(8):
-        times = Counter(chain.from_iterable(map(keys_in, pipes)))
-        unusual.append({key for key in keys if times[key] != 1})
-        assert len(unusual[-1]) == num_unusual
-    assert all(not first & second for first, second in pairwise(unusual))
-    assert len(set().union(*unusual)) > 12
-
-
 def test_a_length_starts_no_epoch_and_is_that_of_pipes_behind(memory_folder: str) -> None:
     write(memory_folder, [5, 6])
     asked, silent = (EqualizeRanks(samples_of(memory_folder, World(1, 2), seed=0), mode="drop") for _ in range(2))
@@ -419,15 +308,6 @@ def test_streams_have_equal_numbers_of_samples(memory_folder: str, mode: Any) ->
         data = Resumable(EqualizeRanks(samples_of(memory_folder, seed=2), mode=mode), num_streams=num_streams)
         expected = num_streams * (14 // num_streams if mode == "drop" else -(-14 // num_streams))
         assert [len(data), len(list(data)), len(list(data))] == [expected] * 3
-
-
-def test_a_listing_that_does_not_count_samples_is_an_error_that_names_the_command(memory_folder: str) -> None:
-    write(memory_folder, [3, 3])
-    urls: Any = IterableWrapper([f"{memory_folder}/"]).list_remote(pattern="*.tar")
-    pipe = urls.sharding_filter_rank().shard_tar_reader().equalize_ranks(mode="drop")
-    for ask in (len, list):
-        with pytest.raises(ManifestError, match=r"000\.tar.*index\.json.*torchdata-remote manifest FOLDER"):
-            ask(pipe)
 
 
 def is_even(sample: Any) -> bool:

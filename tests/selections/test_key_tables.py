@@ -162,8 +162,6 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
 def test_a_column_that_is_missing_is_named() -> None:
     with pytest.raises(ValueError, match=r"key_column='keys'.*no such column; did you mean '__key__'"):
         _keys("keys.parquet", FILES["keys.parquet"], column="keys")
-    with pytest.raises(ValueError, match=r"has no such column"):
-        _selected(pl.DataFrame(COLUMNS), "file_name")
 
 
 def test_a_column_of_numbers_is_refused() -> None:
@@ -221,32 +219,6 @@ def test_a_csv_with_long_captions_of_several_lines() -> None:
     rows.append(f'last,"{"no/key,0" * 500_000}"\n')
     found = _keys("captions.csv", ("__key__,caption\n" + "".join(rows)).encode())
     assert found == [*(f"{number:04d}" for number in range(3_000)), "last"]
-
-
-def test_a_condition_of_a_file_names_its_columns() -> None:
-    with pytest.raises(ValueError, match="by its position: write its name"):
-        _keys("keys.parquet", FILES["keys.parquet"], where=pc.field(0) == "a")
-
-
-@pytest.mark.parametrize(
-    "table",
-    [pd.DataFrame({"__key__": ["a", 1]}), pl.LazyFrame({"__key__": ["a"]}).filter(pl.col("nope") > 1)],
-    ids=["types", "query"],
-)
-def test_a_table_that_its_own_package_cannot_read(table: Any) -> None:
-    with pytest.raises(ValueError, match=r"keys: a (Data|Lazy)Frame cannot be read: \w+: "):
-        _selected(table)
-
-
-def test_an_array_without_dimensions_is_no_keys() -> None:
-    with pytest.raises(TypeError, match="select: keys must be an iterable of keys"):
-        IterableWrapper(["memory://b/0.tar"]).select(keys=np.array("a"))
-
-
-@pytest.mark.parametrize("key", [17, None, b"a", 1.5])
-def test_a_key_of_another_type_is_refused(key: object) -> None:
-    with pytest.raises(TypeError, match=r"keys: a key must be str such as 'train/000017', got"):
-        _selected(["a", key])
 
 
 def test_options_go_to_a_file_of_keys_in_the_same_kind_of_store_only() -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import pickle
 import random
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from tests.selections.test_selected_bytes import requested, shards_of
+from tests.support.archive_bytes import pack_tar
+from tests.support.memory_objects import put
 from tests.support.scripted_store import AT_ONCE, ScriptedStore, store_of
+from tests.support.waiting import new_threads, wait_for
 from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError
 
 SIZE, BLOCK_BYTES = 900_000, 65_536
@@ -31,36 +34,68 @@ def store() -> Iterator[ScriptedStore]:
         yield store
 
 
-def samples(store: ScriptedStore, keys: list[str] | None = None) -> list[dict[str, Any]]:
+def reader(store: ScriptedStore, keys: list[str] | None = None, lazy: Any = ("mp4",)) -> Any:
     urls: Any = tdr.IterableWrapper([f"{store.url}index.json"]).list_remote()
     urls = urls if keys is None else urls.select(keys=keys)
     store.reads.clear()
-    return list(urls.async_prefetch(retry=AT_ONCE).shard_tar_reader(lazy={"mp4"}))
+    return urls.async_prefetch(retry=AT_ONCE).shard_tar_reader(lazy=lazy)
 
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("seek"), st.integers(0, SIZE + 9)),
-        st.tuples(st.sampled_from(["read", "readline", "readinto"]), st.integers(0, 200_000)),
-        st.tuples(st.just("read"), st.just(-1)),
-    ),
-    max_size=8,
-)
+def samples(store: ScriptedStore, keys: list[str] | None = None) -> list[dict[str, Any]]:
+    return list(reader(store, keys))
 
 
-@given(steps=STEPS, number=st.integers(0, 3))
-def test_a_lazy_member_reads_as_bytes_io(store: ScriptedStore, steps: list[tuple[str, int]], number: int) -> None:
-    file, twin = samples(store)[number]["mp4"], io.BytesIO(DATA[number:])
-    for name, size in steps:
-        if name == "readinto":
-            buffer, twins = bytearray(size), bytearray(size)
-            assert (file.readinto(buffer), buffer) == (twin.readinto(twins), twins)
-        else:
-            assert getattr(file, name)(size) == getattr(twin, name)(size)
-        assert file.tell() == twin.tell()
-    assert (file.seek(-5, os.SEEK_END), file.read(), file.seek(0)) == (SIZE - number - 5, DATA[-5:], 0)
-    assert file.seekable()
-    assert not file.writable()
+def test_names_are_complete_extensions_or_last_parts_in_any_case() -> None:
+    archive = put(pack_tar([("a.left.MP4", b"1" * 99), ("a.right.mp4", b"2"), ("a.mp4", b"3"), ("a.cls", b"4")]))
+    for lazy, expected in (({"mp4"}, {"left.mp4", "right.mp4", "mp4"}), ({"LEFT.mp4"}, {"left.mp4"})):
+        (sample,) = tdr.IterableWrapper([archive]).shard_tar_reader(lazy=lazy)
+        assert {name for name, value in sample.items() if hasattr(value, "seek")} == expected
+        assert sample["cls"] == b"4"
+
+
+def test_the_beginnings_of_the_next_shards_are_requested_together_and_threads_end_with_the_pass(
+    store: ScriptedStore,
+) -> None:
+    before = set(threading.enumerate())
+    items = iter(reader(store))
+    sample = next(items)
+    wait_for(lambda: len({name for name, *_ in requested(store)}) == 2)
+    items.close()
+    assert bytes(sample["mp4"]) == DATA
+    wait_for(lambda: not new_threads(before))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_each_sample_reaches_one_rank_also_where_shards_are_split(store: ScriptedStore, ranks: int) -> None:
+    worlds = [tdr.World(rank, ranks) for rank in range(ranks)]
+    shares = [tdr.stream_shards(f"{store.url}index.json", seed=None, lazy={"mp4"}, world=world) for world in worlds]
+    found = [(sample["cls"], bytes(sample["mp4"])) for share in shares for sample in share]
+    assert sorted(found) == [(b"%d" % number, DATA[number:]) for number in range(4)]
+
+
+@pytest.mark.parametrize("kind", ["compressed", "nested", "opened by others"])
+def test_files_are_in_memory_where_the_archive_has_no_places(kind: str) -> None:
+    data, wrapper = pack_tar([("a.mp4", b"a" * 100_000), ("b.mp4", b"b" * 200_000)]), tdr.IterableWrapper
+    source: Any = {
+        "compressed": wrapper([put(gzip.compress(data))]),
+        "nested": wrapper([put(pack_tar([("x.tar", data)]))]),
+        "opened by others": wrapper([("0.tar", io.BytesIO(data))], deepcopy=False),
+    }[kind]
+    files = [sample["mp4"] for sample in source.shard_tar_reader(lazy={"mp4"}, nested=kind == "nested")]
+    assert [(file.size, bytes(file)) for file in files] == [(100_000, b"a" * 100_000), (200_000, b"b" * 200_000)]
+
+
+def test_decoders_of_the_package_get_bytes_and_functions_of_users_the_file(store: ScriptedStore) -> None:
+    sample = next(iter(reader(store, lazy=("cls", "mp4")).decode_sample({"mp4": lambda file: file.name})))
+    assert (sample["cls"], sample["mp4"]) == (0, "0.mp4")
+    sample = next(iter(reader(store, lazy=("cls",)).decode_sample({"cls": tdr.decoders.text})))
+    assert sample["cls"] == "0"
+
+
+def test_lazy_members_are_written_as_they_are(store: ScriptedStore, memory_folder: str) -> None:
+    list(reader(store).write_shards(memory_folder + "/{shard}.tar"))
+    written = tdr.stream_shards(memory_folder, seed=None)
+    assert [sample["mp4"] for sample in written] == [DATA[number:] for number in range(4)]
 
 
 def test_what_is_passed_over_is_not_requested_and_no_byte_twice(store: ScriptedStore) -> None:
@@ -91,6 +126,7 @@ def test_selected_samples_have_lazy_members(store: ScriptedStore) -> None:
 
 
 def test_copies_of_a_file_have_its_position_and_fetch_on_their_own(store: ScriptedStore) -> None:
+    assert list(map(type, pickle.loads(pickle.dumps(reader(store))))) == [dict] * 4
     file = samples(store)[1]["mp4"]
     assert file.read(10) == DATA[1:11]
     sent = pickle.dumps(file)
@@ -112,7 +148,8 @@ def test_copies_of_a_file_have_its_position_and_fetch_on_their_own(store: Script
 @pytest.mark.parametrize("how", ["replaced", "shorter", "busy"])
 def test_all_reads_are_of_the_version_that_the_reader_has_seen(how: str) -> None:
     with store_of(dict(FILES)) as store:
-        file, name = samples(store)[0]["mp4"], "000000.tar"
+        (sample, *_), name = samples(store), "000000.tar"
+        file = sample["mp4"]
         assert file.read(10) == DATA[:10]
         failures = iter([True] * 3)
 
@@ -126,6 +163,8 @@ def test_all_reads_are_of_the_version_that_the_reader_has_seen(how: str) -> None
             assert file.read(10) == DATA[SIZE // 2 :][:10]
             return
         store.objects[name] = FILES[name][:-1] + b"x" if how == "replaced" else FILES[name][: SIZE // 4]
+        with pytest.raises(ObjectChangedError, match=name):
+            list(tdr.IterableWrapper([sample], deepcopy=False).decode_sample({"mp4": lambda file: file.read(10)}))
         with pytest.raises(ObjectChangedError, match=name):
             file.read(10)
 
