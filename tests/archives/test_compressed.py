@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
+import functools
 import lzma
 import struct
-import sys
-import threading
 import zlib
-from collections.abc import Iterable
-from contextlib import suppress
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
-from tests.support.archive_bytes import END_OF_ARCHIVE, make_header, octal_size, pack_tar
-from tests.support.archives import COMPRESS, URL, Stream, flipped, grouped, outcomes, read, reader, refusal
+from tests.support.archive_bytes import make_header, octal_size, pack_tar
+from tests.support.archives import COMPRESS, URL, flipped, grouped, outcomes, read, refusal
 from tests.support.fuzz_archives import within_limits
 from tests.support.shard_places import memory_place
-from tests.support.waiting import new_threads, wait_for
-from torchdata_remote.errors import ShardReadError
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 MIB = 1 << 20
 FORMATS = pytest.mark.parametrize("name", COMPRESS)
@@ -57,7 +45,7 @@ def test_concatenated_streams_are_one_archive(name: str, borders: list[int], zer
 
 
 @FORMATS
-@pytest.mark.parametrize("num_bytes", [MIB - 1536, MIB, 3 * MIB])
+@pytest.mark.parametrize("num_bytes", [MIB - 1536, 5 * MIB // 2])
 def test_large_streams_are_decompressed(name: str, num_bytes: int) -> None:
     """Of more than one chunk, and of just one."""
     members = [("a.x", Random(1).randbytes(num_bytes // 2)), ("b.x", bytes(num_bytes - num_bytes // 2))]
@@ -100,16 +88,6 @@ def test_a_flipped_bit_of_a_compressed_shard_is_an_error_or_harmless(name: str) 
         assert refused is not None or found == WHOLE
         harmless += refused is None
     assert harmless < 100
-
-
-@FORMATS
-@given(position=st.integers(0, 10_000), damage=st.binary(min_size=1, max_size=20))
-def test_damage_raises_no_other_exception(name: str, position: int, damage: bytes) -> None:
-    """Bytes inserted anywhere; zstd without a checksum, so that other data may result."""
-    packed = bytes(zstd.compress(TAR)) if name == "zstd" else COMPRESS[name](TAR)
-    position %= len(packed)
-    with suppress(ShardReadError):
-        read(packed[:position] + damage + packed[position + len(damage) :])
 
 
 @FORMATS
@@ -161,19 +139,19 @@ def test_a_window_of_64_mib_is_read_and_a_larger_one_refused_before_memory_is_ta
 
 
 MEMBER = make_header(b"a.x", octal_size((4 << 30) - 1))
-ZEROS = {
-    "gzip": lambda: gzip.compress(bytes(200 * MIB), 1),
-    "bzip2": lambda: bz2.compress(bytes(50 * MIB)) * 20,
-    "xz": lambda: lzma.compress(bytes(50 * MIB), preset=0) * 20,
-    "zstd": lambda: zeros_by_zstd(4 << 30),
-}
+
+
+@functools.cache
+def zeros(name: str) -> bytes:
+    """Streams of zeros, 400 MiB and more of them."""
+    return zeros_by_zstd(4 << 30) if name == "zstd" else COMPRESS[name](bytes(20 * MIB)) * 20
 
 
 @FORMATS
 @pytest.mark.parametrize("before", [MEMBER, TAR], ids=["in a member", "behind all members"])
 def test_a_decompression_bomb_is_an_error_that_takes_no_memory(name: str, before: bytes) -> None:
     """Up to 4 GB of zeros: memory stays bounded, however large the pieces are that arrive."""
-    bomb = COMPRESS[name](before) + ZEROS[name]()
+    bomb = COMPRESS[name](before) + zeros(name)
     for cuts in (range(0, len(bomb), 512), ()) if before is TAR else ((),):
         with within_limits():
             assert "decompressed bytes, more than" in error(bomb, cuts=cuts)
@@ -192,66 +170,30 @@ def test_a_flood_of_empty_streams_ends(name: str) -> None:
         assert "s3://b/t-000.tar" in refusal(FLOODS[name] * (MIB // len(FLOODS[name])))
 
 
-class Watched(Stream):
-    """A stream that tells which threads read it."""
-
-    def __init__(self, data: bytes, cuts: Iterable[int]) -> None:
-        super().__init__(data, cuts)
-        self.readers: set[int] = set()
-
-    def read(self, size: int | None = -1) -> bytes:
-        self.readers.add(threading.get_ident())
-        return super().read(size)
-
-
-@FORMATS
-def test_decompression_runs_in_a_thread_that_ends_with_the_pass(name: str) -> None:
-    """The source is read by the thread that iterates, and only by it; also where an error is still referenced."""
-    members = [(f"{i}.x", Random(i).randbytes(1 << 17)) for i in range(8)]
-    data, before = pack_tar(members), set(threading.enumerate())
-    stream = Watched(COMPRESS[name](data), range(0, MIB, 50_000))
-    samples = iter(tdr.ShardTarReader(tdr.IterableWrapper([(URL, stream)], deepcopy=False)))
-    next(samples)
-    assert new_threads(before)
-    assert len(list(samples)) == 7
-    assert stream.readers == {threading.get_ident()}
-    with pytest.raises(ShardReadError) as caught:
-        list(reader(COMPRESS[name](flipped(data, 512 + (1 << 17), 0))))
-    wait_for(lambda: not new_threads(before))
-    assert caught.value.url == URL
+@pytest.mark.parametrize("ending", [".tar.gz", ".tar.zst"])
+@pytest.mark.parametrize("sizes", [[300_000] * 140, [5 << 20] * 8])
+def test_what_compresses_extremely_well_is_written_such_that_it_is_read(ending: str, sizes: list[int]) -> None:
+    """Zeros shrink to a thousandth or less, which readers of strange archives take for a bomb."""
+    place = memory_place()
+    with tdr.ShardWriter(place.template(ending)) as writer:
+        for number, size in enumerate(sizes):
+            writer.write({"__key__": f"{number:06d}", "bin": bytes(size)})
+    (shard,) = writer.shards
+    assert [len(one["bin"]) for one in tdr.IterableWrapper([shard.url]).shard_tar_reader()] == sizes
+    assert shard.num_bytes < sum(sizes) // 25, "nearly all of it is still compressed"
 
 
-@given(members=st.lists(st.binary(max_size=5000), min_size=1, max_size=6), ending=st.sampled_from(["gz", "zst"]))
-@settings(max_examples=40)
-def test_a_compressed_shard_of_the_writer_is_the_tar_that_it_would_be(members: list[bytes], ending: str) -> None:
-    """The same samples give the same bytes, without a time or a name; each is checked by a sum."""
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_equal_samples_give_equal_compressed_bytes_with_a_checksum(ending: str) -> None:
+    """Without a time or a name."""
     place = memory_place()
     for folder in "ab":
         with tdr.ShardWriter(f"{place.url}{folder}/{{shard}}.tar.{ending}") as writer:
-            for number, data in enumerate(members):
-                writer.write({"__key__": f"{number}", "x": data})
-    files = place.files()
-    packed = files[f"a/0.tar.{ending}"]
-    assert packed == files[f"b/0.tar.{ending}"]
-    plain = gzip.decompress(packed) if ending == "gz" else zstd.decompress(packed)
-    assert plain == pack_tar((f"{number}.x", data) for number, data in enumerate(members))
-    if ending == "gz":
-        assert packed[:8] == b"\x1f\x8b\x08\0\0\0\0\0"
+            writer.write({"__key__": "0", "x": b"one"})
+    packed = place.files()[f"a/0.tar.{ending}"]
+    assert packed == place.files()[f"b/0.tar.{ending}"]
+    assert ending == "zst" or packed[3:8] == bytes(5)
     refusal(flipped(packed, len(packed) - 3, 0))
-
-
-@pytest.mark.parametrize("piece_bytes", [300_000, 5 << 20])
-@pytest.mark.parametrize("ending", [".tar.gz", ".tar.zst"])
-def test_what_compresses_extremely_well_is_written_such_that_it_is_read(ending: str, piece_bytes: int) -> None:
-    """Zeros shrink to a thousandth or less, which readers of strange archives take for a bomb."""
-    place, count = memory_place(), (64 << 20) // piece_bytes
-    with tdr.ShardWriter(place.template(ending)) as writer:
-        for number in range(count):
-            writer.write({"__key__": f"{number:06d}", "bin": bytes(piece_bytes)})
-    (shard,) = writer.shards
-    samples = tdr.IterableWrapper([shard.url]).shard_tar_reader()
-    assert sum(len(sample["bin"]) == piece_bytes for sample in samples) == count
-    assert shard.num_bytes < (64 << 20) // 25, "nearly all of it is still compressed"
 
 
 @pytest.mark.parametrize("name", ["0.tar", "gz.tar", "0.gz.tar"])
@@ -260,4 +202,3 @@ def test_a_name_without_a_compressed_ending_is_written_plainly(name: str) -> Non
     with tdr.ShardWriter(f"{place.url}{{shard}}{name}") as writer:
         writer.write({"__key__": "a", "x": b"one"})
     assert place.files()[f"0{name}"] == pack_tar([("a.x", b"one")])
-    assert len(END_OF_ARCHIVE) == 1024

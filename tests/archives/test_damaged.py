@@ -4,100 +4,49 @@ from __future__ import annotations
 
 import gc
 import gzip
-import struct
 import threading
 import uuid
-import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import fsspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from tests.support.archive_bytes import END_OF_ARCHIVE as END
 from tests.support.archive_bytes import make_header, make_member, octal_size, pack_tar, pax_line
-from tests.support.archives import COMPRESS, at_most, flipped, grouped, outcome, reader, refusal
+from tests.support.archives import COMPRESS, at_most, flipped, outcome, reader, refusal
 from tests.support.fuzz_archives import within_limits
 from tests.support.waiting import new_threads, wait_for
 from torchdata_remote.errors import ShardCorruptError, ShardReadError
 
-MEMBERS = [
-    (f"{'p' * 120 if i == 3 else 'd'}/{'é' * (i == 7)}{i:02d}.{ending}", Random(i).randbytes(37 * i + len(ending)))
-    for i in range(10)
-    for ending in ("cls", "jpeg")
-]
-SOUND, WHOLE = pack_tar(MEMBERS), grouped(MEMBERS)
-HEADERS = [at for at in range(0, len(SOUND), 512) if SOUND[at + 257 : at + 262] == b"ustar"]
 
-
-def check_truncations(ends: Iterable[int]) -> None:
-    accepted = []
-    for end in ends:
-        pipe = reader(SOUND[:end], on_bad_shard=tdr.skip_with_warning)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            found, error = outcome(pipe)
-        assert (found, error) == (WHOLE[: len(found)], None), end
-        assert list(pipe.skipped.shards) == ["s3://b/t-000.tar"], end
-        assert str(caught[0].message).endswith("The rest of the shard is left out."), end
-        pipe = reader(SOUND[:end], on_bad_shard=tdr.accept_missing_end)
-        found, error = outcome(pipe)
-        assert (pipe.skipped.shards, pipe.skipped.num_missing_ends) == ({}, int(error is None))
-        if error is None:  # after a member; the missing ones cannot be detected
-            accepted.append(end)
-            assert found == WHOLE if end == len(SOUND) - 1024 else found[:-1] == WHOLE[: len(found) - 1], end
-    assert len(accepted) == len(MEMBERS)
-    assert accepted[-1] == len(SOUND) - 1024
-    assert set(accepted[:-1]) <= set(HEADERS)
-
-
-def test_the_whole_samples_of_a_shard_that_was_cut_can_be_used() -> None:
-    """With a warning that counts it. Cut between two members, it can be accepted. At and around borders of blocks."""
-    check_truncations(sorted({at + more for at in range(0, len(SOUND), 512) for more in (0, 1, 511)}))
-
-
-@pytest.mark.slow
-def test_the_whole_samples_of_a_shard_that_was_cut_at_any_byte_can_be_used() -> None:
-    check_truncations(range(len(SOUND)))
-
-
-def check_flips_beside_a_manifest(folder: Path, num_flips: int) -> None:
-    with tdr.ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=4) as writer:
-        for sample in WHOLE:
+def test_a_manifest_detects_every_flipped_bit(tmp_path: Path) -> None:
+    """Bits anywhere in the shards, including data and padding."""
+    samples = [{"__key__": f"d/{i}", "cls": b"1", "jpeg": Random(i).randbytes(37 * i)} for i in range(10)]
+    with tdr.ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_samples=4) as writer:
+        for sample in samples:
             writer.write(sample)
-    retry, random = tdr.RetryPolicy(first_wait_s=0), Random(num_flips)
-    for _ in range(num_flips):
-        shard = folder / f"{random.randrange(3)}.tar"
+    retry, random = tdr.RetryPolicy(first_wait_s=0), Random(1)
+    for _ in range(50):
+        shard = tmp_path / f"{random.randrange(3)}.tar"
         data = shard.read_bytes()
         at, bit = random.randrange(len(data)), random.randrange(8)
         shard.write_bytes(flipped(data, at, bit))
-        urls = tdr.IterableWrapper([f"{folder}/index.json"]).list_remote()
+        urls = tdr.IterableWrapper([f"{tmp_path}/index.json"]).list_remote()
         found, error = outcome(urls.async_prefetch(retry=retry).shard_tar_reader())
         shard.write_bytes(data)
         assert isinstance(error, ShardCorruptError), f"bit {bit} of byte {at} of {shard.name}: {error}"
-        assert found == WHOLE[: len(found)], f"bit {bit} of byte {at} of {shard.name}"
-
-
-def test_a_manifest_detects_every_flipped_bit(tmp_path: Path) -> None:
-    """100 bits anywhere in the shards, including data and padding."""
-    check_flips_beside_a_manifest(tmp_path, 100)
-
-
-@pytest.mark.slow
-def test_a_manifest_detects_ten_thousand_flipped_bits(tmp_path: Path) -> None:
-    check_flips_beside_a_manifest(tmp_path, 10_000)
+        assert found == samples[: len(found)], f"bit {bit} of byte {at} of {shard.name}"
 
 
 # Malice
 
 
-def header(name: bytes = b"a.x", size: int = 0, kind: bytes = b"0") -> bytes:
-    return make_header(name, octal_size(size) if size < 1 << 33 else b"\x80" + size.to_bytes(11, "big"), kind)
+def header(name: bytes, num_bytes: int) -> bytes:
+    return make_header(name, octal_size(num_bytes))
 
 
 def pax(key: str, value: str) -> bytes:
@@ -107,11 +56,7 @@ def pax(key: str, value: str) -> bytes:
 ONE = make_member(b"a.x", b"one")
 ZEROS = gzip.compress(bytes(10 << 20))  # streams that follow each other are one archive
 HOSTILE: dict[str, Callable[[], bytes]] = {
-    "4 GiB that do not come": lambda: header(size=(4 << 30) - 1) + bytes(2048),
-    "300 MB of pax": lambda: gzip.compress(header(size=300 << 20, kind=b"x")) + ZEROS * 30,
-    "5,000 pax headers": lambda: pax("path", "b.x") * 5000 + ONE + END,
-    "5,000 long names": lambda: make_member(b"L", b"b.x\0", b"L") * 5000 + ONE + END,
-    "1,000 empty pax headers": lambda: header(kind=b"x") * 1000 + ONE + END,
+    "4 GiB that do not come": lambda: header(b"a.x", (4 << 30) - 1) + bytes(2048),
     "sparse map in pax": lambda: pax("GNU.sparse.map", "0,1," * 2000) + ONE + END,
     ".. in pax": lambda: pax("path", "d/../a.x") + ONE + END,
     "absolute long name": lambda: make_member(b"L", b"/etc/a.x\0", b"L") + ONE + END,
@@ -123,8 +68,6 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
         b"".join(pax("path", f"{i}" + "x" * 4000 + "\U0001f600.x") + ONE for i in range(4000)), 1
     ),
     "a bomb after a member": lambda: gzip.compress(ONE + header(b"b.x", 300 << 20)) + ZEROS * 30,
-    "zeros after the end": lambda: gzip.compress(ONE + END) + ZEROS * 30,
-    "a MiB of empty frames": lambda: struct.pack("<2L", 0x184D2A50, 0) * (1 << 17) + b"x",
 }
 
 
@@ -186,6 +129,7 @@ TEXTS = [
     (b'{"error": "denied"}', PAGE),
     (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "`git lfs pull` gets the file"),
     ("Größe: 12\n".encode() * 100, "it is a text"),
+    ("Grö".encode()[:-1], "begins with 'Gr"),  # cut within a character
 ]
 
 
@@ -206,15 +150,6 @@ def test_a_text_instead_of_an_archive_is_shown(content: bytes, text: str, name: 
     assert text in refused(name, content)
     if name.endswith(".gz"):
         assert text in refused(name, gzip.compress(content))
-
-
-@given(
-    st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "Zs"]), min_size=1, max_size=300), st.integers(0, 3)
-)
-def test_a_text_that_is_cut_within_a_character_is_a_text(text: str, cut: int) -> None:
-    content = text.encode()
-    start = content[: max(len(content) - cut, len(text[0].encode()))]
-    assert ", and begins with " in refused("0.tar", start)
 
 
 WRITTEN = pack_tar([("a.txt", b"x")])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import tarfile
 import warnings
 from typing import Any
 
@@ -99,14 +98,3 @@ def test_commands_and_conversions_take_archives_without_a_sample(capsys: pytest.
     assert sorted(sample["__key__"] for part in parts for sample in part) == ["a", "b", "c", "d"]
     assert to.members() == {f"{key}.txt": key.encode() for key in "abcd"}
     assert sorted(sample["__key__"] for sample in chosen) == ["b", "d"]
-
-
-def test_a_file_of_links_only_says_both() -> None:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        info = tarfile.TarInfo("a.jpg")
-        info.type, info.linkname = tarfile.SYMTYPE, "../b.jpg"
-        tar.addfile(info)
-    with pytest.warns(RuntimeWarning) as said:
-        assert list(reader(buffer.getvalue())) == []
-    assert ["links are left out" in str(one.message) for one in said] == [False, True]

@@ -21,10 +21,9 @@ from tests.support.archive_bytes import (
     padded,
     pax_line,
 )
-from tests.support.archives import COMPRESS, bare, flipped, outcome, outcomes, pack_zip, read, reader
+from tests.support.archives import bare, flipped, outcome, outcomes, read, reader
 from tests.support.shard_places import Place, memory_place, tar_of
-from torchdata_remote.errors import BadMemberError, RemoteDataError
-from torchdata_remote.testing import assert_resumes_everywhere
+from torchdata_remote.errors import BadMemberError
 
 SMALL = [(f"s/{number:03}.jpg", b"%d" % number) for number in range(80)]
 ROW = b"".join(make_member(name.encode(), data) for name, data in SMALL)
@@ -141,26 +140,15 @@ def test_an_archive_gives_the_same_in_one_piece_and_in_many(
     assert result(data, max_member_bytes=limit, cuts=cuts) == expected
 
 
-def with_sum(header: bytes) -> bytes:
-    return header[:148] + b"%06o\0 " % header_sum(header) + header[156:]
-
-
 @pytest.mark.filterwarnings("ignore:.*links are left out")
 def test_a_flipped_bit_of_a_header_among_small_members_is_an_error() -> None:
-    """Only a blank for a zero of the checksum is none; under a fitting sum it is read as alone."""
+    """Only a blank for a zero of the checksum is none."""
     start = 50 * 1024
     flips = [(at, bit) for at in range(start, start + BLOCK) for bit in (at % 8, (at + 3) % 8)]
     data, whole = ROW + END_OF_ARCHIVE, read(ROW + END_OF_ARCHIVE)
     for (at, bit), (found, error) in zip(flips, outcomes(flipped(data, *flip) for flip in flips), strict=True):
         assert found == whole[: len(found)]
         assert error is not None or (148 <= at - start < 156 and found == whole), f"bit {bit} of byte {at - start}"
-    fitting = []
-    for at, bit in flips:
-        if not 148 <= at - start < 156:
-            changed = flipped(data, at, bit)
-            fitting.append(changed[:start] + with_sum(changed[start : start + BLOCK]) + changed[start + BLOCK :])
-    for at in range(0, len(fitting), 17):
-        assert result(fitting[at]) == result(fitting[at], cuts=range(BLOCK, len(data), BLOCK))
 
 
 @pytest.mark.parametrize("byte", [1, 127, 128, 255])
@@ -199,19 +187,14 @@ LAZY = st.lists(
 def test_lazy_members_are_files_of_the_same_bytes(
     members: list[tuple[str, str, int]], part_bytes: int, cut: float | None
 ) -> None:
-    """And an archive that was cut short is an error there too. What is passed over is not fetched."""
+    """And an archive that was cut short is an error there too."""
     whole = tar_of([(f"{i}{name}.{ending}", bytes([i + 1]) * size) for i, (name, ending, size) in enumerate(members)])
     data = whole if cut is None else whole[: int(len(whole) * cut)]
     place = memory_place()
     place.put({"0.tar": data})
     urls = tdr.IterableWrapper([f"{place.url}0.tar"])
-    before = tdr.stats()
     found, error = outcome(urls.async_prefetch(part_bytes=part_bytes).shard_tar_reader(lazy={"mp4"}))
-    fetched = (tdr.stats() - before).fetch.num_bytes
     files = [value for sample in found for name, value in sample.items() if name.endswith("mp4")]
-    lazy = sum(file.size for file in files if file.size > 1 << 16)
-    if cut is None:
-        assert fetched <= len(data) - lazy + (1 + len(files)) * (part_bytes + (1 << 20))
     samples = [{name: value if isinstance(value, str) else bytes(value) for name, value in s.items()} for s in found]
     expected, expected_error = outcome(urls.shard_tar_reader())
     assert samples == expected
@@ -275,57 +258,3 @@ def test_index_and_keys_tell_the_place_of_each_member(body: bytes, has_row: bool
     ]
     if len(expected) >= 3:
         assert sorted(bare(s for part in parts for s in part), key=str) == sorted(expected, key=str)
-
-
-@pytest.mark.filterwarnings("ignore:.*links are left out")
-@given(body=bodies(is_sound=True), flip=st.none() | st.integers(0, 1 << 20), cut=st.integers(0, 60_000))
-def test_an_index_is_refused_for_what_readers_refuse(body: bytes, flip: int | None, cut: int) -> None:
-    """An archive that is damaged or cut short; verify finds it too."""
-    data = body + END_OF_ARCHIVE
-    data = data[:cut] if flip is None else flipped(data, flip // 8 % len(data), flip % 8)
-    found, _, _, error = result(data)
-    assume(data and (found or error))
-    place = put(data)
-    try:
-        (shard,) = tdr.index_shards(place.url, on_bad_member=ignore)
-    except RemoteDataError:
-        assert error is not None
-    else:
-        assert (error, shard.num_samples) == (None, len(found))
-
-
-ODD = ROW[:8192] + make_header(b"d/", kind=b"5") + make_member(b"__meta__", b"x") + make_member(b"m.a", b"1" * 600)
-ODD += (
-    make_member(b"m.b", b"") + make_member(b"pax", pax_line("path", "l" * 120 + ".x"), b"x") + make_member(b"l", b"2")
-)
-ODD += make_member(b"README", b"3") + make_member(b"p.x", b"4", prefix=b"q") + make_member(b"p.y", b"4", prefix=b"q")
-ODD += make_member(b"z.x", b"5" * 513) + END_OF_ARCHIVE
-INNER = tar_of([("a.x", b"1" * 600), ("b.x", b"2"), ("c.x", b"3")])
-STOPPED: dict[str, tuple[bytes, str]] = {
-    "odd members": (ODD, ""),
-    "compressed": (COMPRESS["gzip"](ODD), ""),
-    "nested": (tar_of([("m.tar", INNER), ("n.tar", INNER)]), "nested"),
-    "compressed nested": (tar_of([("m.tar.gz", COMPRESS["zstd"](INNER)), ("n.tar", INNER)]), "nested"),
-    "compressed around nested": (COMPRESS["xz"](tar_of([("m.tar", INNER), ("n.tar", INNER)])), "nested"),
-    "zip": (
-        pack_zip([(f"{i}.{e}", bytes([i]) * 99 * i) for i in range(5) for e in "xy"] + [("d/", b"")], (0, 8)),
-        "zip",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", STOPPED)
-@pytest.mark.parametrize("part_bytes", [700, 1 << 20])
-def test_a_pass_resumes_at_any_sample_of_any_archive(case: str, part_bytes: int) -> None:
-    data, kind = STOPPED[case]
-    place = put(data)
-
-    def chain() -> Any:
-        urls = tdr.IterableWrapper([f"{place.url}0.tar"] * 2).sharding_filter_rank(world=tdr.World(0, 1))
-        streams = urls.async_prefetch(part_bytes=part_bytes)
-        if kind == "zip":
-            return streams.shard_zip_reader()
-        return streams.shard_tar_reader(nested=kind == "nested", on_bad_member=ignore)
-
-    assert len(list(chain())) >= 10
-    assert_resumes_everywhere(chain)

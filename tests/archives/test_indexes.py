@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
-from tests.servers.s3 import S3Server
 from tests.support.archive_bytes import pack_tar
 from tests.support.archives import at_most, bare, grouped
+from tests.support.scripted_store import store_of
 from tests.support.shard_places import Place, header_places, memory_place, tar_of
 from torchdata_remote.errors import ManifestError
-from torchdata_remote.testing import FaultyStore, write_small_shards
+from torchdata_remote.testing import write_small_shards
 
 REMEDY = r"torchdata-remote manifest --overwrite FOLDER"
 NUM_SAMPLES = 7
@@ -117,18 +117,6 @@ def test_an_index_of_something_else_is_refused(name: str) -> None:
             assert "0.tar.idx" in str(error)  # noqa: PT017  # a part sees its own borders alone
 
 
-@given(st.binary(max_size=80) | st.lists(st.integers(0, 20), max_size=9).map(lambda n: dumped([512 * i for i in n])))
-def test_any_index_is_refused_or_leads_to_the_samples(data: bytes) -> None:
-    """Never to other bytes, nor to another exception."""
-    place = place_of(index=data)
-    for rank in range(3):
-        try:
-            found = part(place, rank)
-        except ManifestError:
-            continue
-        assert found == WHOLE[NUM_SAMPLES * rank // 3 : NUM_SAMPLES * (rank + 1) // 3]
-
-
 SIZES = st.lists(st.lists(st.integers(0, 70_000), min_size=1, max_size=3), min_size=3, max_size=6)
 
 
@@ -158,22 +146,6 @@ def test_an_index_that_cuts_a_sample_or_a_member_in_two_is_refused(
                     part(place, rank, world)
 
 
-@pytest.mark.parametrize("left_out", ["1", "./1", "1/", ".1", "../1.cls", "1.__key__"])
-def test_what_is_left_out_before_a_border_is_of_no_sample(left_out: str) -> None:
-    """A member that cannot be part of a sample may be called like the next one: no sample is cut there."""
-    place = memory_place()
-    place.put({"0.tar": pack_tar([("0.cls", b"0"), (left_out, b"x"), ("1.cls", b"1"), ("2.cls", b"2")])})
-    tdr.index_shards(place.url, on_bad_member=lambda error: None)
-    found = [
-        sample["__key__"]
-        for rank in range(3)
-        for sample in tdr.stream_shards(
-            f"{place.url}index.json", shuffle=False, world=tdr.World(rank, 3), on_bad_member=lambda error: None
-        )
-    ]
-    assert found == ["0", "1", "2"]
-
-
 def test_an_index_that_differs_from_its_checksum_is_refused(memory_folder: str) -> None:
     """Though it would lead to whole members."""
     written = write_small_shards(memory_folder, num_shards=2, samples_per_shard=6)
@@ -191,33 +163,24 @@ def test_an_index_that_differs_from_its_checksum_is_refused(memory_folder: str) 
 
 @pytest.mark.parametrize("is_checked", [True, False])
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_one_request_tells_where_a_part_lies(moto: S3Server, rank: int, is_checked: bool) -> None:
+def test_one_request_tells_where_a_part_lies(rank: int, is_checked: bool) -> None:
     """A small index whose checksum is known is read whole, of others the entries that are needed.
 
     Then each border within the shard costs a request more, by which it is checked.
     """
     first, last = NUM_SAMPLES * rank // 3, NUM_SAMPLES * (rank + 1) // 3
-    folder = f"s3://{moto.new_bucket()}/train"
-    with FaultyStore(moto.endpoint_url) as store:
-        options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
-        write_small_shards(folder, num_shards=1, samples_per_shard=NUM_SAMPLES, storage_options=options)
-        if not is_checked:
-            client, bucket = moto.client(), folder.split("/")[2]
-            document = json.loads(client.get_object(Bucket=bucket, Key="train/index.json")["Body"].read())
-            fields = {name: document["shardlist"][0][name] for name in ("url", "md5sum", "nsamples", "filesize")}
-            body = json.dumps({**document, "shardlist": [fields]}).encode()
-            client.put_object(Bucket=bucket, Key="train/index.json", Body=body)
-        before = len(store.requests)
+    place = place_of()
+    if is_checked:
+        tdr.index_shards(place.url, overwrite=True)
+    with store_of(place.files()) as store:
         world = tdr.World(rank, 3)
-        found = tdr.stream_shards(f"{folder}/index.json", shuffle=False, world=world, storage_options=options)
+        found = tdr.stream_shards(f"{store.url}index.json", shuffle=False, world=world)
         assert len(list(found)) == last - first
-        seen = store.requests[before:]
-    (asked,) = [request for request in seen if request.path.endswith(".idx")]
-    assert asked.method == "GET"
+    (asked,) = [read for read in store.reads if read.name.endswith(".idx")]
     begin, end = (0, NUM_SAMPLES) if is_checked else ((first or last) - 1, first if last == NUM_SAMPLES else last)
-    assert asked.range == f"bytes={begin * 8}-{end * 8 + 7}"
+    assert (asked.start, asked.end) == (begin * 8, end * 8 + 8)
     num_borders = 0 if is_checked else (first > 0) + (last < NUM_SAMPLES)
-    assert len([request for request in seen if request.path.endswith(".tar")]) == 1 + num_borders
+    assert len([read for read in store.reads if read.name.endswith(".tar")]) == 1 + num_borders
 
 
 # Keys
@@ -266,22 +229,14 @@ HOSTILE = {
     "two dimensions": keys_with(sizes=np.zeros((14, 1), int)),
     "floats": keys_with(sizes=np.zeros(14)),
     "announced values": keys_with(sizes=announced(10**14)),
-    "announced values beyond 64 bits": keys_with(sizes=announced(10**30)),
     "another number of members": keys_with(counts=np.full(7, 1)),
-    "a sample without members": keys_with(counts=np.array([4, 0, 2, 2, 2, 2, 2])),
     "an unknown extension": keys_with(members=column(2, 0)),
     "headers of 100 bytes": keys_with(gaps=column(100, 512)),
-    "headers of 700 bytes": keys_with(gaps=column(700, 512)),
     "no headers": keys_with(gaps=column(0, 512)),
     "members behind the shard": keys_with(sizes=column(1 << 20, 1)),
     "another number of samples": keys_with(keys=np.frombuffer(b"0\x001", np.uint8), counts=np.array([7, 7])),
-    "counts whose sum overflows": keys_with(counts=np.array([HUGE] * 3 + [HUGE + 14, 0, 0, 0])),
     "sizes whose sum overflows": keys_with(sizes=column(HUGE, HUGE)),
-    "a size whose padding overflows": keys_with(sizes=column(2**63 - 1, 2**63 - 1)),
-    "gaps whose sum overflows": keys_with(gaps=column(HUGE, HUGE)),
     "a negative size": keys_with(sizes=column(-700, 1)),
-    "encrypted": keys_with().replace(b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01\x00"),
-    "of a later zip": keys_with().replace(b"PK\x01\x02\x14\x03\x14", b"PK\x01\x02\x14\x03\xbf"),
     "an archive that grows a thousandfold": keys_with(keys=np.zeros(50_000_000, np.uint8)),
 }
 

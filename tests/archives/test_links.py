@@ -5,11 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import stat
 import tarfile
 import tempfile
 import warnings
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,6 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 from tests.support.shard_places import Place, memory_place
-from torchdata_remote.cli import main
 
 FORMATS = [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 # Keys of which none begins another one; long names need extended headers
@@ -67,34 +64,6 @@ def test_readers_say_the_links_of_a_shard_once(tmp_path: Path) -> None:
     for text in found:
         assert "links are left out (3, such as './d.cls')" in text
         assert "tar --hard-dereference --dereference" in text
-
-
-def test_links_of_a_zip_are_said() -> None:
-    """As ``zip --symlinks`` stores them."""
-    place, buffer = memory_place(), io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("a.jpg", b"a")
-        link = zipfile.ZipInfo("b.jpg")
-        link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
-        archive.writestr(link, "a.jpg")
-    place.put({"0.zip": buffer.getvalue()})
-    with pytest.warns(RuntimeWarning, match=r"links are left out \(1, such as 'b\.jpg'\).*zip without --symlinks"):
-        assert len(list(IterableWrapper([f"{place.url}0.zip"]).shard_zip_reader())) == 1
-
-
-def test_commands_count_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``manifest`` when it reads the shard, ``verify`` and ``inspect``, also of readers' numbers of samples."""
-    data = linked_folder(tmp_path / "files")
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "0.tar").write_bytes(data)
-    with pytest.warns(RuntimeWarning, match=r"links are left out \(3, such as"):
-        assert main(["manifest", "--quiet", str(tmp_path / "set")]) == 0
-    assert main(["verify", "--quiet", str(tmp_path / "set")]) == 0
-    assert main(["inspect", str(tmp_path / "set" / "0.tar")]) == 0
-    out = capsys.readouterr().out
-    assert "3 links, which readers leave out" in out
-    assert "not part of samples: link 3" in out
-    assert "3 samples in 1 shards" in out
 
 
 @pytest.mark.parametrize("packed", [lambda data: data, gzip.compress], ids=["tar", "gz"])

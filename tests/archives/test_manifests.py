@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import unicodedata
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,39 +39,6 @@ def refused(data: bytes, place: Place | None = None) -> str:
     assert "index.json" in str(caught.value)
     assert str(caught.value.url).endswith("/index.json")
     return str(caught.value)
-
-
-def test_the_fields_are_those_of_wids_and_true(tmp_path: Path) -> None:
-    """Name, size, MD5 and number of samples of each shard; and checksums of ours, also of index and keys."""
-    with tdr.ShardWriter(str(tmp_path / "t-{shard}.tar"), max_shard_samples=2) as writer:
-        for i in range(5):
-            writer.write({"__key__": str(i), "bin": os.urandom(i * 700)})
-    found = json.loads((tmp_path / "index.json").read_text())
-    assert (found["__kind__"], found["wids_version"]) == ("wids-shard-index-v1", 1)
-    assert [entry["nsamples"] for entry in found["shardlist"]] == [2, 2, 1]
-    for number, (entry, shard) in enumerate(zip(found["shardlist"], writer.shards, strict=True)):
-        data = (tmp_path / f"t-{number}.tar").read_bytes()
-        assert (entry["url"], entry["filesize"]) == (f"t-{number}.tar", len(data))
-        assert entry["md5sum"] == shard.md5 == hashlib.md5(data).hexdigest()
-        assert (shard.num_samples, shard.num_bytes) == (entry["nsamples"], len(data))
-        assert shard.url == f"file://{tmp_path}/t-{number}.tar"
-        beside = [(tmp_path / f"t-{number}.tar.{ending}").read_bytes() for ending in ("idx", "keys")]
-        assert [int(entry[f"{name}_crc32"], 16) for name in ("index", "keys")] == list(map(zlib.crc32, beside))
-    before = (tmp_path / "index.json").read_bytes()
-    tdr.index_shards(str(tmp_path), overwrite=True)
-    assert (tmp_path / "index.json").read_bytes() == before
-    urls = listed(before, Place(f"{tmp_path}/"))
-    assert [(url.size, url.num_samples) for url in urls] == [(s.num_bytes, s.num_samples) for s in writer.shards]
-
-
-def test_a_compressed_shard_has_no_checksum_of_index_or_keys(memory_folder: str) -> None:
-    """As it has neither."""
-    place = Place(f"{memory_folder}/")
-    with tdr.ShardWriter(place.template(".tar.gz")) as writer:
-        writer.write({"__key__": "a", "cls": 1})
-    assert sorted(place.files()) == ["000000.tar.gz", "index.json"]
-    assert b"index_crc32" not in place.files()["index.json"]
-    assert (writer.shards[0].index_crc32, writer.shards[0].keys_crc32) == (None, None)
 
 
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -123,20 +87,8 @@ def test_a_shard_named_twice_is_refused(first: str, second: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("names", "is_refused"),
     [
-        *(
-            (names, True)
-            for names in (["..%2F0.tar"], ["%2e%2e"], ["%2E%2e?a=1"], ["%2e"], ["?a=1"], ["#0.tar"], ["a%2f0.tar"])
-        ),
-        *(
-            (names, True)
-            for names in (
-                ["0.tar", "%30.tar"],
-                ["%C3%A9.tar", "\u00e9.tar"],
-                ["0.tar#1", "0.tar#2"],
-                ["0.tar", "0.tar?"],
-            )
-        ),
-        *((names, False) for names in (["get?shard=0", "get?shard=1"], ["0%2Etar", "1%2Etar"])),
+        *((names, True) for names in (["..%2F0.tar"], ["%2e%2e"], ["a%2f0.tar"], ["0.tar", "%30.tar"])),
+        (["get?shard=0", "get?shard=1"], False),
     ],
 )
 def test_names_on_a_web_server_are_those_that_it_decodes(names: list[str], is_refused: bool, tmp_path: Path) -> None:

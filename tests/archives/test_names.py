@@ -14,7 +14,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -212,23 +212,22 @@ def test_layouts_of_samples_are_merged_without_a_warning(names: list[str], memor
         sharded(memory_folder)
 
 
-def test_a_function_may_return_dots(memory_folder: str) -> None:
-    """As ``os.path.splitext`` does: before the extension they are dropped, in the key underscores."""
-    put(memory_folder, PRICES)
-    expected = {"cat/22_05": {"png": b"2205"}, "cat/22_06": {"png": b"2206"}}
-    assert dict(streamed(memory_folder, split_name=os.path.splitext)) == expected
-    assert sharded(memory_folder, split_name=os.path.splitext) == expected
-
-
 @pytest.mark.parametrize(
     ("split_name", "keys"),
-    [("last", ["cat/22_05", "cat/22_06"]), (number_first, ["cat/n22-05", "cat/n22-06"])],
-    ids=["last", "function"],
+    [
+        ("last", ["cat/22_05", "cat/22_06"]),
+        (os.path.splitext, ["cat/22_05", "cat/22_06"]),
+        (number_first, ["cat/n22-05", "cat/n22-06"]),
+    ],
+    ids=["last", "splitext", "function"],
 )
 def test_names_are_split_by_one_option_for_shards_and_loose_files(
     split_name: Any, keys: list[str], memory_folder: str
 ) -> None:
-    """The samples are the same; labels and provenance have the names of the source."""
+    """The samples are the same; labels and provenance have the names of the source.
+
+    Dots that a function returns are dropped before the extension, and underscores in the key.
+    """
     put(memory_folder, PRICES)
     expected = dict(zip(keys, [{"png": b"2205"}, {"png": b"2206"}], strict=True))
     assert dict(streamed(memory_folder, split_name=split_name)) == expected
@@ -253,6 +252,20 @@ NAMES = st.lists(
     max_size=8,
     unique_by=str.lower,
 )
+
+
+@given(names=NAMES, split_name=st.none())
+@example(["22_0000.png", *(f"22.{number:04}.png" for number in range(3000))], "last")
+def test_loose_files_that_share_a_key_are_named_however_far_apart(names: list[str], split_name: Any) -> None:
+    """Once, and both; each is a sample of its own, and nothing is said of others."""
+    folder = "memory://names-shared"
+    put(folder, dict.fromkeys(names, b""))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        keys = [key for key, _ in streamed(folder, split_name=split_name)]
+    assert len(keys) == len(names)
+    assert len(seen) == (len(set(keys)) < len(keys))
+    assert all(sum(name in str(one.message) for name in names) >= 2 for one in seen)
 
 
 @given(names=NAMES)
@@ -351,15 +364,6 @@ def test_files_of_macos_are_left_out_of_archives_and_counted(kind: str, memory_f
         dataset = tdr.ShardedDataset(memory_folder)
         assert [dataset[number]["txt"] for number in range(2)] == [b"one", b"two"]
         assert dataset.skipped.members["macos"] > 0
-
-
-def test_no_sample_is_written_that_readers_leave_out(memory_folder: str) -> None:
-    """A key below __MACOSX is refused before it is written."""
-    with (
-        pytest.raises(errors.ShardWriteError, match="macOS"),
-        tdr.ShardWriter(f"{memory_folder}/{{shard}}.tar") as writer,
-    ):
-        writer.write({"__key__": "a/__MACOSX/1", "txt": "lost"})
 
 
 # Members in upper case

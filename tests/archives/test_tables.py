@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,22 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
-from tests.support.archives import flipped
 from tests.support.shard_places import memory_place
-from tests.support.tables import FORMATS, file_bytes, numbered
-from torchdata_remote.errors import RemoteDataError
+from tests.support.tables import FORMATS, file_bytes
 
 D = dt.datetime(2020, 1, 2, 3, 4, 5, 6)
 CASES: list[tuple[pa.Array, list[Any]]] = [
     (pa.array([1, None, 3]), [1, None, 3]),
     (pa.array([2**64 - 1], pa.uint64()), [2**64 - 1]),
     (pa.array([True, None]), [True, None]),
-    (pa.array([1.5, None]), [1.5, None]),
     (pa.array([np.float16(1.5)]), [1.5]),
     (pa.array(["a", None, ""]), ["a", None, ""]),
-    (pa.array(["a"], pa.large_string()), ["a"]),
     (pa.array([b"a", None]), [b"a", None]),
-    (pa.array([b"ab"], pa.binary(2)), [b"ab"]),
     (pa.nulls(2), [None, None]),
     (pa.array([D, None], pa.timestamp("us")), [np.datetime64(D), None]),
     (pa.array([1], pa.timestamp("ns", "Europe/Paris")), [np.datetime64(1, "ns")]),
@@ -46,31 +40,17 @@ CASES: list[tuple[pa.Array, list[Any]]] = [
         pa.array([{"x": 1, "y": [1]}, None, {"x": None, "y": None}]),
         [{"x": 1, "y": np.array([1])}, None, {"x": None, "y": None}],
     ),
-    (pa.array([{}, {}], pa.struct([])), [{}, {}]),
     (pa.array([[1, 2], None, [], [3, None]]), [np.array([1, 2]), None, np.array([]), [3, None]]),
     (pa.array([[[1, 2], [3]], []]), [[np.array([1, 2]), np.array([3])], []]),
-    (pa.array([[1, 2], [3, 4]], pa.list_(pa.int8(), 2)), [np.array([1, 2]), np.array([3, 4])]),
     (pa.array([[1, 2], None, [3, None]], pa.list_(pa.int8(), 2)), [np.array([1, 2]), None, [3, None]]),
     (pa.array([[[1, 2], [3, 4]]], pa.list_(pa.list_(pa.int8(), 2), 2)), [np.array([[1, 2], [3, 4]])]),
-    (pa.array([[], []], pa.list_(pa.int64(), 0)), [np.array([]), np.array([])]),
     (pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(8).reshape(2, 2, 2)), list(np.arange(8).reshape(2, 2, 2))),
-    (
-        pa.ExtensionArray.from_storage(
-            pa.fixed_shape_tensor(pa.int8(), [2, 2]), pa.array([[1, 2, 3, 4], None], pa.list_(pa.int8(), 4))
-        ),
-        [np.array([[1, 2], [3, 4]]), None],
-    ),
-    *(
-        (pa.array([[1], None, [2, 3], []], kind), [np.array([1]), None, np.array([2, 3]), np.array([])])
-        for kind in (pa.list_view(pa.int8()), pa.large_list_view(pa.int8()))
-    ),
 ]
-ONLY_ARROW = ("run_end", "list_view", "large_list_view", "struct<>", "fixed_size_list<item: int64>[0]")
 OF_FORM = [
     pytest.param(array, expected, form, id=f"{array.type}-{form}"[-60:])
     for array, expected in CASES
     for form in FORMATS
-    if form != "parquet" or not str(array.type).startswith(ONLY_ARROW)
+    if form != "parquet" or not str(array.type).startswith("run_end")
 ]
 
 
@@ -125,14 +105,3 @@ def test_dictionaries_of_a_stream_may_be_replaced() -> None:
         for batch in batches:
             writer.write_batch(batch)
     assert [row["c"] for row in rows(sink.getvalue().to_pybytes())] == ["a", "b", "x", "y", "y", "b"]
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_damaged_table_is_an_error_or_other_values(form: str) -> None:
-    """A flipped bit, or a cut: never another exception, nor more rows."""
-    data = file_bytes(numbered(40), form, rows=20)
-    step = max(1, len(data) // 150)
-    for at in range(0, len(data), step):
-        for damaged in (data[:at], flipped(data, at, at % 8)):
-            with suppress(RemoteDataError):
-                assert len(rows(damaged, columns=["n"])) <= 40

@@ -31,6 +31,7 @@ from tests.support.archives import (
     grouped,
     outcome,
     outcomes,
+    pack_zip,
     read,
     reader,
     refusal,
@@ -73,7 +74,6 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, bytes]]] = {
         pax(mtime="1.5", uname="é", SCHILY__xattr__user="a=b\nc", comment="") + ONE,
         {"a.x": b"one"},
     ),
-    "an empty path in pax": (pax(path="") + ONE, {"a.x": b"one"}),
     "a path in pax for one member": (
         pax(path="é" * 90 + ".x", mtime="1") + ONE + ONE,
         {"é" * 90 + ".x": b"one", "a.x": b"one"},
@@ -83,7 +83,6 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, bytes]]] = {
         make_member(b"a.x", b"one", magic=b"ustar  ", prefix=b"p"),
         {"a.x": b"one"},
     ),
-    "name of 100 bytes": (make_member(b"n" * 98 + b".x", b"one"), {"n" * 98 + ".x": b"one"}),
     "long name": (long_name(b"l" * 300 + b".x") + ONE + ONE, {"l" * 300 + ".x": b"one", "a.x": b"one"}),
     "a name of 4,096 characters": (pax(path="é" * 4094 + ".x") + ONE, {"é" * 4094 + ".x": b"one"}),
     "global records": (pax(b"g", comment="git") * 2 + ONE, {"a.x": b"one"}),
@@ -94,9 +93,6 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, bytes]]] = {
     "a hard link with its target's size": (make_header(b"l", octal_size(1024), b"1") + ONE + TWO, BOTH),
     "a directory with its quota": (make_header(b"d/", octal_size(1024), b"5") + ONE + TWO, BOTH),
     "a directory of v7": (make_header(b"d/", kind=b"\0", magic=b"") + ONE, {"a.x": b"one"}),
-    "extensions in capitals": (make_member(b"a.Seg.X", b"one"), {"a.seg.x": b"one"}),
-    "a dot before the path": (make_member(b"./a.x", b"one"), {"a.x": b"one"}),
-    "a file of one block and one byte": (make_member(b"a.x", b"d" * 513) + TWO, {"a.x": b"d" * 513, "b.x": b"two"}),
 }
 
 
@@ -156,7 +152,6 @@ SIZES = [b"-0000000003\0", b"\xff" * 12, b"\xff" + b"\0" * 11, b"0000000000x\0",
 REFUSED: dict[str, tuple[bytes, list[str]]] = {
     **{f"checksum off by {by}": (make_header(off_by=by), ["at byte 0", "checksum"]) for by in (1, -1, 256, 65521)},
     "a page": (b"<html>not found</html>".ljust(2048), ["not a tar"]),
-    "noise": (bytes(range(256)) * 8, ["not a tar"]),
     "a zip": (b"PK\3\4" + bytes(2044), ["not a tar"]),
     **{
         f"type {kind}": (ONE + make_header(b"other", kind=kind.encode()), [repr(kind), "'other'", "at byte 1,024"])
@@ -181,18 +176,13 @@ REFUSED: dict[str, tuple[bytes, list[str]]] = {
         for kind in (b"x", b"g", b"L", b"K")
     },
     "two pax headers": (pax(path="b.x") * 2 + ONE, ["two extended headers"]),
-    "two pax headers, one with a name": (pax(mtime="1") + pax(path="b.x") + ONE, ["two extended headers"]),
     "two long names": (long_name(b"b.x") * 2 + ONE, ["two extended headers"]),
     "long name, then pax": (long_name(b"b.x") + pax(path="c.x") + ONE, ["two names for one member"]),
-    "pax, then long name": (pax(path="c.x") + long_name(b"b.x") + ONE, ["two names for one member"]),
     "pax without a member": (ONE + pax(path="b.x"), ["without a member"]),
     "long name without a member": (ONE + long_name(b"b.x"), ["without a member"]),
-    "long link without a member": (ONE + long_name(b"b.x", b"K"), ["without a member"]),
     "a name of 4,097 characters": (pax(path="é" * 4095 + ".x") + ONE, ["4,097 characters (limit 4,096)"]),
-    "a long name of 4,097 characters": (long_name(b"n" * 4095 + b".x") + ONE, ["4,097 characters (limit 4,096)"]),
     "a global path": (pax(b"g", path="a") + ONE, ["global header"]),
     "a global size": (pax(b"g", size="3") + ONE, ["global header"]),
-    "two archives": (ONE + END + ONE, ["after the end"]),
     "one byte after the zeros": (ONE + END + bytes(3 << 20) + b"x" * 512, ["after the end"]),
     "one zero block between members": (ONE + bytes(BLOCK) + TWO, ["after the end"]),
     "sparse in a vendor's record": (pax(GNU__sparse__major="1") + ONE, ["sparse"]),
@@ -224,9 +214,12 @@ def test_a_member_that_cannot_fit_is_refused_before_it_is_waited_for() -> None:
 
 
 def test_the_limit_of_a_member_is_the_readers() -> None:
-    """A member of exactly so many bytes is read."""
-    assert read(ONE + END, max_member_bytes=3) == [{"__key__": "a", "x": b"one"}]
-    assert "claims 3 bytes (max_member_bytes=2)" in refusal(ONE + END, max_member_bytes=2)
+    """A member of exactly so many bytes is read, also of a zip."""
+    for form, data in (("tar", ONE + END), ("zip", pack_zip([("a.x", b"one")]))):
+        assert read(data, form, max_member_bytes=3) == [{"__key__": "a", "x": b"one"}]
+        message = refusal(data, form, max_member_bytes=2)
+        assert "claims 3 bytes" in message
+        assert "max_member_bytes=2" in message
 
 
 NAMES = st.one_of(
@@ -254,13 +247,9 @@ ALL_KINDS = [
     ("n" * 150 + ".x", b"2" * 513),
     ("p" * 120 + "/" + "n" * 88 + ".x", b"3" * 512),
     ("é.x", b""),
+    ("é.y", b"4"),
 ]
 WHOLE = pack_tar(ALL_KINDS)
-
-
-def test_an_archive_with_all_kinds_of_headers_is_read_in_pieces_of_any_length() -> None:
-    for length in [*range(1, 60), *range(60, 1200, 17), 511, 512, 513, 1023, 1024, 1025]:
-        assert read(WHOLE, cuts=range(length, len(WHOLE), length)) == grouped(ALL_KINDS), f"pieces of {length} bytes"
 
 
 def test_a_sample_is_handed_out_before_more_is_read() -> None:
@@ -285,13 +274,17 @@ def test_memory_is_that_of_a_member_and_of_the_piece_at_hand(copy: bool) -> None
 
 
 def test_an_archive_that_ends_anywhere_but_at_its_end_is_an_error_after_whole_samples() -> None:
-    """Where a member ends it is one of its own, which can be accepted."""
+    """Where a member ends it is one of its own, which alone can be accepted, and is counted."""
     whole = grouped(ALL_KINDS)
     with tarfile.open(fileobj=io.BytesIO(WHOLE)) as archive:
         ends = [(info.offset_data + info.size + 511) // 512 * 512 for info in archive]
-    for end in ends:
-        assert read(WHOLE[:end], on_bad_shard=tdr.accept_missing_end) == whole[: ends.index(end) + 1]
-    for end, (found, error) in enumerate(outcomes(WHOLE[:end] for end in range(len(WHOLE)))):
+    for number, end in enumerate(ends):
+        pipe = reader(WHOLE[:end], on_bad_shard=tdr.accept_missing_end)
+        assert bare(pipe) == grouped(ALL_KINDS[: number + 1])
+        assert (pipe.skipped.num_missing_ends, pipe.skipped.shards) == (1, {})
+        refusal(WHOLE[: end + BLOCK], on_bad_shard=tdr.accept_missing_end)
+    cuts = [at + more for at in range(0, len(WHOLE), BLOCK) for more in (0, 1, 300, BLOCK - 1)]
+    for end, (found, error) in zip(cuts, outcomes(WHOLE[:end] for end in cuts), strict=True):
         assert found == whole[: len(found)], f"cut at byte {end}"
         assert "cut short" in str(error), f"cut at byte {end}"
         assert isinstance(error, tdr.errors.MissingEndError) == (end in ends), f"cut at byte {end}"
@@ -302,8 +295,11 @@ HEADERS = [at for at in range(0, len(WHOLE), BLOCK) if WHOLE[at + 257 : at + 262
 
 @pytest.mark.parametrize("start", [HEADERS[0], HEADERS[1], HEADERS[3], len(WHOLE) - 2 * BLOCK, len(WHOLE) - BLOCK])
 def test_every_flipped_bit_of_a_header_is_an_error(start: int) -> None:
-    """Of a plain header, one of pax, one with a prefix, and the end: only a blank for a zero of a checksum is none."""
-    flips = [(at, bit) for at in range(start, start + BLOCK) for bit in range(8)]
+    """Two or three of each byte: of a plain header, one of pax, one with a prefix, and the end.
+
+    Only a blank for a zero of a checksum is none.
+    """
+    flips = [divmod(bit, 8) for bit in range(8 * start, 8 * (start + BLOCK), 3)]
     whole, found_in = grouped(ALL_KINDS), outcomes(flipped(WHOLE, *flip) for flip in flips)
     for (at, bit), (found, error) in zip(flips, found_in, strict=True):
         assert found == whole[: len(found)], f"bit {bit} of byte {at - start}"
