@@ -159,15 +159,6 @@ def test_the_key_of_an_error_is_the_key() -> None:
         assert caught.value.args == (3,)
 
 
-def test_a_function_without_a_frame_of_its_own_is_not_the_packages() -> None:
-    loader = tdr.Resumable(chain().to_tuple("txt"), num_streams=1)
-    next(iter(loader))
-    failing = tdr.Resumable(chain().to_tuple("txt").map(int), num_streams=1)
-    failing.load_state_dict({**loader.state_dict(), "chain": failing.state_dict()["chain"]})
-    with pytest.raises(TypeError, match=r"^int\(\) argument must be"):
-        next(iter(failing))
-
-
 @pytest.mark.skipif(GROUP is None, reason="Python 3.10 has none")
 @pytest.mark.parametrize("kind", ["map", "collate_fn"])
 def test_a_group_of_errors_from_a_worker_ends_with_all_of_them(kind: str) -> None:

@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -386,37 +385,3 @@ def test_a_fork_while_a_cache_is_used_disturbs_neither_process(folder: Path) -> 
         assert got == store.objects
         gets_of_an_epoch(store, **options)
         assert gets_of_an_epoch(store, **options) == []
-
-
-def test_threads_of_a_process_share_one_cache(folder: Path) -> None:
-    with store_of(objects_of([5_000, 300_000] * 6)) as store:
-        options, wrong = cached(folder, part_bytes=100_000), list[object]()
-
-        def work() -> None:
-            for _ in range(3):
-                if store.read_all(**options) != store.objects:
-                    wrong.append("bytes")
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not wrong
-        assert gets_of_an_epoch(store, **options) == []
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_users_who_share_a_folder_have_their_own_objects() -> None:
-    with tempfile.TemporaryDirectory(dir=IN_MEMORY or "/tmp") as name, store_of(objects_of([100, 5_000])) as store:
-        os.chmod(name, 0o1777)
-        gets_of_an_epoch(store, part_bytes=MIB, **cached(name))
-
-        def as_another_user() -> int:
-            os.setgid(12_345)
-            os.setuid(12_345)
-            gets = len(gets_of_an_epoch(store, part_bytes=MIB, **cached(name)))
-            return 10 * gets + len(gets_of_an_epoch(store, part_bytes=MIB, **cached(name)))
-
-        assert in_child(as_another_user) == 20
-        assert gets_of_an_epoch(store, part_bytes=MIB, **cached(name)) == []

@@ -13,7 +13,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
@@ -222,13 +222,3 @@ def test_an_index_is_written_whole_and_replaced_only_on_demand(
     assert sorted(read(index, place.url).values()) == ["a.jpg", "b.jpg"], "the index is no object of the dataset"
     with pytest.raises(EmptyListingError):
         list(tdr.IterableWrapper([place.url]).list_remote(pattern="*.partial"))
-
-
-@settings(max_examples=2)  # each has many entries
-@given(num_objects=st.integers(5_000, 20_000), gzipped=st.booleans())
-def test_an_index_of_any_length_is_read(num_objects: int, gzipped: bool) -> None:
-    keys = [f"train/n{number % 1000:08d}/picture-{number:08d}.JPEG" for number in range(num_objects)]
-    data = json.dumps(keys).encode()
-    index = f"memory://{uuid.uuid4().hex}/i.json{'.gz' if gzipped else ''}"
-    fsspec.filesystem("memory").pipe(index.removeprefix("memory:/"), gzip.compress(data) if gzipped else data)
-    assert len(tdr.RemoteFiles("s3://b/train/", index=index)) == num_objects

@@ -202,27 +202,3 @@ def test_names_up_to_the_limit_are_made_one_by_one() -> None:
     nowhere = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "s"}
     urls = iter(IterableWrapper(["s3://b/{0..9999999}.tar"]).list_remote(storage_options=nowhere))
     assert [next(urls), next(urls)] == ["s3://b/0.tar", "s3://b/1.tar"]
-
-
-GLOBS = [
-    ("*.tar", {"b.tar", "c.tar", "a+(b).tar"}),
-    ("a/*.tar", {"a/b.tar", "a/c.tar", "a/bc.tar"}),
-    ("**/c.tar", {"c.tar", "a/b/c.tar", "a/c.tar"}),
-    ("a/**", {"a/b.tar", "a/b/c.tar", "a/c.tar", "a/bc.tar"}),
-    ("a/**/c.tar", {"a/b/c.tar", "a/c.tar"}),
-    ("a/?c.tar", {"a/bc.tar"}),
-    ("[b-c].tar", {"b.tar", "c.tar"}),
-    ("[!b].tar", {"c.tar"}),
-    ("a+(b).t*", {"a+(b).tar"}),
-]
-
-
-@pytest.mark.parametrize(("glob", "names"), GLOBS)
-def test_a_star_stays_in_its_folder_and_two_do_not(glob: str, names: set[str], memory_folder: str) -> None:
-    paths = ["b.tar", "c.tar", "a/b.tar", "a/b/c.tar", "a/c.tar", "a/bc.tar", "a+(b).tar", "btar", "x/a.jpg"]
-    fsspec.filesystem("memory").pipe({f"{memory_folder.removeprefix('memory:/')}/{path}": b"1" for path in paths})
-    listed = IterableWrapper([f"{memory_folder}/{glob}"]).list_remote()
-    assert {url.removeprefix(f"{memory_folder}/") for url in listed} == names
-    if "/" in glob:  # as a pattern it is a glob over paths; else over base names
-        listed = IterableWrapper([memory_folder]).list_remote(pattern=glob)
-        assert {url.removeprefix(f"{memory_folder}/") for url in listed} == names

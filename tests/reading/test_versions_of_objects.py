@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,26 +152,6 @@ def test_local_files_are_read_by_path_by_url_and_from_a_listing(tmp_path: Path, 
         assert sorted((str(url), stream.read()) for url, stream in pipe) == sorted(zip(urls, contents, strict=True))
     done = (tdr.stats() - before).fetch
     assert (done.items, done.num_bytes) == (9, 3 * sum(map(len, contents)))
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-def test_local_files_that_are_slow_are_read_ahead_and_right(
-    tmp_path: Path, in_order: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contents, read, now_s = [b"%d" % number for number in range(40)], os.read, [time.perf_counter()]
-    written(tmp_path, *contents)
-
-    def slow(file: int, num_bytes: int) -> bytes:
-        now_s[0] += 0.1
-        return read(file, num_bytes)
-
-    monkeypatch.setattr(os, "read", slow)
-    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
-    pipe = tdr.IterableWrapper([f"{tmp_path}/{number:03d}.bin" for number in range(40)]).async_prefetch(
-        in_order=in_order
-    )
-    got = [stream.read() for _, stream in pipe]
-    assert (got if in_order else sorted(got)) == (contents if in_order else sorted(contents))
 
 
 @pytest.mark.parametrize("num_bytes", [4, 9 << 20])
