@@ -232,17 +232,6 @@ def test_a_dataset_that_is_not_read_any_more_makes_room_in_the_third_epoch_of_an
         assert min(found[5:]) >= 0.4
 
 
-def test_new_versions_take_the_room_of_the_old_ones_at_once(folder: Path) -> None:
-    with store_of(numbered(NUM, OBJECT_BYTES)) as store:
-        for seed in range(2):
-            random_epoch(store, folder, 2 * MIB, seed)
-        for name in store.objects:
-            store.objects[name] = b"new" + store.objects[name][3:]
-        found = [random_epoch(store, folder, 2 * MIB, seed) for seed in range(3)]
-        assert found[0] == 0
-        assert min(found[1:]) >= 0.35
-
-
 def test_a_smaller_bound_holds_as_soon_as_something_is_stored(folder: Path) -> None:
     with store_of(numbered(NUM, OBJECT_BYTES)) as store:
         random_epoch(store, folder, 8 * MIB, 0)

@@ -6,14 +6,12 @@ import contextlib
 import errno
 import hashlib
 import itertools
-import json
 import os
 import random
 import shutil
 import signal
 import subprocess
 import tempfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from tests.support.full_disk import full_disk
 from tests.support.scripted_store import ScriptedStore, store_of
 from tests.support.small_disk import small_disk
 from tests.support.waiting import wait_for
-from torchdata_remote.errors import ShardCorruptError, StorageError
+from torchdata_remote.errors import StorageError
 
 MIB = 1 << 20
 SIZES = [0, 1, 300, 5_000, 700_000, 5 << 20]
@@ -163,31 +161,6 @@ def test_what_lies_in_place_of_the_files_of_a_cache_is_neither_followed_nor_over
                 assert instead == "folder", "which cannot be replaced"
         assert precious.read_bytes() == b"precious" * 1_000
         assert not (folder / "nowhere").exists()
-
-
-def test_the_store_is_not_blamed_for_wrong_bytes_of_the_cache(folder: Path) -> None:
-    # They came into the cache before there was a manifest with checksums
-    sound = bytes(range(200))
-    with store_of({"a": bytes(200)}) as store:
-        etag = store.etag("a")
-        store.etag = lambda name: etag  # type: ignore[method-assign]
-        gets_of_an_epoch(store, part_bytes=MIB, **cached(folder))
-        store.objects["a"] = sound
-
-        def listed(crc32: int) -> tdr.RemoteUrl:
-            entry = {"url": "a", "nsamples": 1, "filesize": 200, "crc32": f"{crc32:08x}", "crc32_block_bytes": 1 << 16}
-            document = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": [{**entry, "md5sum": ""}]}
-            store.objects["index.json"] = json.dumps(document).encode()
-            [url] = tdr.IterableWrapper([f"{store.url}index.json"]).list_remote()
-            return tdr.RemoteUrl(url, 200, etag, checksums=url.checksums)
-
-        for _ in range(2):
-            [(_, stream)] = store.open([listed(zlib.crc32(sound))], part_bytes=MIB, **cached(folder))
-            assert stream.read() == sound
-        [(_, stream)] = store.open([listed(1)], part_bytes=MIB, **cached(folder))
-        with pytest.raises(ShardCorruptError, match="also when it was fetched again"):
-            stream.read()
-        stream.close()
 
 
 # --- folders that cannot be used

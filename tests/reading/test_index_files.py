@@ -20,7 +20,7 @@ import torchdata_remote as tdr
 from tests.servers.scripted import Response, scripted
 from tests.support.shard_places import Place
 from torchdata_remote.cli import main
-from torchdata_remote.errors import EmptyListingError, ManifestError, ObjectNotFoundError, StorageError, UrlError
+from torchdata_remote.errors import ManifestError, ObjectNotFoundError, StorageError, UrlError
 
 Index = str | os.PathLike[str] | Sequence[str]
 PART = st.sampled_from(["a", "b.png", "a b", "é", "%20", "[1]", "{x,y}", "..", ".", "~", "http:", "q?x", "\U0001f600"])
@@ -200,25 +200,3 @@ def test_options_go_to_an_index_of_the_same_kind_of_store_only_and_it_costs_one_
         assert [(seen.method, seen.target) for seen in server.requests] == [("GET", "/bkt/i.json")] * 2
     with pytest.raises(StorageError):
         read("s3://bkt/i.json", "https://b/", {**options, "anon": False})
-
-
-@pytest.mark.parametrize("place", ["local", "memory"], indirect=True)
-def test_an_index_is_written_whole_and_replaced_only_on_demand(
-    place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    index = place.url + "i.json"
-    assert write(place.url, index) != 0
-    assert "no objects" in capsys.readouterr().err
-    assert set(place.files()) == set()
-    place.put({"a.jpg": b"1"})
-    assert write(place.url, index) == 0
-    before = place.files()
-    assert write(place.url, index) != 0
-    assert "--overwrite" in capsys.readouterr().err
-    assert place.files() == before
-    place.put({"b.jpg": b"1"})
-    assert write(place.url, index, "--overwrite") == 0
-    assert json.loads(place.files()["i.json"]) is not None
-    assert sorted(read(index, place.url).values()) == ["a.jpg", "b.jpg"], "the index is no object of the dataset"
-    with pytest.raises(EmptyListingError):
-        list(tdr.IterableWrapper([place.url]).list_remote(pattern="*.partial"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import functools
 import gc
-import json
 import re
 import threading
 import uuid
@@ -26,7 +25,6 @@ from torchdata_remote import RemoteUrl, RetryPolicy
 from torchdata_remote.errors import (
     AccessDeniedError,
     EmptyListingError,
-    ManifestError,
     ObjectNotFoundError,
     RemoteDataError,
     StorageError,
@@ -181,33 +179,6 @@ def test_directory_markers_are_skipped(moto: S3Server) -> None:
     client.delete_object(Bucket=bucket, Key="dir/sub/a")
     with pytest.raises(EmptyListingError):
         urls_of(f"s3://{bucket}/dir/sub", moto.storage_options)
-
-
-def test_a_single_object_is_listed_with_size_and_etag(moto: S3Server) -> None:
-    bucket = moto.new_bucket()
-    etag = client_of(moto).put_object(Bucket=bucket, Key="a/b.tar", Body=b"123")["ETag"]
-    client_of(moto).put_object(Bucket=bucket, Key="a/empty", Body=b"")
-    [url] = urls_of(f"s3://{bucket}/a/b.tar", moto.storage_options)
-    assert (url, url.size, url.etag) == (f"s3://{bucket}/a/b.tar", 3, etag)
-    [url] = urls_of(f"s3://{bucket}/a/empty", moto.storage_options)
-    assert (url, url.size) == (f"s3://{bucket}/a/empty", 0)
-    for pattern, count in (("*.tar", 1), ("*.jpg", 0)):
-        assert len(below(f"s3://{bucket}/a/b.tar", moto.storage_options, "", pattern=pattern)) == count
-
-
-def test_a_listing_of_several_pages_is_complete_sorted_and_without_repetition(moto: S3Server) -> None:
-    bucket = moto.new_bucket()
-    keys = {f"many/{number % 7}/{number:05d}.tar" for number in range(1_100)}
-    put_all(moto, bucket, keys | {"many2/x.tar"})
-    root = f"s3://{bucket}/"
-    assert below(root + "many", moto.storage_options, root) == sorted(keys)
-    assert below(root + "many/*/*.tar", moto.storage_options, root) == sorted(keys)
-    assert below(root + "many", moto.storage_options, root, pattern="*00.tar") == sorted(
-        key for key in keys if key.endswith("00.tar")
-    )
-    assert below(root + "many/3/00*", moto.storage_options, root) == sorted(
-        key for key in keys if key.startswith("many/3/00")
-    )
 
 
 def test_each_choice_of_a_brace_list_with_a_glob_or_a_slash_is_listed(memory_folder: str) -> None:
@@ -475,18 +446,3 @@ def test_a_manifest_is_a_listing(memory_folder: str) -> None:
     assert urls_of(f"{memory_folder}/index.json", pattern="*1.tar") == [f"{memory_folder}/000001.tar"]
     with pytest.raises(EmptyListingError):
         urls_of(f"{memory_folder}/index.json", pattern="*.zip")
-
-
-def test_missing_or_invalid_manifests_are_errors(memory_folder: str) -> None:
-    with pytest.raises(ObjectNotFoundError):
-        urls_of(f"{memory_folder}/index.json")
-    outside = {"url": "../a.tar", "nsamples": 1, "filesize": 1, "md5sum": ""}
-    broken = {**outside, "url": "a.tar", "filesize": 9, "crc32": "00000000 00000000", "crc32_block_bytes": 9}
-    for content in (b"", b"[]", b"{}", *(json.dumps(manifest_of(entry)).encode() for entry in (outside, broken))):
-        fsspec.filesystem("memory").pipe(memory_folder.removeprefix("memory:/") + "/index.json", content)
-        with pytest.raises(ManifestError, match=f"{memory_folder}/index.json"):
-            urls_of(f"{memory_folder}/index.json")
-
-
-def manifest_of(entry: dict[str, Any]) -> dict[str, Any]:
-    return {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": [entry]}

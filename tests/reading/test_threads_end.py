@@ -204,19 +204,3 @@ def test_a_program_ends_although_a_request_stalls_and_an_exit_handler_reads_on()
     assert (first, second) == ("10", "end")
     assert len(lines) == 2
     assert all(line == "bytes 999990" or (" True " in line and "shuts down" in line) for line in lines), lines
-
-
-def test_many_readers_at_once_leave_no_thread_behind() -> None:
-    with store_of(numbered(6, 100)) as store:
-        got, together = list[dict[str, bytes]](), threading.Barrier(6)
-
-        def read() -> None:
-            together.wait(END_S)
-            got.append(store.read_all(max_in_flight=3))
-
-        readers = [threading.Thread(target=read) for _ in range(6)]
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join(END_S)
-        assert got == [store.objects] * 6

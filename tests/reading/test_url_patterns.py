@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
-from tests.servers.s3 import S3Server
 from torchdata_remote import escape_url
 from torchdata_remote.cli import main
 from torchdata_remote.errors import EmptyListingError, ShardWriteError, UrlError
@@ -122,16 +121,6 @@ def test_a_folder_with_an_odd_name_is_a_source_everywhere(
     assert (shard.url, shard.num_samples) == (f"{root}/{{new}}/0.tar", 5)
     with pytest.raises(ShardWriteError, match="is inside the source"):
         tdr.shard_dataset(source, template.replace("/{shard", "/more/{shard"), progress=False)
-
-
-def test_keys_of_a_bucket_with_odd_names(moto: S3Server) -> None:
-    bucket, names = moto.new_bucket(), ["a*/b?.txt", "a*/b[1]{x,y}.txt", "ab/bc.txt", "a[*]/b.txt"]
-    for name in names:
-        moto.client().put_object(Bucket=bucket, Key=name, Body=name.encode())
-    for source, expected in {"a*/": ["a*/b?.txt", "a*/b[1]{x,y}.txt"], **{name: [name] for name in names}}.items():
-        url = escape_url(f"s3://{bucket}/{source}")
-        pipe = tdr.stream_files(url, seed=None, storage_options=moto.storage_options)
-        assert [sample["txt"].decode() for sample in pipe] == expected
 
 
 def test_a_name_taken_for_a_pattern_is_explained(tmp_path: Path) -> None:

@@ -168,15 +168,6 @@ def test_a_copy_of_a_loader_continues_at_its_position(folder: str, num_workers: 
         assert (twin.batch_size, twin.num_workers) == (2, max(0, num_workers))
 
 
-@pytest.mark.parametrize("num_workers", [0, THREAD])
-def test_a_copy_of_a_loader_has_the_state_that_was_loaded(folder: str, num_workers: int) -> None:
-    loader, resumed = (built(chain_of(folder), num_workers, batch_size=2, num_streams=NUM_STREAMS) for _ in range(2))
-    batches = iter(loader)
-    assert len(list(islice(batches, 5))) == 5
-    resumed.load_state_dict(loader.state_dict())
-    assert list(copy.deepcopy(resumed)) == list(batches)
-
-
 # Any chain, in any world: every stream continues, in its own order
 
 Streams = Mapping[int, list[Any]]
