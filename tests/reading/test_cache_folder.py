@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import itertools
 import os
@@ -203,18 +202,6 @@ def test_a_folder_that_never_was_a_cache_and_cannot_be_is_an_error_that_names_th
     assert f"cache_dir={chosen!r} cannot be used as a cache: " in str(caught.value)
     assert why.format(tmp_path) in str(caught.value)
     assert "Pass a folder of a local disk that this user can create and write to." in str(caught.value)
-
-
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
-def test_a_folder_that_cannot_be_created_is_an_error(
-    files: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: object, *arguments: object, **options: object) -> None:
-        raise OSError(number, os.strerror(number), path)
-
-    monkeypatch.setattr(os, "mkdir", refuse)
-    with pytest.raises(StorageError, match=f"cache_dir=.*{os.strerror(number)}.*Pass a folder"):
-        read(files, tmp_path / "cache")
 
 
 def test_missing_parents_are_created_and_belong_to_this_user_only(files: Path, tmp_path: Path) -> None:

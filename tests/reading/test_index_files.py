@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from tests.servers.scripted import Response, scripted
-from tests.support.shard_places import Place
 from torchdata_remote.cli import main
 from torchdata_remote.errors import ManifestError, ObjectNotFoundError, StorageError, UrlError
 
@@ -44,20 +43,6 @@ def read(index: Any, url: str, options: dict[str, Any] | None = None) -> dict[st
 
 def write(url: str, index: object, *more: str) -> int:
     return main(["index", url, "-o", str(index), *more])
-
-
-@pytest.mark.parametrize("place", ["local", "memory"], indirect=True)
-@pytest.mark.parametrize("name", ["index.json", "index.json.gz"])
-def test_a_written_index_returns_what_was_listed(place: Place, name: str, tmp_path: Path) -> None:
-    names = ["train/cat/1.jpg", "train/cat/é 2.jpg", "train/dog/1.jpg", "val/cat/1.jpg"]
-    place.put({path: path.encode() for path in names})
-    for index in (f"{tmp_path}/here/{name}", place.url + name):
-        for url in (place.url, place.url + "train", place.url + "train/"):
-            assert write(url, index, "--overwrite", "--pattern", "*.jpg") == 0
-            below = [path for path in names if url == place.url or path.startswith("train/")]
-            assert [data.decode() for _, data in items(tdr.RemoteFiles(url, index=index))] == below
-            short = [path if url == place.url else path.removeprefix("train/") for path in below]
-            assert sorted(read(index, url).values()) == sorted(short)
 
 
 def items(dataset: Any) -> list[Any]:

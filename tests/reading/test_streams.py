@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from typing import Any
 
@@ -63,19 +62,6 @@ def test_any_sequence_of_reads_returns_what_a_file_returns(
         assert (stream.read(), stream.read(5), stream.readline(), list(stream)) == (b"", b"", b"", [])
         assert stream.tell() == len(data)
         stream.close()
-
-
-@given(text=st.text(st.sampled_from("äb,\"\r\n'"), max_size=60), part_bytes=st.integers(1, 20))
-def test_text_and_csv_readers_of_the_standard_library_take_a_stream(text: str, part_bytes: int) -> None:
-    data = text.encode()
-    with store_of({"a": data}) as store:
-
-        def wrapped() -> io.TextIOWrapper:
-            [(_, stream)] = store.open(part_bytes=part_bytes)
-            return io.TextIOWrapper(stream, encoding="utf-8", newline="")
-
-        assert list(wrapped()) == list(io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline=""))
-        assert list(csv.reader(wrapped())) == list(csv.reader(io.StringIO(text, newline="")))
 
 
 def test_a_stream_is_readable_and_neither_writable_nor_seekable() -> None:
