@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
 
 from tests.servers.s3 import S3Server
 from tests.support.archive_bytes import pack_tar
-from torchdata_remote import ShardWriter
+from torchdata_remote import ShardWriter, stream_shards
 from torchdata_remote.cli import main
 from torchdata_remote.testing import write_small_shards
 
@@ -99,6 +102,62 @@ def test_inspect_json_has_the_same_facts(memory_folder: str, capsys: pytest.Capt
     assert sum(document["shard"]["sample_bytes"]["counts"]) == 4
     assert (document["shard"]["class_names"], document["shard"]["folders"]) == ({}, {})
     assert document["shard"]["labels"] == {"0": 1, "1": 1, "2": 1, "3": 1}
+
+
+TAR = pack_tar([("a.txt", b"a")])
+
+
+def put(*urls: str) -> None:
+    fsspec.filesystem("memory").pipe({url.removeprefix("memory:/"): TAR for url in urls})
+
+
+@pytest.fixture
+def shards(capsys: pytest.CaptureFixture[str]) -> Callable[[str], tuple[int, int | None, int | None, str | None]]:
+    """Number of shards that a URL stands for, of their samples and bytes if known, and the URL of their manifest."""
+
+    def found(url: str) -> Any:
+        assert main(["inspect", url, "--json"]) == 0
+        document = json.loads(printed_by(capsys))["set"]
+        return tuple(document[name] for name in ("num_shards", "num_samples", "num_bytes", "manifest_url"))
+
+    return found
+
+
+def test_a_folder_stands_for_its_tars_and_what_is_named_for_itself(memory_folder: str, shards: Any) -> None:
+    """Compressed or not; a folder not for what lies beside and below, a pattern for tars only, one name for any."""
+    names = ["B.TAR", "a.tar", "c.tar.gz", "d.tgz", "e.tar.zst", "f.b.tar.xz", "g.tbz2", "é.tar"]
+    beside = [".tar", "tar", "a.tar.idx", "a.tar.tmp", "atar", "h.tar.gz.part", "below/c.tar"]
+    put(*(f"{memory_folder}/{name}" for name in (*names, *beside)))
+    for url in (memory_folder, f"{memory_folder}/"):
+        assert shards(url) == (8, None, 8 * len(TAR), None)
+        samples = stream_shards(url, seed=None)
+        found = [sample["__url__"].removeprefix(f"{memory_folder}/") for sample in samples]
+        assert found == sorted([*names, "below/c.tar"]), "which enters folders below"
+    assert shards(f"{memory_folder}/*.tar.*") == (3, None, 3 * len(TAR), None)
+    assert shards(f"{memory_folder}/{{c,z}}.tar.gz") == (2, None, None, None)
+    assert shards(f"{memory_folder}/atar") == (1, None, len(TAR), None)
+
+
+def test_a_manifest_decides_which_objects_of_its_folder_are_shards(
+    memory_folder: str, shards: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether it or the folder is named, with its counts and the sizes of the listing; ``ls`` shows the others too."""
+    write_small_shards(memory_folder, num_shards=2, samples_per_shard=3)
+    put(f"{memory_folder}/000007.tar", f"{memory_folder}/000001.tar", f"{memory_folder}/other/index.json")
+    for url in ("", "/", "/index.json"):
+        assert shards(memory_folder + url) == (2, 6, 7168 + len(TAR), f"{memory_folder}/index.json")
+    assert main(["ls", memory_folder, "--json", "--recursive"]) == 0
+    listed = [json.loads(line) for line in printed_by(capsys).splitlines()]
+    counts = {one["url"].rpartition("/")[2]: one["num_samples"] for one in listed if one["url"][-4:] == ".tar"}
+    assert counts == {"000000.tar": 3, "000001.tar": 3, "000007.tar": None}
+
+
+def test_a_url_without_shards_is_an_error_with_advice(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", memory_folder]) == 1
+    assert memory_folder in capsys.readouterr().err
+    put(f"{memory_folder}/a.txt", f"{memory_folder}/b.txt")
+    assert main(["inspect", memory_folder]) == 1
+    assert "none of its 2 objects has a name such as *.tar" in capsys.readouterr().err
 
 
 def test_inspect_reports_a_class_table_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

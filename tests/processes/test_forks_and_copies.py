@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import multiprocessing
 import os
 import pickle
@@ -137,17 +136,6 @@ def test_pools_get_a_dataset_also_after_a_worker_was_killed(dataset: tdr.RemoteF
         assert pool.submit(_received).result() == expected
         assert pool.submit(_summary, dataset).result() == expected
     assert _summary(dataset) == expected
-
-
-def _ranked(rank: int, dataset: tdr.RemoteFiles, path: str) -> None:
-    Path(path, f"{rank}.pickle").write_bytes(pickle.dumps(dataset))
-
-
-def test_ranks_get_a_dataset_and_write_it_to_files(dataset: tdr.RemoteFiles, tmp_path: Path) -> None:
-    start: Any = importlib.import_module("torch.multiprocessing").start_processes
-    start(_ranked, args=(dataset, str(tmp_path)), nprocs=1, start_method="forkserver")
-    assert _summary(pickle.loads((tmp_path / "0.pickle").read_bytes())) == _summary(dataset)
-    assert _summary(pickle.loads(pickle.dumps(dataset))) == _summary(dataset)
 
 
 def _sent(dataset: tdr.RemoteFiles, connection: Any) -> None:

@@ -78,18 +78,6 @@ def test_samples_count_at_the_reader_one_by_one(memory_folder: str) -> None:
     assert (tdr.stats() - before).read.items == 699
 
 
-def test_waits_for_a_store_and_the_time_of_its_requests_are_counted(clock: Clock) -> None:
-    with store_of(numbered(10, 10)) as store:
-        store.before_read = lambda name, start: clock.advance(2)
-        before = tdr.stats()
-        for _, stream in store.open(max_in_flight=1, max_buffer_bytes=10):
-            stream.read()
-        did = tdr.stats() - before
-    assert did.fetch.busy_s == pytest.approx(20)
-    assert 0 < did.fetch.wait_s <= 20
-    assert did.fetch.wait_s + did.rest_s == pytest.approx(did.elapsed_s) == pytest.approx(20)
-
-
 def test_the_bottleneck_is_the_longest_wait_or_the_training_step(clock: Clock) -> None:
     def decode(data: bytes) -> bytes:
         clock.advance(3)
@@ -223,21 +211,6 @@ def test_a_full_disk_is_said_once_and_ends_no_training(caplog: pytest.LogCapture
     assert [record.getMessage() for record in caplog.records] == [
         "/dev/full: statistics are not recorded: [Errno 28] No space left on device"
     ]
-
-
-def test_the_line_after_one_that_was_cut_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, cuts = os.write, [40]
-
-    def cut(file: int, data: bytes) -> int:
-        return write(file, data[: cuts.pop()] if cuts and data.startswith(b'{"time"') else data)
-
-    monkeypatch.setattr(os, "write", cut)
-    path = tmp_path / "stats.jsonl"
-    with record_stats(path, every_s=0.01):
-        wait_for(lambda: path.read_text().count("\n") > 1)
-    first, *lines = path.read_text().splitlines()
-    assert len(first) == 40
-    assert all(json.loads(line) for line in lines)
 
 
 JOB = """

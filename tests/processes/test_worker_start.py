@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import subprocess
 import sys
 import threading
@@ -115,22 +114,6 @@ def test_functions_and_classes_of_a_notebook_work_in_all_worker_processes(method
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
-def test_functions_of_a_script_go_by_reference(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import threading\nimport torchdata_remote as tdr\nlock = threading.Lock()\nclass Item(str): pass\n"
-        "def to_item(number):\n    with lock:\n        return Item(number)\n"
-        "if __name__ == '__main__':\n"
-        "    pipe = tdr.IterableWrapper([1]).sharding_filter_rank().map(to_item).map(lambda item: item)\n"
-        "    (item,) = tdr.stateful_loader(pipe, num_workers=1)\n    print(type(item) is Item)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
-
-
 @pytest.mark.parametrize("loader", ["DataLoader", "Resumable", "stateful_loader"])
 def test_lambdas_and_closures_work_in_workers(loader: str) -> None:
     labelled = chain().map(LAMBDA).label_from_path(classes=lambda key: len(key))
@@ -183,16 +166,8 @@ def locked(lock: Any) -> Callable[[Any], Any]:
             lambda: tdr.stateful_loader(chain(), collate_fn=locked(LOCK), **WORKERS),
         ),
         (
-            r"stateful_loader\(worker_init_fn=...\) holds a partial",
-            lambda: tdr.stateful_loader(chain(), worker_init_fn=locked(LOCK), **WORKERS),
-        ),
-        (
             r"PrefetchingLoader\(collate_fn=...\) holds a partial",
             lambda: tdr.PrefetchingLoader(files(), collate_fn=partial(unchanged, LOCK), **WORKERS),
-        ),
-        (
-            r"PrefetchingLoader\(worker_init_fn=...\) holds a partial",
-            lambda: tdr.PrefetchingLoader(files(), worker_init_fn=locked(LOCK), **WORKERS),
         ),
     ],
 )
@@ -229,7 +204,6 @@ READERS: dict[str, Callable[[str], Iterator[Any]]] = {
     "Resumable": lambda url: iter(DataLoader(tdr.Resumable(tdr.stream_shards(url), num_streams=1), **WORKERS)),
     "RemoteFiles": lambda url: iter(tdr.PrefetchingLoader(tdr.RemoteFiles(url), **WORKERS)),
     "ShardedDataset": lambda url: iter(tdr.PrefetchingLoader(tdr.ShardedDataset(url), **WORKERS)),
-    "ShardedDataset, DataLoader": lambda url: iter(DataLoader(tdr.ShardedDataset(url), **WORKERS)),
 }
 
 

@@ -177,19 +177,6 @@ def test_faults_of_the_store_do_not_spoil_the_cache(
             assert store.read_all(**options) == store.objects
 
 
-def test_shards_are_cached_as_a_whole(folder: Path, tmp_path: Path) -> None:
-    tdr.testing.write_small_shards(str(tmp_path), num_shards=3, samples_per_shard=9)
-    tars = {path.name: path.read_bytes() for path in sorted(tmp_path.glob("*.tar"))}
-    with store_of(tars) as store:
-        keys = []
-        for _ in range(2):
-            store.reads.clear()
-            urls = tdr.IterableWrapper([store.url]).list_remote(pattern="*.tar")
-            pipe = urls.async_prefetch(part_bytes=1_024, max_buffer_bytes=1_024, **cached(folder))
-            keys.append([sample["__key__"] for sample in pipe.shard_tar_reader()])
-        assert (len(keys[0]), keys[0], store.reads) == (27, keys[1], [])
-
-
 def test_a_local_file_whose_modification_time_was_set_back_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "files" / "a.bin"
     path.parent.mkdir()
@@ -243,24 +230,6 @@ def test_a_dataset_that_is_not_read_any_more_makes_room_in_the_third_epoch_of_an
         found = [random_epoch(after, folder, 2 * MIB, seed) for seed in range(7)]
         assert found[0] == 0
         assert min(found[5:]) >= 0.4
-
-
-def test_two_datasets_in_turn_keep_what_they_have(folder: Path) -> None:
-    with store_of(numbered(NUM, OBJECT_BYTES)) as train, store_of(numbered(NUM, OBJECT_BYTES)) as test:
-        found = [[random_epoch(store, folder, 4 * MIB, seed) for store in (train, test)] for seed in range(5)]
-        assert found[0] == [0, 0]
-        assert all(sum(one) >= 0.9 for one in found[1:])
-
-
-def test_new_versions_take_the_room_of_the_old_ones_at_once(folder: Path) -> None:
-    with store_of(numbered(NUM, OBJECT_BYTES)) as store:
-        for seed in range(2):
-            random_epoch(store, folder, 2 * MIB, seed)
-        for name in store.objects:
-            store.objects[name] = b"new" + store.objects[name][3:]
-        found = [random_epoch(store, folder, 2 * MIB, seed) for seed in range(3)]
-        assert found[0] == 0
-        assert min(found[1:]) >= 0.35
 
 
 def test_a_smaller_bound_holds_as_soon_as_something_is_stored(folder: Path) -> None:

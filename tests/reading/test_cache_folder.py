@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import itertools
-import json
 import os
 import random
 import shutil
 import signal
 import subprocess
 import tempfile
-import threading
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +25,7 @@ from tests.support.full_disk import full_disk
 from tests.support.scripted_store import ScriptedStore, store_of
 from tests.support.small_disk import small_disk
 from tests.support.waiting import wait_for
-from torchdata_remote.errors import ShardCorruptError, StorageError
+from torchdata_remote.errors import StorageError
 
 MIB = 1 << 20
 SIZES = [0, 1, 300, 5_000, 700_000, 5 << 20]
@@ -166,31 +162,6 @@ def test_what_lies_in_place_of_the_files_of_a_cache_is_neither_followed_nor_over
         assert not (folder / "nowhere").exists()
 
 
-def test_the_store_is_not_blamed_for_wrong_bytes_of_the_cache(folder: Path) -> None:
-    # They came into the cache before there was a manifest with checksums
-    sound = bytes(range(200))
-    with store_of({"a": bytes(200)}) as store:
-        etag = store.etag("a")
-        store.etag = lambda name: etag  # type: ignore[method-assign]
-        gets_of_an_epoch(store, part_bytes=MIB, **cached(folder))
-        store.objects["a"] = sound
-
-        def listed(crc32: int) -> tdr.RemoteUrl:
-            entry = {"url": "a", "nsamples": 1, "filesize": 200, "crc32": f"{crc32:08x}", "crc32_block_bytes": 1 << 16}
-            document = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": [{**entry, "md5sum": ""}]}
-            store.objects["index.json"] = json.dumps(document).encode()
-            [url] = tdr.IterableWrapper([f"{store.url}index.json"]).list_remote()
-            return tdr.RemoteUrl(url, 200, etag, checksums=url.checksums)
-
-        for _ in range(2):
-            [(_, stream)] = store.open([listed(zlib.crc32(sound))], part_bytes=MIB, **cached(folder))
-            assert stream.read() == sound
-        [(_, stream)] = store.open([listed(1)], part_bytes=MIB, **cached(folder))
-        with pytest.raises(ShardCorruptError, match="also when it was fetched again"):
-            stream.read()
-        stream.close()
-
-
 # --- folders that cannot be used
 
 
@@ -231,18 +202,6 @@ def test_a_folder_that_never_was_a_cache_and_cannot_be_is_an_error_that_names_th
     assert f"cache_dir={chosen!r} cannot be used as a cache: " in str(caught.value)
     assert why.format(tmp_path) in str(caught.value)
     assert "Pass a folder of a local disk that this user can create and write to." in str(caught.value)
-
-
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
-def test_a_folder_that_cannot_be_created_is_an_error(
-    files: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: object, *arguments: object, **options: object) -> None:
-        raise OSError(number, os.strerror(number), path)
-
-    monkeypatch.setattr(os, "mkdir", refuse)
-    with pytest.raises(StorageError, match=f"cache_dir=.*{os.strerror(number)}.*Pass a folder"):
-        read(files, tmp_path / "cache")
 
 
 def test_missing_parents_are_created_and_belong_to_this_user_only(files: Path, tmp_path: Path) -> None:
@@ -386,37 +345,3 @@ def test_a_fork_while_a_cache_is_used_disturbs_neither_process(folder: Path) -> 
         assert got == store.objects
         gets_of_an_epoch(store, **options)
         assert gets_of_an_epoch(store, **options) == []
-
-
-def test_threads_of_a_process_share_one_cache(folder: Path) -> None:
-    with store_of(objects_of([5_000, 300_000] * 6)) as store:
-        options, wrong = cached(folder, part_bytes=100_000), list[object]()
-
-        def work() -> None:
-            for _ in range(3):
-                if store.read_all(**options) != store.objects:
-                    wrong.append("bytes")
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not wrong
-        assert gets_of_an_epoch(store, **options) == []
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_users_who_share_a_folder_have_their_own_objects() -> None:
-    with tempfile.TemporaryDirectory(dir=IN_MEMORY or "/tmp") as name, store_of(objects_of([100, 5_000])) as store:
-        os.chmod(name, 0o1777)
-        gets_of_an_epoch(store, part_bytes=MIB, **cached(name))
-
-        def as_another_user() -> int:
-            os.setgid(12_345)
-            os.setuid(12_345)
-            gets = len(gets_of_an_epoch(store, part_bytes=MIB, **cached(name)))
-            return 10 * gets + len(gets_of_an_epoch(store, part_bytes=MIB, **cached(name)))
-
-        assert in_child(as_another_user) == 20
-        assert gets_of_an_epoch(store, part_bytes=MIB, **cached(name)) == []

@@ -71,24 +71,6 @@ def test_an_attempt_continues_at_the_byte_after_the_last_one_received(server: Wi
     assert [asked.if_match for asked in made.requests] == ['"v1"' if listed else None, *['"v1"'] * 3]
 
 
-@settings(max_examples=WIRE_EXAMPLES)
-@given(faults=st.dictionaries(st.integers(0, 5), st.integers(1, 3)))
-def test_a_fault_repeats_its_part_only(faults: dict[int, int]) -> None:
-    with store_of({"a": random.Random(0).randbytes(60)}) as store:
-        left = dict(faults)
-
-        def before_read(name: str, start: int) -> None:
-            with store.lock:
-                failing = left.get(start // 10, 0)
-                left[start // 10] = failing - 1
-            if failing > 0:
-                raise ConnectionError("try again")
-
-        store.before_read = before_read
-        assert store.read_all() == store.objects
-        assert len(store.reads) == 6 + sum(faults.values())
-
-
 @pytest.mark.parametrize(
     ("head", "kind"),
     [("denied", AccessDeniedError), ("missing", ObjectNotFoundError), ("412", ObjectChangedError)],
@@ -195,43 +177,6 @@ def test_each_fault_of_a_busy_store_is_mended(server: Wire, fault: str) -> None:
 
 
 # --- how an error reaches the consumer
-
-
-@pytest.mark.parametrize("listed", [True, False])
-def test_an_error_belongs_to_its_object_and_the_others_are_read(listed: bool) -> None:
-    faults = {"1": FileNotFoundError("gone"), "3": PermissionError("denied"), "4": ZeroDivisionError("a bug")}
-    kinds = {"1": ObjectNotFoundError, "3": AccessDeniedError, "4": StorageError}
-    with store_of(numbered(6, 25)) as store:
-
-        def before_read(name: str, start: int) -> None:
-            if name in faults and start == (10 if name == "4" else 0):
-                raise faults[name]
-
-        store.before_read = before_read
-        for name, stream in store.open(listed=listed):
-            if name in faults:
-                with pytest.raises(kinds[name], match=store.url + name):
-                    stream.read()
-                stream.close()
-            else:
-                assert stream.read() == store.objects[name]
-
-
-@pytest.mark.parametrize("listed", [True, False])
-@pytest.mark.parametrize("broken_part", [0, 1, 2])
-def test_every_read_after_an_error_raises_it_again(listed: bool, broken_part: int) -> None:
-    with store_of({"a": bytes(40)}) as store:
-
-        def before_read(name: str, start: int) -> None:
-            if start == 10 * broken_part:
-                raise PermissionError("denied")
-
-        store.before_read = before_read
-        [(_, stream)] = store.open(listed=listed)
-        for read in (stream.read, stream.read, lambda: stream.read(1), stream.readline, lambda: list(stream)):
-            with pytest.raises(AccessDeniedError):
-                read()
-        stream.close()
 
 
 @pytest.mark.parametrize("listed", [True, False])

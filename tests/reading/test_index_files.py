@@ -13,14 +13,13 @@ from typing import Any
 
 import fsspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from tests.servers.scripted import Response, scripted
-from tests.support.shard_places import Place
 from torchdata_remote.cli import main
-from torchdata_remote.errors import EmptyListingError, ManifestError, ObjectNotFoundError, StorageError, UrlError
+from torchdata_remote.errors import ManifestError, ObjectNotFoundError, StorageError, UrlError
 
 Index = str | os.PathLike[str] | Sequence[str]
 PART = st.sampled_from(["a", "b.png", "a b", "é", "%20", "[1]", "{x,y}", "..", ".", "~", "http:", "q?x", "\U0001f600"])
@@ -44,20 +43,6 @@ def read(index: Any, url: str, options: dict[str, Any] | None = None) -> dict[st
 
 def write(url: str, index: object, *more: str) -> int:
     return main(["index", url, "-o", str(index), *more])
-
-
-@pytest.mark.parametrize("place", ["local", "memory"], indirect=True)
-@pytest.mark.parametrize("name", ["index.json", "index.json.gz"])
-def test_a_written_index_returns_what_was_listed(place: Place, name: str, tmp_path: Path) -> None:
-    names = ["train/cat/1.jpg", "train/cat/é 2.jpg", "train/dog/1.jpg", "val/cat/1.jpg"]
-    place.put({path: path.encode() for path in names})
-    for index in (f"{tmp_path}/here/{name}", place.url + name):
-        for url in (place.url, place.url + "train", place.url + "train/"):
-            assert write(url, index, "--overwrite", "--pattern", "*.jpg") == 0
-            below = [path for path in names if url == place.url or path.startswith("train/")]
-            assert [data.decode() for _, data in items(tdr.RemoteFiles(url, index=index))] == below
-            short = [path if url == place.url else path.removeprefix("train/") for path in below]
-            assert sorted(read(index, url).values()) == sorted(short)
 
 
 def items(dataset: Any) -> list[Any]:
@@ -200,35 +185,3 @@ def test_options_go_to_an_index_of_the_same_kind_of_store_only_and_it_costs_one_
         assert [(seen.method, seen.target) for seen in server.requests] == [("GET", "/bkt/i.json")] * 2
     with pytest.raises(StorageError):
         read("s3://bkt/i.json", "https://b/", {**options, "anon": False})
-
-
-@pytest.mark.parametrize("place", ["local", "memory"], indirect=True)
-def test_an_index_is_written_whole_and_replaced_only_on_demand(
-    place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    index = place.url + "i.json"
-    assert write(place.url, index) != 0
-    assert "no objects" in capsys.readouterr().err
-    assert set(place.files()) == set()
-    place.put({"a.jpg": b"1"})
-    assert write(place.url, index) == 0
-    before = place.files()
-    assert write(place.url, index) != 0
-    assert "--overwrite" in capsys.readouterr().err
-    assert place.files() == before
-    place.put({"b.jpg": b"1"})
-    assert write(place.url, index, "--overwrite") == 0
-    assert json.loads(place.files()["i.json"]) is not None
-    assert sorted(read(index, place.url).values()) == ["a.jpg", "b.jpg"], "the index is no object of the dataset"
-    with pytest.raises(EmptyListingError):
-        list(tdr.IterableWrapper([place.url]).list_remote(pattern="*.partial"))
-
-
-@settings(max_examples=2)  # each has many entries
-@given(num_objects=st.integers(5_000, 20_000), gzipped=st.booleans())
-def test_an_index_of_any_length_is_read(num_objects: int, gzipped: bool) -> None:
-    keys = [f"train/n{number % 1000:08d}/picture-{number:08d}.JPEG" for number in range(num_objects)]
-    data = json.dumps(keys).encode()
-    index = f"memory://{uuid.uuid4().hex}/i.json{'.gz' if gzipped else ''}"
-    fsspec.filesystem("memory").pipe(index.removeprefix("memory:/"), gzip.compress(data) if gzipped else data)
-    assert len(tdr.RemoteFiles("s3://b/train/", index=index)) == num_objects

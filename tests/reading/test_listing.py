@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import functools
 import gc
-import json
 import re
 import threading
 import uuid
@@ -26,7 +25,6 @@ from torchdata_remote import RemoteUrl, RetryPolicy
 from torchdata_remote.errors import (
     AccessDeniedError,
     EmptyListingError,
-    ManifestError,
     ObjectNotFoundError,
     RemoteDataError,
     StorageError,
@@ -95,14 +93,14 @@ def check_against_the_model(paths: set[str], source: str, recursive: bool, root:
 
 
 GLOBS = st.lists(
-    st.sampled_from(["*", "?", "a*", "*b", "t-?", "t-*", "*.tar", "[ab]", "[!a]*", "x.tar", "a", "t-[0-9]*"]),
+    st.sampled_from(["*", "?", "a*", "*b", "t-?", "t-*", "*.tar", "[a-b]", "[!a]*", "x.tar", "a", "a+*", "t-[0-9]*"]),
     min_size=1,
     max_size=3,
 ).map("/".join)
 
 
 def check_globs(paths: set[str], glob: str, root: str, options: dict[str, Any]) -> None:
-    for pattern in (glob, "**/" + glob):
+    for pattern in (glob, "**/" + glob, "a/**/" + glob, glob + "/**/*"):
         if re.search(r"[*?\[]", pattern):
             assert below(root + pattern, options, root) == model_glob(paths, pattern)
 
@@ -155,18 +153,6 @@ def test_a_pattern_matches_base_names_or_paths(paths: set[str], name: str) -> No
     assert below(root + "top/", {}, root + "top/", pattern=name) == expected
 
 
-def test_folder_never_matches_folder2(moto: S3Server) -> None:
-    bucket = moto.new_bucket()
-    put_all(moto, bucket, {"folder/a", "folder/sub/b", "folder2/c", "folder.tar", "folder-1/d"})
-    client_of(moto).put_object(Bucket=bucket, Key="folder/", Body=b"")
-    for source in ("folder", "folder/"):
-        listed = urls_of(f"s3://{bucket}/{source}", moto.storage_options)
-        assert listed == [f"s3://{bucket}/folder/a", f"s3://{bucket}/folder/sub/b"]
-    assert urls_of(f"s3://{bucket}/folder.tar", moto.storage_options) == [f"s3://{bucket}/folder.tar"]
-    flat = urls_of(f"s3://{bucket}/folder", moto.storage_options, recursive=False)
-    assert flat == [f"s3://{bucket}/folder/a"]
-
-
 def test_a_key_that_ends_in_a_slash_and_has_bytes_is_listed(moto: S3Server) -> None:
     bucket = moto.new_bucket()
     put_all(moto, bucket, {"folder/data/", "folder/a"})
@@ -195,64 +181,13 @@ def test_directory_markers_are_skipped(moto: S3Server) -> None:
         urls_of(f"s3://{bucket}/dir/sub", moto.storage_options)
 
 
-def test_a_single_object_is_listed_with_size_and_etag(moto: S3Server) -> None:
-    bucket = moto.new_bucket()
-    etag = client_of(moto).put_object(Bucket=bucket, Key="a/b.tar", Body=b"123")["ETag"]
-    client_of(moto).put_object(Bucket=bucket, Key="a/empty", Body=b"")
-    [url] = urls_of(f"s3://{bucket}/a/b.tar", moto.storage_options)
-    assert (url, url.size, url.etag) == (f"s3://{bucket}/a/b.tar", 3, etag)
-    [url] = urls_of(f"s3://{bucket}/a/empty", moto.storage_options)
-    assert (url, url.size) == (f"s3://{bucket}/a/empty", 0)
-    for pattern, count in (("*.tar", 1), ("*.jpg", 0)):
-        assert len(below(f"s3://{bucket}/a/b.tar", moto.storage_options, "", pattern=pattern)) == count
-
-
-def test_a_listing_of_several_pages_is_complete_sorted_and_without_repetition(moto: S3Server) -> None:
-    bucket = moto.new_bucket()
-    keys = {f"many/{number % 7}/{number:05d}.tar" for number in range(1_100)}
-    put_all(moto, bucket, keys | {"many2/x.tar"})
-    root = f"s3://{bucket}/"
-    assert below(root + "many", moto.storage_options, root) == sorted(keys)
-    assert below(root + "many/*/*.tar", moto.storage_options, root) == sorted(keys)
-    assert below(root + "many", moto.storage_options, root, pattern="*00.tar") == sorted(
-        key for key in keys if key.endswith("00.tar")
-    )
-    assert below(root + "many/3/00*", moto.storage_options, root) == sorted(
-        key for key in keys if key.startswith("many/3/00")
-    )
-
-
-@given(
-    first=st.integers(0, 120),
-    count=st.integers(1, 30),
-    width=st.integers(0, 6),
-    words=st.lists(SEGMENT, min_size=1, max_size=3),
-)
-def test_a_brace_range_is_expanded_without_a_request(first: int, count: int, width: int, words: list[str]) -> None:
-    low, high = f"{first:0{width}d}", f"{first + count - 1:0{width}d}"
-    pads = low.startswith("0") or len(low) == len(high)
-    numbers = [f"{number:0{len(low) if pads else 0}d}" for number in range(first, first + count)]
-    choice = "{" + ",".join(words) + "}" if len(words) > 1 else words[0]
-    nowhere = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "s"}
-    listed = urls_of(f"s3://bucket/{choice}/t-{{{low}..{high}}}.tar", nowhere)
-    assert listed == [f"s3://bucket/{word}/t-{number}.tar" for word in words for number in numbers]
-    assert all(url.size is None for url in listed)
-
-
-def test_each_choice_of_a_brace_range_with_a_glob_is_listed(memory_folder: str) -> None:
+def test_each_choice_of_a_brace_list_with_a_glob_or_a_slash_is_listed(memory_folder: str) -> None:
     folder = memory_folder.removeprefix("memory:/")
     names = ["train/0.tar", "train/1.tar", "val/0.tar", "test/0.tar", "val/0.jpg"]
     fsspec.filesystem("memory").pipe({f"{folder}/{name}": b"1" for name in names})
     root = memory_folder + "/"
     assert below(root + "{val,train}/*.tar", {}, root) == ["val/0.tar", "train/0.tar", "train/1.tar"]
-
-
-def test_choices_that_end_in_a_slash_are_listed_as_folders(memory_folder: str) -> None:
-    folder = memory_folder.removeprefix("memory:/")
-    names = ["train/0.tar", "train/1.tar", "val/0.tar", "test/0.tar"]
-    fsspec.filesystem("memory").pipe({f"{folder}/{name}": b"1" for name in names})
-    root = memory_folder + "/"
-    assert below(root + "{train,val}/", {}, root) == ["train/0.tar", "train/1.tar", "val/0.tar"]
+    assert below(root + "{train,val}/", {}, root) == ["train/0.tar", "train/1.tar", "val/0.jpg", "val/0.tar"]
 
 
 @pytest.mark.parametrize("url", ["{}/none", "{}/none/", "{}/*.none", "{}/none/**"])
@@ -468,23 +403,13 @@ def test_an_object_that_was_listed_costs_no_request_and_keeps_what_is_known() ->
     assert (found, found.size, found.etag, found.num_samples) == (one, 3, '"etag"', 7)
 
 
-def test_a_missing_object_is_an_error_in_its_place_and_so_is_one_of_the_source() -> None:
+def test_a_missing_object_is_an_error_in_its_place() -> None:
     keys = Keys(["0", "1", "2", "4"])
     with scripted(keys.respond) as server:
         urls = tdr.IterableWrapper([f"s3://bkt/{number}" for number in range(5)])
         found = iter(urls.list_remote(storage_options=options_of(server.url)))
         assert [next(found) for _ in range(3)] == [f"s3://bkt/{number}" for number in range(3)]
         with pytest.raises(EmptyListingError, match="s3://bkt/3"):
-            next(found)
-
-        def source() -> Any:
-            yield from ("s3://bkt/0", "s3://bkt/1", "s3://bkt/2")
-            raise OSError("unplugged")
-
-        urls = tdr.IterableWrapper(source(), deepcopy=False)
-        found = iter(urls.list_remote(storage_options=options_of(server.url)))
-        assert [next(found) for _ in range(3)] == [f"s3://bkt/{number}" for number in range(3)]
-        with pytest.raises(OSError, match="unplugged"):
             next(found)
 
 
@@ -521,18 +446,3 @@ def test_a_manifest_is_a_listing(memory_folder: str) -> None:
     assert urls_of(f"{memory_folder}/index.json", pattern="*1.tar") == [f"{memory_folder}/000001.tar"]
     with pytest.raises(EmptyListingError):
         urls_of(f"{memory_folder}/index.json", pattern="*.zip")
-
-
-def test_missing_or_invalid_manifests_are_errors(memory_folder: str) -> None:
-    with pytest.raises(ObjectNotFoundError):
-        urls_of(f"{memory_folder}/index.json")
-    outside = {"url": "../a.tar", "nsamples": 1, "filesize": 1, "md5sum": ""}
-    broken = {**outside, "url": "a.tar", "filesize": 9, "crc32": "00000000 00000000", "crc32_block_bytes": 9}
-    for content in (b"", b"[]", b"{}", *(json.dumps(manifest_of(entry)).encode() for entry in (outside, broken))):
-        fsspec.filesystem("memory").pipe(memory_folder.removeprefix("memory:/") + "/index.json", content)
-        with pytest.raises(ManifestError, match=f"{memory_folder}/index.json"):
-            urls_of(f"{memory_folder}/index.json")
-
-
-def manifest_of(entry: dict[str, Any]) -> dict[str, Any]:
-    return {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": [entry]}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data.datapipes.datapipe import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
@@ -53,34 +52,6 @@ def test_several_urls_are_no_characters_of_a_text(stream: Callable[[Any], Any], 
     for source in (IterableWrapper(text), IterableWrapper(text).shuffle()):
         with pytest.raises(UrlError, match=right):
             stream(source)
-
-
-class _Listed(IterDataPipe[str]):
-    """A user's own pipe: the lines of a file, whose path it calls ``iterable``."""
-
-    def __init__(self, iterable: Any) -> None:
-        self.iterable = iterable
-
-    def __iter__(self) -> Iterator[str]:
-        yield from Path(self.iterable).read_text().splitlines()
-
-
-class _ListedToo(IterableWrapper[Any]):
-    """The same, on top of torch's."""
-
-    iterable: Any
-
-    def __iter__(self) -> Iterator[str]:
-        yield from Path(self.iterable).read_text().splitlines()
-
-
-@pytest.mark.parametrize("kind", [_Listed, _ListedToo])
-@pytest.mark.parametrize("path", [str, Path])
-def test_a_pipe_of_a_user_may_call_a_path_iterable(kind: Any, path: Callable[[str], Any], tmp_path: Path) -> None:
-    urls = ["memory://a/1", "memory://a/2"]
-    (tmp_path / "urls.txt").write_text("\n".join(urls))
-    source = kind(path(f"{tmp_path}/urls.txt"))
-    assert list(tdr.ShardingFilterRank(source, world=tdr.World(0, 1))) == urls
 
 
 def test_a_path_can_be_escaped() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import io
-import tarfile
 from typing import Any
 
 import pytest
@@ -64,31 +62,6 @@ def test_any_sequence_of_reads_returns_what_a_file_returns(
         assert (stream.read(), stream.read(5), stream.readline(), list(stream)) == (b"", b"", b"", [])
         assert stream.tell() == len(data)
         stream.close()
-
-
-@given(text=st.text(st.sampled_from("äb,\"\r\n'"), max_size=60), part_bytes=st.integers(1, 20))
-def test_text_and_csv_readers_of_the_standard_library_take_a_stream(text: str, part_bytes: int) -> None:
-    data = text.encode()
-    with store_of({"a": data}) as store:
-
-        def wrapped() -> io.TextIOWrapper:
-            [(_, stream)] = store.open(part_bytes=part_bytes)
-            return io.TextIOWrapper(stream, encoding="utf-8", newline="")
-
-        assert list(wrapped()) == list(io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline=""))
-        assert list(csv.reader(wrapped())) == list(csv.reader(io.StringIO(text, newline="")))
-
-
-def test_tarfile_reads_a_stream() -> None:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        info = tarfile.TarInfo("a.txt")
-        info.size = 2_000
-        archive.addfile(info, io.BytesIO(bytes(2_000)))
-    with store_of({"a": buffer.getvalue()}) as store:
-        [(_, stream)] = store.open(part_bytes=700)
-        with tarfile.open(fileobj=stream, mode="r|") as read:
-            assert [(info.name, info.size) for info in read] == [("a.txt", 2_000)]
 
 
 def test_a_stream_is_readable_and_neither_writable_nor_seekable() -> None:

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from tests.support.scripted_store import store_of
-from torchdata_remote.cli import main
 from torchdata_remote.errors import UrlError
 
 
@@ -129,16 +128,6 @@ def test_a_remote_url_of_a_manifest_keeps_its_checksums_on_its_way_to_a_worker(m
     assert (again.md5, again.num_samples, again.size) == (url.md5, 2, url.size)
 
 
-@given(
-    store=st.sampled_from(["s3://b/", "file:///data/", "memory://", "https://host/"]),
-    key=st.text(min_size=1, max_size=9),
-    end=st.sampled_from(["#samples=3-9", "+samples+3-9", "?samples=3-9"]),
-)
-def test_no_key_of_a_store_is_taken_for_a_range_of_samples(store: str, key: str, end: str) -> None:
-    url = tdr.RemoteUrl(f"{store}samples+3-9+s3://{key}{end}", 1)
-    assert list(tdr.IterableWrapper([url]).sharding_filter_rank(world=tdr.World(0, 1))) == [url]
-
-
 # --- chained URLs of fsspec
 
 CHAINS = {
@@ -170,13 +159,10 @@ def test_a_chained_url_is_refused_with_the_call_that_replaces_it(url: str) -> No
 
 USES: dict[str, Callable[[str], object]] = {
     "stream_shards": lambda url: list(tdr.stream_shards(url + "*.tar")),
-    "list_remote": lambda url: list(tdr.IterableWrapper([url + "{0..3}.tar"]).list_remote()),
     "async_prefetch": opened,
     "ShardWriter": lambda url: tdr.ShardWriter(url + "{shard}.tar"),
     "RemoteFiles": tdr.RemoteFiles,
-    "RemoteImageFolder": tdr.RemoteImageFolder,
     "ShardedDataset": lambda url: tdr.ShardedDataset(url + "*.tar"),
-    "index_shards": lambda url: tdr.index_shards(url + "*.tar"),
     "shard_dataset, source": lambda url: tdr.shard_dataset(url, "memory://x/{shard}.tar"),
     "shard_dataset, target": lambda url: tdr.shard_dataset("memory://x/", url + "{shard}.tar"),
 }
@@ -186,14 +172,6 @@ USES: dict[str, Callable[[str], object]] = {
 def test_every_use_of_a_chained_url_names_the_replacement(use: str) -> None:
     with pytest.raises(UrlError, match=r"simplecache:: of fsspec is not read. Pass 's3://b/k/"):
         USES[use]("simplecache::s3://b/k/")
-
-
-@pytest.mark.parametrize(
-    "command", [["ls"], ["inspect"], ["verify"], ["manifest"], ["shard", "memory://x/{shard}.tar"]]
-)
-def test_every_command_names_the_replacement(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command[0], "simplecache::s3://b/k/*.tar", *command[1:]]) > 0
-    assert "simplecache:: of fsspec is not read. Pass 's3://b/k/" in capsys.readouterr().err
 
 
 def test_an_archive_that_an_option_names_is_read_by_fsspec(tmp_path: Path) -> None:

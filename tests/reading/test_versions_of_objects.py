@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,26 +154,6 @@ def test_local_files_are_read_by_path_by_url_and_from_a_listing(tmp_path: Path, 
     assert (done.items, done.num_bytes) == (9, 3 * sum(map(len, contents)))
 
 
-@pytest.mark.parametrize("in_order", [True, False])
-def test_local_files_that_are_slow_are_read_ahead_and_right(
-    tmp_path: Path, in_order: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contents, read, now_s = [b"%d" % number for number in range(40)], os.read, [time.perf_counter()]
-    written(tmp_path, *contents)
-
-    def slow(file: int, num_bytes: int) -> bytes:
-        now_s[0] += 0.1
-        return read(file, num_bytes)
-
-    monkeypatch.setattr(os, "read", slow)
-    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
-    pipe = tdr.IterableWrapper([f"{tmp_path}/{number:03d}.bin" for number in range(40)]).async_prefetch(
-        in_order=in_order
-    )
-    got = [stream.read() for _, stream in pipe]
-    assert (got if in_order else sorted(got)) == (contents if in_order else sorted(contents))
-
-
 @pytest.mark.parametrize("num_bytes", [4, 9 << 20])
 def test_a_local_file_that_was_replaced_or_removed_is_an_error(tmp_path: Path, num_bytes: int) -> None:
     urls = written(tmp_path, *[bytes([number]) * num_bytes for number in range(4)])
@@ -283,16 +262,6 @@ def test_a_block_that_is_damaged_in_the_store_is_an_error_after_a_second_request
         assert sum(name == "001.tar" and first <= place < end for name, first, end in gets) == 2
     finally:
         shards[0]["001.tar"] = sound
-
-
-def test_a_shard_of_another_size_than_in_its_manifest_is_an_error(tmp_path: Path) -> None:
-    with tdr.ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
-        writer.write({"__key__": "a", "txt": "1"})
-    with open(tmp_path / "0.tar", "ab") as shard:
-        shard.write(bytes(512))
-    pipe = tdr.IterableWrapper([f"{tmp_path}/index.json"]).list_remote().async_prefetch(retry=AT_ONCE)
-    with pytest.raises(ObjectChangedError):
-        list(pipe.shard_tar_reader())
 
 
 def test_a_flipped_bit_of_a_local_shard_is_noticed(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import torchdata_remote as tdr
-from tests.support.loaders import THREAD, built, chain_of, key_of, keys, names_of, through_json, with_states
-from torchdata_remote.testing import all_worlds, assert_resumes_everywhere, write_small_shards
+from tests.support.loaders import THREAD, built, chain_of, key_of, keys, through_json, with_states
+from torchdata_remote.testing import all_worlds, write_small_shards
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create:UserWarning", "ignore:This process .* is multi-threaded:DeprecationWarning"
@@ -141,19 +141,6 @@ def test_another_number_of_workers_completes_the_epoch(folder: str, before: int,
         assert keys(list(again)) == ALL_KEYS
 
 
-def test_three_resumes_with_different_workers_lose_and_repeat_nothing(folder: str) -> None:
-    state: Any = None
-    seen: list[Any] = []
-    for num_workers in (2, THREAD, 0, 1):
-        loader = built(chain_of(folder), num_workers, batch_size=2, num_streams=NUM_STREAMS)
-        if state is not None:
-            loader.load_state_dict(state)
-        seen += list(islice(loader, 3 if num_workers != 1 else None))
-        state = through_json(loader.state_dict())
-    assert keys(seen) == ALL_KEYS
-    assert state["epoch"] == 1
-
-
 def test_a_resume_with_workers_continues_over_the_end_of_the_epoch(folder: str) -> None:
     """With the worker whose turn it was, in that epoch and in the next ones."""
     loader = built(chain_of(folder), 3, batch_size=2, num_streams=NUM_STREAMS)
@@ -179,15 +166,6 @@ def test_a_copy_of_a_loader_continues_at_its_position(folder: str, num_workers: 
         assert keys(begun, rest) == ALL_KEYS
         assert list(twin) == rest
         assert (twin.batch_size, twin.num_workers) == (2, max(0, num_workers))
-
-
-@pytest.mark.parametrize("num_workers", [0, THREAD])
-def test_a_copy_of_a_loader_has_the_state_that_was_loaded(folder: str, num_workers: int) -> None:
-    loader, resumed = (built(chain_of(folder), num_workers, batch_size=2, num_streams=NUM_STREAMS) for _ in range(2))
-    batches = iter(loader)
-    assert len(list(islice(batches, 5))) == 5
-    resumed.load_state_dict(loader.state_dict())
-    assert list(copy.deepcopy(resumed)) == list(batches)
 
 
 # Any chain, in any world: every stream continues, in its own order
@@ -379,26 +357,3 @@ def test_any_chain_resumes_with_any_number_of_worker_processes(run: Run) -> None
             break
     assert run.sample_counts(seen) == run.sample_counts([item for items in streams.values() for item in items])
     assert by_stream == streams
-
-
-@given(
-    stops=st.lists(st.integers(0, 30), min_size=1, max_size=4),
-    worlds=st.lists(st.integers(1, 6), min_size=5, max_size=5),
-)
-def test_any_number_of_resumes_into_other_worlds_loses_and_repeats_nothing(stops: list[int], worlds: list[int]) -> None:
-    state, seen = None, []
-    for stop, num_slots in zip([*stops, 100], worlds, strict=False):
-        states = []
-        for slot in range(num_slots):
-            data = tdr.Resumable(names_of(world=tdr.World(slot, num_slots)), num_streams=6)
-            if state is not None:
-                data.load_state_dict(state)
-            seen += list(islice(data, stop))
-            states.append(through_json(data.state_dict()))
-        state = tdr.merge_states(states)
-    assert sorted(seen) == [f"{number:05d}" for number in range(40)]
-
-
-@pytest.mark.parametrize("num_streams", [1, 3])
-def test_a_chain_of_names_resumes_after_any_item(num_streams: int) -> None:
-    assert_resumes_everywhere(partial(names_of, 12), num_streams=num_streams)

@@ -29,7 +29,7 @@ from tests.support.archive_bytes import pack_tar
 from tests.support.packed_rows import same_rows
 from tests.support.photographs import encoded, photograph
 from tests.support.tables import FORMATS, file_bytes, numbered
-from torchdata_remote import Resumable, World, accept_missing_end, mix, skip_with_warning
+from torchdata_remote import Resumable, accept_missing_end, mix, skip_with_warning
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 ROOT = "memory://resumed"
@@ -121,19 +121,10 @@ TARS: dict[str, tuple[list[bytes], dict[str, Any]]] = {
         [tar(("README", b"x"), ("n.tar", tar(("a", b""), *named(0, 1, 2))), ("m.tar", PLAIN[3]))],
         {**SKIP, "nested": True},
     ),
-    "bad members in gzip": (
-        [gzip.compress(tar(*named(n, 5), ("README", b"x"), *named(n + 3, 2))) for n in range(3)],
-        SKIP,
-    ),
     "gzip": ([gzip.compress(data) for data in PLAIN], {}),
     "xz, bzip2": ([lzma.compress(PLAIN[0]), PLAIN[3], bz2.compress(PLAIN[2])], {}),
     "nested": (NESTED, {"nested": True}),
     "nested in gzip": ([gzip.compress(data) for data in NESTED], {"nested": True}),
-    "nested with meta": ([tar(("__a__", b""), ("n.tar", data), ("__b__", b"y")) for data in PLAIN], {"nested": True}),
-    "nested without end": (
-        [data[:-END_BYTES] for data in NESTED],
-        {"nested": True, "on_bad_shard": accept_missing_end},
-    ),
     "damaged": ([PLAIN[0], PLAIN[2][:4000], b"x" * 2000, PLAIN[3]], {"on_bad_shard": skip_with_warning}),
     "damaged nested": ([*NESTED, NESTED[0][:9000]], {"on_bad_shard": skip_with_warning, "nested": True}),
     "without end": ([data[:-END_BYTES] for data in PLAIN], {"on_bad_shard": accept_missing_end}),
@@ -282,7 +273,7 @@ def key_and_length(sample: dict[str, Any]) -> tuple[str, int]:
 
 
 class OwnState(tdr.IterDataPipe[int]):
-    """A user's pipe, whose state is one dict that it changes."""
+    """A user's pipe, whose state is the one dict that it changes."""
 
     def __init__(self) -> None:
         self.state = {"next": 0}
@@ -302,48 +293,28 @@ class OwnState(tdr.IterDataPipe[int]):
 
 # Readers
 for kind, (_, options) in TARS.items():
-    for interleave in (1, 3):
-        case(
-            f"tar {kind}, {interleave}",
-            lambda kind=kind, options=options, interleave=interleave: (  # type: ignore[misc]
-                listed(f"tar/{kind}/").shard_tar_reader(interleave=interleave, **options)
-            ),
-        )
-for part_bytes, interleave in [(400, 2), (1024, 1), (5000, 3)]:
-
-    def streams(part_bytes: int = part_bytes, interleave: int = interleave, kind: str = "tar/plain") -> Pipe:
-        return listed(f"{kind}/").async_prefetch(
-            part_bytes=part_bytes, max_buffer_bytes=3 * part_bytes, interleave=interleave
-        )
-
     case(
-        f"prefetched tar, {part_bytes}",
-        lambda streams=streams, interleave=interleave: (  # type: ignore[misc]
-            streams().map(same).filter(is_wanted).shard_tar_reader(interleave=interleave)
-        ),
-    )
-    case(
-        f"prefetched views, {part_bytes}",
-        lambda streams=streams, interleave=interleave: (  # type: ignore[misc]
-            streams().shard_tar_reader(interleave=interleave, copy=False).decode_sample({"cls": bytes, "jpg": bytes})
-        ),
-    )
-    case(
-        f"prefetched zip, {part_bytes}",
-        lambda streams=streams, interleave=interleave: (  # type: ignore[misc]
-            streams(kind="zip/deflated").shard_zip_reader(interleave=interleave)
-        ),
+        f"tar {kind}",
+        lambda kind=kind, options=options: listed(f"tar/{kind}/").shard_tar_reader(interleave=3, **options),  # type: ignore[misc]
     )
 for kind in ZIPS:
-    for interleave in (1, 3):
-        case(
-            f"zip {kind}, {interleave}",
-            lambda kind=kind, interleave=interleave: (  # type: ignore[misc]
-                listed(f"zip/{kind}/").shard_zip_reader(interleave=interleave, on_bad_shard=skip_with_warning)
-            ),
-        )
-for kind in ("plain", "gzip"):
-    case(f"streams of {kind}", lambda kind=kind: split(f"tar/{kind}/").shard_tar_reader(interleave=2), 2)  # type: ignore[misc]
+    case(
+        f"zip {kind}",
+        lambda kind=kind: listed(f"zip/{kind}/").shard_zip_reader(interleave=3, on_bad_shard=skip_with_warning),  # type: ignore[misc]
+    )
+
+
+def streams(kind: str = "tar/plain", interleave: int = 2) -> Pipe:
+    return listed(f"{kind}/").async_prefetch(part_bytes=400, max_buffer_bytes=1200, interleave=interleave)
+
+
+case("prefetched tar", lambda: streams(interleave=1).map(same).filter(is_wanted).shard_tar_reader())
+case(
+    "prefetched views",
+    lambda: streams().shard_tar_reader(interleave=2, copy=False).decode_sample({"cls": bytes, "jpg": bytes}),
+)
+case("prefetched zip", lambda: streams("zip/deflated").shard_zip_reader(interleave=2))
+case("shares of gzip", lambda: split("tar/gzip/").shard_tar_reader(interleave=2), 2)
 case("parts of shards", lambda: split("few/index.json").shard_tar_reader(), 3, 5)
 case("parts of shards in turn", lambda: split("few/index.json").async_prefetch(part_bytes=800).shard_tar_reader(), 3)
 case("zstd", lambda: split("zst/index.json").shard_tar_reader(interleave=2), 2)
@@ -351,16 +322,14 @@ case("lazy", lambda: listed("lazy/", "*.tar").shard_tar_reader(lazy=LAZY, interl
 case("lazy parts", lambda: split("lazy/index.json").async_prefetch().shard_tar_reader(lazy=LAZY).map(whole), 5)
 case("lazy shuffled", lambda: tdr.stream_shards(f"{ROOT}/lazy/", lazy=LAZY, shuffle_buffer_size=4).map(whole))
 case("lazy nested", lambda: listed("tar/nested/").shard_tar_reader(lazy={"jpg"}, nested=True).map(whole))
-case("lazy gzip", lambda: listed("tar/gzip/").shard_tar_reader(lazy={"jpg"}).map(whole))
 for form in FORMATS:
-    for interleave in (1, 2):
-        case(
-            f"{form}, {interleave}",
-            lambda form=form, interleave=interleave: listed(f"{form}/").table_reader(  # type: ignore[misc]
-                columns=["n", "vector"], filter=~pc.field("n").isin([0, 3, 4, 5, 12]), interleave=interleave
-            ),
-            same=same_arrays,
-        )
+    case(
+        form,
+        lambda form=form: listed(f"{form}/").table_reader(  # type: ignore[misc]
+            columns=["n", "vector"], filter=~pc.field("n").isin([0, 3, 4, 5, 12]), interleave=2
+        ),
+        same=same_arrays,
+    )
 case(
     "row groups",
     lambda: (
@@ -380,7 +349,6 @@ case(
 )
 case("files", lambda: listed("loose/").file_reader().label_from_path(pattern="/([01])/"))
 case("files of a share", lambda: split("loose/").async_prefetch(part_bytes=2).filter(is_wanted).file_reader(), 3)
-case("streams", lambda: listed("loose/").async_prefetch(part_bytes=2, max_buffer_bytes=9).map(read))
 case("streams of a share", lambda: split("loose/").async_prefetch().map(read).filter(is_not_empty), 2)
 case("stream_files", lambda: tdr.stream_files(f"{ROOT}/loose/").label_from_path(pattern="/([01])/"), 3)
 
@@ -398,7 +366,6 @@ for num_threads in (0, 2):
             .to_tuple("__key__", "jpg", "cls")
             .map(image_bytes)
         ),
-        1,
         2,
     )
     case(
@@ -406,7 +373,6 @@ for num_threads in (0, 2):
         lambda n=num_threads: (  # type: ignore[misc]
             shards(2).parallel_map(fails_for_some, num_threads=n, on_bad_sample=skip_with_warning).batch(2)
         ),
-        1,
         2,
     )
 case("a user's pipe", lambda: OwnState().map(abs))
@@ -419,22 +385,17 @@ def threaded(make: Callable[[int], Pipe], name: str, *num_streams: int) -> None:
 
 
 THREADED: dict[str, Callable[[int], Pipe]] = {}
-threaded(lambda n: keys().parallel_map(same, num_threads=n, max_ahead=3), "one shard", 2)
-threaded(lambda n: shards(3).parallel_map(drawn, seed=1, num_threads=n), "draws", 5)
+threaded(lambda n: shards(3).parallel_map(drawn, seed=1, num_threads=n, max_ahead=3), "draws", 5)
 threaded(lambda n: shards(2).shuffle_samples(buffer_size=4).parallel_map(whole, num_threads=n), "shuffle before")
 threaded(
     lambda n: shards(2).shuffle_samples(buffer_size=9, max_buffer_bytes=1500).parallel_map(whole, num_threads=n),
     "shuffle by bytes before",
 )
 threaded(lambda n: keys(3).parallel_map(same, num_threads=n).shuffle_samples(buffer_size=4), "shuffle behind")
-threaded(lambda n: keys(2).filter(is_kept).parallel_map(str.upper, num_threads=n), "filter before")
 threaded(lambda n: keys(2).parallel_map(same, num_threads=n).filter(is_kept), "filter behind")
-threaded(lambda n: keys(2).batch(4).parallel_map(len, num_threads=n), "batch before")
 threaded(lambda n: keys(2).parallel_map(same, num_threads=n).batch(4), "batch behind")
 threaded(lambda n: shards(3).decode_sample(num_threads=n).parallel_map(str, num_threads=n), "several")
 threaded(lambda n: shards(2).equalize_ranks().parallel_map(whole, num_threads=n), "equalize before", 5)
-threaded(lambda n: shards(2).parallel_map(whole, num_threads=n).equalize_ranks(mode="repeat"), "equalize behind", 5)
-threaded(lambda n: listed("shards/", "*.tar").sharding_filter_rank().parallel_map(str.lower, num_threads=n), "URLs")
 threaded(lambda n: keys().repeat_epochs(2).parallel_map(same, num_threads=n), "repeat before")
 threaded(lambda n: shards().flat_map(lines_of).parallel_map(same, num_threads=n), "flat_map before", 2)
 threaded(
@@ -446,39 +407,31 @@ threaded(
 threaded(
     lambda n: documents().pack(4).map(lambda row: row["input_ids"].tolist()).parallel_map(sum, num_threads=n), "pack"
 )
-threaded(lambda n: counted().bucket(3, length=lambda i: i % 3).parallel_map(sum, num_threads=n), "bucket before")
-threaded(lambda n: counted().skip(2).take(5).parallel_map(abs, num_threads=n), "take before")
 
 # Shares and counts
-case("shares", lambda: IterableWrapper(range(7)).sharding_filter_rank(), 1, 3)
+case("shares", lambda: counted(7), 3)
 case("all to each", lambda: IterableWrapper(range(7)).sharding_filter_rank(split=False))
 for mode in ("drop", "repeat"):
     case(
         f"equal {mode}",
         lambda mode=mode: shards(2).equalize_ranks(mode=mode).shuffle_samples(buffer_size=2, seed=2),  # type: ignore[misc]
-        1,
         5,
     )
-case("take", lambda: keys().take(8), 2)
-case("skip", lambda: keys().skip(5), 2)
 case("take of a shuffle", lambda: keys().shuffle_samples(buffer_size=4, seed=1).take(7).batch(2), 2)
 case("skip in a shuffle", lambda: keys().shuffle_samples(buffer_size=4, seed=1).skip(3).batch(2), 2)
-case("take of batches", lambda: keys().batch(2).take(4), 2)
 case("take and skip", lambda: keys().take(8).skip(3), 2)
 case("endless", lambda: keys().repeat_epochs().take(30), 2)
-case("repeat", lambda: keys(2).repeat_epochs(2), 2)
 case("repeat of a shuffle", lambda: keys().shuffle_samples(buffer_size=4, seed=1).repeat_epochs(2).batch(3), 2)
 case("shuffle of a repeat", lambda: keys().repeat_epochs(2).shuffle_samples(buffer_size=4, seed=1), 2)
 case("repeat of a take", lambda: keys().take(8).repeat_epochs(2), 2)
-case("repeat of a skip", lambda: keys().skip(3).repeat_epochs(2), 2)
 case("skip of a repeat", lambda: keys().repeat_epochs(2).skip(15), 2)
 case("repeats in repeats", lambda: keys().repeat_epochs(2).repeat_epochs(2).take(16), 2)
-case("draws in repeats", lambda: shards().repeat_epochs(2).parallel_map(drawn, seed=3), 2)
+case("draws in repeats", lambda: shards().repeat_epochs(2).parallel_map(drawn, seed=3, num_threads=0), 1)
 
 # Shuffles
-for buffer_size in (1, 2, 3, 5, 9, 15, 16, 40):
+for buffer_size in (1, 2, 5, 15, 40):
     case(f"shuffle {buffer_size}", lambda size=buffer_size: counted(15).shuffle_samples(buffer_size=size))  # type: ignore[misc]
-for most in (1, 2_000, 6_000, 50_000):
+for most in (1, 2_000, 6_000):
     case(
         f"shuffle by {most} bytes",
         lambda most=most: (  # type: ignore[misc]
@@ -486,39 +439,22 @@ for most in (1, 2_000, 6_000, 50_000):
         ),
     )
 case("two shuffles", lambda: keys(2).shuffle_samples(buffer_size=3, seed=1).shuffle_samples(buffer_size=4, seed=2), 3)
-for first, second in [({}, {"max_buffer_bytes": 700}), ({"max_buffer_bytes": 2000}, {})]:
-    for size in (3, 10):
-        case(
-            f"two shuffles by bytes {first} {size}",
-            lambda first=first, second=second, size=size: (  # type: ignore[misc]
-                shards()
-                .shuffle_samples(buffer_size=10, seed=1, **first)
-                .shuffle_samples(buffer_size=size, seed=2, **second)
-            ),
-        )
-for most in (1_000, 1 << 20):
-    case(
-        f"stream_shards, {most}",
-        lambda most=most: tdr.stream_shards(f"{ROOT}/shards", shuffle_buffer_bytes=most).to_tuple("__key__"),  # type: ignore[misc]
-        1,
-        3,
-    )
+case(
+    "two shuffles by bytes",
+    lambda: (
+        shards()
+        .shuffle_samples(buffer_size=10, seed=1, max_buffer_bytes=2000)
+        .shuffle_samples(buffer_size=3, seed=2, max_buffer_bytes=700)
+    ),
+)
+case("stream_shards", lambda: tdr.stream_shards(f"{ROOT}/shards", shuffle_buffer_bytes=1_000).to_tuple("__key__"), 3)
 
 # One to many, many to one
 case("flat_map of batches", lambda: counted(7).batch(3).flat_map(list))
-for name, function, seed in [("lines", lines_of, {}), ("crops", crops_of, {"seed": 3})]:
-
-    def clips(source: Pipe, function: Any = function, seed: Any = seed) -> Pipe:
-        return source.flat_map(function, **seed)
-
-    case(f"{name} in turn", lambda clips=clips: clips(shards(2)), 2)  # type: ignore[misc]
-    case(f"{name} of a shuffle", lambda clips=clips: clips(shards().shuffle_samples(buffer_size=4, seed=1)), 2)  # type: ignore[misc]
-    case(
-        f"{name} in a shuffle",
-        lambda clips=clips: clips(shards()).shuffle_samples(buffer_size=4, seed=1).batch(2),  # type: ignore[misc]
-        2,
-    )
-    case(f"{name} of repeats", lambda clips=clips: clips(shards().repeat_epochs()).take(16), 2)  # type: ignore[misc]
+case("lines in turn", lambda: shards(2).flat_map(lines_of), 2)
+case("crops of a shuffle", lambda: shards().shuffle_samples(buffer_size=4, seed=1).flat_map(crops_of, seed=3), 2)
+case("lines in a shuffle", lambda: shards().flat_map(lines_of).shuffle_samples(buffer_size=4, seed=1).batch(2), 2)
+case("crops of repeats", lambda: shards().repeat_epochs().flat_map(crops_of, seed=3).take(14))
 LIMITS: list[dict[str, Any]] = [
     {"batch_size": 3},
     {"max_tokens": 120, "boundaries": [30, 60]},
@@ -530,13 +466,9 @@ for number, limits in enumerate(LIMITS):
     def bucketed(source: Pipe, limits: Any = limits) -> Pipe:
         return source.map(key_and_length).bucket(length=itemgetter(1), max_wait=5, **limits)
 
-    case(f"bucket {number} in turn", lambda bucketed=bucketed: bucketed(shards(2)), 1, 2)  # type: ignore[misc]
-    case(
-        f"bucket {number} of a shuffle",
-        lambda bucketed=bucketed: bucketed(shards().shuffle_samples(buffer_size=4, seed=1)).batch(2),  # type: ignore[misc]
-        2,
-    )
-    case(f"bucket {number} of repeats", lambda bucketed=bucketed: bucketed(shards().repeat_epochs()).take(8), 2)  # type: ignore[misc]
+    case(f"bucket {number} in turn", lambda bucketed=bucketed: bucketed(shards(2)), 1 + number % 2)  # type: ignore[misc]
+case("bucket of a shuffle", lambda: bucketed(shards().shuffle_samples(buffer_size=4, seed=1)).batch(2), 2)
+case("bucket of repeats", lambda: bucketed(shards().repeat_epochs()).take(6))
 case("bucket taken apart", lambda: counted().bucket(2, length=lambda i: i % 3).flat_map(same))
 CUTS: list[dict[str, Any]] = [
     {},
@@ -549,20 +481,14 @@ for number, cuts in enumerate(CUTS):
     def packed(source: Pipe, cuts: Any = cuts) -> Pipe:
         return source.map(tokens_of).pack(16, member="ids", **cuts)
 
-    case(f"pack {number} documents", lambda cuts=cuts: documents().pack(5, **cuts), same=same_rows)  # type: ignore[misc]
     case(f"pack {number} in turn", lambda packed=packed: packed(shards(2)), 2, same=same_rows)  # type: ignore[misc]
-    case(
-        f"pack {number} of a shuffle",
-        lambda packed=packed: packed(shards().shuffle_samples(buffer_size=4, seed=1)).batch(2),  # type: ignore[misc]
-        2,
-        same=same_batches,
-    )
-    case(
-        f"pack {number} of repeats",
-        lambda packed=packed: packed(shards().repeat_epochs(2)).take(8),  # type: ignore[misc]
-        2,
-        same=same_rows,
-    )
+case(
+    "pack of a shuffle",
+    lambda: packed(shards().shuffle_samples(buffer_size=4, seed=1)).batch(2),
+    2,
+    same=same_batches,
+)
+case("pack of repeats", lambda: packed(shards().repeat_epochs(2)).take(6), same=same_rows)
 
 # Mixtures
 CURRICULUM = {0: {"a": 1}, 6: {"a": 1, "b": 1}, 12: {"b": 3, "c": 1}}
@@ -577,22 +503,13 @@ for stop in ("first_exhausted", "all_exhausted", 24):
         sources = {"a": letters("a", 8).shuffle_samples(buffer_size=3), "b": letters("b", 8), "c": letters("c", 8)}
         return mix(sources, schedule=CURRICULUM, stop=stop)
 
-    case(
-        f"mix {stop}",
-        lambda stop=stop: mix({"a": (letters("a", 12), 3), "b": (letters("b", 5), 1)}, seed=2, stop=stop),  # type: ignore[misc]
-        1,
-        3,
-    )
     case(f"mix in mix {stop}", nested, 2)
-    case(f"curriculum {stop}", curriculum, 1, 3)
-    case(
-        f"curriculum ahead {stop}",
-        lambda curriculum=curriculum: (  # type: ignore[misc]
-            curriculum().shuffle_samples(buffer_size=4).parallel_map(str.upper, num_threads=2).batch(2)
-        ),
-        2,
-    )
-case("mix of repeats", lambda: mix({"a": (keys().repeat_epochs(), 1), "b": (keys(), 2)}, stop=14), 2)
+    case(f"curriculum {stop}", curriculum, 3 if stop == "first_exhausted" else 1)
+case(
+    "curriculum ahead",
+    lambda: curriculum("all_exhausted").shuffle_samples(buffer_size=4).parallel_map(str.upper, num_threads=2).batch(2),
+)
+case("mix of repeats", lambda: mix({"a": (keys().repeat_epochs(), 1), "b": (keys(), 2)}, stop=14))
 case(
     "restarts in a shuffle",
     lambda: mix({"d": (letters("d", 3), 3), "a": (letters("a", 12), 1)}, stop=20).shuffle_samples(buffer_size=5),
@@ -602,10 +519,6 @@ case("repeat of a mix", lambda: mix({"a": (counted(8), 2), "b": (counted(5), 1)}
 case(
     "repeats in a repeated mix",
     lambda: mix({"a": (keys(), 2), "b": (keys().repeat_epochs(2), 1)}, seed=4, stop=9).repeat_epochs(2),
-)
-case(
-    "shares in a repeated mix",
-    lambda: mix({"a": (counted(8).take(6), 1), "b": (counted(5).skip(1), 1)}, seed=4, stop=9).repeat_epochs(2),
 )
 case(
     "repeat of a curriculum",
@@ -619,7 +532,7 @@ case(
 
 # Selections
 CHOSEN = {f"{number % 10}/{number:06d}" for number in (0, 1, 4, 5, 8, 11)}
-case("select", lambda: listed("shards/index.json").select(keys=CHOSEN).sharding_filter_rank().shard_tar_reader(), 1, 5)
+case("select", lambda: listed("shards/index.json").select(keys=CHOSEN).sharding_filter_rank().shard_tar_reader(), 5)
 case(
     "select members",
     lambda: tdr.stream_shards(f"{ROOT}/shards/", select={"keys": CHOSEN, "members": ["cls"]}, interleave=3).batch(2),
@@ -629,13 +542,8 @@ case("select by a table", lambda: tdr.stream_shards(f"{ROOT}/shards/", select={"
 SETS = {name: f"{ROOT}/{name}-tar/index.json" for name in ("texts", "marks")}
 for align in ("order", "keys"):
     case(f"join by {align}", lambda align=align: tdr.join(SETS, align=align, shuffle="shards", interleave=2))  # type: ignore[misc]
-    case(f"join by {align}, shuffled", lambda align=align: tdr.join(SETS, align=align, shuffle_buffer_size=4), 2)  # type: ignore[misc]
-    case(f"join by {align}, equal", lambda align=align: tdr.join(SETS, align=align, shuffle=False).equalize_ranks(), 5)  # type: ignore[misc]
-    case(
-        f"join by {align}, ahead",
-        lambda align=align: tdr.join(SETS, align=align).parallel_map(whole, num_threads=2),  # type: ignore[misc]
-        2,
-    )
+    case(f"join by {align}, equal", lambda align=align: tdr.join(SETS, align=align, shuffle=False).equalize_ranks(), 3)  # type: ignore[misc]
+case("join, shuffled", lambda: tdr.join(SETS, align="order", shuffle_buffer_size=4), 2)
 case("join of gzip", lambda: tdr.join({name: f"{ROOT}/{name}-tar.gz/" for name in ("texts", "marks")}, align="order"))
 
 RUNS = [(name, num_streams) for name, found in CASES.items() for num_streams in found.num_streams]
@@ -692,34 +600,19 @@ def test_a_state_is_the_same_with_any_number_of_threads(name: str) -> None:
         assert [next(other, None) for other in others] == [None, None]
 
 
-@given(
-    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5),
-    interleave=st.integers(1, 4),
-    max_ahead=st.integers(1, 9),
-    stops=st.tuples(st.integers(0, 20), st.integers(0, 3)),
+@pytest.mark.parametrize(
+    "make", [Resumable, lambda pipe: pipe.take(9), lambda pipe: pipe.parallel_map(abs, num_threads=2)]
 )
-def test_shards_that_end_at_different_times_resume(
-    sizes: list[int], interleave: int, max_ahead: int, stops: tuple[int, int]
-) -> None:
-    archives = {
-        f"/resumed-sizes/{number}.tar": tar(*((f"{number}{at}.cls", b"") for at in range(size)))
-        for number, size in enumerate(sizes)
-    }
-    fsspec.filesystem("memory").pipe(archives)
-
-    def chain(num_threads: int) -> Pipe:
-        urls = IterableWrapper([f"memory:/{path}" for path in archives]).sharding_filter_rank(world=World())
-        reader = urls.shard_tar_reader(interleave=interleave).map(itemgetter("__key__"))
-        return reader.parallel_map(same, num_threads=num_threads, max_ahead=max_ahead)
-
-    expected = list(chain(0))
-    first, second, third = chain(1), chain(2), chain(0)
-    found = list(islice(first, stops[0]))
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    found += islice(second, stops[1])
-    third.load_state_dict(json.loads(json.dumps(second.state_dict())))
-    assert [*found, *third] == expected
-    assert list(third) == expected, "the next pass is whole"
+def test_a_state_does_not_change_while_its_chain_goes_on(make: Callable[[Any], Any]) -> None:
+    data, other = make(OwnState()), make(OwnState())
+    items = iter(data)
+    assert [next(items), next(items)] == [1, 2]
+    state = data.state_dict()
+    before = json.dumps(state)
+    assert next(items) == 3
+    assert json.dumps(state) == before
+    other.load_state_dict(state)
+    assert next(iter(other)) == 3
 
 
 @settings(max_examples=8)

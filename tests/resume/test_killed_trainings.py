@@ -245,19 +245,6 @@ def keys_of(epoch: int, log: list[str]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("num_kills", [2, 25])
-def test_a_killed_training_goes_on_with_the_samples_of_an_uninterrupted_one(
-    tmp_path: Path, data: Data, num_kills: int
-) -> None:
-    """Line for line over two epochs."""
-    manifest, keys = data
-    given = {"manifest": manifest, "num_workers": 2, "num_streams": 4, "batch_size": 4, "num_epochs": 2}
-    (log,) = check_killed_training(tmp_path, num_kills, 1, **given)
-    assert keys_of(0, log) == keys_of(1, log) == keys
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("num_kills", [1, 25])
 def test_killed_ranks_go_on_with_the_samples_of_uninterrupted_ones(tmp_path: Path, data: Data, num_kills: int) -> None:
     """2 ranks x 2 workers over gloo, any one of which is killed."""

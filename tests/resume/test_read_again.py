@@ -108,6 +108,7 @@ def test_no_byte_of_a_tar_before_the_next_sample_is_requested_again(
 
     head, rest = stopped_and_resumed(make, urls, stop)
     found = [tuple(map(int, key.rpartition("/")[2].split("-"))) for key in [*head, *rest]]
+    assert [*head, *rest] == list(make(urls[0]))
     assert sorted(found) == [(shard, at) for shard, of_samples in enumerate(sizes) for at in range(len(of_samples))]
     for shard, (_, begins) in enumerate(archives):
         asked = [first for first, _ in served.ranges(urls[1][shard])]
@@ -141,19 +142,19 @@ def items(counted: Counted, values: Any) -> Any:
     return IterableWrapper(list(values)).sharding_filter_rank().map(counted)
 
 
-def test_a_resumed_flat_map_reads_one_item_again() -> None:
-    taken, again, following = after(lambda counted: items(counted, range(9)).flat_map(lambda one: [one] * 3), 11)
-    assert (taken[-1], again, following) == (3, [3], [3])
+ONCE: dict[str, tuple[Any, int, int]] = {  # items handed out and taken
+    "flat_map": (lambda numbers: numbers.flat_map(lambda one: [one] * 3), 11, 4),
+    "skip": (lambda numbers: numbers.skip(4), 2, 6),
+    "take": (lambda numbers: numbers.take(4), 3, 3),
+    "take to its end": (lambda numbers: numbers.take(4), 4, 4),
+}
 
 
-def test_a_resumed_skip_does_not_skip_again() -> None:
-    taken, again, following = after(lambda counted: items(counted, range(9)).skip(4), 2)
-    assert (taken, again, following) == ([0, 1, 2, 3, 4, 5], [6], [6])
-
-
-def test_a_resumed_take_reads_nothing_again() -> None:
-    assert after(lambda counted: items(counted, range(9)).take(4), 3)[1:] == ([3], [3])
-    assert after(lambda counted: items(counted, range(9)).take(4), 4)[0] == [0, 1, 2, 3]
+@pytest.mark.parametrize("name", ONCE)
+def test_a_resumed_pipe_that_counts_reads_nothing_before_its_next_item(name: str) -> None:
+    make, num_items, num_taken = ONCE[name]
+    taken, again, following = after(lambda counted: make(items(counted, range(9))), num_items)
+    assert (len(taken), again) == (num_taken, following)
 
 
 def test_a_resumed_bucket_reads_at_most_max_wait_items_again() -> None:
