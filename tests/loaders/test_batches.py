@@ -6,7 +6,6 @@ import collections
 import io
 import multiprocessing
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -33,7 +32,6 @@ from tests.support.loaders import (
     keys,
     names_of,
     through_json,
-    with_states,
 )
 from torchdata_remote.errors import EmptyShareError, ShardReadError, StateError
 from torchdata_remote.testing import write_small_shards
@@ -48,11 +46,9 @@ def loader_of(folder: str, num_workers: int, start_method: str = "fork", **more:
     return built(chain_of(folder), num_workers, start_method, **{"batch_size": 2, "num_streams": NUM_STREAMS, **more})
 
 
-@pytest.mark.parametrize(
-    ("num_workers", "method"), [(0, "fork"), (THREAD, "fork"), (3, "fork"), (2, "forkserver"), (1, "spawn")]
-)
+@pytest.mark.parametrize(("num_workers", "method"), [(0, "fork"), (THREAD, "fork"), (3, "fork"), (2, "forkserver")])
 def test_each_epoch_has_each_sample_once_in_another_order(folder: str, num_workers: int, method: str) -> None:
-    """With each start method of workers."""
+    """In this process, by a thread and by workers."""
     loader = loader_of(folder, num_workers, method)
     epochs = [list(loader) for _ in range(3)]
     assert all(keys(batches) == ALL_KEYS for batches in epochs)
@@ -95,18 +91,7 @@ def test_a_pass_that_is_left_early_counts_as_an_epoch_and_keeps_its_state(folder
     assert list(loader) == epochs[0][4:]
 
 
-@pytest.mark.parametrize("num_workers", HOW)
-def test_the_state_at_the_end_of_an_epoch_is_the_start_of_the_next_one(folder: str, num_workers: int) -> None:
-    loader, again = loader_of(folder, num_workers), loader_of(folder, num_workers)
-    list(loader)
-    state = through_json(loader.state_dict())
-    assert (state["epoch"], state["listing"]) == (1, None)
-    assert state["streams"] == [[number, None] for number in range(NUM_STREAMS)]
-    again.load_state_dict(state)
-    assert list(again) == list(loader)
-
-
-@pytest.mark.parametrize("num_batches", [0, 1, 5, 12, 99])
+@pytest.mark.parametrize("num_batches", [0, 5, 99])
 @pytest.mark.parametrize("num_workers", HOW)
 def test_the_state_stays_when_the_iterator_is_dropped(folder: str, num_workers: int, num_batches: int) -> None:
     """As Lightning does at the end of ``fit``: it stays the state after the last batch."""
@@ -118,6 +103,8 @@ def test_the_state_stays_when_the_iterator_is_dropped(folder: str, num_workers: 
     found = through_json(loader.state_dict())
     assert found == expected
     assert found["epoch"] == int(num_batches == 99)
+    if num_batches == 99:
+        assert (found["listing"], found["streams"]) == (None, [[number, None] for number in range(NUM_STREAMS)])
     again.load_state_dict(found)
     assert keys(taken, [] if num_batches == 99 else list(again)) == ALL_KEYS
     assert keys(list(loader)) == ALL_KEYS
@@ -230,7 +217,7 @@ def fails_at(bad: str, key: str) -> str:
 
 @pytest.mark.parametrize("num_workers", HOW)
 def test_an_error_of_the_chain_keeps_its_type_and_the_state_before_it(folder: str, num_workers: int) -> None:
-    """That state resumes up to the same sample; the pass that failed does not go on."""
+    """That state resumes up to the same sample; the pass that failed does not end as if it were complete."""
 
     def loader(bad: str) -> Any:
         return built(chain_of(folder).map(partial(fails_at, bad)), num_workers, batch_size=2, num_streams=2)
@@ -238,10 +225,13 @@ def test_an_error_of_the_chain_keeps_its_type_and_the_state_before_it(folder: st
     whole = list(loader("none"))
     bad = whole[5][1]
     stopped, batches, states = loader(bad), [], []
+    passing = iter(stopped)
     with failing(ZeroDivisionError, f"{bad} on purpose"):
-        for batch in stopped:
+        for batch in passing:
             batches.append(batch)
             states.append(through_json(stopped.state_dict()))
+    with pytest.raises(StateError, match="cannot go on"):
+        next(passing)
     assert batches == whole[:5]
     assert through_json(stopped.state_dict()) == states[-1]
     for stop in (2, 5):
@@ -254,17 +244,6 @@ def test_an_error_of_the_chain_keeps_its_type_and_the_state_before_it(folder: st
         mended = loader("none")
         mended.load_state_dict(states[stop - 1])
         assert list(mended) == whole[stop:]
-
-
-@pytest.mark.parametrize("num_workers", HOW)
-def test_after_an_error_the_pass_cannot_go_on(folder: str, num_workers: int) -> None:
-    """It does not end as if it were complete."""
-    loader = built(names_of().map(partial(fails_at, "00017")), num_workers, batch_size=4, num_streams=2)
-    batches = iter(loader)
-    with failing(ZeroDivisionError, "00017 on purpose"):
-        list(batches)
-    with pytest.raises(StateError, match="cannot go on"):
-        next(batches)
 
 
 class Stopping:
@@ -379,24 +358,6 @@ def test_a_resumable_can_be_passed_instead_of_a_chain(folder: str, make: Callabl
         make(data, num_streams=3)
 
 
-def test_what_no_loader_can_read_or_hold_is_refused(tmp_path: Path) -> None:
-    """A map-style dataset, and batches for which torchdata would make huge lists."""
-    (tmp_path / "0.txt").touch()
-    with pytest.raises(TypeError, match=r"A map-style dataset is read by tdr\.PrefetchingLoader"):
-        tdr.stateful_loader(tdr.RemoteFiles(f"{tmp_path}/"))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="batch_size must be at most 10_000_000, got 10_000_001"):
-        tdr.stateful_loader(names_of(), batch_size=10_000_001)
-    with pytest.raises(TypeError, match=r"dataset must be a Resumable, got .*stateful_loader\(pipe\)"):
-        tdr.StatefulLoader(names_of())
-    with pytest.raises(TypeError, match="bach_size"):
-        tdr.StatefulLoader(tdr.Resumable(names_of()), bach_size=2)
-
-
-def test_a_state_of_a_loader_is_small(folder: str) -> None:
-    _, states = with_states(loader_of(folder, 2))
-    assert max(len(str(state)) for state in states) < 1_000 + 200 * NUM_STREAMS
-
-
 def seeds_of(name: str) -> tuple[str, int]:
     return name, int(torch.randint(1 << 30, ()))
 
@@ -433,27 +394,6 @@ def test_a_loader_that_is_sent_to_a_started_process_starts_its_next_pass_there(f
     assert receiver.recv() == list(loader)
     process.join()
     assert process.exitcode == 0
-
-
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
-def test_a_distributed_checkpoint_holds_the_state_of_all_ranks(folder: str, tmp_path: Path) -> None:
-    """Also of one process without the option: torch flattens states, and could not load one with other lists."""
-    from torch.distributed.checkpoint.state_dict_loader import load
-    from torch.distributed.checkpoint.state_dict_saver import save
-
-    stopped, again = loader_of(folder, 0), loader_of(folder, 0)
-    batches = iter(stopped)
-    for _ in range(3):
-        next(batches)
-    save({"loader": stopped}, checkpoint_id=tmp_path, no_dist=True)
-    load({"loader": again}, checkpoint_id=tmp_path, no_dist=True)
-    assert list(again) == list(batches)
-    assert "streams" in stopped.state_dict()
-
-
-def test_any_number_of_batches_is_made_ahead(folder: str) -> None:
-    """Nothing is allocated for those that there are not."""
-    assert keys(list(loader_of(folder, THREAD, prefetch_batches=sys.maxsize))) == ALL_KEYS
 
 
 # Memory of batches

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -40,11 +39,6 @@ class Own(IterDataPipe[Any]):
             yield f"[{item}]"
 
 
-def renamed(name: str) -> Pipe:
-    made: Pipe = type(f"{name}IterDataPipe", (Own,), {})(urls())
-    return made
-
-
 OTHERS = "map, filter, batch or collate"
 REFUSED: dict[str, tuple[Callable[[], Pipe], str]] = {
     "Shuffler": (lambda: urls().shuffle(), r"shuffle_samples\(\), or shuffle_shards\(\)"),
@@ -62,22 +56,6 @@ REFUSED: dict[str, tuple[Callable[[], Pipe], str]] = {
     "Sampler": (lambda: Sampler(IterableWrapper([1])), OTHERS),
     "StreamReader": (lambda: urls().read_from_stream(), OTHERS),
     "Own": (lambda: Own(urls()), f"{OTHERS}, or give it state_dict and load_state_dict"),
-    # of other torch and torchdata releases
-    **{
-        name: (partial(renamed, name), instead)
-        for name, instead in (
-            ("Prefetcher", "async_prefetch"),
-            ("FlatMapper", "flat_map"),
-            ("ShuffledFlatMapper", r"flat_map\(\), and shuffle_samples"),
-            ("Cycler", "repeat_epochs"),
-            ("Repeater", "flat_map"),
-            ("Header", "take"),
-            ("BucketBatcher", "bucket"),
-            ("MaxTokenBucketizer", "max_tokens"),
-            ("SampleMultiplexer", "mix"),
-            ("PinMemory", "stateful_loader"),
-        )
-    },
 }
 
 

@@ -47,29 +47,8 @@ def own_collate(batch: list[Any]) -> int:
     return len(batch)
 
 
-@pytest.mark.parametrize("loader", LOADERS)
-def test_an_image_that_is_no_tensor_is_named(loader: str) -> None:
-    """The sample, its member, and what to add; from ``to_tuple`` and ``decode_sample``, before torch's TypeError."""
-    told = r"sample 'cat/0' of s3://b/0.tar: 'png' is a PIL image.*\.map\(function\).*collate_fn"
-    with pytest.raises(CollateError, match=told):
-        next(iter(LOADERS[loader](samples().decode_sample().to_tuple("png", "cls"))))
-    with pytest.raises(CollateError, match=told):
-        next(iter(LOADERS[loader](samples().decode_sample())))
-
-
-def test_an_image_behind_another_pipe_is_named_by_our_loaders() -> None:
-    """By their default ``collate_fn``; the cause is torch's error."""
-    pipe = samples().decode_sample().to_tuple("png", "cls").map(list)
-    with pytest.raises(CollateError, match="element 0 is a PIL image") as caught:
-        next(iter(tdr.stateful_loader(pipe, batch_size=2)))
-    assert "default_collate" in str(caught.value.__cause__)
-
-
-@pytest.mark.parametrize("loader", LOADERS)
-def test_a_file_is_named_with_how_to_read_it_in_the_chain(loader: str) -> None:
-    pipe = samples().decode_sample({"png": io.BytesIO}).to_tuple("png", "cls")
-    with pytest.raises(CollateError, match=r"'png' is a BytesIO, .*Read it in the chain: \.decode_sample\("):
-        next(iter(LOADERS[loader](pipe)))
+def in_json(data: bytes) -> Any:
+    return {"image": IMAGE}
 
 
 def nested(sample: Any) -> Any:
@@ -80,40 +59,56 @@ def listed(sample: Any) -> Any:
     return [sample["cls"], [sample["png"]]]
 
 
+TOLD = r"sample 'cat/0' of s3://b/0.tar: 'png' is a PIL image.*\.map\(function\).*collate_fn"
+NAMED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "tuple": (lambda pipe: pipe.decode_sample().to_tuple("png", "cls"), TOLD),
+    "sample": (lambda pipe: pipe.decode_sample(), TOLD),
+    "file": (
+        lambda pipe: pipe.decode_sample({"png": io.BytesIO}).to_tuple("png", "cls"),
+        r"'png' is a BytesIO, .*Read it in the chain: \.decode_sample\(",
+    ),
+    "inside a member": (
+        lambda pipe: pipe.decode_sample({"png": in_json}).to_tuple("cls", "png"),
+        r"sample 'cat/0' .*'image' of 'png' is a PIL image",
+    ),
+    "behind a shuffle": (lambda pipe: pipe.decode_sample().shuffle_samples(buffer_size=2), "'png' is a PIL image"),
+    "tuple behind a shuffle": (
+        lambda pipe: pipe.decode_sample().to_tuple("png", "cls").shuffle_samples(buffer_size=2),
+        "element 0 is a PIL image",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("loader", LOADERS)
+def test_what_torch_makes_no_batch_of_is_named_with_its_sample_and_what_to_add(loader: str, name: str) -> None:
+    """Before torch's TypeError."""
+    chain, told = NAMED[name]
+    with pytest.raises(CollateError, match=told):
+        next(iter(LOADERS[loader](chain(samples()))))
+
+
 @pytest.mark.parametrize(
-    ("function", "told"), [(nested, "'im' of 'a' is a PIL image"), (listed, "element 0 of element 1 is a PIL image")]
+    ("function", "told"),
+    [
+        (nested, "'im' of 'a' is a PIL image"),
+        (listed, "element 0 of element 1 is a PIL image"),
+        (list, "element 0 is a PIL image"),
+    ],
 )
 def test_an_image_inside_another_value_is_named_by_the_way_to_it(function: Any, told: str) -> None:
-    """In dicts, lists and tuples."""
-    with pytest.raises(CollateError, match=told):
-        next(iter(tdr.stateful_loader(samples().decode_sample().map(function), batch_size=2)))
-
-
-def in_json(data: bytes) -> Any:
-    return {"image": IMAGE}
-
-
-@pytest.mark.parametrize("loader", LOADERS)
-def test_an_image_inside_a_member_is_named(loader: str) -> None:
-    """By ``to_tuple``, under torch's loader, too."""
-    pipe = samples().decode_sample({"png": in_json}).to_tuple("cls", "png")
-    with pytest.raises(CollateError, match=r"sample 'cat/0' .*'image' of 'png' is a PIL image"):
-        next(iter(LOADERS[loader](pipe)))
+    """In dicts, lists and tuples, by our loaders; the cause is torch's error."""
+    chain = samples().decode_sample()
+    chain = chain.to_tuple("png", "cls") if function is list else chain
+    with pytest.raises(CollateError, match=told) as caught:
+        next(iter(tdr.stateful_loader(chain.map(function), batch_size=2)))
+    assert "default_collate" in str(caught.value.__cause__)
 
 
 def test_an_image_is_named_through_the_shuffler_of_torch() -> None:
     """It hands on what it gets."""
     with pytest.raises(CollateError, match=r"sample 'cat/0' of s3://b/0.tar: 'png' is a PIL image"):
         next(iter(DataLoader(samples().decode_sample().to_tuple("png", "cls").shuffle(), batch_size=2)))
-
-
-@pytest.mark.parametrize("loader", LOADERS)
-def test_an_image_is_named_by_pipes_that_hand_samples_on(loader: str) -> None:
-    """Those of this package, each for what it hands out."""
-    with pytest.raises(CollateError, match="'png' is a PIL image"):
-        next(iter(LOADERS[loader](samples().decode_sample().shuffle_samples(buffer_size=2))))
-    with pytest.raises(CollateError, match="element 0 is a PIL image"):
-        next(iter(LOADERS[loader](samples().decode_sample().to_tuple("png", "cls").shuffle_samples(buffer_size=2))))
 
 
 def first(batch: list[Any]) -> Any:
@@ -245,23 +240,3 @@ def test_what_a_sample_lacks_is_named(items: list[Any], told: str) -> None:
     """Members that torch leaves out, since the first sample has none, are not."""
     with pytest.raises(CollateError, match=re.escape(told)):
         next(iter(tdr.stateful_loader(IterableWrapper(items).sharding_filter_rank(), batch_size=2)))
-
-
-@pytest.mark.parametrize("dtype", [">u2", ">f4", ">i8", "<u2", ">c8", ">M8[s]", [("a", ">u2"), ("b", "<f4")]])
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays_are_decoded_to_the_byte_order_of_the_machine(dtype: Any, order: Any, tmp_path: Path) -> None:
-    """Values, shape and layout stay; ``npz`` too."""
-    array = np.asarray(np.arange(6).reshape(2, 3).astype(dtype), order=order)
-    one, several = io.BytesIO(), io.BytesIO()
-    np.save(one, array)
-    np.savez(several, array=array)
-    with tdr.ShardWriter(f"{tmp_path}/{{shard}}.tar") as writer:
-        writer.write({"__key__": "a", "npy": one.getvalue(), "npz": several.getvalue()})
-    (sample,) = tdr.stream_shards(str(tmp_path)).decode_sample()
-    for found in (sample["npy"], sample["npz"]["array"]):
-        assert found.dtype == array.dtype.newbyteorder("=")
-        assert found.flags.f_contiguous == array.flags.f_contiguous
-        assert np.array_equal(found, array)
-        assert found.flags.writeable
-        if found.dtype.kind in "fiuc":
-            assert torch.from_numpy(found).shape == (2, 3)

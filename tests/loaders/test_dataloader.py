@@ -64,15 +64,14 @@ def test_each_sample_once_an_epoch_in_another_order(
     del loader  # ends persistent workers
 
 
-@pytest.mark.parametrize("persistent_workers", [True, False])
-def test_one_worker_reads_each_epoch_in_the_order_of_the_main_process(folder: str, persistent_workers: bool) -> None:
+def test_one_worker_reads_each_epoch_in_the_order_of_the_main_process(folder: str) -> None:
     direct = pairs_of(folder, seed=3)
     expected = [list(direct) for _ in range(3)]
     assert len(set(map(str, expected))) == 3
     in_process, in_worker = pairs_of(folder, seed=3), pairs_of(folder, seed=3)
     loader = loader_of(in_process, 0)
     assert [epoch_of(loader) for _ in range(3)] == expected
-    loader = loader_of(in_worker, 1, "fork", persistent_workers=persistent_workers)
+    loader = loader_of(in_worker, 1, "fork")
     assert [epoch_of(loader) for _ in range(3)] == expected
 
 
@@ -89,27 +88,6 @@ def test_torchs_own_collate_fn_makes_batches_of_tuples(folder: str) -> None:
     loader: DataLoader[Any] = DataLoader(pipe, batch_size=10, num_workers=2, multiprocessing_context="fork")
     pairs = [pair for names, numbers in loader for pair in zip(names, numbers.tolist(), strict=True)]
     assert sorted(pairs) == [(key, int(key[0])) for key in ALL_KEYS]
-
-
-def test_each_loose_file_is_read_once_an_epoch_by_workers(tmp_path: Path) -> None:
-    for number in range(30):
-        file = tmp_path / f"{number % 3}" / f"{number}.txt"
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(b"%d" % number)
-    pipe = tdr.stream_files(f"{tmp_path}/").label_from_path().to_tuple("txt", "cls")
-    loader = loader_of(pipe, 2, "fork", persistent_workers=True)
-    first, second = epoch_of(loader), epoch_of(loader)
-    assert sorted(first) == sorted(second) == sorted((b"%d" % number, number % 3) for number in range(30))
-    assert first != second
-
-
-def test_readers_open_bare_urls_in_the_worker(folder: str) -> None:
-    """``shard_tar_reader`` and ``file_reader`` without ``async_prefetch`` before them."""
-    share = tdr.IterableWrapper([f"{folder}/{shard:06d}.tar" for shard in range(6)]).sharding_filter_rank()
-    keys = [key for (key,) in loader_of(share.shard_tar_reader().to_tuple("__key__"), 2, "fork")]
-    assert sorted(keys) == ALL_KEYS
-    names = [key.rpartition("/")[2] for (key,) in loader_of(share.file_reader().to_tuple("__key__"), 2, "fork")]
-    assert sorted(names) == [f"{shard:06d}" for shard in range(6)]
 
 
 class FailingUrls(IterDataPipe[str]):
@@ -164,9 +142,10 @@ def run(case):
     if case == "begins to read":
         kept = iter(pipe)
         next(kept)
-    if case == "lists":
-        assert list(tdr.ListRemote([config["folder"]], storage_options=options))
-    loader = DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context="fork", timeout=120)
+    workers = {"batch_size": None, "num_workers": 1, "multiprocessing_context": "fork"}
+    if case == "lists":  # by its loader, for the workers
+        return [[key for (key,) in loader] for loader in [tdr.stateful_loader(pipe, **workers)] for _ in range(2)]
+    loader = DataLoader(pipe, timeout=120, **workers)
     return [[key for (key,) in loader] for _ in range(2)]
 
 
@@ -220,16 +199,13 @@ def epochs_of(pipe: Any, service: Any) -> list[list[str]]:
         loader2.shutdown()
 
 
-@pytest.mark.parametrize("num_workers", [None, 0, 1])
-def test_dataloader2_reads_each_epoch_in_the_order_of_direct_iteration(folder: str, num_workers: int | None) -> None:
-    """Without a reading service, in this process, and with one worker."""
+def test_dataloader2_reads_each_epoch_in_the_order_of_direct_iteration(folder: str) -> None:
+    """Without a reading service, and with one worker."""
     dataloader2 = pytest.importorskip("torchdata.dataloader2", reason="DataLoader2 left torchdata in 0.10")
-    service = None if num_workers is None else dataloader2.InProcessReadingService()
-    if num_workers:
-        service = dataloader2.MultiProcessingReadingService(num_workers=1, multiprocessing_context="fork")
+    in_worker = dataloader2.MultiProcessingReadingService(num_workers=1, multiprocessing_context="fork")
     pipe = keys_of(folder)
     expected = [[key for (key,) in pipe] for _ in range(3)]
-    assert epochs_of(keys_of(folder), service) == expected
+    assert [epochs_of(keys_of(folder), service) for service in (None, in_worker)] == [expected] * 2
     assert len({tuple(epoch) for epoch in expected}) == 3
 
 

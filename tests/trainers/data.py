@@ -29,11 +29,12 @@ Cells = list[tuple[str, int]]
 
 
 def cells_of(world_size: int, *, complete: bool) -> Cells:
-    """Loaders with their numbers of workers: all, or each once, that of most users also with workers."""
+    """Loaders with their numbers of workers: all; or each once with two ranks, that of most users with workers."""
     if complete:
         return [(loader, workers) for loader in LOADERS for workers in (0, 2)]
-    loaders = LOADERS if world_size in (2, 4) else ("stateful_loader(pipe)", "PrefetchingLoader")
-    return [*((loader, 0) for loader in loaders), ("stateful_loader(pipe)", 2)]
+    if world_size == 2:
+        return [*((loader, 0) for loader in LOADERS), ("stateful_loader(pipe)", 2)]
+    return [("stateful_loader(pipe)", 2), ("PrefetchingLoader", 0)]
 
 
 def write_dataset(folder: Path) -> None:

@@ -18,7 +18,7 @@ from torchdata_remote.loaders.trainers import RemoteTrainerMixin
 
 from .data import NUM_SAMPLES, NUM_STREAMS, Cells, dataset_of, loader_of, numbers_of, of_sample, pipe_of
 
-STOP_AFTER = 4  # steps
+STOP_AFTER, WORKERS = 4, 2  # steps; processes of loaders that stop and resume under Accelerate
 
 
 def main(*, folder: str, cells: Cells, save: str, load: str) -> None:
@@ -33,16 +33,12 @@ def main(*, folder: str, cells: Cells, save: str, load: str) -> None:
     at = Path(folder)
     for name, workers in cells:
         attempt(f"Accelerate: {name}, {workers} workers", partial(_epoch, name, at, workers))
-    for workers in (0, 2):
-        attempt(
-            f"no dispatch, {workers} workers", partial(_epoch, "DataLoader(pipe)", at, workers, dispatch_batches=False)
-        )
-        if not load:
-            attempt(f"saved, {workers} workers", partial(_stop, at, workers, f"{save}/accelerate-{workers}"))
-        attempt(f"resumed, {workers} workers", partial(_resume, at, workers, f"{load or save}/accelerate-{workers}"))
+    attempt("no dispatch", partial(_epoch, "DataLoader(pipe)", at, 0, dispatch_batches=False))
+    if not load:
+        attempt("saved", partial(_stop, at, f"{save}/accelerate"))
+    attempt("resumed", partial(_resume, at, f"{load or save}/accelerate"))
     everything = tdr.stream_shards(f"{folder}/shards/", world=tdr.World())
     attempt("divided otherwise", lambda: _accelerator().prepare(tdr.stateful_loader(everything)))
-    attempt("map-style", partial(_map_style, "DataLoader(ShardedDataset)", at, f"{save}/map"))
     if not load:
         attempt("PrefetchingLoader: saved", partial(_prefetching, at, save, ""))
     attempt("PrefetchingLoader: resumed", partial(_prefetching, at, "", load or save))
@@ -77,18 +73,18 @@ def _trained(accelerator: Accelerator, model: torch.nn.Module, batches: Any) -> 
     return numbers
 
 
-def _prepared(folder: Path, workers: int) -> tuple[Accelerator, torch.nn.Module, Any]:
+def _prepared(folder: Path) -> tuple[Accelerator, torch.nn.Module, Any]:
     accelerator = _accelerator()
-    batch_size = NUM_STREAMS // (accelerator.num_processes * max(1, workers))  # a sample of each stream
-    loader = loader_of("stateful_loader(pipe)", folder, batch_size=batch_size, num_workers=workers)
+    batch_size = NUM_STREAMS // (accelerator.num_processes * WORKERS)  # a sample of each stream
+    loader = loader_of("stateful_loader(pipe)", folder, batch_size=batch_size, num_workers=WORKERS)
     model = torch.nn.Linear(4, 1)
     model, _, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters()), loader)
     return accelerator, model, loader
 
 
-def _stop(folder: Path, workers: int, save: str) -> list[Any]:
+def _stop(folder: Path, save: str) -> list[Any]:
     """An epoch, saved in the middle: what came before, and after; and its length."""
-    accelerator, model, loader = _prepared(folder, workers)
+    accelerator, model, loader = _prepared(folder)
     batches = iter(loader)
     before = []
     for batch in islice(batches, STOP_AFTER):
@@ -100,27 +96,11 @@ def _stop(folder: Path, workers: int, save: str) -> list[Any]:
     return [before, _trained(accelerator, model, batches), len(loader)]
 
 
-def _resume(folder: Path, workers: int, load: str) -> list[list[int]]:
+def _resume(folder: Path, load: str) -> list[list[int]]:
     """The rest of the epoch, and the next one."""
-    accelerator, model, loader = _prepared(folder, workers)
+    accelerator, model, loader = _prepared(folder)
     accelerator.load_state(load)
     return [_trained(accelerator, model, loader) for _ in range(2)]
-
-
-def _map_style(name: str, folder: Path, save: str) -> list[int]:
-    """An epoch in two halves, by Accelerate's own state of a DataLoader."""
-    numbers = []
-    for half in range(2):
-        accelerator = _accelerator(use_stateful_dataloader=True)
-        loader = accelerator.prepare(loader_of(name, folder, batch_size=4, num_workers=0))
-        if half == 1:
-            accelerator.load_state(save)
-        for batch in islice(iter(loader), STOP_AFTER if half == 0 else None):
-            numbers += numbers_of(batch)
-        if half == 0:
-            accelerator.save_state(save)
-            accelerator.wait_for_everyone()
-    return numbers
 
 
 def _prefetching(folder: Path, save: str, load: str) -> list[int]:
@@ -206,9 +186,8 @@ def with_trainer(folder: Path, loaders: list[str], save: str, load: str) -> None
     if not load:
         attempt("Trainer: whole", partial(_run, folder, f"{save}/whole"))
         attempt("Trainer: saved", partial(_run, folder, f"{save}/trainer", stop_at=STOP_AFTER))
-    run = partial(_run, folder, f"{save}/resumed", load=f"{load or save}/trainer/checkpoint-{STOP_AFTER}")
-    attempt("Trainer: resumed", run)
-    attempt("Trainer: by steps", partial(run, max_steps=12))
+    begin = f"{load or save}/trainer/checkpoint-{STOP_AFTER}"
+    attempt("Trainer: resumed", partial(_run, folder, f"{save}/resumed", load=begin))
 
 
 def _epoch_of_trainer(name: str, folder: Path, output: str) -> list[int]:
@@ -244,13 +223,11 @@ def _evaluate_unequal(folder: Path, output: str) -> dict[str, float]:
     return metrics
 
 
-def _run(
-    folder: Path, output: str, *, stop_at: int | None = None, load: str | None = None, max_steps: int = -1
-) -> list[list[int]]:
+def _run(folder: Path, output: str, *, stop_at: int | None = None, load: str | None = None) -> list[list[int]]:
     """Two epochs, or up to a stop: the samples of each."""
     ranks = torch.distributed.get_world_size()
     size = NUM_STREAMS // ranks  # a sample of each stream
-    options = arguments(output, num_train_epochs=2, max_steps=max_steps, per_device_train_batch_size=size)
+    options = arguments(output, num_train_epochs=2, per_device_train_batch_size=size)
     model = Model()
     trainer = ChainTrainer(model, options, train_dataset=pipe_of(folder), callbacks=[Epochs(model, stop_at)])
     trainer.train(resume_from_checkpoint=load)

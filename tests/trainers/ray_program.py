@@ -22,7 +22,7 @@ STOP_AFTER = 5  # batches
 BATCH_SIZE = 4
 
 
-def main(*, folder: str, loaders: list[str], world_sizes: list[int], num_workers: list[int], storage: str) -> None:
+def main(*, folder: str, loaders: list[str], world_sizes: list[int], num_workers: int, storage: str) -> None:
     """Report for each number of ranks what each loader delivers, and what is trained on around a checkpoint.
 
     Args:
@@ -78,44 +78,44 @@ def train(config: dict[str, Any]) -> None:
         except Exception as error:  # it is what the row shows
             found[name] = {"error": f"{type(error).__name__}: {error}"}
 
-    def epoch(name: str, workers: int) -> list[int]:
+    workers = config["num_workers"]
+
+    def epoch(name: str) -> list[int]:
         given = loader_of(name, Path(config["folder"]), batch_size=BATCH_SIZE, num_workers=workers)
         return [number for batch in prepare_data_loader(given) for number in step(batch)]
 
-    def stateful(workers: int) -> Any:
+    def stateful() -> Any:
         options: dict[str, Any] = {"num_workers": workers, "num_streams": NUM_STREAMS, "state_of_all_ranks": True}
         return tdr.stateful_loader(pipe_of(Path(config["folder"])), batch_size=BATCH_SIZE, **options)
 
-    def save_mid_epoch(workers: int) -> list[list[int]]:
-        loader = stateful(workers)
+    def save_mid_epoch() -> list[list[int]]:
+        loader = stateful()
         prepared, numbers = prepare_data_loader(loader), []
         for number, batch in enumerate(prepared, 1):
             numbers.append(step(batch))
             if number == STOP_AFTER:
-                save({"loader": loader.state_dict()}, workers)
+                save({"loader": loader.state_dict()})
         return numbers
 
-    def save(state: dict[str, Any], workers: int) -> None:
+    def save(state: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = None
             if ray.train.get_context().get_world_rank() == 0:
                 torch.save(state, f"{folder}/state.pt")
                 checkpoint = ray.train.Checkpoint.from_directory(folder)
-            name = f"mid-epoch-{workers}"
-            ray.train.report({}, checkpoint=checkpoint, checkpoint_dir_name=name)
+            ray.train.report({}, checkpoint=checkpoint, checkpoint_dir_name="mid-epoch")
 
-    def resume(workers: int) -> list[list[int]]:
-        (path,) = Path(config["storage"]).glob(f"run-*/mid-epoch-{workers}/state.pt")
-        loader = stateful(workers)
+    def resume() -> list[list[int]]:
+        (path,) = Path(config["storage"]).glob("run-*/mid-epoch/state.pt")
+        loader = stateful()
         loader.load_state_dict(torch.load(path)["loader"])
         return [step(batch) for batch in prepare_data_loader(loader)]
 
-    for workers in config["num_workers"]:
-        for name in config["loaders"]:
-            attempt(f"Ray Train: {name}, {workers} workers", partial(epoch, name, workers))
-        if config["saves"]:
-            attempt(f"whole, {workers} workers", partial(save_mid_epoch, workers))
-        attempt(f"resumed, {workers} workers", partial(resume, workers))
+    for name in config["loaders"]:
+        attempt(f"Ray Train: {name}, {workers} workers", partial(epoch, name))
+    if config["saves"]:
+        attempt("whole", save_mid_epoch)
+    attempt("resumed", resume)
     rank = ray.train.get_context().get_world_rank()
     Path(config["results"], f"{rank}.json").write_text(json.dumps(found))
     ray.train.report({})

@@ -8,7 +8,6 @@ import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,14 @@ import pytest
 import torch
 
 import torchdata_remote as tdr
-from tests.support.waiting import wait_for
 from torchdata_remote.errors import EmptyShareError, RemoteDataError, SplitTwiceError, StateError
 
-from .data import NUM_SAMPLES, NUM_STREAMS, loader_of, numbers_of, of_sample, pipe_of
+from .data import NUM_SAMPLES, NUM_STREAMS, loader_of, numbers_of, pipe_of
 
 pytest.importorskip("transformers")
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.data_loader import IterableDatasetShard
 from transformers import Trainer, TrainerCallback
-
-from torchdata_remote.loaders.trainers import RemoteTrainerMixin
 
 from .hugging_face_program import ChainTrainer, Epochs, Model, arguments
 
@@ -132,23 +128,6 @@ def test_a_split_by_accelerates_own_class_is_refused_unless_each_process_gets_ev
         assert len(list(shard(chain(**options), 2))) == 10
 
 
-@pytest.mark.parametrize("stop", [0, 4])
-def test_a_resumable_under_accelerates_own_state_loses_nothing(dataset: Path, tmp_path: Path, stop: int) -> None:
-    """``DataLoader(Resumable)`` with ``use_stateful_dataloader=True``."""
-    numbers: list[int] = []
-    for half in range(2):
-        accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))
-        loader = accelerator.prepare(torch.utils.data.DataLoader(tdr.Resumable(pipe_of(dataset), num_streams=12), 4))
-        if half == 1:
-            accelerator.load_state(str(tmp_path))
-        for number, batch in enumerate(loader):
-            numbers += numbers_of(batch)
-            if half == 0 and number == stop:
-                accelerator.save_state(str(tmp_path))
-                break
-    assert sorted(numbers) == list(range(NUM_SAMPLES))
-
-
 # The transformers Trainer
 
 
@@ -188,33 +167,6 @@ def test_epochs_are_counted_by_the_loader_where_the_batch_size_changes(dataset: 
     assert trainer.state.global_step == trainer.state.max_steps == 5 + 17 + 40
 
 
-def test_another_number_of_workers_reads_all_batches_that_are_left(dataset: Path, tmp_path: Path) -> None:
-    """3 batches of 4 leave 108 samples: 27 batches, but 28 (54 + 54 samples) with 2 workers."""
-    _, before = trained(dataset, tmp_path, stop_at=3, num_train_epochs=2)
-    trainer, after = trained(dataset, tmp_path, load=tmp_path / "checkpoint-3", workers=2, num_train_epochs=2)
-    assert sorted(before[0] + after[0]) == sorted(after[1]) == list(range(NUM_SAMPLES))
-    assert trainer.state.global_step == 3 + 28 + 30
-
-
-def test_workers_end_with_each_evaluation_unless_they_are_persistent(dataset: Path, tmp_path: Path) -> None:
-    others = set(multiprocessing.active_children())
-
-    def workers() -> set[Any]:
-        return set(multiprocessing.active_children()) - others
-
-    for persistent in (False, True):
-        options = arguments(str(tmp_path), 1, dataloader_persistent_workers=persistent)
-        trainer = ChainTrainer(Model(), options, eval_dataset=pipe_of(dataset))
-        for other in (None, pipe_of(dataset)):
-            trainer.evaluate(other)
-            if persistent:
-                assert len(workers()) == 1
-            else:
-                wait_for(lambda: not workers())  # a busy machine takes its time to end one
-    for worker in workers():
-        worker.kill()
-
-
 def test_evaluating_on_the_training_dataset_keeps_the_state_of_the_training(dataset: Path, tmp_path: Path) -> None:
     both, again = (tdr.Resumable(pipe_of(dataset), num_streams=NUM_STREAMS) for _ in range(2))
     steps: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 5}
@@ -223,22 +175,8 @@ def test_evaluating_on_the_training_dataset_keeps_the_state_of_the_training(data
     assert sorted(before[0] + after[0]) == list(range(NUM_SAMPLES))
 
 
-def test_a_resumable_that_has_listed_is_not_listed_again(dataset: Path, tmp_path: Path) -> None:
-    shutil.copytree(dataset / "shards", tmp_path / "shards")
-    listed = tdr.Resumable(pipe_of(tmp_path), num_streams=NUM_STREAMS)
-    listed.list_now()
-    (tmp_path / "shards" / "index.json").unlink()
-    _, epochs = trained(dataset, tmp_path, train_dataset=listed)
-    assert sorted(epochs[0]) == list(range(NUM_SAMPLES))
-
-
-def test_a_resumable_with_a_state_and_datasets_of_other_kinds_are_taken(dataset: Path, tmp_path: Path) -> None:
+def test_datasets_of_other_kinds_are_taken(dataset: Path, tmp_path: Path) -> None:
     """Several evaluations by name, predictions, and what is no chain."""
-    begun, again = (tdr.Resumable(pipe_of(dataset), num_streams=NUM_STREAMS) for _ in range(2))
-    head = [int(example["number"]) for example in islice(begun, 20)]
-    again.load_state_dict(begun.state_dict())
-    _, epochs = trained(dataset, tmp_path, train_dataset=again)
-    assert sorted(head + epochs[0]) == list(range(NUM_SAMPLES))
     plain = list(pipe_of(dataset))
     trainer, epochs = trained(dataset, tmp_path, train_dataset=plain, eval_dataset={"a": pipe_of(dataset), "b": plain})
     assert sorted(epochs[0]) == list(range(NUM_SAMPLES))
@@ -289,27 +227,18 @@ def checkpoint(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-DAMAGES: dict[str, Callable[[str, dict[str, Any]], str]] = {
-    "empty": lambda text, record: "",
-    "half": lambda text, record: text[: len(text) // 2],
-    "list": lambda text, record: "[]",
-    "no loader": lambda text, record: json.dumps({key: value for key, value in record.items() if key != "loader"}),
-    "half a state": lambda text, record: json.dumps(
-        {**record, "loader": {"all_ranks": record["loader"]["all_ranks"][:100]}}
-    ),
-    "no state": lambda text, record: json.dumps({**record, "loader": None}),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_record_of_a_checkpoint_is_refused_by_its_name(
-    dataset: Path, checkpoint: Path, tmp_path: Path, damage: str
+    dataset: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(checkpoint / "checkpoint-5", tmp_path / "checkpoint-5")
     file = tmp_path / "checkpoint-5" / LOADER_FILE
-    file.write_text(DAMAGES[damage](file.read_text(), json.loads(file.read_text())))
-    with pytest.raises(RemoteDataError, match=LOADER_FILE):
-        trained(dataset, tmp_path, load=tmp_path / "checkpoint-5")
+    text = file.read_text()
+    record = json.loads(text)
+    cut = {"all_ranks": record["loader"]["all_ranks"][:100]}
+    for damaged in ("", text[: len(text) // 2], "[]", json.dumps({**record, "loader": cut})):
+        file.write_text(damaged)
+        with pytest.raises(RemoteDataError, match=LOADER_FILE):
+            trained(dataset, tmp_path, load=tmp_path / "checkpoint-5")
 
 
 @pytest.mark.parametrize("missing", [LOADER_FILE, "trainer_state.json"])
@@ -337,32 +266,6 @@ def test_resuming_with_a_users_own_loader_is_refused(dataset: Path, tmp_path: Pa
         trained(dataset, tmp_path, load=tmp_path / "checkpoint-3", **options)
 
 
-def test_each_training_on_one_resumable_starts_at_its_position(dataset: Path, tmp_path: Path) -> None:
-    """A chain that tells no length, so that the loader counts the epochs."""
-    pipe = tdr.stream_shards(f"{dataset}/shards/").map(of_sample)
-    data = tdr.Resumable(pipe, num_streams=NUM_STREAMS)
-    trainer, first = trained(dataset, tmp_path, train_dataset=data, max_steps=10)
-    trainer.model.epochs = []
-    trainer.train()
-    assert trainer.model.epochs == first
-
-
-def test_auto_find_batch_size_trains_the_same_number_of_epochs(dataset: Path, tmp_path: Path) -> None:
-    """The steps to the end were counted with the batches that did not fit."""
-
-    class Small(ChainTrainer):
-        def training_step(self, *args: Any, **options: Any) -> Any:
-            if self._train_batch_size > 3:
-                raise RuntimeError("CUDA out of memory.")
-            return super().training_step(*args, **options)
-
-    options: dict[str, Any] = {"num_train_epochs": 2}
-    _, before = trained(dataset, tmp_path, stop_at=5, **options)
-    options |= {"auto_find_batch_size": True, "gradient_accumulation_steps": 3}
-    _, after = trained(dataset, tmp_path, kind=Small, load=tmp_path / "checkpoint-5", **options)
-    assert sorted(before[0] + after[-2]) == sorted(after[-1]) == list(range(NUM_SAMPLES))
-
-
 class Threads(ChainTrainer):
     """Its batches are made by threads."""
 
@@ -379,37 +282,9 @@ def test_threads_take_the_place_of_workers(dataset: Path, tmp_path: Path) -> Non
         trained(dataset, tmp_path, kind=Threads, workers=1)
 
 
-def test_a_checkpoint_that_is_saved_in_another_way_has_the_state_or_is_warned_of(dataset: Path, tmp_path: Path) -> None:
-    """As ``enable_jit_checkpoint=True`` does at SIGTERM, and hyperparameter search in folders of its own."""
-
-    class Preempted(ChainTrainer):
-        def training_step(self, *args: Any, **options: Any) -> Any:
-            if self.state.global_step == 3:
-                self.get_train_dataloader()  # which callbacks may call
-                self._save_checkpoint(self.model, trial=None)
-            return super().training_step(*args, **options)
-
-        def _get_output_dir(self, trial: Any) -> str:
-            return str(tmp_path / "run-0")
-
-    class OwnSave(ChainTrainer):
-        def _save_checkpoint(self, model: Any, trial: Any) -> None:
-            self.save_model(str(tmp_path / f"checkpoint-{self.state.global_step}"))
-
-    _, before = trained(dataset, tmp_path, kind=Preempted)
-    _, after = trained(dataset, tmp_path, load=tmp_path / "run-0" / "checkpoint-3")
-    assert after[0] == before[0][3 * 4 :]  # the step in which it was saved is done again
-    with pytest.warns(RuntimeWarning, match=r"checkpoint-3 .* call self\._save_rng_state\(folder\)"):
-        trained(dataset, tmp_path, kind=OwnSave, stop_at=3)
-
-
 def test_what_cannot_train_is_refused_before_the_first_batch(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(EmptyShareError, match=r"120 samples .* batch of 200 .*dataloader_drop_last=False"):
         trained(dataset, tmp_path, dataloader_drop_last=True, per_device_train_batch_size=200)
-    with pytest.raises(TypeError, match=r"class Wrong\(RemoteTrainerMixin, Trainer\)"):
-
-        class Wrong(Trainer, RemoteTrainerMixin):  # type: ignore[misc]
-            pass
 
 
 def test_a_plain_trainer_warns_where_it_repeats_samples(dataset: Path, tmp_path: Path) -> None:

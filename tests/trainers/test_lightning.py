@@ -10,7 +10,7 @@ import pytest
 from tests.support.launch import launch
 
 from .data import Cells
-from .lightning_cases import CASES, IN_THREE, ONE_LOADER, STOP_AFTER, UNEVEN
+from .lightning_cases import CASES, IN_THREE, STOP_AFTER, UNEVEN
 from .table import WHOLE, Row, epoch_rows, needs, outcome
 
 pytestmark = [needs("lightning"), pytest.mark.timeout(1200)]  # the first test waits for all launches
@@ -35,16 +35,15 @@ def test_an_epoch_has_each_sample_once(runs: Runs, cells: dict[int, Cells], worl
         assert row.result == (NO_DATALOADER if refused else WHOLE), row
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_fabric_resumes_with_the_batches_of_an_unstopped_training_or_the_rest(runs: Runs, workers: int) -> None:
+def test_fabric_resumes_with_the_batches_of_an_unstopped_training_or_the_rest(runs: Runs) -> None:
     """As many ranks have the same batches; others each sample once, in this epoch and the next."""
     for rank in runs[2]:
-        assert rank[f"Fabric: resumed, {workers} workers"] == rank[f"Fabric: whole, {workers} workers"][STOP_AFTER:]
-    before = [rank[f"Fabric: whole, {workers} workers"][:STOP_AFTER] for rank in runs[2]]
-    num_left = [rank[f"Fabric: left, {workers} workers"] for rank in runs[3]]
-    again = [rank[f"Fabric: resumed, {workers} workers"] for rank in runs[3]]
+        assert rank["Fabric: resumed"] == rank["Fabric: whole"][STOP_AFTER:]
+    before = [rank["Fabric: whole"][:STOP_AFTER] for rank in runs[2]]
+    num_left = [rank["Fabric: left"] for rank in runs[3]]
+    again = [rank["Fabric: resumed"] for rank in runs[3]]
     rest = [batches[:left] for batches, left in zip(again, num_left, strict=True)]
-    row = Row("Fabric", "stateful_loader(pipe)", "2 -> 3", workers, outcome([*before, *rest]), "resume")
+    row = Row("Fabric", "stateful_loader(pipe)", "2 -> 3", 2, outcome([*before, *rest]), "resume")
     assert row.result == WHOLE, row
     assert outcome(batches[left:] for batches, left in zip(again, num_left, strict=True)) == WHOLE
 
@@ -55,10 +54,6 @@ def trained(ranks: list[dict[str, Any]], name: str, epoch: int) -> list[Any]:
     return [rank[name]["train"].get(str(epoch), []) for rank in ranks]
 
 
-def stop_of(case: str) -> int:
-    return 2 * STOP_AFTER if "accumulated" in case or "limited" in case else STOP_AFTER
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_as_many_ranks_resume_with_the_batches_of_an_unstopped_training(runs: Runs, case: str) -> None:
     """The batches after a checkpoint in mid-epoch, and those of the next epoch, are those of a whole training."""
@@ -67,10 +62,10 @@ def test_as_many_ranks_resume_with_the_batches_of_an_unstopped_training(runs: Ru
         assert "error" not in whole, whole
         assert "error" not in again, again
         batches = flat_batches(whole)
-        assert flat_batches(again) == batches[stop_of(case) :]
-        assert again["global_step"] == whole["global_step"][stop_of(case) :]
+        assert flat_batches(again) == batches[STOP_AFTER:]
+        assert again["global_step"] == whole["global_step"][STOP_AFTER:]
         assert again["train"]["1"] == whole["train"]["1"]
-    if case in ONE_LOADER:
+    if case != "two loaders":
         for epoch in (0, 1):
             assert outcome(trained(runs[2], f"whole: {case}", epoch)) == WHOLE
 
@@ -82,7 +77,7 @@ def flat_batches(report: dict[str, Any]) -> list[Any]:
 @pytest.mark.parametrize("case", IN_THREE)
 def test_another_number_of_ranks_completes_the_epoch(runs: Runs, case: str) -> None:
     """Once each sample, before and after the checkpoint together, and in the next epoch."""
-    before = [batches[: stop_of(case)] for batches in trained(runs[2], f"whole: {case}", 0)]
+    before = [batches[:STOP_AFTER] for batches in trained(runs[2], f"whole: {case}", 0)]
     found = outcome([*before, *trained(runs[3], f"resumed: {case}", 0)])
     row = Row("Lightning", case, "2 -> 3", 2 if "workers" in case else 0, found, "resume")
     assert row.result == WHOLE, row

@@ -11,7 +11,7 @@ from tests.support.launch import launch
 
 from .data import NUM_SAMPLES, Cells
 from .table import WHOLE, Row, epoch_rows, flat, outcome
-from .torch_program import KINDS, NUM_BEFORE, RESUMABLE
+from .torch_program import KINDS, NUM_BEFORE, RESUMABLE, STOPS
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for all launches
 Ranks = list[dict[str, Any]]
@@ -41,23 +41,6 @@ def test_an_epoch_of_each_loader_has_each_sample_once_over_all_ranks(
 ) -> None:
     rows = epoch_rows("torch DDP", runs[world_size], cells[world_size])
     assert {row.result for row in rows} == {WHOLE}, "\n".join(map(str, rows))
-
-
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_the_state_of_two_ranks_is_resumed_by_any_number(runs: Runs, world_size: int) -> None:
-    for workers in (0, 2):
-        parts = [rank[f"stopped, {workers} workers"] for rank in runs[2]]
-        parts += [rank[f"resumed, {workers} workers"] for rank in runs[world_size]]
-        row = Row("torch DDP", RESUMABLE, f"2 -> {world_size}", workers, outcome(parts), "resume")
-        assert row.result == WHOLE, row
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_as_many_ranks_resume_in_the_same_order(runs: Runs, workers: int) -> None:
-    """Each rank reads the batches that it would have read without the stop."""
-    for rank in runs[2]:
-        whole, before, after = (rank[f"{what}, {workers} workers"] for what in ("whole", "stopped", "resumed"))
-        assert before + after == whole
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -102,27 +85,26 @@ def test_ranks_are_counted_by_the_coordinates_of_the_mesh(job: Ranks) -> None:
         assert found == {mesh: [numbers[rank], size] for mesh, (size, numbers) in PLACES.items()}
 
 
-@pytest.mark.parametrize(("here", "workers"), [("2 x 2", 0), ("2 x 2", 2), ("both", 0)])
-def test_the_state_of_all_ranks_of_a_group_resumes_in_any_mesh(job: Ranks, here: str, workers: int) -> None:
+@pytest.mark.parametrize("here", STOPS)
+def test_the_state_of_all_ranks_of_a_group_resumes_in_any_mesh(job: Ranks, here: str) -> None:
     """In the mesh where it was saved the same batches; in others the rest of the epoch, each sample once."""
+    workers, meshes = STOPS[here]
     what, place = f"{here}, {workers} workers", PLACES[here][1]
     states = reported(job, f"state, {what}")
     assert [list(state) for state in states] == [["all_ranks"]] * 4
     assert len({state["all_ranks"] for state in states}) == 1
     assert reported(job, f"all ranks' state in {here}, {what}") == reported(job, f"after, {what}")
     before = shares(reported(job, f"before, {what}"), place)
-    for mesh, (_, numbers) in PLACES.items():
-        if f"all ranks' state in {mesh}, {what}" not in job[0]:
-            continue
-        after = shares(reported(job, f"all ranks' state in {mesh}, {what}"), numbers)
+    for mesh in meshes:
+        after = shares(reported(job, f"all ranks' state in {mesh}, {what}"), PLACES[mesh][1])
         assert outcome([*before, *after]) == WHOLE, mesh
 
 
-@pytest.mark.parametrize("what", ["2 x 2, 0 workers", "2 x 2, 2 workers", "both, 0 workers"])
-def test_own_states_are_exchanged_in_the_data_parallel_group(job: Ranks, what: str) -> None:
+def test_own_states_are_exchanged_in_the_data_parallel_group(job: Ranks) -> None:
     """With each rank's own state the same batches follow; a mesh whose groups lack some of the states is refused."""
-    assert reported(job, f"own state, {what}") == reported(job, f"after, {what}")
-    for found in reported(job, f"own state in 1 x 4, {what}"):
+    for what in ("2 x 2, 2 workers", "both, 0 workers"):
+        assert reported(job, f"own state, {what}") == reported(job, f"after, {what}")
+    for found in reported(job, "own state in 1 x 4, 2 x 2, 2 workers"):
         assert "StateError: The state has no stream" in found["error"], found
 
 

@@ -52,7 +52,7 @@ def test_a_fork_does_not_wait_for_an_import_of_another_thread(package: str) -> N
     child.start()
     ends.wait(DEADLINE_S)
     thread.join()
-    child.join(10)
+    child.join(DEADLINE_S)
     child.kill()
     child.join()
     assert child.exitcode == 0

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.open_files import num_open
 from torchdata_remote.core import local_view as mapped
 from torchdata_remote.core.local_view import map_file
 
@@ -44,15 +43,6 @@ def test_map_file_returns_any_range(before: int, length: int, behind: int) -> No
         assert view.format == "B"
         assert view.contiguous
         assert view.readonly
-
-
-@given(length=LENGTHS, start=LENGTHS, beyond=st.integers(1, 5_000))
-def test_map_file_refuses_a_file_that_is_too_short(length: int, start: int, beyond: int) -> None:
-    with file_of(bytes(length)) as (descriptor, path):
-        before = num_open(path)
-        with pytest.raises(EOFError, match="ends before byte"):
-            map_file(descriptor, start, max(start, length) + beyond)
-        assert num_open(path) == before
 
 
 def test_short_reads_are_continued(monkeypatch: pytest.MonkeyPatch) -> None:

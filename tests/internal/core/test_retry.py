@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote.core.options import RetryPolicy
-from torchdata_remote.core.retry import LIKELY_PERMANENT_S, MAX_LIKELY_PERMANENT, Attempts, call_with_retries
+from torchdata_remote.core.retry import LIKELY_PERMANENT_S, MAX_LIKELY_PERMANENT, call_with_retries
 from torchdata_remote.errors import StorageError, TransientStorageError
 
 
@@ -68,33 +68,6 @@ def test_no_attempt_begins_after_the_deadline(deadline: float, takes: float, uni
         _call(operation, clock, RetryPolicy(deadline_s=deadline), uniform=uniform)
     assert operation.began[-1] - operation.began[0] <= deadline + 1e-6
     assert clock.now - operation.began[0] <= deadline + takes + 1e-6, "it does not wait for an attempt it will not make"
-
-
-def _attempts(clock: Clock, policy: RetryPolicy, uniform: float = 1.0) -> Attempts:
-    return Attempts(policy, sleep=clock.sleep, clock=clock, uniform=lambda: uniform)
-
-
-def _asking_to_wait(seconds: float) -> TransientStorageError:
-    error = TransientStorageError("s3://b/a: slow down.", url="s3://b/a")
-    error.retry_after_s = seconds
-    return error
-
-
-@given(asked=st.floats(0, 200), uniform=st.floats(0, 1), first=st.floats(0, 10))
-def test_retry_after_is_respected(asked: float, uniform: float, first: float) -> None:
-    clock = Clock()
-    attempts = _attempts(clock, RetryPolicy(first_wait_s=first, max_wait_s=10), uniform)
-    attempts.wait(_asking_to_wait(asked))
-    assert clock.waits == [max(asked, first * uniform)]
-
-
-@pytest.mark.parametrize("asked", [20.5, 1e9, float("inf")])
-def test_a_wait_beyond_the_deadline_is_not_started(asked: float) -> None:
-    clock = Clock()
-    attempts = _attempts(clock, RetryPolicy(deadline_s=20))
-    with pytest.raises(TransientStorageError, match=r"The store asked to wait for .* s\. Gave up after 1 attempts"):
-        attempts.wait(_asking_to_wait(asked))
-    assert clock.waits == []
 
 
 @given(takes=st.floats(0.1, 12))

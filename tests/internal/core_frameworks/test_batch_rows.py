@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import default_collate
 
 from torchdata_remote.core.frameworks.batch_rows import BatchRows, Memory
 from torchdata_remote.core.frameworks.collating import LoaderCollate, collate_samples
@@ -58,32 +57,6 @@ def test_a_partial_batch_is_a_copy() -> None:
     assert batch.untyped_storage().nbytes() == 3 * 6
 
 
-HOLDING: dict[str, Callable[[torch.Tensor], Any]] = {
-    "row": lambda row: row,
-    "view": lambda row: row[0],
-    "array": lambda row: row.numpy(),
-    "array of a view": lambda row: row[1:].numpy()[..., ::2],
-    "detached": lambda row: row.detach(),
-    "storage": lambda row: row.untyped_storage(),
-    "dlpack": lambda row: row.__dlpack__(),
-}
-
-
-@pytest.mark.parametrize("holding", HOLDING.values(), ids=HOLDING)
-def test_a_change_of_a_batch_does_not_change_rows_that_are_held(holding: Callable[[torch.Tensor], Any]) -> None:
-    """A function of the chain may keep samples, such as those that it mixes with the next ones."""
-    rows = BatchRows(4)
-    tensors = filled(rows, 4)
-    held, begin = holding(tensors[1]), tensors[0].data_ptr()
-    batch = batch_of(tensors)
-    assert batch[:, 0, 0].tolist() == [0, 1, 2, 3]
-    assert not begin <= batch.data_ptr() < begin + 24
-    del held
-    tensors = filled(BatchRows(4), 4)
-    begin = tensors[0].data_ptr()
-    assert batch_of(tensors).data_ptr() == begin
-
-
 def test_rows_behind_a_filter_are_single_tensors() -> None:
     """Each that is left would keep the memory of a batch."""
     rows = BatchRows(8)
@@ -126,17 +99,6 @@ def test_other_rows_are_copied(chosen: list[int]) -> None:
     assert not {row.data_ptr() for row in batch} & {tensor.data_ptr() for tensor in tensors}
 
 
-def test_tensors_of_others_are_copied() -> None:
-    """Also consecutive rows of a user's tensor, which a change of the batch must not change."""
-    data = torch.arange(12).reshape(4, 3)
-    batch = batch_of(list(data))
-    batch.zero_()
-    assert data.sum() == 66
-    rows = BatchRows(2)
-    mixed = [rows.take((3,), torch.int64).fill_(1), data[0]]
-    assert batch_of(mixed).tolist() == [[1, 1, 1], [0, 1, 2]]
-
-
 def test_a_second_batch_of_the_same_rows_is_a_copy() -> None:
     """No two batches share memory."""
     tensors = filled(BatchRows(2), 2)
@@ -160,44 +122,3 @@ def test_rows_that_were_given_other_memory_are_copied() -> None:
         batch = batch_of(tensors)
         assert torch.equal(batch, expected)
         assert expected.requires_grad == batch.requires_grad
-
-
-def test_memory_is_used_again_once_its_last_tensor_is_freed() -> None:
-    """Not before: a slice, a NumPy view or a row keeps all of it."""
-    rows = BatchRows(2)
-
-    def batch() -> torch.Tensor:
-        return cast(torch.Tensor, batch_of(filled(rows, 2)))
-
-    keeping: list[Callable[[torch.Tensor], Any]] = [
-        lambda made: made,
-        lambda made: made[1:],
-        lambda made: made.numpy(),
-        lambda made: made.view(-1),
-    ]
-    for keep in keeping:
-        kept = keep(batch())
-        gc.collect()
-        begin = kept.__array_interface__["data"][0] if not isinstance(kept, torch.Tensor) else kept.data_ptr()
-        others = [batch() for _ in range(3)]
-        assert begin not in {other.data_ptr() + offset for other in others for offset in range(12)}
-        del kept, others
-    addresses = {batch().data_ptr() for _ in range(10)}
-    assert len(addresses) == 1
-
-
-@pytest.mark.parametrize("seen", [True, False])
-def test_collate_samples_agrees_with_torch(seen: bool) -> None:
-    """In structure, dtype and value, whether tensors are rows or not."""
-    rows = BatchRows(3)
-    samples = [
-        {"jpg": (rows.take((2,), torch.float32) if seen else torch.empty(2)).fill_(at), "cls": at, "key": str(at)}
-        for at in range(3)
-    ]
-    expected = default_collate(samples)
-    assert torch.equal(collate_samples(samples)["jpg"], expected["jpg"])
-    batch = batch_of(samples)
-    assert batch.keys() == expected.keys()
-    assert torch.equal(batch["jpg"], expected["jpg"])
-    assert torch.equal(batch["cls"], expected["cls"])
-    assert batch["key"] == expected["key"]

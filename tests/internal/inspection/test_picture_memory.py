@@ -7,15 +7,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import fsspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.archive_bytes import pack_tar
-from tests.support.waiting import wait_for
 from torchdata_remote.core.options import StorageOptions
-from torchdata_remote.inspection.picture_memory import PictureMemory, decoding_bytes
-from torchdata_remote.inspection.probe import Budget, evenly_spaced, list_dataset, probe_shard
+from torchdata_remote.inspection.picture_memory import PictureMemory
+from torchdata_remote.inspection.probe import Budget, list_dataset, probe_shard
 
 
 @settings(max_examples=20)
@@ -43,37 +41,6 @@ def test_no_more_is_reserved_than_allowed_and_all_that_fits_alone_is_granted(
     with ThreadPoolExecutor(num_threads) as pool:
         assert list(pool.map(use, sizes)) == [size <= 10 for size in sizes]
     assert memory.free_bytes == 10
-
-
-def test_a_large_picture_is_not_overtaken_for_ever() -> None:
-    memory = PictureMemory(10)
-
-    def large() -> bool:
-        with memory.reserved(10, timeout_s=60.0) as granted:
-            return granted
-
-    with ThreadPoolExecutor(1) as pool:
-        with memory.reserved(1, timeout_s=0.0):
-            waiting = pool.submit(large)
-            wait_for(lambda: bool(memory._queue))
-            with memory.reserved(1, timeout_s=0.0) as granted:
-                assert not granted
-        assert waiting.result()
-
-
-@pytest.mark.parametrize("data", [b"", b"no picture", b"\x89PNG\r\n\x1a\n"])
-def test_what_is_not_a_picture_has_no_size(data: bytes) -> None:
-    assert decoding_bytes(data, 160) is None
-
-
-@given(items=st.lists(st.integers(), max_size=50), num=st.integers(1, 60))
-def test_evenly_spaced_items_are_in_order_and_apart(items: list[int], num: int) -> None:
-    """Distinct positions in order, whose distances differ by one at most."""
-    places = evenly_spaced(list(range(len(items))), num)
-    assert places == sorted(set(places))
-    assert len(places) == min(num, len(items))
-    gaps = [after - before for before, after in zip(places, [*places[1:], len(items)], strict=False)]
-    assert not gaps or max(gaps) - min(gaps) <= 1
 
 
 @settings(max_examples=20)

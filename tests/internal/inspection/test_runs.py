@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from torchdata_remote.core.stats.counters import StageStats
 from torchdata_remote.core.stats.report import Stats
 from torchdata_remote.core.stats.spans import Span
-from torchdata_remote.inspection.timeline import lanes
-from torchdata_remote.inspection.trace import Trace, subtract, verdict
+from torchdata_remote.inspection.trace import Trace, verdict
 
-INTERVALS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), max_size=8).map(
-    lambda pairs: [(start, start + length) for start, length in pairs]
-)
-SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=20).map(
-    lambda pairs: [Span("fetch", start, start + length, 1) for start, length in sorted(pairs)]
-)
 IDLE = StageStats()
 
 
@@ -28,30 +17,6 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> Trace:
     """Of a run that began at 100 s."""
     monkeypatch.setattr("time.perf_counter", lambda: 100.0)
     return Trace()
-
-
-def points(intervals: list[tuple[float, float]]) -> set[int]:
-    return {point for start, end in intervals for point in range(int(start), int(end))}
-
-
-@given(INTERVALS, INTERVALS)
-def test_subtracted_intervals_are_gone_and_all_others_remain(
-    intervals: list[tuple[float, float]], holes: list[tuple[float, float]]
-) -> None:
-    apart = subtract([(0.0, 30.0)], subtract([(0.0, 30.0)], intervals))  # merged, so that none overlap
-    rest = subtract(apart, holes)
-    assert points(rest) == points(intervals) - points(holes)
-    assert all(before[1] <= after[0] for before, after in pairwise(rest))
-
-
-@given(SPANS)
-def test_requests_of_a_row_do_not_overlap_and_there_are_as_many_rows_as_requests_at_once(spans: list[Span]) -> None:
-    rows = lanes(spans)
-    for number, (span, row) in enumerate(zip(spans, rows, strict=True)):
-        for other, other_row in zip(spans[:number], rows[:number], strict=True):
-            assert row != other_row or other.end_s <= span.start_s
-    at_once = [1 + sum(other.end_s > span.start_s for other in spans[:number]) for number, span in enumerate(spans)]
-    assert max(rows, default=-1) + 1 == max(at_once, default=0)
 
 
 def test_the_consumers_time_is_divided_among_the_stages(trace: Trace) -> None:

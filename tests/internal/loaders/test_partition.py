@@ -20,7 +20,6 @@ from torchdata_remote.loaders.state.state_format import make_state
 Samples = list[tuple[int, int]]  # shard, number in it
 COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=8)
 SLOTS = st.integers(1, 12)
-EPOCHS = st.integers(0, 1_000)
 
 
 def in_order(counts: list[int]) -> Samples:
@@ -38,10 +37,6 @@ def joined(shares: list[Samples]) -> Samples:
 
 def shares_of(order: SamplePartition, num_slots: int) -> list[Samples]:
     return [samples_of(order.share(slot, num_slots)) for slot in range(num_slots)]
-
-
-def equalized(counts: list[int], num_slots: int, epoch: int, mode: EqualizeMode, listed: list[int]) -> SamplePartition:
-    return SamplePartition.of(counts).equalized(num_slots, epoch, mode, np.array(listed))
 
 
 @given(counts=COUNTS, num_slots=SLOTS)
@@ -63,14 +58,6 @@ def test_pieces_are_few_and_none_is_empty(counts: list[int], num_slots: int) -> 
         pieces = list(SamplePartition.of(counts).share(slot, num_slots))
         assert all(0 <= piece.first < piece.last <= counts[piece.shard] for piece in pieces)
         assert [piece.shard for piece in pieces] == sorted({piece.shard for piece in pieces})
-
-
-@given(counts=COUNTS, ends=st.tuples(st.integers(0, 80), st.integers(0, 80)))
-def test_between_returns_a_slice_of_the_order(counts: list[int], ends: tuple[int, int]) -> None:
-    """Any two places in the order give what the list's slice gives."""
-    expected = in_order(counts)
-    start, stop = (min(end, len(expected)) for end in ends)
-    assert samples_of(SamplePartition.of(counts).between(start, stop)) == expected[start:stop]
 
 
 # At scale: 512 ranks x 8 workers, 10,000 shards, 130 million samples

@@ -10,7 +10,7 @@ import pytest
 
 from torchdata_remote import World
 from torchdata_remote.core import rank_exchange
-from torchdata_remote.core.rank_exchange import all_alike, exchanged, from_rank_0, warning_of_missing_ranks
+from torchdata_remote.core.rank_exchange import all_alike, warning_of_missing_ranks
 
 
 def test_an_exchange_that_takes_long_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,15 +58,3 @@ def test_of_equal_values_a_digest_is_exchanged(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(rank_exchange, "_gathered", gathered)
     assert all_alike(HERE, "compare", ["s3://b/0.tar"] * 1000)
     assert [len(value) for value in sent] == [32]
-
-
-def test_rank_0_makes_it_where_there_is_no_group() -> None:
-    """A single rank exchanges nothing."""
-    assert all_alike(World(), "compare", [1])
-    assert exchanged(World(), "count", 4) == {0: 4}
-    with pytest.raises(ValueError, match="broken"):
-        from_rank_0(World(), "list", _broken)
-
-
-def _broken() -> None:
-    raise ValueError("broken")

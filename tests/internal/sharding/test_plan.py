@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from tests.support.shard_places import memory_place
 from torchdata_remote.core.options import StorageOptions
 from torchdata_remote.core.urls import RemoteUrl
-from torchdata_remote.errors import ShardReadError
 from torchdata_remote.fetch.sample_table import SampleTable
-from torchdata_remote.sharding.plan import cut_evenly, folders_to_drop, packed_bytes
+from torchdata_remote.sharding.plan import cut_evenly, packed_bytes
 from torchdata_remote.sharding.planned_samples import Naming
 from torchdata_remote.sharding.source_index import dump_index, load_index
 from torchdata_remote.sharding.temporary_objects import Kept, TemporaryObjects
@@ -64,13 +63,6 @@ def test_even_cuts_differ_by_one_sample_and_leave_a_tenth_of_room(
     for length in lengths:
         assert 1 <= length <= max_samples
         assert length == 1 or length * mean_bytes * 1.1 <= (max_bytes - 1024) * (1 + 1e-9)
-
-
-def test_equal_hashes_are_not_equal_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchdata_remote.sharding.plan.hash", lambda key: len(key), raising=False)
-    assert folders_to_drop(named("a.jpg", "b.jpg", "cc.jpg"), Naming(), 1) == Naming(0)
-    with pytest.raises(ShardReadError, match="the key 'b'"):
-        folders_to_drop(named("a.jpg", "b.jpg", "b.png"), Naming(), 1)
 
 
 # The saved index
