@@ -52,7 +52,7 @@ def test_only_another_project_that_fails_is_run_again_twice_and_ours_fails_the_r
     assert ours == "refused"
 
 
-# The first few are quick
+# The first one is quick
 BENCHMARKS = {
     "datapipe": "--quick",
     "decode": "--quick",
@@ -76,7 +76,7 @@ BENCHMARKS = {
     "local_files": "--quick --peers plain stream-files",
     "items": "--quick --peers ours-one ours-mix",
 }
-QUICK = {"datapipe", "decode"}
+QUICK = {"datapipe"}
 
 
 @pytest.mark.parametrize(
