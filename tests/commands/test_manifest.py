@@ -57,17 +57,6 @@ def test_manifest_is_replaced_only_with_overwrite(tmp_path: Path, capsys: pytest
     assert (tmp_path / "train" / "index.json").read_bytes() == right
 
 
-def test_manifest_of_a_damaged_shard_fails_with_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In one message on stderr without a traceback; no manifest is written."""
-    folder = shards_of_others(tmp_path / "train")
-    (tmp_path / "train" / "1.tar").write_bytes(SHARD[:1000])
-    assert cli.main(["manifest", folder]) == 1
-    captured = capsys.readouterr()
-    assert "1.tar" in captured.err
-    assert "Traceback" not in captured.err
-    assert not (tmp_path / "train" / "index.json").exists()
-
-
 def test_manifest_reads_only_shards_that_match_the_pattern(
     memory_folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

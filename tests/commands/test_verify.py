@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -52,21 +51,6 @@ def test_verify_prints_a_line_per_fault_and_exits_with_1(folder: Path, capsys: p
     ]
     assert last.endswith("bytes read: 4 faults")
     assert last.startswith("12 samples in 3 shards, ")
-
-
-def test_verify_json_has_the_same_facts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same for programs."""
-    assert main(["verify", "--json", str(folder)]) == 0
-    assert json.loads(capsys.readouterr().out)["faults"] == []
-    (folder / "000002.tar").unlink()
-    assert main(["verify", "--json", str(folder)]) == 1
-    document = json.loads(capsys.readouterr().out)
-    counts = ["num_shards", "num_samples", "num_bytes"]
-    assert list(document) == ["manifest_url", *counts, "faults", "bad_members", "num_links"]
-    assert document["num_samples"] == 8
-    assert document["faults"] == [
-        {"url": f"file://{folder}/000002.tar", "what": "the manifest names it, but it does not exist"}
-    ]
 
 
 def test_members_that_cannot_be_part_of_a_sample_are_counted_by_each_command(

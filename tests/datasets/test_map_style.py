@@ -19,13 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
-    RandomSampler,
-    SequentialSampler,
     Subset,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
 )
 
 import torchdata_remote as tdr
@@ -210,17 +205,10 @@ def test_an_index_out_of_range_is_raised_after_the_batches_before_it(kind: Kind,
 
 UNEVEN = [[3], [], [1, 1, 1], list(range(NUM_ITEMS)), [], [-1]]
 SAMPLERS: dict[str, dict[str, Any]] = {
-    "in order": {"batch_size": 4, "sampler": SequentialSampler(range(NUM_ITEMS))},
-    "random": {"batch_size": 4, "sampler": RandomSampler(range(NUM_ITEMS))},
-    "weighted": {"batch_size": 4, "sampler": WeightedRandomSampler([0.1 + n for n in range(NUM_ITEMS)], 40)},
-    "of a part": {"batch_size": 4, "sampler": SubsetRandomSampler(range(3, 11))},
-    "from behind": {"batch_size": 4, "sampler": [-1, -NUM_ITEMS, 0]},
+    "shuffled": {"batch_size": 4, "shuffle": True},
     "of tensors": {"batch_size": 4, "sampler": torch.randperm(NUM_ITEMS)},
-    "of numpy": {"batch_size": 4, "sampler": np.arange(NUM_ITEMS)[::-2]},
-    "of nothing": {"batch_size": 4, "sampler": []},
     "single items": {"batch_size": None, "sampler": range(5)},
     "uneven batches": {"batch_sampler": UNEVEN},
-    "last batch left out": {"batch_sampler": BatchSampler(range(NUM_ITEMS), 5, drop_last=True)},
 }
 
 

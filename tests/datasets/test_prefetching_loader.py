@@ -93,22 +93,17 @@ def check_same(place: Place, num_epochs: int = 2, **options: Any) -> list[Any]:
 
 LOADING: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "in order": {"batch_size": 4, "shuffle": False},
     "shuffled": {"batch_size": 4, "shuffle": True},
     "last left out": {"batch_size": 4, "shuffle": True, "drop_last": True},
-    "larger than all": {"batch_size": 100},
     "single items": {"batch_size": None},
     "single items, shuffled": {"batch_size": None, "shuffle": True},
     "from behind": {"batch_size": 2, "sampler": [-1, -2, -NUM_ITEMS]},
-    "numpy": {"batch_size": 3, "sampler": np.arange(NUM_ITEMS)[::2]},
     "torch": {"batch_size": 3, "sampler": torch.arange(10)},
     "with replacement": {"batch_size": 4, "sampler": RandomSampler(range(NUM_ITEMS), replacement=True, num_samples=40)},
     "weighted": {"batch_size": 4, "sampler": WeightedRandomSampler([0.1 + n for n in range(NUM_ITEMS)], 30)},
-    "of a part": {"batch_size": 4, "sampler": SubsetRandomSampler(range(3, 12))},
     "uneven batches": {"batch_sampler": [[3], [1, 1, 1], list(range(NUM_ITEMS)), [22]]},
     "batches of a sampler": {"batch_sampler": BatchSampler(SequentialSampler(range(NUM_ITEMS)), 4, drop_last=True)},
     "nothing": {"batch_size": 4, "sampler": []},
-    "lists": {"batch_size": 4, "collate_fn": as_they_are},
 }
 
 
@@ -127,7 +122,6 @@ def test_any_batch_sampler_gives_the_batches_of_data_loader_and_empty_ones_reach
 
 
 WORKERS: dict[str, dict[str, Any]] = {
-    "one": {"num_workers": 1, "shuffle": True},
     "three": {"num_workers": 3, "shuffle": True},
     "not forked, with a lambda": {
         "num_workers": 2,
@@ -137,7 +131,6 @@ WORKERS: dict[str, dict[str, Any]] = {
     },
     "single items": {"num_workers": 2, "batch_size": None, "shuffle": True},
     "more than batches": {"num_workers": 3, "batch_size": 20},
-    "no batches": {"num_workers": 2, "sampler": []},
 }
 
 

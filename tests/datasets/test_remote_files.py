@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
 
 import torchdata_remote as tdr
-from tests.datasets.stores import AT_ONCE, as_they_are, root_of
+from tests.datasets.stores import AT_ONCE, root_of
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response, scripted
 from tests.support.shard_places import Place, memory_place
@@ -47,12 +46,6 @@ def all_of(dataset: tdr.RemoteFiles) -> list[Any]:
 def test_an_item_is_a_plain_url_and_bytes(in_memory: Place) -> None:
     url, data = tdr.RemoteFiles(in_memory.url)[0]
     assert (type(url), type(data)) == (str, bytes)
-
-
-def test_spawned_workers_are_sent_the_dataset_with_its_options(on_s3: Place) -> None:
-    dataset: Any = tdr.RemoteFiles(on_s3.url, storage_options=on_s3.options)
-    loader = DataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context="spawn", collate_fn=as_they_are)
-    assert [item for batch in loader for item in batch] == items_of(on_s3)
 
 
 def test_a_file_replaced_by_one_of_equal_length_is_an_error_where_the_store_has_etags(
@@ -110,15 +103,6 @@ def test_a_second_epoch_is_read_from_the_cache(on_s3: Place, moto: S3Server, tmp
         assert not any("list-type" in one.query for one in store.requests)
         again = {one.path.rpartition("/d/")[2] for one in store.requests[first:] if one.method == "GET"}
         assert again <= {NAMES[0]}, "an empty one is not kept"
-
-
-def test_a_pickle_takes_less_than_200_bytes_a_file() -> None:
-    place = memory_place()
-    place.put({f"n{number % 10:08d}/n{number % 10:08d}_{number:05d}.JPEG": b"" for number in range(1000)})
-    dataset = tdr.RemoteFiles(place.url)
-    data = pickle.dumps(dataset)
-    assert len(data) < 200 * len(dataset)
-    assert all_of(pickle.loads(data)) == all_of(dataset)
 
 
 ODD_NAMES = {

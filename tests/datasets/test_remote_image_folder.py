@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import random
 import re
 import tempfile
 import threading
@@ -14,14 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
 
 import torchdata_remote as tdr
-from tests.datasets.stores import AT_ONCE, DEADLINE_S, Plain, as_they_are, root_of, timed_store, until_error
+from tests.datasets.stores import AT_ONCE, DEADLINE_S, as_they_are, root_of, timed_store, until_error
 from tests.support.shard_places import Place, memory_place
 from torchdata_remote import labels
 from torchdata_remote.errors import DecodeError, EmptyListingError, LabelError, ObjectNotFoundError, RemoteDataError
@@ -154,31 +152,6 @@ def test_transform_and_target_transform_are_applied_also_if_they_are_set_later(z
     dataset.target_transform = str
     image, label = dataset[0]
     assert (image.mode, label) == ("RGB", "0")
-
-
-def jitter(image: Image.Image) -> torch.Tensor:
-    """Draws from all three generators, as random transforms do."""
-    drawn = [torch.rand(1).item(), random.random(), np.random.rand()]
-    return torch.tensor([*drawn, *np.asarray(image)[0, 0].tolist()], dtype=torch.float64)
-
-
-def jitter_item(item: tuple[Image.Image, int]) -> tuple[torch.Tensor, int]:
-    return jitter(item[0]), item[1]
-
-
-@pytest.mark.parametrize("num_workers", [0, 3])
-def test_random_transforms_give_the_numbers_of_a_plain_dataset(zoo: Place, num_workers: int) -> None:
-    found = []
-    for dataset in (tdr.RemoteImageFolder(zoo.url, transform=jitter), Plain(plain_items(), jitter_item)):
-        torch.manual_seed(7)
-        random.seed(7)
-        np.random.seed(7)
-        context = "fork" if num_workers else None
-        loader = DataLoader(
-            dataset, batch_size=3, shuffle=True, num_workers=num_workers, multiprocessing_context=context
-        )
-        found.append([(images.tolist(), targets.tolist()) for _ in range(2) for images, targets in loader])
-    assert found[0] == found[1]
 
 
 def test_transforms_run_in_the_order_of_the_batch_in_the_callers_thread_on_separate_images(zoo: Place) -> None:

@@ -24,6 +24,8 @@ from torchdata_remote import ShardWriter
 from torchdata_remote.cli import main
 from torchdata_remote.testing import write_small_shards
 
+from .shards import get, put
+
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
@@ -39,12 +41,13 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     return figures
 
 
-def inspected(drawn: list[Figure], tmp_path: Path, *samples: dict[str, Any]) -> Figure:
+def inspected(drawn: list[Figure], tmp_path: Path, *samples: dict[str, Any], folder: str = "") -> Figure:
     """The plot of a shard of these samples, numbered by their order."""
-    with ShardWriter(f"{tmp_path}/set/{{shard}}.tar") as writer:
+    folder = folder or f"{tmp_path}/set"
+    with ShardWriter(f"{folder}/{{shard}}.tar") as writer:
         for number, sample in enumerate(samples):
             writer.write({"__key__": f"{number:04d}", **sample})
-    assert main(["inspect", f"{tmp_path}/set/0.tar", "--plot", f"{tmp_path}/plot.png"]) == 0
+    assert main(["inspect", f"{folder}/0.tar", "--plot", f"{tmp_path}/plot.png"]) == 0
     return drawn[-1]
 
 
@@ -53,18 +56,17 @@ def texts(labels: Any) -> list[str]:
 
 
 def test_classes_are_bars_with_names_and_numbers_in_the_order_of_their_numbers(
-    drawn: list[Figure], tmp_path: Path
+    drawn: list[Figure], tmp_path: Path, memory_folder: str
 ) -> None:
     """The title has URL, samples and bytes; names are no formulas, and those of other alphabets no warning."""
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "classes.json").write_text(
-        '{"a": {"id": 9, "name": "kit fox"}, "b": {"id": 10, "name": "$x$ 漢"}}'
-    )
+    names = '{"a": {"id": 9, "name": "kit fox"}, "b": {"id": 10, "name": "$x$ 漢"}}'
+    put(f"{memory_folder}/classes.json", names.encode())
+    samples: list[dict[str, Any]] = [*[{"cls": 10}] * 4, *[{"cls": 9}] * 3, {"txt": "no class"}]
     with mpl.rc_context({"text.usetex": True}):  # whatever the user's matplotlibrc says
-        figure = inspected(drawn, tmp_path, *[{"cls": 10}] * 4, *[{"cls": 9}] * 3, {"txt": "no class"})
+        figure = inspected(drawn, tmp_path, *samples, folder=memory_folder)
     classes, sizes = figure.axes
-    shard = tmp_path / "set" / "0.tar"
-    assert figure.get_suptitle() == f"file://{shard}: 8 samples, {shard.stat().st_size:,} bytes"
+    shard = f"{memory_folder}/0.tar"  # short: a long URL is shortened in its middle
+    assert figure.get_suptitle() == f"{shard}: 8 samples, {len(get(shard)):,} bytes"
     assert classes.get_title() == "2 classes, of 7 of 8 samples"
     assert texts(classes.get_yticklabels()) == ["9  kit fox", "10  $x$ 漢"]
     assert classes.yaxis_inverted()

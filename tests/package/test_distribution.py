@@ -75,19 +75,6 @@ def test_sdist_has_every_file_of_the_repository(built: Built) -> None:
     assert not {name for name in unknown if not GENERATED.fullmatch(name)}
 
 
-def test_tests_run_from_an_unpacked_sdist(built: Built, tmp_path: Path) -> None:
-    """A few of them, against the package beside them."""
-    with tarfile.open(built.sdist) as archive:
-        archive.extractall(tmp_path)
-    (source,) = tmp_path.iterdir()
-    few = ["tests/package/test_catalog.py", "tests/package/test_errors.py"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *few],
-        cwd=source, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_wheel_has_the_package_alone(built: Built) -> None:
     """With the mark of a typed package, the licence and the service's page, and without tests."""
     with zipfile.ZipFile(built.wheel) as archive:

@@ -46,25 +46,6 @@ def test_quickstart_checks_its_options_before_it_starts_a_server(
     assert "S3 server" not in printed.out
 
 
-@pytest.mark.slow  # .ci/run starts the quickstart
-def test_quickstart_reaches_its_server_under_a_proxy(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing listens at the proxy's address. Without workers it says nothing about them."""
-    for name in ("http_proxy", "HTTP_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    for name in ("no_proxy", "NO_PROXY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
-        monkeypatch.setenv(name, "")  # what the script sets is undone
-    monkeypatch.delenv("AWS_ENDPOINT_URL")
-    picture = tmp_path / "picture.png"
-    monkeypatch.setattr(
-        sys, "argv", ["quickstart.py", "--epochs", "1", "--num-workers", "0", "--picture", str(picture)]
-    )
-    quickstart()["main"]()
-    assert picture.stat().st_size > 1000
-    assert "worker" not in capsys.readouterr().out
-
-
 def test_shard_on_cluster_scales_pictures_down(tmp_path: Path) -> None:
     """On local processes it needs no other service, and prints a summary."""
     command = [sys.executable, str(ROOT / "examples" / "shard_on_cluster.py"), "--on", "processes"]

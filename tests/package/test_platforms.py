@@ -6,13 +6,29 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.paths import ROOT
 
-TESTS = ROOT / "tests"
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the reports of all platforms are."""
+    folder = tmp_path_factory.mktemp("platforms")
+    process = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "support" / "write_and_read.py"), str(folder)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return folder
 
 
 @pytest.fixture(scope="module", params=["macos", "windows"])
@@ -22,19 +38,8 @@ def platform(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def report(platform: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = str(tmp_path_factory.mktemp(platform))
-    process = subprocess.run(
-        [sys.executable, str(TESTS / "support" / "write_and_read.py"), platform, folder],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
+def report(platform: str, folder: Path) -> Any:
+    return json.loads((folder / f"{platform}.json").read_text())
 
 
 @pytest.mark.parametrize("place", ["local", "memory"])

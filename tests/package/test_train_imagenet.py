@@ -163,13 +163,3 @@ def test_two_ranks_with_shards_resume_with_the_same_weights(local: Place, tmp_pa
     assert "after step 1;" in run(url, *limited, str(stopped), "--max-steps", "1", ranks=2)
     assert images_of_epochs(run(url, *limited, str(stopped), ranks=2)) == [12, 24]
     assert_same_weights(whole, stopped)
-
-
-@pytest.mark.slow  # two ranks with shards, and loose files in one process, are not
-def test_two_ranks_with_loose_files_read_each_image_once(local: Place, tmp_path: Path) -> None:
-    """By torchrun, with names of classes."""
-    printed = run(
-        *(local.put(pictures()), "--classes", *CLASSES, "--epochs", "1", "--checkpoint", str(tmp_path / "checkpoint")),
-        ranks=2,
-    )
-    assert images_of_epochs(printed) == [NUM_IMAGES]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 
 BLOCK = 512
 END_OF_ARCHIVE = bytes(1024)
@@ -23,12 +22,6 @@ def pack_header(name: str, size: int) -> bytes:
     if name.isascii() and len(raw) <= 256 and 0 < slash <= 155 and slash + 1 < len(raw):
         return make_header(raw[slash + 1 :], octal_size(size), prefix=raw[:slash])
     return make_member(b"pax", pax_line("path", name), b"x") + make_header(raw[:100], octal_size(size))
-
-
-def in_parts(data: bytes, cuts: Iterable[int]) -> list[memoryview]:
-    """The data in consecutive parts, empty ones among them."""
-    borders = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    return [memoryview(data)[start:end] for start, end in pairwise(borders)]
 
 
 def header_sum(header: bytes, *, signed: bool = False) -> int:

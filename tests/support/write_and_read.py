@@ -1,8 +1,9 @@
 """Import, write, list and read on what is left of a platform; writes as JSON what came.
 
-Usage: write_and_read.py windows|macos FOLDER
+Usage: write_and_read.py FOLDER
 
-The libraries are imported first: each has its own guards, which look at other names than these.
+In a forked process for each platform, as FOLDER/macos.json and FOLDER/windows.json. The libraries are imported first:
+each has its own guards, which look at other names than these.
 """
 
 from __future__ import annotations
@@ -65,8 +66,7 @@ def outcome(action: Any) -> Any:
         return f"{type(error).__name__}: {error}"
 
 
-def main() -> None:
-    platform, folder = sys.argv[1:]
+def main(platform: str, folder: str) -> None:
     take_away(platform)
     import torchdata_remote as tdr
 
@@ -99,8 +99,15 @@ def main() -> None:
     told["sharded"] = read(f"{folder}/again/")
     if platform == "windows":
         told["pull"] = outcome(lambda: tdr.pull("datasets://127.0.0.1:1/a", f"{folder}/pulled"))
-    sys.stdout.write(json.dumps(told))
+    with open(f"{folder}.json", "w") as file:
+        json.dump(told, file)
 
 
 if __name__ == "__main__":
-    main()
+    for name in ("macos", "windows"):
+        child = os.fork()
+        if child == 0:
+            main(name, f"{sys.argv[1]}/{name}")
+            sys.exit()
+        if os.waitpid(child, 0)[1]:
+            sys.exit(f"{name} failed")

@@ -14,12 +14,10 @@ import numpy as np
 import pytest
 
 import torchdata_remote as tdr
-from tests.servers.s3 import S3Server
 from tests.servers.scripted import Response, scripted
 from tests.support.paths import ROOT
-from tests.support.shard_places import Place, memory_place, some_files, tar_of
+from tests.support.shard_places import Place, memory_place, tar_of
 from tests.support.written import read, shard
-from torchdata_remote import labels
 
 NUM_SAMPLES, NUM_BINS, SEEDS = 600, 10, range(8)
 MAX_DEVIATIONS = 4.0  # one in 30,000 uniform orders is further off; and the seeds are fixed
@@ -93,19 +91,6 @@ def test_another_seed_is_another_order_and_the_default_is_that_of_earlier_releas
     assert len(set(orders)) == len(orders)
     assert tuple(written_order(NUMBERS)) == orders[0]
     assert orders[0][:8] == (285, 27, 143, 507, 325, 141, 170, 208)
-
-
-def test_the_same_samples_give_the_same_bytes_from_any_source(moto: S3Server) -> None:
-    files, made = some_files(60), []
-    for source in (memory_place(), Place(f"s3://{moto.new_bucket()}/in/", moto)):
-        source.below("folder").put(files)
-        source.put({"all.tar": tar_of(files), "all.tar.gz": gzip.compress(tar_of(files))})
-        for name in ("folder/", "all.tar", "all.tar.gz"):
-            to = memory_place()
-            given: dict[str, Any] = {"max_shard_bytes": 20_000, "provenance": True, "source_options": source.options}
-            shard(source.url + name, to, labels=labels.parent_directory(), **given)
-            made.append({file: data for file, data in to.files().items() if file != "index.json"})
-    assert made == [made[0]] * 6
 
 
 # Memory

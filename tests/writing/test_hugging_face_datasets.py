@@ -1,14 +1,11 @@
 """``shard_dataset`` of datasets of the package ``datasets``, and of others that return decoded pictures.
 
-A stand-in for the package runs always. The package itself runs where it is installed; it needs dill, with which torch
-pickles lambdas, so that other tests would see other errors.
+A stand-in for the package: it needs dill, with which torch pickles lambdas, so that other tests would see other errors.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
 import io
 import json
 import warnings
@@ -24,9 +21,6 @@ from PIL import Image
 
 import torchdata_remote as tdr
 from tests.support.shard_places import memory_place
-
-real: Any = importlib.import_module("datasets") if importlib.util.find_spec("datasets") else None
-needs_package = pytest.mark.skipif(real is None, reason="needs datasets")
 
 
 @dataclass
@@ -85,42 +79,19 @@ PICTURES = [picture(number, "PNG" if number % 3 == 0 else "JPEG") for number in 
 SOUNDS = [b"RIFF" + bytes([number]) for number in range(80)]
 
 
-def dataset(path: Path, *, package: bool = False) -> Any:
-    """Pictures, of which one is a file beside the dataset, sounds, classes and texts."""
-    path.write_bytes(PICTURES[7])
+def test_files_are_written_as_they_are_stored_and_classes_keep_their_names(tmp_path: Path) -> None:
+    """Pictures, of which one is a file beside the dataset, sounds, classes and texts; without a word."""
+    (tmp_path / "7.jpg").write_bytes(PICTURES[7])
     stored: list[dict[str, Any]] = [{"bytes": data, "path": None} for data in PICTURES]
-    stored[7] = {"bytes": None, "path": str(path)}
+    stored[7] = {"bytes": None, "path": f"{tmp_path}/7.jpg"}
     columns: dict[str, list[Any]] = {
         "jpg": stored,
         "wav": [{"bytes": data, "path": "a.wav"} for data in SOUNDS],
         "cls": [number % 2 for number in range(80)],
         "txt": [str(number) for number in range(80)],
     }
-    names = ["cat", "dog"]
-    if not package:
-        return Dataset(columns, {"jpg": File(opened), "wav": File(len), "cls": ClassLabel(names), "txt": object()})
-    kinds = {"jpg": real.Image(), "wav": real.Audio(), "cls": real.ClassLabel(names=names), "txt": real.Value("string")}
-    return real.Dataset.from_dict(columns, features=real.Features(**kinds))
-
-
-FORMS: dict[str, Callable[[Path], Any]] = {
-    "stand-in": dataset,
-    "plain": lambda path: dataset(path, package=True),
-    "torch": lambda path: dataset(path, package=True).with_format("torch"),
-    "numpy": lambda path: dataset(path, package=True).with_format("numpy"),
-    "not decoded": lambda path: dataset(path, package=True).cast_column("jpg", real.Image(decode=False)),
-    "chosen rows": lambda path: dataset(path, package=True).select(range(80)),
-}
-
-
-@pytest.mark.parametrize(
-    "form", [pytest.param(form, id=name, marks=[needs_package] * (form is not dataset)) for name, form in FORMS.items()]
-)
-def test_files_are_written_as_they_are_stored_and_classes_keep_their_names(
-    tmp_path: Path, form: Callable[[Path], Any]
-) -> None:
-    """In whatever form the dataset returns its columns, and without a word."""
-    source, to = form(tmp_path / "7.jpg"), memory_place()
+    kinds = {"jpg": File(opened), "wav": File(len), "cls": ClassLabel(["cat", "dog"]), "txt": object()}
+    source, to = Dataset(columns, kinds), memory_place()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tdr.shard_dataset(source, to.template(), progress=False)
@@ -132,18 +103,6 @@ def test_files_are_written_as_they_are_stored_and_classes_keep_their_names(
         "cat": {"id": 0, "name": "cat"},
         "dog": {"id": 1, "name": "dog"},
     }
-
-
-@needs_package
-@pytest.mark.system
-def test_workers_write_files_as_they_are_stored(tmp_path: Path) -> None:
-    """The dataset that they are sent decodes nothing."""
-    template = f"{tmp_path}/set/{{shard}}.tar"
-    tdr.shard_dataset(
-        dataset(tmp_path / "7.jpg", package=True), template, num_workers=2, max_shard_samples=40, progress=False
-    )
-    samples = tdr.stream_shards(f"{tmp_path}/set/", shuffle=False)
-    assert sorted(sample["jpg"] for sample in samples) == sorted(PICTURES)
 
 
 def test_one_column_of_several_has_the_names_of_classes() -> None:
@@ -193,24 +152,6 @@ def test_pictures_that_are_encoded_again_are_said_once(source: Any, transform: A
         warnings.simplefilter("always")
         tdr.shard_dataset(source, memory_place().template(), transform=transform, max_shard_samples=9, progress=False)
     assert ["encoded as png" in str(one.message) for one in said] == [True] * num_said
-
-
-@needs_package
-def test_a_dataset_with_a_transform_of_its_own_is_left_to_it(tmp_path: Path) -> None:
-    """It gets decoded pictures, which are then encoded: that is said."""
-    source = dataset(tmp_path / "7.jpg", package=True).remove_columns("wav").with_transform(dict)
-    with pytest.warns(RuntimeWarning, match="encoded as jpg"):
-        tdr.shard_dataset(source, memory_place().template(), progress=False)
-
-
-@needs_package
-@pytest.mark.parametrize("kind", ["dict", "iterable"])
-def test_what_is_no_split_is_refused(tmp_path: Path, kind: str) -> None:
-    """A dict of splits, and a dataset that is only iterated."""
-    found = dataset(tmp_path / "7.jpg", package=True)
-    source = real.DatasetDict(train=found) if kind == "dict" else found.to_iterable_dataset()
-    with pytest.raises(TypeError, match=r"Pass one of its values|For an iterable of samples use write_shards"):
-        tdr.shard_dataset(source, memory_place().template(), progress=False)
 
 
 def test_dicts_of_other_datasets_are_no_files(tmp_path: Path) -> None:

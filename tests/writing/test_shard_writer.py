@@ -117,14 +117,6 @@ def test_shards_are_filled_exactly_to_their_limits_and_all_samples_come_back_in_
             assert not fits, "the next sample had room in this shard"
 
 
-@given(samples=SAMPLES, max_shard_samples=st.integers(1, 5))
-def test_equal_samples_give_equal_bytes(samples: list[Sample], max_shard_samples: int) -> None:
-    first, second = memory_place(), memory_place()
-    write(first, samples, max_shard_samples=max_shard_samples)
-    write(second, [dict(reversed(sample.items())) for sample in samples], max_shard_samples=max_shard_samples)
-    assert first.files() == second.files()
-
-
 @given(samples=SAMPLES, max_shard_bytes=st.integers(1, 12_000), ending=st.sampled_from([".tar.gz", ".tgz", ".tar.zst"]))
 def test_compressed_shards_hold_what_plain_ones_do_and_limits_count_bytes_of_the_tar(
     samples: list[Sample], max_shard_bytes: int, ending: str
@@ -418,8 +410,8 @@ def test_memory_is_bounded_whatever_the_size_of_samples(tmp_path: Path, sample_b
     data = bytes(sample_bytes)
     tracemalloc.start()
     try:
-        with tdr.ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_bytes=40_000_000) as writer:
-            for i in range(240_000_000 // sample_bytes):
+        with tdr.ShardWriter(f"{tmp_path}/{{shard}}.tar", max_shard_bytes=20_000_000) as writer:
+            for i in range(120_000_000 // sample_bytes):
                 writer.write({"__key__": f"{i}", "bin": data[:-1] + b"."})
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:

@@ -1,21 +1,16 @@
-"""``shard_dataset`` by processes and executors: the bytes of one process, whichever workers are lost.
-
-Those of clusters are slow, and need ``pip install -e '.[cluster]'`` and ``apt-get install openmpi-bin libopenmpi-dev``.
-"""
+"""``shard_dataset`` by processes and executors: the bytes of one process, whichever workers are lost."""
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -341,51 +336,29 @@ def write(source, folder, **options):
 
 GUARD
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in a shell's background does not have
-    source, folder, on, *scheduler = sys.argv[1:]
-    if on == "own workers":
-        write(source, folder, num_workers=2)
-    elif on == "here":
-        write(source, folder)
-    else:
-        from shard_on_cluster import open_executor
-
-        with open_executor(on, *scheduler) as executor:
-            write(source, folder, executor=executor)
+    source, folder, num_workers = sys.argv[1:]
+    write(source, folder, num_workers=int(num_workers))
     print("complete")
 """
-PACKAGES = {"dask": "distributed", "mpi": "mpi4py", "ray": "ray"}
-
-
-def environment() -> dict[str, str]:
-    return {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}",
-        "OMP_NUM_THREADS": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",
-        "RAY_AUTH_MODE": "disabled",
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
 
 
 class Program:
-    """A program in a process group of its own, none of which is left when the block ends.
+    """A job in a process group of its own, none of which is left when the block ends.
 
     Args:
         log: gets its standard error.
-        *command: name and arguments.
+        *arguments: of Python.
     """
 
-    def __init__(self, log: Path, *command: str | Path) -> None:
-        self._log, self._command = log, list(map(str, command))
+    def __init__(self, log: Path, *arguments: str | Path) -> None:
+        self._log, self._command = log, [sys.executable, *map(str, arguments)]
 
     def __enter__(self) -> Program:
         with self._log.open("w") as errors:
             self.process = subprocess.Popen(
                 self._command,
                 cwd=self._log.parent,
-                env=environment(),
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -394,14 +367,9 @@ class Program:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        process = self.process
-        if process.poll() is None:
-            process.terminate()  # so that mpiexec and Dask's nannies end others
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(10)
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
 
     def ended(self) -> tuple[str, str]:
         """Wait for its end; returns standard output and standard error."""
@@ -425,50 +393,31 @@ def running(group: int) -> list[str]:
     return found
 
 
-@contextmanager
-def started(source: str, folder: Path, on: str, guard: str = 'if __name__ == "__main__":') -> Iterator[Program]:
-    """A job, with the cluster that it needs."""
-    package = PACKAGES.get(on)
-    if package is not None and importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed: pip install -e '.[cluster]'")
+def started(source: str, folder: Path, num_workers: int, guard: str = 'if __name__ == "__main__":') -> Program:
     script = folder / "job.py"
     script.write_text(JOB.replace("GUARD", guard))
-    python: list[str] = [sys.executable]
-    arguments: list[str | Path] = [source, folder, on]
-    with ExitStack() as stack:
-        if on == "mpi":
-            if shutil.which("mpiexec") is None:
-                pytest.skip("MPI is not installed: apt-get install openmpi-bin libopenmpi-dev")
-            python = ["mpiexec", "-n", "3", sys.executable, "-m", "mpi4py.futures"]
-        elif on == "dask":
-            common = ["--scheduler-file", str(folder / "dask.json"), "--no-dashboard"]
-            dask = [sys.executable, "-m", "dask"]
-            stack.enter_context(Program(folder / "scheduler", *dask, "scheduler", *common, "--port", "0"))
-            workers = ["worker", "--nworkers", "2", "--nthreads", "1"]
-            stack.enter_context(Program(folder / "workers", *dask, *workers, *common))
-            arguments.append(folder / "dask.json")
-        yield stack.enter_context(Program(folder / "job", *python, script, *arguments))
+    return Program(folder / "log", script, source, folder, str(num_workers))
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
     return Place(f"{folder}/shards/").files()
 
 
-def write_to_the_end(source: str, folder: Path, on: str) -> dict[str, bytes]:
+def write_to_the_end(source: str, folder: Path, num_workers: int) -> dict[str, bytes]:
     """What a job writes."""
-    with started(source, folder, on) as job:
+    with started(source, folder, num_workers) as job:
         printed, stderr = job.ended()
     assert printed.endswith("complete\n"), stderr
     return files_in(folder)
 
 
 @contextmanager
-def stopped_in_a_shard(source: str, folder: Path, on: str) -> Iterator[tuple[Program, int]]:
+def stopped_in_a_shard(source: str, folder: Path) -> Iterator[tuple[Program, int]]:
     """A job one of whose workers is in the middle of a shard, and the process of that one."""
     (folder / "stop").touch()
     for name in ("victim", "never"):
         os.mkfifo(folder / name)
-    with started(source, folder, on) as job:
+    with started(source, folder, 2) as job:
         yield job, int((folder / "victim").read_text())
     assert not (folder / "stop").exists()
 
@@ -476,29 +425,9 @@ def stopped_in_a_shard(source: str, folder: Path, on: str) -> Iterator[tuple[Pro
 @pytest.fixture(scope="module")
 def expected(source: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What one process writes, undisturbed."""
-    written = write_to_the_end(source, tmp_path_factory.mktemp("here"), "here")
+    written = write_to_the_end(source, tmp_path_factory.mktemp("here"), 0)
     assert sum(name.endswith(".tar") for name in written) == 9
     return written
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("on", ["own workers", "processes", *PACKAGES])
-def test_a_lost_workers_shard_is_written_again_by_each_kind_of_cluster(
-    on: str, source: str, tmp_path: Path, expected: dict[str, bytes]
-) -> None:
-    """By another worker; where the executor ends with a worker, by the next run, which keeps the finished shards."""
-    with stopped_in_a_shard(source, tmp_path, on) as (job, victim):
-        os.kill(victim, signal.SIGKILL)
-        printed, stderr = job.ended()
-    if on in ("processes", "mpi"):
-        assert printed == ""
-        assert job.process.returncode != 0
-        assert on == "mpi" or "WorkerLostError: A shard's worker was lost" in stderr
-        assert "index.json" not in files_in(tmp_path)
-        assert write_to_the_end(source, tmp_path, on) == expected
-    else:
-        assert printed.endswith("complete\n"), stderr
-        assert files_in(tmp_path) == expected
 
 
 @pytest.mark.parametrize("how", ["ctrl-c", pytest.param("killed", marks=pytest.mark.slow)])
@@ -506,7 +435,7 @@ def test_a_stopped_job_leaves_no_worker_and_nothing_half_written_and_is_continue
     source: str, tmp_path: Path, expected: dict[str, bytes], how: str
 ) -> None:
     """Though a worker waits for ever."""
-    with stopped_in_a_shard(source, tmp_path, "own workers") as (job, _):
+    with stopped_in_a_shard(source, tmp_path) as (job, _):
         if how == "killed":
             job.process.kill()
         else:
@@ -517,11 +446,11 @@ def test_a_stopped_job_leaves_no_worker_and_nothing_half_written_and_is_continue
         job.wait_for_all()
         left = [name for name in files_in(tmp_path) if not name.endswith((".tar", ".tar.idx", ".tar.keys"))]
         assert all(name.startswith("_unfinished-") for name in left), left
-    assert write_to_the_end(source, tmp_path, "own workers") == expected
+    assert write_to_the_end(source, tmp_path, 2) == expected
 
 
 def test_a_script_without_main_guard_gets_an_error_that_names_what_is_missing(source: str, tmp_path: Path) -> None:
-    with started(source, tmp_path, "own workers", guard="if True:") as job:
+    with started(source, tmp_path, 2, guard="if True:") as job:
         _, stderr = job.ended()
         assert job.process.returncode == 1
         assert 'if __name__ == "__main__":' in stderr.rpartition("Error: ")[2]
