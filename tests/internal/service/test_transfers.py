@@ -14,10 +14,7 @@ pytest.importorskip("starlette", reason="the service is not installed: pip insta
 
 from tests.support.transfers import QUICK, Tree, counts, read_tree, trees, write_tree
 from torchdata_remote import RetryPolicy
-from torchdata_remote.core.threads.pool import PoolClosedError
-from torchdata_remote.errors import TransientStorageError
 from torchdata_remote.service.transfer import pull, push
-from torchdata_remote.service.transfer.batch_groups import group_files
 from torchdata_remote.service.transfer.byte_ranges import missing, parts
 from torchdata_remote.service.transfer.job_pool import Job, JobPool
 
@@ -31,16 +28,6 @@ def test_gaps_complement_the_ranges(existing: list[tuple[int, int]], num_bytes: 
     wanted = [byte for start, end in cut for byte in range(start, end)]
     assert wanted == [byte for byte in range(num_bytes) if byte not in present]
     assert all(start < end and start // part_bytes == (end - 1) // part_bytes for start, end in cut)
-
-
-@given(sizes=st.lists(st.integers(0, 12), max_size=20), batch_bytes=st.integers(1, 20), max_in_flight=st.integers(1, 6))
-def test_groups_of_small_files_keep_all_files_within_the_limit(
-    sizes: list[int], batch_bytes: int, max_in_flight: int
-) -> None:
-    groups = list(group_files(sizes, len(sizes), int, batch_bytes=batch_bytes, max_in_flight=max_in_flight))
-    assert sorted(size for group in groups for size in group) == sorted(sizes)
-    assert all(sum(group) <= batch_bytes or len(group) == 1 for group in groups)
-    assert all(len(group) <= max(1, -(-len(sizes) // max_in_flight)) for group in groups)
 
 
 @given(sizes=st.lists(st.integers(0, 30), max_size=30), max_in_flight=st.integers(1, 6), part_bytes=st.integers(1, 10))
@@ -66,44 +53,6 @@ def test_all_jobs_run_once_within_the_bounds_of_number_and_memory(
         pool.run((job(size, 2) for size in sizes), lambda: reports.append(len(reports)))
     assert sorted(done) == sorted([*sizes, *[size // 2 for size in sizes] * 2, *[size // 4 for size in sizes] * 2])
     assert len(reports) == len(done)
-
-
-def test_an_error_ends_the_pool_and_no_further_job_starts() -> None:
-    started, ended = threading.Event(), list[str]()
-
-    def slow() -> Iterable[Job]:
-        started.set()
-        with pytest.raises(PoolClosedError):
-            pool.sleep(600)
-        ended.append("slow")
-        return ()
-
-    def wrong() -> Iterable[Job]:
-        started.wait()
-        raise ValueError("no")
-
-    def never() -> Iterable[Job]:
-        raise AssertionError
-
-    with pytest.raises(ValueError, match="no"), JobPool(2, RetryPolicy(), part_bytes=1) as pool:
-        pool.run([Job(0, slow), Job(0, wrong), *[Job(0, never)] * 50], lambda: None)
-    assert ended == ["slow"]
-    with pytest.raises(PoolClosedError):
-        pool.check()
-
-
-def test_an_overloaded_store_gets_fewer_requests_at_once() -> None:
-    answers = [TransientStorageError("busy"), TransientStorageError("busy")]
-    answers[0].overloaded = True
-    with JobPool(8, RetryPolicy(first_wait_s=0, max_attempts=3), part_bytes=1) as pool:
-
-        def operation() -> str:
-            if answers:
-                raise answers.pop()
-            return "well"
-
-        assert pool.request(operation, "datasets://h/d") == "well"
-        assert pool.in_flight.limit < 8
 
 
 @settings(max_examples=15)
