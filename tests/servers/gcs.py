@@ -288,10 +288,6 @@ def _pool() -> urllib3.PoolManager:
     return urllib3.PoolManager(maxsize=16)
 
 
-def gcs_is_installed() -> bool:
-    return True
-
-
 @contextmanager
 def gcs_server(folder: Path) -> Iterator[GcsServer]:
     """Run it until the block ends."""

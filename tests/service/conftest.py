@@ -10,6 +10,7 @@ import pytest
 
 from tests.servers.s3 import S3Server
 from tests.servers.service import running_service
+from tests.servers.watched import Proxy, running_proxy
 from tests.support.service_clients import Dataset
 
 NO_RESERVE = ("--min-free-bytes", "0")
@@ -43,6 +44,14 @@ def served_bucket(moto: S3Server) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
+    """The dataset of a service whose files may have 20,000 bytes."""
+    root = tmp_path_factory.mktemp("small")
+    with running_service(root, *NO_RESERVE, "--max-file-bytes", "20000") as address:
+        yield Dataset(address, root=root)
+
+
 @pytest.fixture
 def dataset(served: str, served_root: Path) -> Dataset:
     """A new dataset in a local folder."""
@@ -56,6 +65,13 @@ def anywhere(request: pytest.FixtureRequest) -> Dataset:
         made: Dataset = request.getfixturevalue("dataset")
         return made
     return Dataset(request.getfixturevalue(f"served_{request.param}"))
+
+
+@pytest.fixture
+def proxy(served: str) -> Iterator[Proxy]:
+    """A proxy in front of ``served``."""
+    with running_proxy(served) as running:
+        yield running
 
 
 TOKEN = "correct-horse-battery:+/="

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import os
-import random
 import socket
 import ssl
 import sys
@@ -23,9 +21,8 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 from tests.servers.service import Service
-from tests.support.service_clients import Dataset, ask, begin, below, connect, metric, rest
+from tests.support.service_clients import Dataset, ask, begin, below, connect, rest
 from tests.support.waiting import wait_for
-from torchdata_remote.errors import StorageError, TransientStorageError
 
 GOOD = b"the good file"
 HOST = b"Host: localhost\r\n"
@@ -64,14 +61,17 @@ def hasty(hasty_service: Service, hasty_root: Path) -> Dataset:
         ("Transfer-Encoding: gzip, chunked, x", b"0\r\n\r\n"),
     ],
 )
-def test_a_body_that_is_cut_off_never_becomes_a_file(dataset: Dataset, head: str, body: bytes) -> None:
+def test_a_body_that_is_cut_off_never_becomes_a_file(
+    dataset: Dataset, served_root: Path, head: str, body: bytes
+) -> None:
     dataset.put("a", GOOD)
     for target in ("/files/a", "/files/new", "", "?unpack=1"):
         with begin(dataset.address, "PUT", f"/datasets/{dataset.name}{target}", head, sent=body) as connection:
             connection.shutdown(socket.SHUT_WR)
             assert not rest(connection).startswith(b"HTTP/1.1 2")
     assert dataset.contents() == {"a": GOOD}
-    wait_for(lambda: below(dataset.folder) == {"a"})
+    work = served_root / ".torchdata_remote"
+    wait_for(lambda: below(dataset.folder) == {"a"} and not [path for path in below(work) if dataset.name in path])
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
@@ -85,22 +85,13 @@ def test_a_body_that_is_not_announced_never_becomes_a_file(dataset: Dataset, ver
     assert dataset.contents() == {"a": GOOD}
 
 
-@pytest.mark.parametrize("protocol", ["h2c", "websocket", "TLS/1.3", "x"])
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
 def test_a_body_arrives_whole_where_the_client_proposes_another_protocol(dataset: Dataset, protocol: str) -> None:
     lines = ("Connection: Upgrade, HTTP2-Settings", f"Upgrade: {protocol}", "HTTP2-Settings: AAMAAABkAAQ")
     body, target = b"x" * 100_000, f"/datasets/{dataset.name}/files/a"
     with begin(dataset.address, "PUT", target, *lines, f"Content-Length: {len(body)}", sent=body) as connection:
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
     assert dataset.get("a").body == body
-
-
-def test_nothing_is_left_of_a_client_that_disconnects(dataset: Dataset, served_root: Path) -> None:
-    for target in ("/files/deep/a", "", "?unpack=1"):
-        path = f"/datasets/{dataset.name}{target}"
-        begin(dataset.address, "PUT", path, "Content-Length: 10000000", sent=b"x" * 100).close()
-    work = served_root / ".torchdata_remote"
-    wait_for(lambda: not below(dataset.folder) and not [path for path in below(work) if dataset.name in path])
-    assert dataset.paths() == []
 
 
 def test_a_connection_is_kept_after_an_error(dataset: Dataset) -> None:
@@ -120,31 +111,6 @@ def test_a_connection_is_kept_after_an_error(dataset: Dataset) -> None:
 def test_an_error_reaches_who_still_sends(dataset: Dataset) -> None:
     answer = ask(dataset.address, "PUT", "/datasets/none/files/a", b"x" * (32 << 20))
     assert (answer.status, "none" in answer.error) == (404, True)
-
-
-@pytest.mark.parametrize("wanted", [None, "bytes=0-", "bytes=0-2999999", "bytes=0-2999998", "bytes=1-", "bytes=-1"])
-def test_a_large_file_and_its_ranges_are_sent_as_they_are(dataset: Dataset, wanted: str | None) -> None:
-    data = random.Random(0).randbytes(3_000_000)
-    (dataset.folder / "a").write_bytes(data)
-    got = dataset.get("a", {} if wanted is None else {"Range": wanted})
-    start = {"bytes=1-": 1, "bytes=-1": 2_999_999}.get(wanted or "", 0)
-    end = 2_999_999 if wanted == "bytes=0-2999998" else 3_000_000
-    assert (got.status, got.body) == (200 if wanted is None else 206, data[start:end])
-    assert int(got.headers["content-length"]) == end - start
-
-
-def test_after_many_broken_downloads_others_are_answered(dataset: Dataset) -> None:
-    (dataset.folder / "a").write_bytes(b"x" * 30_000_000)
-    (dataset.folder / "b").write_bytes(b"x")
-
-    def abandon(path: str) -> None:
-        with begin(dataset.address, "GET", path) as connection:
-            assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
-
-    with ThreadPoolExecutor(40) as pool:
-        list(pool.map(abandon, [f"/datasets/{dataset.name}", f"/datasets/{dataset.name}/files/a"] * 40))
-    assert dataset.get("a").body == b"x" * 30_000_000
-    wait_for(lambda: metric(dataset.address, "requests_in_flight") == 1)
 
 
 # Time limits
@@ -211,15 +177,6 @@ def test_a_request_has_at_most_100_headers(served: str) -> None:
         assert rest(connection).startswith(b"HTTP/1.1 200 ")
 
 
-def num_connections(process_id: int) -> int:
-    folder = f"/proc/{process_id}/fd"
-    links = []
-    for name in os.listdir(folder):
-        with contextlib.suppress(OSError):
-            links.append(os.readlink(f"{folder}/{name}"))
-    return sum(link.startswith("socket:") for link in links)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit, and /proc")
 def test_a_reader_that_stalls_is_ended(hasty: Dataset, hasty_service: Service) -> None:
     for file in ("a", "b"):
@@ -230,8 +187,8 @@ def test_a_reader_that_stalls_is_ended(hasty: Dataset, hasty_service: Service) -
     connections = [begin(hasty.address, "GET", *request) for request in requests]
     for connection in connections:
         assert connection.recv(1, socket.MSG_PEEK)
-    num_before = num_connections(hasty_service.process.pid)
-    wait_for(lambda: num_connections(hasty_service.process.pid) <= num_before - len(connections))
+    num_before = hasty_service.num_connections()
+    wait_for(lambda: hasty_service.num_connections() <= num_before - len(connections))
     for connection in connections:
         with connection:
             assert len(rest(connection)) < 256 << 20
@@ -296,13 +253,3 @@ def test_push_pull_pipes_and_fsspec_speak_https(
     assert {found.removeprefix(url + "/"): b"".join(stream.parts()) for found, stream in pipe} == FILES
     with fsspec.open(f"{url}/a", secure=True) as file:
         assert file.read() == FILES["a"]
-
-
-def test_a_certificate_that_is_not_trusted_is_an_error_that_says_so(
-    secured: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    url = f"datasets://localhost:{secured.rpartition(':')[2]}/d"
-    once = tdr.RetryPolicy(max_attempts=1)
-    with pytest.raises((StorageError, TransientStorageError), match=r"(?i)certificate"):
-        tdr.pull(url, tmp_path / "pulled", storage_options=SECURE, retry=once)

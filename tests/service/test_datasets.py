@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import importlib.util
 import io
 import itertools
 import json
@@ -29,7 +28,6 @@ from tests.support.service_clients import (
     below,
     digest_field,
     in_tar,
-    new_dataset,
     sha256,
     tar_bytes,
 )
@@ -48,19 +46,6 @@ def names(address: str) -> list[str]:
     return [one["name"] for one in ask(address, "GET", "/datasets").json()["datasets"]]
 
 
-def test_a_service_creates_its_root_and_lists_datasets_sorted(tmp_path: Path) -> None:
-    with running_service(tmp_path / "new" / "root") as address:
-        assert ask(address, "GET", "/datasets")[:2] == (200, b'{"datasets":[]}\n')
-        (tmp_path / "new" / "root" / "file").write_bytes(b"no dataset")
-        for name in ("b", "a.b", "a", "Z-1_2"):
-            new_dataset(address)
-            assert create(address, name)[0] == 201
-        expected = sorted(["Z-1_2", "a", "a.b", "b", *(one for one in names(address) if one.startswith("d-"))])
-        found = ask(address, "GET", "/datasets").json()
-        assert found == {"datasets": [{"name": name, "location": f"/datasets/{name}"} for name in expected]}
-        assert len(expected) == 8
-
-
 def test_a_dataset_is_created_once(anywhere: Dataset) -> None:
     name = f"{anywhere.name}.x"
     made = ask(anywhere.address, "POST", "/datasets", json.dumps({"name": name}), JSON)
@@ -71,6 +56,9 @@ def test_a_dataset_is_created_once(anywhere: Dataset) -> None:
     ask(anywhere.address, "PUT", f"/datasets/{name}/files/a", b"1")
     again = ask(anywhere.address, "POST", "/datasets", json.dumps({"name": name}), JSON)
     assert (again.status, name in again.error) == (409, True)
+    listed = ask(anywhere.address, "GET", "/datasets").json()["datasets"]
+    assert {"name": name, "location": f"/datasets/{name}"} in listed
+    assert names(anywhere.address) == sorted({one["name"] for one in listed})
     assert {name, anywhere.name} <= set(names(anywhere.address))
 
 
@@ -86,25 +74,8 @@ def test_a_dataset_name_has_letters_digits_dots_underscores_and_hyphens(served: 
 
 
 WRONG_NAMES = [
-    *(
-        "",
-        ".",
-        "..",
-        "../up",
-        "-a",
-        "_a",
-        ".torchdata_remote",
-        "a b",
-        "a/b",
-        "a\n",
-        "é",
-        "٣",
-        "a" * 129,
-        None,
-        1,
-        ["a"],
-    ),
-    *("a\0", "a.torchdata_remote-partial", "\ud800"),
+    *("", ".", "..", "../up", "-a", "_a", ".torchdata_remote", "a b", "a/b", "a\n", "é", "٣", "a" * 129),
+    *(None, 1, "a\0", "a.torchdata_remote-partial", "\ud800"),
 ]
 
 
@@ -124,10 +95,8 @@ def test_another_name_makes_no_dataset(served: str) -> None:
     [
         (b'{"name": "a", "color": "red"}', "application/json", 400),
         (b'["a"]', "application/json", 400),
-        (b"not JSON", "application/json", 400),
         (b"\xff", "application/json", 400),
         (b"[" * 60_000, "application/json", 400),
-        (b"", "application/json", 400),
         (b'{"name": "' + b"a" * 70_000 + b'"}', "application/json", 413),
         (b"name=a", "application/x-www-form-urlencoded", 415),
         (b'{"name": "a"}', "text/plain", 415),
@@ -249,10 +218,8 @@ def test_a_dataset_folder_may_be_a_link_which_alone_is_removed(served: str, serv
         (b"some words", "txt"),
         ("é".encode() * 300, "txt"),
         (b"x" + "é".encode() * 300, "txt"),
-        ("é".encode()[:1], "bin"),
         (b"\xff\xfe", "bin"),
         (b"text\0", "bin"),
-        (b"\0\1", "bin"),
         (b"", "bin"),
     ],
 )
@@ -276,11 +243,9 @@ def test_a_file_without_a_name_is_named_by_its_content(dataset: Dataset, content
         ('attachment; filename="a\\\\b"', 400),
         ('attachment; filename=""', 400),
         ("attachment; filename*=utf-8''%00", 400),
-        ("attachment; filename*=idna''%ff%2e%2e", 400),
         ("attachment; filename*=UTF-8''%e9.csv", 400),
         ("attachment; filename*=y.csv", 400),
         ('attachment; filename="x.csv', 400),
-        ('attachment; filename="x.csv" y', 400),
         ("attachment; filename=x.csv; filename=y.csv", 400),
     ],
 )
@@ -297,11 +262,9 @@ def test_content_disposition_names_the_file(dataset: Dataset, header: str, path:
     ("method", "path", "allowed"),
     [
         ("PUT", "/datasets", "GET, HEAD, POST"),
-        ("PATCH", "/datasets", "GET, HEAD, POST"),
         ("POST", "/datasets/a", "DELETE, GET, HEAD, PUT"),
         ("OPTIONS", "/datasets/a/files/b", "DELETE, GET, HEAD, PUT"),
         ("DELETE", "/datasets/a/files", "GET, HEAD, POST, PUT"),
-        ("DELETE", "/healthz", "GET, HEAD"),
         ("PUT", "/", "GET, HEAD"),
     ],
 )
@@ -328,16 +291,7 @@ def test_dataset_is_an_alias_of_datasets(dataset: Dataset) -> None:
 def test_head_is_get_without_a_body(dataset: Dataset) -> None:
     dataset.put("a.txt", b"x")
     own = [f"/datasets/{dataset.name}{rest}" for rest in ("", "/files", "/files/a.txt", "/summary")]
-    for path in (
-        "/",
-        "/page/app.js",
-        "/page/sha256.js",
-        "/page/style.css",
-        "/healthz",
-        "/metrics",
-        "/openapi.json",
-        *own,
-    ):
+    for path in ("/", "/page/app.js", "/page/style.css", "/healthz", "/metrics", "/openapi.json", *own):
         head, got = ask(dataset.address, "HEAD", path), ask(dataset.address, "GET", path)
         assert (head.status, got.status, head.body) == (200, 200, b"")
         for name in ("content-type", "content-length", "etag", "content-security-policy", "cache-control"):
@@ -369,8 +323,6 @@ def test_a_summary_and_a_sheet_follow_every_change(dataset: Dataset) -> None:
     assert sheet.headers["content-type"] == "image/png"
     colours = Image.open(io.BytesIO(sheet.body)).convert("RGB").getcolors(1 << 20) or []
     assert (255, 0, 0) in [colour for _, colour in colours]
-    with_labels, without = (dataset.ask("GET", f"/summary?inside={inside}").json() for inside in (1, 0))
-    assert with_labels != without or with_labels["num_files"] == 3
     assert dataset.ask("GET", "/summary?inside=2").status == 400
 
 
@@ -381,8 +333,7 @@ def test_a_flag_is_0_or_1(dataset: Dataset, query: str) -> None:
     assert len(dataset.paths()) == 1
 
 
-@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
-@pytest.mark.parametrize("fill", [fill_blocks, fill_inodes])
+@pytest.mark.parametrize(("kind", "fill"), [("tmpfs", fill_inodes), ("ext4", fill_blocks)])
 def test_everything_can_be_deleted_on_a_full_disk(tmp_path: Path, kind: str, fill: Callable[[Path], None]) -> None:
     with small_disk(tmp_path, kind) as disk:
         (disk / "far").mkdir()
@@ -406,24 +357,19 @@ def test_everything_can_be_deleted_on_a_full_disk(tmp_path: Path, kind: str, fil
 # The OpenAPI description
 
 
-def run_schemathesis(address: str, folder: Path, *arguments: str) -> None:
-    if importlib.util.find_spec("schemathesis") is None:
-        pytest.skip("schemathesis is not installed")
-    Dataset(address, "pets").fill({"cat/1.txt": b"hello", "2.txt": b"hello"})
-    configuration = Path(__file__).with_name("schemathesis.toml")
-    command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(configuration), "run"]
-    checks = ["--checks", "all", "--continue-on-failure", f"http://{address}/openapi.json"]
-    done = subprocess.run([*command, *checks, *arguments], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2_000:]
-    assert "No issues found" in done.stdout or re.search(r"\d+ passed", done.stdout), done.stdout[-2_000:]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_what_the_description_allows_is_answered_as_it_says_and_the_rest_is_refused(
     served: str, tmp_path: Path
 ) -> None:
-    run_schemathesis(served, tmp_path, "--max-examples", "300")
+    pytest.importorskip("schemathesis")
+    Dataset(served, "pets").fill({"cat/1.txt": b"hello", "2.txt": b"hello"})
+    configuration = Path(__file__).with_name("schemathesis.toml")
+    command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(configuration), "run"]
+    options = ["--checks", "all", "--continue-on-failure", "--max-examples", "300", f"http://{served}/openapi.json"]
+    done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2_000:]
+    assert "No issues found" in done.stdout or re.search(r"\d+ passed", done.stdout), done.stdout[-2_000:]
 
 
 def test_the_description_has_every_route_of_the_documentation(dataset: Dataset) -> None:

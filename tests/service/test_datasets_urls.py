@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import socket
-import subprocess
-import sys
 import threading
 import traceback
 import tracemalloc
@@ -15,12 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import fsspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 pytest.importorskip("starlette", reason="the service is not installed: pip install torchdata_remote[service]")
@@ -34,7 +30,6 @@ from torchdata_remote.errors import (
     AccessDeniedError,
     EmptyListingError,
     ObjectChangedError,
-    ObjectExistsError,
     ObjectNotFoundError,
     RemoteDataError,
     StorageError,
@@ -77,19 +72,6 @@ def test_files_are_listed_and_read_whatever_their_names(dataset: Dataset) -> Non
     expected = {f"{dataset.url}/{path}": path.encode() * 50 for path in ODD_PATHS}
     pipe = IterableWrapper([dataset.url + "/"]).list_remote().async_prefetch()
     assert {url: b"".join(stream.parts()) for url, stream in pipe} == expected
-
-
-NAMES = st.text(
-    st.characters(min_codepoint=32, blacklist_categories=["Cc", "Cs"], blacklist_characters="/\\*?[]{}"), min_size=1
-).filter(lambda name: name not in (".", "..") and len(name.encode()) <= 200)
-
-
-@given(path=st.lists(NAMES, min_size=1, max_size=3).map("/".join))
-def test_a_path_is_percent_encoded_once(path: str) -> None:
-    with scripted(lambda request: Response.of_object(request, b"12345")) as server:
-        fs = fsspec.filesystem("datasets")
-        assert fs.cat_file(f"{host_of(server.url)}/photos/{path}", 1, 3) == b"23"
-        assert {unquote(request.target) for request in server.requests} == {f"/datasets/photos/files/{path}"}
 
 
 @pytest.mark.parametrize("path", ["d/../other/a", "d/./a", "d//a", "../a"])
@@ -135,23 +117,6 @@ def test_the_datasets_of_a_host_are_listed_in_the_order_of_paths(served_memory: 
     assert found == sorted(found)
 
 
-def test_shards_are_written_and_streamed_with_their_manifest(dataset: Dataset, tmp_path: Path) -> None:
-    samples = [{"__key__": f"{number:03}", "txt": f"text {number}"} for number in range(10)]
-    for url in (dataset.url, f"{dataset.url}-new"):  # an unknown dataset is created
-        with tdr.ShardWriter(url + "/{shard:03d}.tar", max_shard_samples=4) as writer:
-            for sample in samples:
-                writer.write(dict(sample))
-        found = list(tdr.stream_shards(f"{url}/index.json", shuffle=False))
-        assert [(sample["__key__"], bytes(sample["txt"]).decode()) for sample in found] == [
-            (one["__key__"], one["txt"]) for one in samples
-        ]
-        assert [path for path in Dataset(dataset.address, url.rpartition("/")[2]).paths() if path.endswith(".tar")] == [
-            *("000.tar", "001.tar", "002.tar")
-        ]
-    with pytest.raises(ObjectExistsError), tdr.ShardWriter(dataset.url + "/{shard:03d}.tar") as writer:
-        writer.write(dict(samples[0]))
-
-
 def test_a_replaced_file_and_a_missing_one_are_errors_that_name_it(dataset: Dataset) -> None:
     dataset.put("a", b"0123456789")
     (url,) = listed(f"{dataset.url}/a")
@@ -177,28 +142,22 @@ def faulty(faulty_service: FaultyStore) -> Iterator[FaultyStore]:
     faulty_service.script()
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        *("slow_down", "internal_error", "reset", "early_end", "reset_in_body", "cut_body", "cut_without_length"),
-        *("short_range", "ignored_range", "shifted_range", "doubled"),
-    ],
-)
-def test_a_broken_answer_is_asked_for_again(dataset: Dataset, faulty: FaultyStore, fault: str) -> None:
-    data = bytes(range(256)) * 20
-    dataset.put("a", data)
-    url = f"datasets://{host_of(faulty.endpoint_url)}/{dataset.name}/a"
-    faulty.script(fault, None, fault)
-    assert read(url) == {url: data}
-    faulty.script(fault, fault)
-    assert read(url, part_bytes=1000) == {url: data}
+def test_a_file_that_is_replaced_between_the_requests_of_a_read_is_an_error(
+    dataset: Dataset, faulty: FaultyStore
+) -> None:
+    dataset.put("a", bytes(range(256)) * 20)
     faulty.faults = Faults(changed=1)
     with pytest.raises(ObjectChangedError):
-        read(url, part_bytes=1000)
+        read(f"datasets://{host_of(faulty.endpoint_url)}/{dataset.name}/a", part_bytes=1000)
 
 
-@pytest.mark.parametrize("fault", ["slow_down", "reset", "early_end", "reset_in_body", "cut_body", "internal_error"])
-@pytest.mark.parametrize("num_bytes", [1000, 33 << 20])
+@pytest.mark.parametrize(
+    ("fault", "num_bytes"),
+    [
+        *((fault, 1000) for fault in ("slow_down", "reset", "early_end", "reset_in_body", "cut_body")),
+        *((fault, 33 << 20) for fault in ("internal_error", "reset_in_body")),
+    ],
+)
 def test_a_file_is_stored_once_and_whole_if_an_answer_is_lost(
     dataset: Dataset, faulty: FaultyStore, fault: str, num_bytes: int
 ) -> None:
@@ -217,12 +176,9 @@ def test_a_file_is_stored_once_and_whole_if_an_answer_is_lost(
     ("status", "expected"),
     [
         (400, StorageError),
-        (401, AccessDeniedError),
         (403, AccessDeniedError),
         (404, ObjectNotFoundError),
         (412, ObjectChangedError),
-        (429, TransientStorageError),
-        (500, TransientStorageError),
         (503, TransientStorageError),
         (507, StorageError),
     ],
@@ -239,9 +195,7 @@ def test_a_refusal_is_its_error_with_the_services_message(status: int, expected:
                 listed(url + "/", retry=ONCE)
 
 
-@pytest.mark.parametrize(
-    "body", [b"<html>", b"{}", b'{"files": 1}', b'{"files": [{}], "folders": [], "next": null}', b""]
-)
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"files": [{}], "folders": [], "next": null}'])
 def test_an_answer_of_another_server_asks_what_is_running_there(body: bytes) -> None:
     with scripted(lambda request: Response(200, body)) as server, pytest.raises(StorageError, match="dataset service"):
         listed(f"datasets://{host_of(server.url)}/photos/")
@@ -291,9 +245,8 @@ OTHERS = [
     [
         ("", THIS_MACHINE, OTHERS),
         ("storage:8080", ["storage:8080", "Storage:8080", *THIS_MACHINE], OTHERS),
-        ("storage", ["storage", "storage:80"], ["storage.evil", "evil"]),
         (" a:1 , B:2,", ["a:1", "b:2"], ["a:2", "b:1"]),
-        ("[fd00::1]:80", ["[fd00::1]:80", "[FD00::1]:80"], ["[fd00::1]:81", "[fd00::2]:80"]),
+        ("storage,[fd00::1]:80", ["storage", "storage:80", "[FD00::1]:80"], ["storage.evil", "[fd00::1]:81"]),
         ("*", [], ["storage:80"]),
     ],
 )
@@ -368,21 +321,20 @@ def test_the_token_is_never_shown_and_follows_no_redirect(caplog: pytest.LogCapt
                 lambda url: read(url, storage_options=options, retry=ONCE),
                 lambda url: listed(url, storage_options=options, retry=ONCE),
                 lambda url: tdr.pull(url, tmp_path / "t", storage_options=options, retry=ONCE),
-                lambda url: fs.info(url) if url.endswith(("400", "401", "403")) else None,
+                lambda url: fs.info(url) if url.endswith("403") else None,  # the others are asked again for minutes
             ]
-            for path in ("400", "401", "403", "404", "412", "500", "507", "moved"):
-                for attempt in attempts:
-                    try:
-                        attempt(url + path)
-                    except Exception as error:
-                        shown += [repr(error), *traceback.format_exception(error)]
+            for path, attempt in itertools.product(("403", "404", "412", "moved"), attempts):
+                try:
+                    attempt(url + path)
+                except Exception as error:
+                    shown += [repr(error), *traceback.format_exception(error)]
             sent = {request.headers["authorization"] for request in server.requests}
             assert sent == {f"Bearer {secret}"}
         assert all("authorization" not in request.headers for request in other.requests)
     with pytest.raises(AccessDeniedError) as caught:
         listed("datasets://127.0.0.1:9/d/", storage_options={"token": f"{secret}\n{secret}"})
     shown += traceback.format_exception(caught.value)
-    assert len(shown) > 50
+    assert len(shown) > 30
     assert "canary" not in "".join([*shown, caplog.text])
 
 
@@ -390,10 +342,6 @@ def test_the_token_is_never_shown_and_follows_no_redirect(caplog: pytest.LogCapt
     ("options", "says"),
     [
         ({"key": "canary"}, "unknown option 'key' in storage_options. Known are secure, token."),
-        (
-            {"client_kwargs": {}, "token": "canary"},
-            "unknown option 'client_kwargs' in storage_options. Known are secure,",
-        ),
         ({"token": 7}, "storage_options for a dataset service are 'token' (a string;"),
         ({"secure": "yes"}, "storage_options for a dataset service are 'token' (a string;"),
     ],
@@ -405,14 +353,6 @@ def test_an_option_of_another_store_is_refused_and_not_shown(options: dict[str, 
     assert "canary" not in str(caught.value)
 
 
-def test_secure_speaks_tls_alone() -> None:
-    with scripted(lambda request: Response()) as server:
-        for attempt in (read, listed):
-            with pytest.raises(TransientStorageError):
-                attempt(f"datasets://{host_of(server.url)}/a/b", storage_options={"secure": True}, retry=ONCE)
-        assert not server.requests
-
-
 # Hosts that send anything
 
 PAGE = {
@@ -421,16 +361,8 @@ PAGE = {
     "next": None,
 }
 HOSTILE_VALUES = [
-    *("1e400", "NaN", "-1", "1.5", "true", "null", "[]", "{}", '"x"', '"z/"', '""', "9" * 5000, f'"{"9" * 5000}"'),
-    *(str(2**63), '"\\ud800"', '"\\u0000"', '"a/../../b"', '"/x"', '"x//y/"', '"0001-01-01T00:00:00+23:59"'),
-    *(
-        '"9999-12-31T23:59:59-23:59"',
-        '"99999-01-01T00:00:00Z"',
-        "[[0, 1e400]]",
-        '[{"name": "../x"}]',
-        '["../"]',
-        "[[]]",
-    ),
+    *("1e400", "NaN", "-1", "1.5", "true", "null", "[]", "{}", '"x"', '""', "9" * 5000, str(2**63)),
+    *('"\\ud800"', '"\\u0000"', '"a/../../b"', '"/x"', '"0001-01-01T00:00:00+23:59"', '["../"]', "[[]]"),
 ]
 
 
@@ -442,15 +374,7 @@ def hostile_bodies() -> Iterator[bytes]:
             old = json.dumps(PAGE[name] if name in PAGE else PAGE["files"][0][name])  # type: ignore[index]
             yield text.replace(f'"{name}": {old}', f'"{name}": {value}').encode()
     yield from (value.encode() for value in HOSTILE_VALUES)
-    yield from (
-        b"",
-        b"\xff",
-        b"[" * 900,
-        b'{"a":' * 900,
-        b"[" * 2_000_000,
-        json.dumps(PAGE).encode("utf-16"),
-        b"<html>",
-    )
+    yield from (b"", b"\xff", b"[" * 900, b"[" * 2_000_000, json.dumps(PAGE).encode("utf-16"), b"<html>")
 
 
 def ends(call: Callable[[], object], response: bytes) -> None:
@@ -470,51 +394,16 @@ def test_no_json_of_a_host_raises_an_error_of_another_kind(tmp_path: Path) -> No
         fs = fsspec.filesystem("datasets")
         for body in hostile_bodies():
             response = answer("200 OK", body, f"Content-Length: {len(body)}")
-            for call in (
-                lambda: (
-                    [entry for entry in listed(url + "/", retry=ONCE) if entry.size < 0 or ".." in entry.split("/")]
-                    and 1 / 0
-                ),
-                lambda: fs.ls(url),
-                lambda: tdr.pull(url, tmp_path / "t", retry=ONCE),
-            ):
-                ends(call, response)
+            ends(lambda: [1 / 0 for one in listed(url + "/", retry=ONCE) if one.size < 0 or "/../" in one], response)
+            ends(lambda: fs.ls(url), response)
+            ends(lambda: tdr.pull(url, tmp_path / "t", retry=ONCE), response)
     assert all(path.name.startswith(".torchdata_remote-pull") for path in tmp_path.rglob("*") if path.is_file())
 
 
-HOSTILE_HEADERS = {
-    "Content-Length": ["1e400", "-1", "", "5, 6", "9" * 4000, "9" * 19, str(2**64)],
-    "Last-Modified": ["Sat, 21 Nov 99999 00:00:00 GMT", "Mon, 01 Jan 0001 00:00:00 +2359", "yesterday"],
-    "Content-Range": ["bytes 0-9/*", "bytes 5-14/20", f"bytes 0-{2**64 - 1}/{2**64 - 1}", f"bytes {'9' * 4000}-1/2"],
-    "ETag": ["", "W/", '"', "\xff\xfe", "x" * 60_000],
-    "Retry-After": ["1e400", "9" * 4000, "-1", "\xb2", "Fri, 31 Dec 9999 23:59:59 -2359"],
-    "Content-Encoding": ["gzip", "\xff"],
-    "Transfer-Encoding": ["gzip", "chunked", "chunked, chunked"],
-}
-
-
-@pytest.mark.parametrize("status", ["200 OK", "206 Partial Content", "412 Precondition Failed", "503 Busy"])
-def test_no_header_of_a_host_raises_an_error_of_another_kind(status: str) -> None:
-    response = b""
-    known = {"Content-Length": "10", "ETag": '"e"', "Last-Modified": "Sat, 21 Nov 2026 00:00:00 GMT"}
-    own = {**known, "Content-Range": "bytes 0-9/10"} if status.startswith("206") else known
-    with raw(lambda head: response) as server:
-        url = f"datasets://{host_of(server.url)}/d/a"
-        fs = fsspec.filesystem("datasets")
-        for header, values in HOSTILE_HEADERS.items():
-            for value in values:
-                if header == "Content-Length" and value.startswith("999") and status[0] > "2":
-                    continue  # obstore allocates as much as an error response announces
-                headers = {**own, header: value}
-                response = answer(status, b"0123456789", *(f"{key}: {text}" for key, text in headers.items()))
-                ends(lambda: read(url, retry=ONCE), response)
-                if status[0] != "5":  # which is asked again for minutes
-                    ends(lambda: fs.info(url), response)
-
-
-@pytest.mark.parametrize("framing", [f"Content-Length: {1 << 40}", "Transfer-Encoding: chunked", "Connection: close"])
-@pytest.mark.parametrize("status", ["200 OK", "404 Not Found"])
-def test_a_listing_without_end_ends_the_request(framing: str, status: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "framing"), [("200 OK", "Transfer-Encoding: chunked"), ("404 Not Found", f"Content-Length: {1 << 40}")]
+)
+def test_a_listing_without_end_ends_the_request(status: str, framing: str) -> None:
     num_sent = [0]
     with socket.create_server(("127.0.0.1", 0)) as listening:
         data = b"[" + b" " * (1 << 16)
@@ -559,7 +448,7 @@ def test_a_small_page_has_no_values_that_take_much_memory_and_the_largest_one_is
     assert [url.rpartition("/d/")[2] for url in found] == [one["path"] for one in files]
 
 
-@pytest.mark.parametrize("following", ["a", "b", "", 7, {}])
+@pytest.mark.parametrize("following", ["a", "b", 7])
 def test_a_listing_that_does_not_advance_is_an_error(following: object) -> None:
     def respond(request: Request) -> Response:
         first = "after" not in request.target
@@ -572,12 +461,3 @@ def test_a_listing_that_does_not_advance_is_an_error(following: object) -> None:
                 listed(url + "/", recursive=recursive, retry=ONCE)
         with pytest.raises(StorageError):
             fsspec.filesystem("datasets").ls(url)
-
-
-def test_importing_the_package_registers_the_scheme_with_fsspec(dataset: Dataset) -> None:
-    dataset.put("a.txt", b"hello")
-    program = (
-        f"import torchdata_remote, fsspec\nwith fsspec.open('{dataset.url}/a.txt', 'rt') as file: print(file.read())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "hello\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import email.utils
 import itertools
 import json
@@ -61,8 +60,8 @@ def test_a_file_that_is_replaced_has_another_etag(anywhere: Dataset) -> None:
     assert (anywhere.get("a").status, anywhere.get("a").body) == (200, b"")
 
 
-@pytest.mark.parametrize("size", [1000, 3_000_000])
-def test_any_range_is_a_slice(anywhere: Dataset, size: int) -> None:
+def test_any_range_is_a_slice(anywhere: Dataset) -> None:
+    size = 1000 if anywhere.root is None else 3_000_000
     data = (DATA * (size // len(DATA) + 1))[:size]
     anywhere.put("a", data)
     ends = (0, 1, size // 2, size - 2, size - 1, size, 2 * size)
@@ -218,10 +217,6 @@ def test_a_digest_is_of_the_bytes_whatever_other_programs_did_with_the_file(data
     assert digest("b") == digest_field(b"33")
     os.replace(b, a)
     assert digest("a") == digest_field(b"33")
-    with contextlib.suppress(OSError):  # no attributes on this file system
-        for nonsense in (b"", b"\xff", b"00 x", b"0" * 64, b"0" * 64 + b" x"):
-            os.setxattr(a, "user.torchdata_remote.sha256", nonsense)
-            assert digest("a") == digest_field(b"33")
 
 
 # Names
@@ -239,9 +234,8 @@ HOSTILE = [
 def test_a_hostile_path_is_refused(dataset: Dataset, path: str) -> None:
     dataset.put("a", b"before")
     (dataset.folder.parent / "x").write_bytes(b"beside")
-    for method, query in itertools.product(("GET", "PUT", "DELETE"), ("", f"?upload={'u' * 8}")):
-        headers = {"Content-Range": "bytes 0-0/1"} if query else {}
-        answer = dataset.ask(method, f"/files/{path}{query}", b"1" if method == "PUT" else None, headers)
+    for method in ("GET", "PUT", "DELETE"):
+        answer = dataset.ask(method, f"/files/{path}", b"1" if method == "PUT" else None)
         assert (answer.status, bool(answer.error)) == (400, True)
     assert dataset.contents() == {"a": b"before"}
     assert (dataset.folder.parent / "x").read_bytes() == b"beside"
@@ -287,11 +281,9 @@ def test_the_longest_path_has_1024_bytes(dataset: Dataset) -> None:
     [
         ("file", "outside/secret", "file"),
         ("folder", "outside", "folder/secret"),
-        ("folder", "outside", "folder/sub/secret"),
         ("folder", "outside", "folder/new"),
         ("real/deep", "outside/sub", "real/deep/secret"),
         ("dangling", "outside/new", "dangling"),
-        ("loop", "d/loop", "loop"),
         ("up", "", "up/d/real/x"),
         ("inside", "d/real/x", "inside"),
     ],
@@ -311,7 +303,7 @@ def test_a_link_is_never_followed(dataset: Dataset, tmp_path: Path, link: str, t
     folder = path.rpartition("/")[0]
     for prefix in {"", link, f"{folder}/" if folder else "", f"{folder}/s" if folder else ""}:
         assert dataset.ask("GET", f"/files?recursive=1&prefix={prefix}").status == 403, prefix
-    for whole in ("", "/summary", "/summary?inside=0", "/sheet.png", "/files?digests=1"):
+    for whole in ("", "/summary", "/sheet.png", "/files?digests=1"):
         assert dataset.ask("GET", whole).status == 403, whole
     assert below(outside) == {"secret", "sub/secret"}
     assert (outside / "secret").read_bytes() == b"secret"
@@ -381,8 +373,7 @@ def test_pages_make_up_the_listing(anywhere: Dataset) -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        *("limit=0", "limit=10001", "limit=-1", "limit=x", "limit=", "limit=%D9%A1", "limit=01"),
-        *("recursive=2", "digests=yes", "recursive="),
+        *("limit=0", "limit=10001", "limit=-1", "limit=x", "limit=", "recursive=2", "digests=yes"),
         *("prefix=../", "prefix=a/../b", "prefix=/", "prefix=/etc/", "prefix=a%00", "after=%00", "prefix=a//b"),
         *(f"prefix={'x' * 256}/", f"prefix={'x' * 256}", f"after={'x' * 1025}", f"prefix={'x/' * 513}"),
     ],
@@ -418,32 +409,9 @@ def test_a_listing_has_the_digests_of_all_files(anywhere: Dataset) -> None:
     assert page["folders"] == ["a/", "b/", "c/"]
 
 
-def test_a_page_with_digests_ends_early_rather_than_late(dataset: Dataset) -> None:
-    for name, size in {"a": 140 << 20, "b/x": 1, "c": 140 << 20, "d/x": 1, "e": 1, "f/x": 1}.items():
-        (dataset.folder / name).parent.mkdir(exist_ok=True)
-        with open(dataset.folder / name, "wb") as file:
-            file.truncate(size)
-    first = dataset.page(digests=1, recursive=0)
-    assert ([file["path"] for file in first["files"]], first["folders"], first["next"]) == (["a", "c"], ["b/"], "c")
-    rest = dataset.page(digests=1, recursive=0, after="c")
-    assert ([file["path"] for file in rest["files"]], rest["folders"], rest["next"]) == (["e"], ["d/", "f/"], None)
-
-
-def test_a_date_beyond_the_calendar_is_left_out(dataset: Dataset) -> None:
-    file = dataset.folder / "a"
-    file.write_bytes(b"1")
-    with contextlib.suppress(OSError):
-        os.utime(file, (1 << 40, 1 << 40))
-    if file.stat().st_mtime < 1 << 39:
-        pytest.skip("the file system knows no such dates")
-    assert dataset.page()["files"][0]["modified"] is None
-    got = dataset.get("a")
-    assert (got.status, got.body, "last-modified" in got.headers) == (200, b"1", False)
-
-
 @pytest.mark.parametrize("kind", ["multipart/form-data; boundary=x", "Application/x-www-form-urlencoded"])
 def test_a_form_is_refused_with_what_to_send_instead(dataset: Dataset, kind: str) -> None:
-    for target in ("", "?unpack=1", "/files/a", "/files/a?upload=12345678", "/files"):
+    for target in ("", "?unpack=1", "/files/a", "/files"):
         answer = dataset.ask("PUT", target, b"x", {"Content-Type": kind})
         assert (answer.status, "--data-binary" in answer.error) == (415, True), target
     assert dataset.paths() == []

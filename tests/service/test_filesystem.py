@@ -9,7 +9,6 @@ import json
 import pickle
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -131,14 +130,7 @@ def test_cat_file_returns_a_slice(served: str, data: bytes, start: int | None, e
 
 def test_a_file_of_several_requests_is_read_and_written_as_it_is(fs: Any, root: str) -> None:
     fs.pipe_file(f"{root}/a", LARGE)
-    for start, end in [
-        (None, None),
-        (1, None),
-        (33_000_000, 34_000_000),
-        (None, 33_554_433),
-        (-5, None),
-        (0, 33_554_432),
-    ]:
+    for start, end in [(None, None), (33_000_000, 34_000_000), (None, 33_554_433), (-5, None)]:
         assert fs.cat_file(f"{root}/a", start, end) == LARGE[start:end]
     with fs.open(f"{root}/a", "rb") as file:
         file.seek(33_554_000)
@@ -187,13 +179,6 @@ def test_an_open_file_is_of_one_version(fs: Any, root: str) -> None:
             file.read(50)
 
 
-def test_a_filesystem_serves_many_threads(fs: Any, root: str) -> None:
-    fs.pipe({f"{root}/{number}": b"%d" % number for number in range(40)})
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda number: fs.cat_file(f"{root}/{number}"), range(40)))
-    assert found == [b"%d" % number for number in range(40)]
-
-
 # What is there
 
 
@@ -226,31 +211,6 @@ def test_datasets_and_prefixes_are_folders_and_what_is_not_there_is_an_error(fs:
         fs.find(root, maxdepth=0)
 
 
-@settings(max_examples=10)
-@given(
-    paths=st.sets(st.lists(st.sampled_from(["a", "b", "a.b"]), min_size=1, max_size=3).map("/".join), max_size=6),
-    below=st.sampled_from(["", "/a", "/a/b"]),
-    maxdepth=st.none() | st.integers(1, 3),
-    withdirs=st.booleans(),
-)
-def test_find_and_walk_equal_those_of_fsspecs_memory_filesystem(
-    served: str, paths: set[str], below: str, maxdepth: int | None, withdirs: bool
-) -> None:
-    paths = {path for path in paths if not any(other.startswith(path + "/") for other in paths)}
-    fs, memory, name = fsspec.filesystem("datasets"), fsspec.filesystem("memory"), uuid.uuid4().hex[:12]
-    fs.mkdir(f"{served}/{name}")
-    memory.mkdir(f"/{served}/{name}")
-    for path in paths:
-        fs.pipe_file(f"{served}/{name}/{path}", b"x")
-        memory.pipe_file(f"/{served}/{name}/{path}", b"x")
-    expected = [path[1:] for path in memory.find(f"/{served}/{name}{below}", maxdepth=maxdepth, withdirs=withdirs)]
-    found = fs.find(f"{served}/{name}{below}", maxdepth=maxdepth, withdirs=withdirs, detail=True)
-    assert list(found) == expected
-    assert all(info["name"] == path for path, info in found.items())
-    walked = sorted(path[1:] for path, _, _ in memory.walk(f"/{served}/{name}"))
-    assert sorted(path for path, _, _ in fs.walk(f"{served}/{name}")) == walked
-
-
 def test_a_refusal_is_an_error_and_not_a_missing_file(fs: Any) -> None:
     with scripted(lambda request: Response(403, b"")) as server:
         path = f"{server.url.removeprefix('http://')}/photos/cat"
@@ -266,27 +226,25 @@ def test_a_block_left_by_an_exception_publishes_nothing(fs: Any, root: str, capl
     url = f"datasets://{root}/a"
     opened: list[Callable[[], Any]] = [
         lambda: fs.open(url, "wb"),
-        lambda: fs.open(url, "w"),
         lambda: fsspec.open(url, "wb"),
-        lambda: fsspec.open(url, "wt"),
         lambda: fsspec.open(url, "wb", compression="gzip"),
     ]
 
-    def interrupted(opening: Callable[[], Any], data: str | bytes) -> None:
+    def interrupted(opening: Callable[[], Any]) -> None:
         with opening() as file:
-            file.write(data)
+            file.write(b"torn")
             raise ZeroDivisionError
 
-    for number, opening in enumerate(opened):
+    for opening in opened:
         with pytest.raises(ZeroDivisionError):
-            interrupted(opening, "torn" if number in (1, 3) else b"torn")
-        assert not fs.exists(url), number
+            interrupted(opening)
+        assert not fs.exists(url)
         try:
             raise KeyError  # an error that is being handled already is no reason
         except KeyError:
             with opening() as file:
-                file.write("whole" if number in (1, 3) else b"whole")
-        assert fs.size(url) >= 5, number
+                file.write(b"whole")
+        assert fs.size(url) >= 5
         fs.rm(url)
     assert "is not published: it was closed while a ZeroDivisionError was handled" in caplog.text
     file = fs.open(url, "wb")
@@ -296,8 +254,8 @@ def test_a_block_left_by_an_exception_publishes_nothing(fs: Any, root: str, capl
     assert not fs.exists(url)
 
 
-@pytest.mark.parametrize("data", [b"0123456789", LARGE])
-def test_a_file_is_published_as_a_whole_when_it_is_closed(fs: Any, root: str, data: bytes) -> None:
+def test_a_file_is_published_as_a_whole_when_it_is_closed(fs: Any, root: str) -> None:
+    data = LARGE
     host, _, name = root.partition("/")
     with fs.open(f"{root}/new/a", "wb") as file:
         assert (file.write(data), file.write(memoryview(b"ab")), file.tell()) == (len(data), 2, len(data) + 2)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 import signal
 import threading
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from hypothesis import strategies as st
 pytest.importorskip("starlette", reason="the service is not installed: pip install torchdata_remote[service]")
 
 from tests.servers.watched import Exchange, Proxy, running_proxy
-from tests.support.service_clients import Dataset, ask, in_tar
+from tests.support.service_clients import Dataset, in_tar
 from tests.support.transfers import QUICK, Job, Tree, counts, pull, push, read_tree, write_tree
 from tests.support.waiting import wait_for
 
@@ -26,7 +24,6 @@ SMALL: Tree = {f"small/{number}": random.Random(number).randbytes(100 + number) 
 PART_BYTES = 16 << 20
 LARGE_BYTES = 2 * PART_BYTES + (4 << 20)  # half of it is more than a part
 MOST_REQUESTS = 9
-_numbers = itertools.count()
 
 
 @cache
@@ -54,12 +51,6 @@ def stored(served: str, served_root: Path, source: Path) -> Dataset:
     return made
 
 
-@pytest.fixture
-def proxy(served: str) -> Iterator[Proxy]:
-    with running_proxy(served) as running:
-        yield running
-
-
 def of_files(exchange: Exchange) -> int:
     """Bytes of files that a request stored or fetched."""
     if exchange.status not in (200, 202, 206):
@@ -76,7 +67,7 @@ def moved(proxy: Proxy) -> int:
     return sum(map(of_files, proxy.exchanges))
 
 
-def end_at(proxy: Proxy, job: Job, number: int, *, midway: bool, how: signal.Signals = signal.SIGKILL) -> None:
+def end_at(proxy: Proxy, job: Job, number: int, *, midway: bool, how: signal.Signals) -> None:
     """End a job before a request is forwarded, or when half of a body is."""
 
     def end(exchange: Exchange) -> None:
@@ -90,19 +81,21 @@ def end_at(proxy: Proxy, job: Job, number: int, *, midway: bool, how: signal.Sig
 
 
 TOTAL = sum(map(len, SMALL.values())) + LARGE_BYTES
-STOPS = given(number=st.integers(1, MOST_REQUESTS), midway=st.booleans())
+STOPS = given(
+    number=st.integers(1, MOST_REQUESTS), midway=st.booleans(), how=st.sampled_from([signal.SIGKILL, signal.SIGINT])
+)
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @STOPS
-def test_a_killed_push_is_continued_and_what_was_stored_is_not_sent_again(
-    number: int, midway: bool, served: str, served_root: Path, source: Path
+def test_a_killed_or_interrupted_push_is_continued_and_what_was_stored_is_not_sent_again(
+    number: int, midway: bool, how: signal.Signals, served: str, served_root: Path, source: Path
 ) -> None:
     with running_proxy(served) as proxy:
         dataset = Dataset(served, root=served_root)
         url = f"datasets://{proxy.address}/{dataset.name}"
         job = Job("push", source, url)
-        end_at(proxy, job, number, midway=midway)
+        end_at(proxy, job, number, midway=midway, how=how)
         job.run()
         proxy.settle()
         assert {**SMALL, "large/a": large()}.items() >= dataset.contents().items(), "what is visible is whole"
@@ -114,16 +107,16 @@ def test_a_killed_push_is_continued_and_what_was_stored_is_not_sent_again(
         assert dataset.ask("DELETE").status == 204
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @STOPS
-def test_a_killed_pull_is_continued_and_what_was_written_is_not_fetched_again(
-    number: int, midway: bool, stored: Dataset, tmp_path_factory: pytest.TempPathFactory
+def test_a_killed_or_interrupted_pull_is_continued_and_what_was_written_is_not_fetched_again(
+    number: int, midway: bool, how: signal.Signals, stored: Dataset, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     target = tmp_path_factory.mktemp("target")
     with running_proxy(stored.address) as proxy:
         url = f"datasets://{proxy.address}/{stored.name}"
         job = Job("pull", url, target)
-        end_at(proxy, job, number, midway=midway)
+        end_at(proxy, job, number, midway=midway, how=how)
         job.run()
         proxy.settle()
         visible = {path: data for path, data in read_tree(target).items() if "/." not in f"/{path}"}
@@ -134,9 +127,11 @@ def test_a_killed_pull_is_continued_and_what_was_written_is_not_fetched_again(
     assert read_tree(target) == {**SMALL, "large/a": large()}
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_pull_continues_within_a_large_file(
-    how: signal.Signals, stored: Dataset, proxy: Proxy, tmp_path: Path
+@pytest.mark.parametrize(
+    ("how", "is_damaged"), [(signal.SIGKILL, False), (signal.SIGINT, False), (signal.SIGKILL, True)]
+)
+def test_a_pull_continues_within_a_large_file_unless_it_was_damaged_meanwhile(
+    how: signal.Signals, is_damaged: bool, stored: Dataset, proxy: Proxy, tmp_path: Path
 ) -> None:
     url, target = f"datasets://{proxy.address}/{stored.name}", tmp_path / "t"
     job = Job("pull", url, target)
@@ -150,81 +145,15 @@ def test_a_pull_continues_within_a_large_file(
     proxy.midway = end
     assert job.run().get("error", "KeyboardInterrupt: ") == "KeyboardInterrupt: "
     assert not (target / "large" / "a").exists()
-    proxy.forget()
-    assert pull(url, target).num_bytes == moved(proxy) <= TOTAL - PART_BYTES
-    assert read_tree(target) == {**SMALL, "large/a": large()}
-
-
-def test_a_pull_whose_large_file_was_damaged_meanwhile_fetches_it_again(
-    stored: Dataset, proxy: Proxy, tmp_path: Path
-) -> None:
-    url, target = f"datasets://{proxy.address}/{stored.name}", tmp_path / "t"
-    job = Job("pull", url, target)
-
-    def end(exchange: Exchange) -> None:
-        if len(exchange.received) > 2 * PART_BYTES:
-            wait_for(lambda: any(path.stat().st_size > PART_BYTES for path in target.glob("large/.*")))
-            job.end()
-            raise ConnectionError
-
-    proxy.midway = end
-    job.run()
     proxy.settle()
-    for path in target.glob("large/.*"):
-        if path.stat().st_size > PART_BYTES:
+    proxy.forget()
+    if is_damaged:
+        for path in target.glob("large/.*"):
             with open(path, "r+b") as file:
                 file.write(b"damaged")
-    pull(stored.url, target)
+    done = pull(url, target)
+    assert is_damaged or done.num_bytes == moved(proxy) <= TOTAL - PART_BYTES
     assert read_tree(target) == {**SMALL, "large/a": large()}
-
-
-def test_an_interrupted_push_ends_at_once_and_is_continued(served: str, proxy: Proxy, source: Path) -> None:
-    dataset = Dataset(served)
-    url = f"datasets://{proxy.address}/{dataset.name}"
-    job = Job("push", source, url, max_in_flight=1)
-    end_at(proxy, job, 5, midway=True, how=signal.SIGINT)
-    assert job.run()["error"] == "KeyboardInterrupt: "
-    done = push(source, url)
-    assert 0 < done.num_bytes < TOTAL
-    assert dataset.contents() == {**SMALL, "large/a": large()}
-
-
-def test_what_arrived_of_a_broken_request_is_not_sent_again(served: str, proxy: Proxy, tmp_path: Path) -> None:
-    write_tree(tmp_path / "s", {"a": large()})
-    dataset, broken = Dataset(served), list[Exchange]()
-
-    def break_once(exchange: Exchange) -> None:
-        if exchange.method == "PUT" and not broken:
-            broken.append(exchange)
-            raise ConnectionError
-
-    def wait(exchange: Exchange) -> None:
-        if exchange.method == "GET" and broken and "upload=" in exchange.target:
-            wait_for(lambda: ask(served, "GET", exchange.target).status == 200)
-
-    proxy.midway, proxy.on_request = break_once, wait
-    done = push(tmp_path / "s", f"datasets://{proxy.address}/{dataset.name}")
-    assert [len(one.sent) for one in proxy.exchanges if one.method == "PUT" and one.status == 200] == [LARGE_BYTES // 2]
-    assert done.num_files == 1
-    assert dataset.get("a").body == large()
-
-
-def test_files_that_a_killed_pull_had_begun_are_removed_with_the_dataset_that_lost_them(
-    served: str, proxy: Proxy, tmp_path: Path
-) -> None:
-    dataset = Dataset(served)
-    dataset.fill(SMALL)
-    url, target = f"datasets://{proxy.address}/{dataset.name}", tmp_path / "t"
-    job = Job("pull", url, target, max_in_flight=12)
-    end_at(proxy, job, 8, midway=False)
-    job.run()
-    for path in SMALL:
-        assert dataset.delete(path).status == 204
-    dataset.put("other", b"1")
-    assert pull(dataset.url, target).num_foreign == 0
-    assert {path.name: path.read_bytes() for path in target.rglob("*") if not path.name.startswith(".torch")} == {
-        "other": b"1"
-    }
 
 
 def test_of_pulls_into_one_folder_one_fetches_and_the_others_wait(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,12 +22,10 @@ pytest.importorskip("starlette", reason="the service is not installed: pip insta
 import torchdata_remote as tdr
 from tests.servers.s3 import temporary_folder
 from tests.servers.scripted import Request, Response, scripted
-from tests.servers.watched import Exchange, Proxy, running_proxy
-from tests.service.conftest import TOKEN
+from tests.servers.watched import Exchange, Proxy
 from tests.support.service_clients import Dataset, ask, in_tar, sha256
 from tests.support.transfers import Job, Tree, counts, pull, push, read_tree, trees, write_tree
 from torchdata_remote.errors import (
-    AccessDeniedError,
     EmptyListingError,
     ObjectChangedError,
     ObjectExistsError,
@@ -42,12 +39,6 @@ BATCH = "/files"
 MEDIUM = random.Random(1).randbytes((1 << 20) + 1)  # sent by itself, not in a batch
 TREE: Tree = {"cat/1": b"meow", "cat/2": b"", "dog/1": MEDIUM, "readme": b"pets"}
 _numbers = itertools.count()
-
-
-@pytest.fixture
-def proxy(served: str) -> Iterator[Proxy]:
-    with running_proxy(served) as running:
-        yield running
 
 
 @pytest.fixture
@@ -353,21 +344,6 @@ def test_progress_grows_to_the_total(url: str, tmp_path: Path) -> None:
         assert reports[0].num_files == 0
 
 
-def test_nothing_is_copied_without_the_token(guarded: str, name: str, tmp_path: Path) -> None:
-    write_tree(tmp_path / "s", {"a": b"1"})
-    url = f"datasets://{guarded}/{name}"
-    for options in (None, {"token": f"wrong-{TOKEN}"}):
-        with pytest.raises(AccessDeniedError) as refused:
-            push(tmp_path / "s", url, storage_options=options)
-        assert TOKEN not in str(refused.value)
-        with pytest.raises(AccessDeniedError) as refused:
-            pull(url, tmp_path / "t", storage_options=options)
-        assert TOKEN not in str(refused.value)
-    push(tmp_path / "s", url, storage_options={"token": TOKEN})
-    pull(url, tmp_path / "t", storage_options={"token": TOKEN})
-    assert read_tree(tmp_path / "t") == {"a": b"1"}
-
-
 def test_a_service_that_is_down_is_asked_again_and_then_an_error(tmp_path: Path) -> None:
     write_tree(tmp_path / "s", {"a": b"1"})
     with socket.socket() as bound:  # to a port on which nobody listens
@@ -401,17 +377,6 @@ def test_small_files_are_sent_in_batches_and_a_damaged_one_again_by_itself(
     assert (sum(one.method == "POST" for one in proxy.exchanges), of_files(proxy, "GET")) == (4, [])
 
 
-def test_a_thousand_tiny_files_take_one_request(proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
-    tree = {f"{number:04d}-{'n' * 100}": b"%d" % number for number in range(1000)}
-    write_tree(tmp_path / "s", tree)
-    assert counts(push(tmp_path / "s", proxy_url, max_in_flight=1)) == (1000, 0, 0, 0)
-    assert counts(pull(proxy_url, tmp_path / "t", max_in_flight=1)) == (1000, 0, 0, 0)
-    for method in ("PUT", "POST"):
-        assert sum(one.method == method and one.target.endswith(BATCH) for one in proxy.exchanges) == 1
-    assert of_files(proxy, "PUT") == of_files(proxy, "GET") == []
-    assert read_tree(tmp_path / "t") == tree
-
-
 def test_after_a_lost_answer_files_that_were_stored_are_not_sent_again(
     proxy: Proxy, proxy_url: str, url: str, tmp_path: Path
 ) -> None:
@@ -430,21 +395,6 @@ def test_after_a_lost_answer_files_that_were_stored_are_not_sent_again(
     assert read_tree(tmp_path / "t") == tree
 
 
-def test_where_batches_are_refused_each_file_is_copied_by_itself(proxy: Proxy, proxy_url: str, tmp_path: Path) -> None:
-    tree = {f"{number}": b"%d" % number * 20 for number in range(10)}
-    write_tree(tmp_path / "s", tree)
-
-    def refuse(exchange: Exchange, body: bytes) -> bytes:
-        is_batch = exchange.target.endswith(BATCH) and exchange.method in ("PUT", "POST")
-        return b"x" * len(body) if is_batch else body
-
-    proxy.change_request = refuse  # which is no tar, and no JSON
-    assert counts(push(tmp_path / "s", proxy_url, max_in_flight=1)) == (10, 0, 0, 0)
-    assert counts(pull(proxy_url, tmp_path / "t", max_in_flight=1)) == (10, 0, 0, 0)
-    assert read_tree(tmp_path / "t") == tree
-    assert (len(of_files(proxy, "PUT")), len(of_files(proxy, "GET"))) == (10, 10)
-
-
 # The folder of a pull
 
 
@@ -458,9 +408,7 @@ def test_a_repeated_pull_reads_no_files(pets: str, proxy: Proxy, proxy_url: str,
     assert all((target / path).stat().st_atime_ns == 0 for path in TREE), "hashing would read them"
 
 
-@pytest.mark.parametrize(
-    "state", [None, b"", b"[]", b'{"__kind__": "other"}', b'{"files": {"a": 1}}', b"\xff", b"null"]
-)
+@pytest.mark.parametrize("state", [None, b"", b'{"files": {"a": 1}}', b"\xff"])
 def test_without_a_valid_state_files_are_compared_by_their_digest(
     state: bytes | None, pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path
 ) -> None:
@@ -610,21 +558,9 @@ def test_a_listed_digest_that_is_none_is_refused(digest: str, tmp_path: Path) ->
         pull(f"datasets://{urlsplit(server.url).netloc}/pets", tmp_path / "t")
 
 
-@pytest.mark.parametrize("advances", [False, True])
-def test_a_listing_that_does_not_end_is_an_error(advances: bool, tmp_path: Path) -> None:
+def test_a_listing_that_does_not_end_is_an_error(tmp_path: Path) -> None:
     def respond(request: Request) -> Response:
-        following = f"{request.number:09}" if advances else "a"
-        return Response(200, json.dumps({"files": [], "folders": [], "next": following}).encode())
+        return Response(200, json.dumps({"files": [], "folders": [], "next": f"{request.number:09}"}).encode())
 
     with scripted(respond) as server, pytest.raises(StorageError, match="does not end"):
         pull(f"datasets://{urlsplit(server.url).netloc}/pets", tmp_path / "t")
-
-
-def test_a_file_whose_bytes_are_not_those_of_the_listing_is_an_error(tmp_path: Path) -> None:
-    with (
-        scripted(hostile([{**GOOD, "sha256": sha256(b"evil")}])) as server,
-        pytest.raises(StorageError, match="SHA-256"),
-    ):
-        pull(f"datasets://{urlsplit(server.url).netloc}/pets", tmp_path / "t")
-    assert read_tree(tmp_path / "t") == {}
-    assert hashlib.sha256(b"good").hexdigest() == GOOD["sha256"]

@@ -15,7 +15,6 @@ pytest.importorskip("starlette", reason="the service is not installed: pip insta
 from tests.support.transfers import QUICK, Tree, counts, read_tree, trees, write_tree
 from torchdata_remote import RetryPolicy
 from torchdata_remote.service.transfer import pull, push
-from torchdata_remote.service.transfer.batch_groups import group_files
 from torchdata_remote.service.transfer.byte_ranges import missing, parts
 from torchdata_remote.service.transfer.job_pool import Job, JobPool
 
@@ -29,16 +28,6 @@ def test_gaps_complement_the_ranges(existing: list[tuple[int, int]], num_bytes: 
     wanted = [byte for start, end in cut for byte in range(start, end)]
     assert wanted == [byte for byte in range(num_bytes) if byte not in present]
     assert all(start < end and start // part_bytes == (end - 1) // part_bytes for start, end in cut)
-
-
-@given(sizes=st.lists(st.integers(0, 12), max_size=20), batch_bytes=st.integers(1, 20), max_in_flight=st.integers(1, 6))
-def test_groups_of_small_files_keep_all_files_within_the_limit(
-    sizes: list[int], batch_bytes: int, max_in_flight: int
-) -> None:
-    groups = list(group_files(sizes, len(sizes), int, batch_bytes=batch_bytes, max_in_flight=max_in_flight))
-    assert sorted(size for group in groups for size in group) == sorted(sizes)
-    assert all(sum(group) <= batch_bytes or len(group) == 1 for group in groups)
-    assert all(len(group) <= max(1, -(-len(sizes) // max_in_flight)) for group in groups)
 
 
 @given(sizes=st.lists(st.integers(0, 30), max_size=30), max_in_flight=st.integers(1, 6), part_bytes=st.integers(1, 10))
