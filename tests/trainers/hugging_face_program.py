@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
+from accelerate.data_loader import IterableDatasetShard
 from torch.utils.data import DistributedSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -18,6 +20,7 @@ from torchdata_remote.loaders.trainers import RemoteTrainerMixin
 
 from .data import NUM_SAMPLES, NUM_STREAMS, Cells, dataset_of, loader_of, numbers_of, of_sample, pipe_of
 
+__all__ = ["IterableDatasetShard"]  # for tests in one process
 STOP_AFTER, WORKERS = 4, 2  # steps; processes of loaders that stop and resume under Accelerate
 
 
@@ -233,3 +236,19 @@ def _run(folder: Path, output: str, *, stop_at: int | None = None, load: str | N
     trainer.train(resume_from_checkpoint=load)
     report(f"steps of {Path(output).name}", [trainer.state.global_step, trainer.state.max_steps])
     return model.epochs
+
+
+# For tests in one process
+
+
+class At(TrainerCallback):  # type: ignore[misc]  # no types are read of it
+    """Calls a function at each event of a name."""
+
+    def __init__(self, event: str, function: Callable[[Any, Any], None]) -> None:
+        setattr(self, event, lambda args, state, control, **_: function(state, control))
+
+
+class Threads(ChainTrainer):
+    """Its batches are made by threads."""
+
+    num_threads = 2
