@@ -122,7 +122,8 @@ def _draw_throughput(axes: Axes, trace: Trace, elapsed_s: float) -> None:
 
     edges = np.linspace(0, elapsed_s, min(_MAX_BINS, max(4, len(trace.samples_s) // 4)) + 1)
     width_s = edges[1] - edges[0]
-    samples = np.histogram(np.frombuffer(trace.samples_s) if trace.samples_s else [], edges)[0]
+    times_s = np.frombuffer(trace.samples_s) if trace.samples_s else np.zeros(0)
+    samples = np.histogram(np.minimum(times_s, elapsed_s), edges)[0]  # the trace began before ``elapsed_s`` did
     axes.stairs(samples / width_s, edges, fill=True, color=COLOURS["rest"])
     axes.set(title="Throughput of the whole run", xlabel="seconds", ylabel="samples/s", xlim=(0, elapsed_s))
     axes.set_ylim(0, None)
