@@ -25,6 +25,15 @@ LOADERS = (
 )
 """What the trainer of a row receives."""
 
+# torch alone, whose program takes seconds to import
+
+RESUMABLE = "stateful_loader(pipe)"
+NUM_BEFORE = 3
+KINDS = {"save": (0, True), "async_save": (2, False)}
+"""Way to save -> workers and ``state_of_all_ranks`` of its loader."""
+STOPS = {"2 x 2": (2, ("2 x 2", "4 x 1", "1 x 4")), "both": (0, ("both", "shard", "permuted"))}
+"""Mesh of a stop -> workers, and the meshes that resume it."""
+
 Cells = list[tuple[str, int]]
 
 

@@ -7,6 +7,7 @@ import json
 import shutil
 import warnings
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,15 @@ from .data import NUM_SAMPLES, NUM_STREAMS, loader_of, numbers_of, pipe_of
 LOADER_FILE = f"{tdr.__name__}.json"
 
 
-class _HuggingFace:
-    """The names of ``hugging_face_program``, which takes 4 s to import: in the process that runs these tests alone."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module("tests.trainers.hugging_face_program"), name)
-
-
-hf = _HuggingFace()
+@cache
+def hf() -> Any:
+    """``hugging_face_program``, which takes 4 s to import: in the process that runs these tests alone."""
+    return importlib.import_module("tests.trainers.hugging_face_program")
 
 
 def prepared(dataset: Path, *, batch_size: int = 16, **options: Any) -> tuple[Any, tdr.StatefulLoader]:
     """An accelerator of this process, and a loader that it has prepared."""
-    accelerator = hf.Accelerator(cpu=True, **options)
+    accelerator = hf().Accelerator(cpu=True, **options)
     loader = loader_of("stateful_loader(pipe)", dataset, batch_size=batch_size, num_workers=0)
     assert accelerator.prepare(loader) is loader
     return accelerator, loader
@@ -97,7 +94,7 @@ def test_what_would_skip_or_split_batches_again_is_refused(dataset: Path) -> Non
         list(accelerator.skip_first_batches(plain, 2))
     for option in ("split_batches", "dispatch_batches"):
         with pytest.raises(StateError, match=f"Accelerate's {option}=True .* DataLoaderConfiguration"):
-            prepared(dataset, dataloader_config=hf.DataLoaderConfiguration(**{option: True}))
+            prepared(dataset, dataloader_config=hf().DataLoaderConfiguration(**{option: True}))
     parallelism = pytest.importorskip("accelerate.parallelism_config")
     accelerator.state.parallelism_config = parallelism.ParallelismConfig(tp_size=2)
     try:
@@ -118,7 +115,7 @@ def test_a_split_by_accelerates_own_class_is_refused_unless_each_process_gets_ev
         return urls.sharding_filter_rank(**options).shard_tar_reader().to_tuple("__key__")
 
     def shard(pipe: Any, num_processes: int) -> Any:
-        return hf.IterableDatasetShard(of(pipe), batch_size=1, num_processes=num_processes, process_index=0)
+        return hf().IterableDatasetShard(of(pipe), batch_size=1, num_processes=num_processes, process_index=0)
 
     with pytest.raises(
         SplitTwiceError, match=r"accelerate's IterableDatasetShard .*torchdata_remote\.stateful_loader\("
@@ -137,11 +134,11 @@ def trained(
     kind: Any = None, train_dataset: Any = None, eval_dataset: Any = None, workers: int = 0, **options: Any,
 ) -> tuple[Any, list[list[int]]]:  # fmt: skip
     """A trainer that has trained, and the samples of each epoch."""
-    model = hf.Model()
-    trainer = (kind or hf.ChainTrainer)(
-        model, hf.arguments(str(output), workers, **options), eval_dataset=eval_dataset,
+    model = hf().Model()
+    trainer = (kind or hf().ChainTrainer)(
+        model, hf().arguments(str(output), workers, **options), eval_dataset=eval_dataset,
         train_dataset=pipe_of(dataset) if train_dataset is None else train_dataset,
-        callbacks=[hf.Epochs(model, stop_at), *callbacks],
+        callbacks=[hf().Epochs(model, stop_at), *callbacks],
     )  # fmt: skip
     trainer.train(None if load is None else str(load))
     return trainer, model.epochs
@@ -152,7 +149,7 @@ def test_epochs_are_counted_by_the_loader_where_the_batch_size_changes(dataset: 
     epochs: list[float] = []
     trained(dataset, tmp_path, stop_at=5, num_train_epochs=3)
     trainer, after = trained(
-        dataset, tmp_path, hf.At("on_step_begin", lambda state, _: epochs.append(state.epoch)), num_train_epochs=3,
+        dataset, tmp_path, hf().At("on_step_begin", lambda state, _: epochs.append(state.epoch)), num_train_epochs=3,
         load=tmp_path / "checkpoint-5", per_device_train_batch_size=6,
     )  # fmt: skip
     assert [len(epoch) for epoch in after] == [100, 120, 120]
@@ -180,7 +177,7 @@ def test_datasets_of_other_kinds_are_taken(dataset: Path, tmp_path: Path) -> Non
 
 
 def test_the_last_complete_checkpoint_is_kept_until_the_next_one_is_complete(dataset: Path, tmp_path: Path) -> None:
-    class Killed(hf.ChainTrainer):  # type: ignore[misc,name-defined]
+    class Killed(hf().ChainTrainer):  # type: ignore[misc,name-defined]
         def _save_checkpoint(self, *args: Any, **options: Any) -> None:
             super()._save_checkpoint(*args, **options)
             if self.state.global_step == 10:
@@ -197,7 +194,7 @@ def test_training_resumes_after_an_epoch_that_ended_early_and_between_two_steps(
     def end_early(state: Any, control: Any) -> None:
         control.should_epoch_stop = state.global_step == 4
 
-    _, before = trained(dataset, tmp_path, hf.At("on_step_end", end_early), stop_at=8, num_train_epochs=2)
+    _, before = trained(dataset, tmp_path, hf().At("on_step_end", end_early), stop_at=8, num_train_epochs=2)
     _, after = trained(dataset, tmp_path, load=tmp_path / "checkpoint-8", num_train_epochs=2)
     assert sorted(before[1] + after[0]) == list(range(NUM_SAMPLES))
     seen = []
@@ -208,7 +205,7 @@ def test_training_resumes_after_an_epoch_that_ended_early_and_between_two_steps(
             control.should_save = control.should_training_stop = True
 
     options: dict[str, Any] = {"gradient_accumulation_steps": 4}
-    trained(dataset, tmp_path, hf.At("on_substep_end", stop), **options)
+    trained(dataset, tmp_path, hf().At("on_substep_end", stop), **options)
     _, after = trained(dataset, tmp_path, load=tmp_path / "checkpoint-2", **options)
     assert len(after[0]) == NUM_SAMPLES - 8 * 4  # what no step was made of is trained on
 
@@ -249,7 +246,7 @@ def test_the_error_of_an_incomplete_checkpoint_names_the_newest_complete_one(
 def test_resuming_with_a_users_own_loader_is_refused(dataset: Path, tmp_path: Path, base: str) -> None:
     """Trainer does not store its position: the mixin warns before the first checkpoint."""
 
-    class OwnLoader(getattr(hf, base)):  # type: ignore[misc]
+    class OwnLoader(getattr(hf(), base)):  # type: ignore[misc]
         def get_train_dataloader(self) -> Any:
             return self.accelerator.prepare(tdr.stateful_loader(pipe_of(dataset), batch_size=4))
 
@@ -262,12 +259,12 @@ def test_resuming_with_a_users_own_loader_is_refused(dataset: Path, tmp_path: Pa
 
 def test_threads_take_the_place_of_workers(dataset: Path, tmp_path: Path) -> None:
     """A checkpoint that they have saved is resumed without them, and by them again."""
-    _, before = trained(dataset, tmp_path, kind=hf.Threads, stop_at=5)
-    for kind in (hf.Threads, hf.ChainTrainer):
+    _, before = trained(dataset, tmp_path, kind=hf().Threads, stop_at=5)
+    for kind in (hf().Threads, hf().ChainTrainer):
         _, after = trained(dataset, tmp_path, kind=kind, load=tmp_path / "checkpoint-5")
         assert sorted(before[0] + after[0]) == list(range(NUM_SAMPLES))
     with pytest.raises(StateError, match="num_threads=2 and dataloader_num_workers=1"):
-        trained(dataset, tmp_path, kind=hf.Threads, workers=1)
+        trained(dataset, tmp_path, kind=hf().Threads, workers=1)
 
 
 def test_what_cannot_train_is_refused_before_the_first_batch(dataset: Path, tmp_path: Path) -> None:
@@ -277,9 +274,9 @@ def test_what_cannot_train_is_refused_before_the_first_batch(dataset: Path, tmp_
 
 def test_a_plain_trainer_warns_where_it_repeats_samples(dataset: Path, tmp_path: Path) -> None:
     """One process, second epoch: the chain begins with its first order, of which Trainer skips the first batches."""
-    _, before = trained(dataset, tmp_path, kind=hf.Trainer, num_train_epochs=2, stop_at=34)
+    _, before = trained(dataset, tmp_path, kind=hf().Trainer, num_train_epochs=2, stop_at=34)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        _, after = trained(dataset, tmp_path, kind=hf.Trainer, num_train_epochs=2, load=tmp_path / "checkpoint-34")
+        _, after = trained(dataset, tmp_path, kind=hf().Trainer, num_train_epochs=2, load=tmp_path / "checkpoint-34")
     repeats = sorted(before[1] + after[0]) != list(range(NUM_SAMPLES))
     assert not repeats or any("repeat" in str(warning.message) for warning in warned)

@@ -9,9 +9,8 @@ import pytest
 
 from tests.support.launch import launch
 
-from .data import NUM_SAMPLES, Cells
+from .data import KINDS, NUM_BEFORE, NUM_SAMPLES, RESUMABLE, STOPS, Cells
 from .table import WHOLE, Row, epoch_rows, flat, outcome
-from .torch_program import KINDS, NUM_BEFORE, RESUMABLE, STOPS
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for all launches
 Ranks = list[dict[str, Any]]

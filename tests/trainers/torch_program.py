@@ -24,12 +24,7 @@ from torch.utils.data import DistributedSampler
 import torchdata_remote as tdr
 from tests.support.launch import attempt, report
 
-from .data import NUM_SAMPLES, Cells, loader_of, numbers_of
-
-RESUMABLE = "stateful_loader(pipe)"
-NUM_BEFORE = 3
-KINDS = {"save": (0, True), "async_save": (2, False)}
-"""Way to save -> workers and ``state_of_all_ranks`` of its loader."""
+from .data import KINDS, NUM_BEFORE, NUM_SAMPLES, RESUMABLE, STOPS, Cells, loader_of, numbers_of
 
 
 def main(*, folder: str, elsewhere: str, checkpoints: str, cells: Cells) -> None:
@@ -133,9 +128,6 @@ def sharded(kind: str, folder: Path, begin: str, end: str) -> list[list[int]]:
 
 
 # Groups of ranks
-
-STOPS = {"2 x 2": (2, ("2 x 2", "4 x 1", "1 x 4")), "both": (0, ("both", "shard", "permuted"))}
-"""Mesh of a stop -> workers, and the meshes that resume it."""
 
 
 def meshes(folder: Path, elsewhere: Path, cells: Cells) -> None:
