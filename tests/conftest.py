@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import multiprocessing
 import os
@@ -70,11 +69,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = set(slow) - set(draw.sample(slow, min(config.option.slow_sample, len(slow))))
         config.hook.pytest_deselected(items=[item for item in slow if item in left_out])
         items[:] = [item for item in items if item not in left_out]
-
-
-def pytest_collection_finish() -> None:
-    """What was imported stays: the garbage collector need not visit it during each test."""
-    gc.freeze()
 
 
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
