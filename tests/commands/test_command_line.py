@@ -24,7 +24,12 @@ from tests.support.paths import ROOT
 from torchdata_remote.cli import main
 
 COMMANDS = re.findall(r"^\| \[`(\w+)`\]\(#\1\) \|", (ROOT / "docs" / "cli.md").read_text(), re.MULTILINE)
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a49444154789c6360000000020001e521bc33"
     "0000000049454e44ae426082"
@@ -40,7 +45,7 @@ def ended(arguments: list[str]) -> object:
 def in_process(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program]
     return subprocess.run(
-        command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120, check=False
     )
 
 
@@ -89,7 +94,7 @@ def with_output(redirection: str, command: list[str]) -> subprocess.CompletedPro
     return subprocess.run(
         f"{shlex.join(words)} {redirection}",
         shell=True,
-        env=ENVIRONMENT,
+        env=environment(),
         stderr=subprocess.PIPE,
         text=True,
         check=False,
@@ -119,7 +124,7 @@ def test_a_pipe_that_is_closed_early_is_no_error(tmp_path: Path) -> None:
     os.close(reader)
     done = subprocess.run(
         [sys.executable, "-m", "torchdata_remote", "ls", str(tmp_path)],
-        env=ENVIRONMENT, stdout=writer, stderr=subprocess.PIPE, text=True, check=False,
+        env=environment(), stdout=writer, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
@@ -131,7 +136,7 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_store_with_130_and_no_traceback(
         command = [sys.executable, "-m", "torchdata_remote", "inspect", url]
         with (
             subprocess.Popen(
-                command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             ) as process,
             silent.accept()[0],
         ):
@@ -173,7 +178,7 @@ def test_the_installed_command_has_the_documented_name_and_exit_status(tmp_path:
     (tmp_path / "0.tar").write_bytes(pack_tar([("0.txt", b"text")]))
     lines = ([command], [sys.executable, "-m", "torchdata_remote.cli"])
     first, second = (
-        subprocess.run([*line, "manifest", str(tmp_path)], capture_output=True, text=True, env=ENVIRONMENT)
+        subprocess.run([*line, "manifest", str(tmp_path)], capture_output=True, text=True, env=environment())
         for line in lines
     )
     assert (first.returncode, first.stderr) == (0, "")
