@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -265,20 +266,20 @@ def test_no_proxy_holds_for_the_host_of_a_bucket(
         monkeypatch.delenv(name)
     monkeypatch.setenv("HTTP_PROXY", recorder.url)
     monkeypatch.setenv("NO_PROXY", no_proxy)
-    recorder.objects["a"] = b"bytes"
-    options = {**recorder.storage_options, "endpoint_url": "http://s3.bucket.invalid:81"}
+    recorder.objects["a"], host = b"bytes", f"s3.{uuid.uuid4().hex}.bucket.invalid:81"
+    options = {**recorder.storage_options, "endpoint_url": f"http://{host}"}
     if is_direct:
         for attempt in (
             lambda: objects.read("s3://bucket/a", options, backend=backend, retry=QUICK),
             lambda: objects.listed("s3://bucket/", options, retry=QUICK),
         ):
-            with pytest.raises(StorageError, match=r"No such host|No name server|Gave up"):
+            with pytest.raises(StorageError, match="No such host|No name server"):
                 attempt()
         assert recorder.taken() == []
     else:
         assert objects.read("s3://bucket/a", options, backend=backend) == b"bytes"
         assert len(objects.listed("s3://bucket/", options)) == 1
-        assert {one.host for one in recorder.taken()} == {"s3.bucket.invalid:81"}
+        assert {one.host for one in recorder.taken()} == {host}
 
 
 @pytest.mark.parametrize("backend", BY_EACH)
