@@ -190,7 +190,9 @@ STREAMS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("num_samples", [3, 6])
-def test_a_shard_of_another_size_than_its_manifest_says_is_an_error(name: str, num_samples: int, tmp_path: Path) -> None:
+def test_a_shard_of_another_size_than_its_manifest_says_is_an_error(
+    name: str, num_samples: int, tmp_path: Path
+) -> None:
     """Also without checksums, in stores without etags, and for readers of a part of it."""
     for place in (memory_place(), Place(f"{tmp_path}/")):
         url = stale(place, num_samples)
@@ -205,4 +207,4 @@ def test_a_map_style_dataset_notices_a_shard_of_another_size_than_its_manifest_s
     stale(Place(f"{tmp_path}/"), num_samples)
     dataset = tdr.ShardedDataset(str(tmp_path))
     with pytest.raises((ObjectChangedError, ManifestError), match=r"000001\.tar"):
-        list(dataset)
+        [dataset[number] for number in range(len(dataset))]

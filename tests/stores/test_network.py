@@ -273,7 +273,7 @@ def test_no_proxy_holds_for_the_host_of_a_bucket(
             lambda: objects.read("s3://bucket/a", options, backend=backend, retry=QUICK),
             lambda: objects.listed("s3://bucket/", options, retry=QUICK),
         ):
-            with pytest.raises(StorageError, match="No such host|No name server"):
+            with pytest.raises(StorageError, match=r"No such host|No name server"):
                 attempt()
         assert recorder.taken() == []
     else:
