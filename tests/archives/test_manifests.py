@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from tests.servers.files_over_http import files_over_http
+from tests.support.scripted_store import AT_ONCE
 from tests.support.shard_places import Place, memory_place
 from torchdata_remote.cli import main
-from torchdata_remote.errors import ManifestError
+from torchdata_remote.errors import ManifestError, ObjectChangedError
 from torchdata_remote.testing import write_small_shards
 
+UNCOMPARED = "ShardedDataset reads the samples of a longer local shard, whose size it does not compare"
 ENTRY: dict[str, Any] = {"url": "0.tar", "md5sum": "00", "nsamples": 1, "filesize": 1536}
 
 
@@ -160,3 +162,49 @@ def test_a_manifest_with_impossible_numbers_is_refused(field: str, value: object
     assert len(listed(json.dumps(found).encode(), place)) == 1
     found["shardlist"][0][field] = value
     refused(json.dumps(found).encode(), place)
+
+
+def stale(place: Place, num_samples: int) -> str:
+    """A manifest without checksums, of which one shard was replaced by another one of so many samples; its URL."""
+    other = memory_place()
+    write_small_shards(other.url, num_shards=1, samples_per_shard=num_samples)
+    source = memory_place()
+    write_small_shards(source.url, num_shards=2, samples_per_shard=4)
+    files = source.files()
+    found = json.loads(files["index.json"])
+    for entry in found["shardlist"]:
+        for name in [name for name in entry if "crc32" in name]:
+            del entry[name]
+    place.put({**files, "index.json": json.dumps(found).encode(), "000001.tar": other.files()["000000.tar"]})
+    return f"{place.url}index.json"
+
+
+STREAMS: dict[str, Callable[[Any], Any]] = {
+    "whole": lambda urls: urls.async_prefetch(retry=AT_ONCE).shard_tar_reader(),
+    "as it comes": lambda urls: urls.shard_tar_reader(),
+    "a part": lambda urls: urls.sharding_filter_rank(world=tdr.World(2, 3)).shard_tar_reader(),
+    "selected": lambda urls: urls.select(keys=["5/000005"]).async_prefetch(retry=AT_ONCE).shard_tar_reader(),
+    "lazy": lambda urls: urls.async_prefetch(retry=AT_ONCE).shard_tar_reader(lazy={"txt"}),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("num_samples", [3, 6])
+def test_a_shard_of_another_size_than_its_manifest_says_is_an_error(
+    name: str, num_samples: int, tmp_path: Path
+) -> None:
+    """Also without checksums, in stores without etags, and for readers of a part of it."""
+    for place in (memory_place(), Place(f"{tmp_path}/")):
+        url = stale(place, num_samples)
+        with pytest.raises((ObjectChangedError, ManifestError), match=r"000001\.tar"):
+            list(STREAMS[name](tdr.IterableWrapper([url]).list_remote()))
+
+
+@pytest.mark.parametrize("num_samples", [3, pytest.param(6, marks=pytest.mark.xfail(strict=True, reason=UNCOMPARED))])
+def test_a_map_style_dataset_notices_a_shard_of_another_size_than_its_manifest_says(
+    num_samples: int, tmp_path: Path
+) -> None:
+    stale(Place(f"{tmp_path}/"), num_samples)
+    dataset = tdr.ShardedDataset(str(tmp_path))
+    with pytest.raises((ObjectChangedError, ManifestError), match=r"000001\.tar"):
+        [dataset[number] for number in range(len(dataset))]

@@ -169,7 +169,7 @@ def listings(url: str, rank: int) -> None:
 
 def images_of(folder: str, *, batch_size: int = 2, transform: Any = key_of, **options: Any) -> Any:
     data = tdr.ShardedDataset(f"{folder}/", transform=transform)
-    return tdr.PrefetchingLoader(data, batch_size, shuffle=True, collate_fn=list, **{"seed": 0, **options})
+    return tdr.PrefetchingLoader(data, batch_size, collate_fn=list, **{"shuffle": True, "seed": 0, **options})
 
 
 def with_epoch(loader: Any, rank: int) -> Any:
@@ -215,6 +215,9 @@ def differing(folder: str, rank: int) -> None:
         "PrefetchingLoader, seed": lambda: images_of(folder, seed=rank),
         "PrefetchingLoader, epoch": lambda: with_epoch(images_of(folder), rank),
         "PrefetchingLoader, state": lambda: dropped(lambda: images_of(folder), rank),
+        "PrefetchingLoader, shuffle": lambda: images_of(folder, shuffle=rank == 0, seed=(0, None)[rank]),
+        "PrefetchingLoader, drop_last": lambda: images_of(folder, drop_last=rank == 0),
+        "PrefetchingLoader, equalize": lambda: images_of(folder, equalize=("drop", "repeat")[rank]),
         "PrefetchingLoader, batch_size": lambda: images_of(folder, batch_size=2 + rank),
         "PrefetchingLoader, samples": lambda: images_of((folder, str(half))[rank]),
         "PrefetchingLoader, state of another order": lambda: loaded(images_of(folder), images_of(folder, seed=rank)),

@@ -12,7 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
-from torchdata_remote.errors import EmptyShareError
+from tests.support.archive_bytes import pack_tar
+from tests.support.shard_places import Place
+from torchdata_remote.errors import EmptyShareError, SampleError
 from torchdata_remote.testing import all_worlds, write_small_shards
 
 COUNTS = st.lists(st.integers(1, 6), min_size=1, max_size=4)
@@ -110,3 +112,15 @@ def test_fewer_samples_than_slots_are_refused_where_samples_are_dropped() -> Non
     with pytest.raises(EmptyShareError):
         list(chain([1, 2], "drop", tdr.World(3, 4)))
     assert shares([1, 2], 4, "repeat") == [[[sample] for sample in [*everything([1, 2]), everything([1, 2])[0]]]]
+
+
+@pytest.mark.parametrize("mode", ["drop", "repeat"])
+def test_archives_of_archives_whose_manifest_counts_the_inner_ones_are_refused(memory_folder: str, mode: Any) -> None:
+    """In each rank: of some inner archives another number of samples would be read than of others."""
+    inner = [pack_tar([(f"{n}-{i}.cls", b"1") for i in range(n + 1)]) for n in range(4)]
+    Place(f"{memory_folder}/").put({"0.tar": pack_tar([(f"{n}.tar", data) for n, data in enumerate(inner)])})
+    assert [shard.num_samples for shard in tdr.index_shards(memory_folder)] == [4]
+    for world in all_worlds(2, 1):
+        urls = tdr.IterableWrapper([f"{memory_folder}/index.json"]).list_remote().sharding_filter_rank(world=world)
+        with pytest.raises(SampleError, match="samples were read, and the manifest has 2 for this slot"):
+            list(urls.shard_tar_reader(nested=True).equalize_ranks(mode=mode))

@@ -232,6 +232,26 @@ def test_a_dataset_that_is_not_read_any_more_makes_room_in_the_third_epoch_of_an
         assert min(found[5:]) >= 0.4
 
 
+def test_two_datasets_that_are_read_in_turn_keep_what_they_have(folder: Path) -> None:
+    """Such as for training and validation."""
+    with store_of(numbered(NUM, OBJECT_BYTES)) as training, store_of(numbered(NUM // 4, OBJECT_BYTES)) as validation:
+        stores = (validation, training)
+        turns = [[random_epoch(store, folder, 3 * MIB, seed) for store in stores] for seed in range(6)]
+    assert turns[0] == [0, 0]
+    assert min(kept for kept, _ in turns[1:]) == 1
+    assert min(kept for _, kept in turns[1:]) >= 0.4
+
+
+def test_a_new_version_takes_the_room_of_the_old_one(folder: Path) -> None:
+    """So a cache with room for two versions of the data has each version, the fifth one too."""
+    with store_of(numbered(NUM, OBJECT_BYTES)) as store:
+        for version in range(5):
+            store.objects = {name: b"%d" % version + data[1:] for name, data in store.objects.items()}
+            found = [random_epoch(store, folder, 8 * MIB, seed) for seed in range(3)]
+            assert found[0] == 0
+            assert found[2] >= 0.5
+
+
 def test_a_smaller_bound_holds_as_soon_as_something_is_stored(folder: Path) -> None:
     with store_of(numbered(NUM, OBJECT_BYTES)) as store:
         random_epoch(store, folder, 8 * MIB, 0)

@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from itertools import pairwise
 from typing import Any
 
@@ -140,6 +141,17 @@ def test_a_response_of_another_range_is_never_used(server: Wire, head: str, list
         server.read(made.listed() if listed else made.url)
     assert not isinstance(caught.value, TransientStorageError)
     assert caught.value.attempts == 8, "a violation of the protocol is repeated eight times, and not until the deadline"
+
+
+def test_a_violation_of_the_protocol_is_not_repeated_for_longer_than_eight_seconds(server: Wire) -> None:
+    """However long the policy waits: nobody waits for an attempt that would begin later."""
+    made = server.put(bytes(range(60)), *[Fault("short")] * 50)
+    years = RetryPolicy(first_wait_s=1e9, max_wait_s=1e9)
+    with pytest.raises(StorageError, match="repeating the request does not help") as caught:
+        server.read(made.listed(), retry=years)
+    assert not isinstance(caught.value, TransientStorageError)
+    assert caught.value.attempts is not None
+    assert caught.value.attempts < 8
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -332,12 +344,13 @@ def test_requests_without_data_are_reported_once_with_what_happens_next(caplog: 
 
 
 def test_the_first_refused_connection_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}/a"
     policy = RetryPolicy(max_attempts=2, first_wait_s=0)
-    [(_, stream)] = tdr.IterableWrapper([url]).async_prefetch(retry=policy)
-    with pytest.raises(TransientStorageError, match="Gave up after 2 attempts"):
-        stream.read()
+    with closing(socket.socket()) as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/a"
+        [(_, stream)] = tdr.IterableWrapper([url]).async_prefetch(retry=policy)
+        with pytest.raises(TransientStorageError, match="Gave up after 2 attempts"):
+            stream.read()
     [said] = messages(caplog, url)
     assert "Attempt 1 failed; it is repeated until " in said
 
@@ -361,3 +374,21 @@ def test_the_third_fault_in_a_row_is_reported_once(
         said = messages(caplog, running.url)
     assert len(said) == num_messages
     assert all("Attempt 3 failed; it is repeated until " in one and "(deadline_s=70)" in one for one in said)
+
+
+def test_faults_are_said_once_for_each_host_whatever_the_number_of_objects(caplog: pytest.LogCaptureFixture) -> None:
+    left = {f"/{name}": 3 for name in "abc"}
+
+    def respond_of(left: dict[str, int]) -> Any:
+        def respond(request: Any) -> Response:
+            left[request.target] -= 1
+            return Response.of_object(request, b"123") if left[request.target] < 0 else Response.of_error(500, "Error")
+
+        return respond
+
+    with ExitStack() as stack:
+        hosts = [stack.enter_context(scripted(respond_of(dict(left)))).url for _ in range(2)]
+        urls = [f"{host}{name}" for name in left for host in hosts]
+        streams = tdr.IterableWrapper(urls).async_prefetch(retry=RetryPolicy(first_wait_s=0), max_in_flight=1)
+        assert [stream.read() for _, stream in streams] == [b"123"] * 6
+        assert [len(messages(caplog, host)) for host in hosts] == [1, 1]

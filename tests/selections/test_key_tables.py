@@ -89,9 +89,19 @@ def test_lines(ending: bytes, pack: Any) -> None:
     assert _keys("keys.txt", pack(data)) == ["a b", "é/1"]
 
 
+class OfAnotherPackage:
+    """What a relation of DuckDB shows of itself: names of columns, and its rows by Arrow's protocol."""
+
+    columns = tuple(COLUMNS)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return pa.table(COLUMNS).__arrow_c_stream__(requested_schema)
+
+
 @pytest.mark.parametrize(
     "table",
     [
+        OfAnotherPackage(),
         pa.table(COLUMNS),
         pa.RecordBatch.from_pydict(COLUMNS),
         pl.DataFrame(COLUMNS),

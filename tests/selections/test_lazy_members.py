@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -111,6 +112,27 @@ def test_what_is_passed_over_is_not_requested_and_no_byte_twice(store: ScriptedS
     assert b"".join(iter(lambda: files[0].read(30_000), b"")) == DATA
     assert sum(end - start for _, start, end in requested(store)) == SIZE
     assert len(requested(store)) < 8, "more blocks of one request while a file is read in order"
+
+
+def test_of_a_large_file_four_mib_are_kept_of_the_blocks_that_were_used_last() -> None:
+    data = random.Random(1).randbytes(12 << 20)
+    with store_of(shards_of([{"__key__": "0", "mp4": data}], 1)) as store:  # type: ignore[dict-item]
+        (sample,) = samples(store)
+        file, places = sample["mp4"], range(0, len(data), BLOCK_BYTES)
+        tracemalloc.start()
+        try:
+            for at in places:
+                assert file.read(BLOCK_BYTES) == data[at : at + BLOCK_BYTES]
+            assert tracemalloc.get_traced_memory()[0] < 8 << 20
+        finally:
+            tracemalloc.stop()
+        kept = 0
+        for at in reversed(places):
+            store.reads.clear()
+            file.seek(at)
+            assert file.read(BLOCK_BYTES) == data[at : at + BLOCK_BYTES]
+            kept += not store.reads
+        assert 1 << 20 <= kept * BLOCK_BYTES <= 4 << 20
 
 
 def test_selected_samples_have_lazy_members(store: ScriptedStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -14,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
-from tests.support.scripted_store import store_of
+from tests.support.scripted_store import AT_ONCE, store_of
+from tests.support.shard_places import memory_place
 from torchdata_remote import IterableWrapper, RemoteUrl, Snapshot, write_snapshot
 from torchdata_remote.errors import (
     EmptyListingError,
@@ -22,6 +24,7 @@ from torchdata_remote.errors import (
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
+    ShardCorruptError,
     UrlError,
 )
 from torchdata_remote.testing import all_worlds, write_small_shards
@@ -94,6 +97,87 @@ def test_shards_without_a_manifest_count_by_url_size_and_etag() -> None:
         assert digest(one) == digest(RemoteUrl(f"{store.url}0.tar", 9, "1"))
         others = [(f"{store.url}1.tar", 9, "1"), (f"{store.url}0.tar", 8, "1"), (f"{store.url}0.tar", 9, "2")]
         assert len({digest(url) for url in [one, *(RemoteUrl(*other) for other in others)]}) == 4
+
+
+def test_it_has_what_the_store_says_of_each_shard_by_a_listing_of_each_folder_and_is_read_without_one() -> None:
+    """Nor is the manifest read again, or a file of keys: the selected ranges are in it."""
+    place, folders = memory_place(), ("a", "b")
+    for folder in folders:
+        write_small_shards(f"{place.url}{folder}", num_shards=3, samples_per_shard=4)
+    with store_of(place.files()) as store:
+        urls = IterableWrapper([f"{store.url}{folder}/index.json" for folder in folders]).list_remote()
+        store.listings = 0
+        for number, pipe in enumerate((urls, urls.select(where=lambda sample: sample.key.endswith(("0", "1"))))):
+            written, listings = write_snapshot(_free(f"versions-{number}.snapshot.json"), pipe), store.listings
+            assert listings == (2, 4)[number]
+            store.reads.clear()
+            read = _keys(IterableWrapper([written.url]).list_remote())
+            assert len(read) == written.num_samples == (24, 8)[number]
+            assert {one.name.rpartition(".")[2] for one in store.reads} == {"tar"}
+            assert store.listings == listings
+        whole = Snapshot.read("memory://snapshots/versions-0.snapshot.json")
+        for url, listed in zip(whole.urls, urls, strict=True):
+            name = url.removeprefix(store.url)
+            assert (url.size, url.etag) == (len(store.objects[name]), store.etag(name))
+            assert (url.md5, url.num_samples) == (hashlib.md5(store.objects[name]).hexdigest(), 4)
+            assert listed.etag is None
+        assert whole.num_bytes == sum(len(store.objects[url.removeprefix(store.url)]) for url in whole.urls)
+
+
+@pytest.mark.parametrize("selected", [False, True])
+def test_streams_equal_ranks_loaders_and_joins_read_a_snapshot_as_they_read_a_manifest(
+    memory_folder: str, selected: bool
+) -> None:
+    """Joins that of whole shards."""
+    urls, keys = _shards(memory_folder)
+    where, expected = f"{memory_folder}/x.snapshot.json", keys[1:11] if selected else keys
+    write_snapshot(where, urls.select(keys=expected) if selected else urls)
+    assert sorted(sample["__key__"] for sample in tdr.stream_shards(where)) == sorted(expected)
+    shares = [tdr.stream_shards(where, world=world).equalize_ranks() for world in all_worlds(2, 1)]
+    assert sorted(sample["__key__"] for share in shares for sample in share) == sorted(expected)
+    loader = tdr.stateful_loader(tdr.stream_shards(where).equalize_ranks().to_tuple("__key__"), batch_size=1)
+    assert len(loader) == len(list(loader)) == len(expected)
+    if not selected:
+        joined = tdr.join({"class": where, "text": where}, members={"class": "cls", "text": "txt"}, shuffle=False)
+        assert [sample["__key__"] for sample in joined] == expected
+
+
+def test_without_etags_a_replaced_shard_is_found_by_its_size_or_by_the_checksums_of_what_is_read_whole() -> None:
+    place = memory_place()
+    write_small_shards(place.url, num_shards=1, samples_per_shard=4)
+    with store_of(place.files()) as store:
+        store.has_etags = False
+        urls = IterableWrapper([f"{store.url}index.json"]).list_remote()
+        whole = write_snapshot(_free("no-etags.snapshot.json"), urls)
+        data = store.objects["000000.tar"]
+        store.objects["000000.tar"] = data[:512] + bytes([data[512] ^ 1]) + data[513:]
+        with pytest.raises(ShardCorruptError, match=r"000000\.tar"):
+            list(IterableWrapper([whole.url]).list_remote().async_prefetch(retry=AT_ONCE).shard_tar_reader())
+        store.objects["000000.tar"] = data + bytes(512)
+        with pytest.raises(ObjectChangedError, match=r"000000\.tar"):
+            list(IterableWrapper([whole.url]).list_remote().async_prefetch(retry=AT_ONCE).shard_tar_reader())
+
+
+def test_numbers_that_no_manifest_has_are_unknown() -> None:
+    place = memory_place()
+    write_small_shards(place.url, num_shards=2, samples_per_shard=4)
+    listed = list(IterableWrapper([place.url]).list_remote(pattern="*.tar"))
+    written = write_snapshot(f"{place.url}x.snapshot.json", listed)
+    assert (written.num_samples, written.num_bytes) == (None, sum(url.size or 0 for url in listed))
+    assert [url.num_samples for url in written.urls] == [None, None]
+    assert len(_keys(IterableWrapper([written.url]).list_remote())) == 8
+
+
+def test_what_is_missing_or_no_list_of_shards_is_an_error(memory_folder: str) -> None:
+    urls, _ = _shards(memory_folder)
+    with pytest.raises(ObjectNotFoundError, match=r"none\.snapshot\.json"):
+        Snapshot.read(f"{memory_folder}/none.snapshot.json")
+    with pytest.raises(UrlError, match="list it"):
+        write_snapshot(f"{memory_folder}/x.snapshot.json", f"{memory_folder}/index.json")
+    with pytest.raises(UrlError, match=r"ends in \.snapshot\.json"):
+        write_snapshot(f"{memory_folder}/x.json", urls)
+    assert {path.rpartition(".")[2] for path in fsspec.filesystem("memory").find(memory_folder)} >= {"tar"}
+    assert not fsspec.filesystem("memory").glob(f"{memory_folder}/x.*")
 
 
 def test_it_is_written_once(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.servers.recording_s3 import RecordingS3
 from tests.servers.s3 import S3Server, temporary_folder
 from tests.servers.tls_front import HOST, TlsFront, tls_front
 from tests.support import objects
-from tests.support.objects import text_of, warnings_of
+from tests.support.objects import QUICK, text_of, warnings_of
 from torchdata_remote import Backend, RetryPolicy
 from torchdata_remote.errors import StorageError, TransientStorageError, UrlError
 
@@ -251,6 +252,34 @@ def test_the_proxy_is_that_of_the_scheme_unless_no_proxy_names_the_host(
         monkeypatch.setenv("NO_PROXY", no_proxy.replace("PORT", port))
         assert objects.read(f"http://{host}:{port}/a?x=1") == b"x"
         assert (bool(direct.heads), bool(proxy.heads)) == (is_direct, not is_direct)
+
+
+@pytest.mark.parametrize("backend", BY_EACH)
+@pytest.mark.parametrize(
+    ("no_proxy", "is_direct"), [("", False), ("elsewhere.invalid", False), ("bucket.invalid", True), ("*", True)]
+)
+def test_no_proxy_holds_for_the_host_of_a_bucket(
+    recorder: RecordingS3, backend: Backend, no_proxy: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its listings, too. Nobody but the proxy knows the host: who asks past it is told that there is no such host."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HTTP_PROXY", recorder.url)
+    monkeypatch.setenv("NO_PROXY", no_proxy)
+    recorder.objects["a"], host = b"bytes", f"s3.{uuid.uuid4().hex}.bucket.invalid:81"
+    options = {**recorder.storage_options, "endpoint_url": f"http://{host}"}
+    if is_direct:
+        for attempt in (
+            lambda: objects.read("s3://bucket/a", options, backend=backend, retry=QUICK),
+            lambda: objects.listed("s3://bucket/", options, retry=QUICK),
+        ):
+            with pytest.raises(StorageError, match=r"No such host|No name server"):
+                attempt()
+        assert recorder.taken() == []
+    else:
+        assert objects.read("s3://bucket/a", options, backend=backend) == b"bytes"
+        assert len(objects.listed("s3://bucket/", options)) == 1
+        assert {one.host for one in recorder.taken()} == {host}
 
 
 @pytest.mark.parametrize("backend", BY_EACH)
