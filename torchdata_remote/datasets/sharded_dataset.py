@@ -14,7 +14,7 @@ from ..core.arguments.calls import explained
 from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
 from ..core.threads.ordered_map import Task, ordered_map
 from ..core.urls import RemoteUrl, redact
-from ..errors import ShardReadError
+from ..errors import ObjectChangedError, ShardReadError
 from ..fetch.coalesced import CoalescedRead, RangeCoalescer
 from ..fetch.listing.patterns import literal_url
 from ..fetch.listing.shard_set import base_name, read_shard_set
@@ -70,6 +70,7 @@ class ShardedDataset(MapStyle[Any]):
 
     Raises:
         ManifestError: for a shard without an index, such as a compressed one, or with the index of another shard.
+        ObjectChangedError: for a shard of another size than the manifest says.
         ShardReadError: for bytes that are not the sample of the index. The data of members are not verified against the
             checksums in the manifest, which cover blocks of 4 MiB.
         StorageError: for an object that cannot be read, with the URL.
@@ -104,7 +105,10 @@ class ShardedDataset(MapStyle[Any]):
         require_folder(source, of="ShardedDataset", what="a manifest or of its folder")
         if base_name(source) != MANIFEST_NAME:
             source = f"{source.rstrip('/')}/{MANIFEST_NAME}"
-        self._shards = ShardTable(read_shard_set(source, self._session.storage_options, options.retry).shards)
+        found = read_shard_set(source, self._session.storage_options, options.retry)
+        for shard, entry in zip(found.shards, found.manifest, strict=True):
+            _require_size(shard, entry.num_bytes)
+        self._shards = ShardTable(found.shards)
         self._ends = np.cumsum(self._shards.counts)  # number of samples up to each shard
         self._offsets = ShardOffsets(self._shards.counts)
 
@@ -202,6 +206,16 @@ class ShardedDataset(MapStyle[Any]):
                 url=shown,
             )
         return sample if self.transform is None else self.transform(sample)
+
+
+def _require_size(shard: RemoteUrl, expected_bytes: int) -> None:
+    if shard.size not in (None, expected_bytes):
+        shown = redact(shard)
+        raise ObjectChangedError(
+            f"{shown} has {shard.size:,} bytes, and its manifest says {expected_bytes:,}: it was replaced. Write the "
+            "manifest again: torchdata-remote manifest --overwrite FOLDER.",
+            url=shown,
+        )
 
 
 def _key_at(data: memoryview, url: str) -> str | None:
