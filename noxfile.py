@@ -18,7 +18,7 @@ nox.options.default_venv_backend = "none"
 nox.options.sessions = ["fmt", "check", "test"]
 
 PYTEST = ("python", "-m", "pytest")
-IN_PARALLEL = ("-n", "6", "--dist", "loadfile")  # on 2 cores: tests wait
+IN_PARALLEL = ("-n", "4", "--dist", "loadfile")  # on 2 cores: tests wait
 FAST = ("-m", "not slow and not system")
 OF_SDIST = ("tests/pipes", "tests/writing")  # what release runs of it
 BENCHMARKS = (
