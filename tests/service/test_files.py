@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import email
 import email.utils
 import itertools
 import json
 import os
 import shutil
 import socket
+import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("starlette", reason="the service is not installed: pip install torchdata_remote[service]")
 
-from tests.support.service_clients import Answer, Dataset, ask, below, digest_field, sha256
+from tests.support.service_clients import Answer, Dataset, ask, begin, below, digest_field, rest, sha256
 
 DATA = bytes(range(256)) * 3
 WANT = {"Want-Repr-Digest": "sha-256=1"}
@@ -81,6 +84,54 @@ def test_any_range_is_a_slice(anywhere: Dataset) -> None:
     assert anywhere.get("a", {"Range": "bytes=-0"}).status == 416
 
 
+@pytest.mark.parametrize(
+    ("data", "header", "expected"),  # 416, or the bytes of a range, or None: the header is ignored
+    [
+        *((b"", header, 416) for header in ("0-", "0-0", "0-9", "1-", "-0", "-1", "-9")),
+        *((b"", header, None) for header in ("1-0", "0-,0-", "-", "-1,-1")),
+        *((b"x", header, b"x") for header in ("0-", "0-0", "0-1", "0-9", "-1", "-2", "-9", " 0 - 0 ")),
+        *((b"x", header, 416) for header in ("1-", "1-1", "2-", "-0", "-00")),
+        *((b"x", header, None) for header in ("1-0", "0-0,0-0", "--1", "0--", "0-0x", "0x0-")),
+        *((b"abcde", header, b"e") for header in ("4-", "4-4", "4-5", "4-99", "-1", "004-0004")),
+        *((b"abcde", header, b"abcde") for header in ("0-", "0-4", "0-5", "-5", "-6", "-99", "0-" + "9" * 19)),
+        *((b"abcde", header, b"bcd") for header in ("1-3", "1-3 ", " 1-3")),
+        *((b"abcde", header, 416) for header in ("5-", "5-5", "5-9", "6-", "9" * 19 + "-", "-0")),
+        *((b"abcde", header, None) for header in ("3-2", "0-1,3-4", "0-1,", "4-0", "-0,-1", "9" * 20 + "-")),
+    ],
+)
+def test_a_range_at_a_border_is_answered_to_the_byte(
+    dataset: Dataset, data: bytes, header: str, expected: bytes | int | None
+) -> None:
+    etag, size = dataset.put("a", data).headers["etag"], len(data)
+    for target, conditions in itertools.product(("/files/a", ""), ({}, {"If-Range": etag}, {"If-Match": etag})):
+        got, head = (
+            dataset.ask(method, target, None, {"Range": f"bytes={header}", **conditions}) for method in ("GET", "HEAD")
+        )
+        if isinstance(expected, int):
+            assert (got.status, got.headers["content-range"], bool(got.error)) == (expected, f"bytes */{size}", True)
+        else:
+            body = data if expected is None else expected
+            assert (got.status, got.body, got.headers["etag"]) == (200 if expected is None else 206, body, etag)
+            assert got.headers["content-length"] == str(len(body))
+            first = data.find(body)
+            spans = None if expected is None else f"bytes {first}-{first + len(body) - 1}/{size}"
+            assert got.headers["content-range"] == spans
+        assert (head.status, head.body, head.headers["content-range"]) == (
+            got.status,
+            b"",
+            got.headers["content-range"],
+        )
+    for header_name, value, status in [
+        ("If-Range", '"x"', 200),
+        ("If-Range", f"W/{etag}", 200),
+        ("If-None-Match", etag, 304),
+        ("If-Match", '"x"', 412),
+    ]:
+        got = dataset.get("a", {"Range": f"bytes={header}", header_name: value})
+        assert (got.status, "content-range" in got.headers) == (status, False), header_name
+        assert got.body == (data if status == 200 else b"") or status == 412
+
+
 @pytest.mark.parametrize("header", ["9-5", "", "1", "1-2,4-5", "-", "\u0661-\u0662", "0-" + "9" * 23])
 def test_a_range_that_is_none_is_ignored(dataset: Dataset, header: str) -> None:
     dataset.put("a", DATA)
@@ -132,17 +183,150 @@ def test_writes_may_be_conditional(anywhere: Dataset) -> None:
     assert anywhere.delete("a", {"If-Match": third.headers["etag"]}).status == 204
 
 
-@pytest.mark.parametrize("condition", ["If-Match", "If-None-Match"])
-def test_of_concurrent_conditional_writes_one_succeeds(dataset: Dataset, condition: str) -> None:
-    etag = dataset.put("a", b"0").headers["etag"] if condition == "If-Match" else "*"
+@pytest.mark.parametrize(
+    ("match", "none_match", "on_file", "on_nothing"),  # what they name, and the status of a PUT
+    [
+        ("its", None, 200, 412),
+        ("*", None, 200, 412),
+        ("other", None, 412, 412),
+        (None, "its", 412, 200),
+        (None, "*", 412, 200),
+        (None, "other", 200, 200),
+        ("its", "other", 200, 412),
+        ("*", "other", 200, 412),
+        ("its", "its", 412, 412),
+        ("its", "*", 412, 412),
+        ("*", "*", 412, 412),
+        ("other", "other", 412, 412),
+        ("other", "*", 412, 412),
+    ],
+)
+def test_both_conditions_have_to_hold_whatever_the_way_of_writing(
+    dataset: Dataset, match: str | None, none_match: str | None, on_file: int, on_nothing: int
+) -> None:
+    part, named = {"Content-Range": "bytes 0-2/3"}, {"Content-Disposition": "attachment; filename=a"}
+    writes = [("/files/a", {}), ("/files/a?upload=12345678", part), ("", named)]
+    for exists, (target, how) in itertools.product((True, False), writes):
+        etag = dataset.put("a", b"old").headers["etag"]
+        if not exists:
+            assert dataset.delete("a").status == 204
+        tags = {"its": etag, "*": "*", "other": '"other"'}
+        headers = {"If-Match": tags.get(match or ""), "If-None-Match": tags.get(none_match or "")}
+        conditions = {name: value for name, value in headers.items() if value is not None}
+        answer = dataset.ask("PUT", target, b"new", {**how, **conditions})
+        assert answer.status == (on_file if exists else on_nothing), (exists, target)
+        assert answer.status == 200 or "If-" in answer.error
+        expected = {"a": b"new"} if answer.status == 200 else {"a": b"old"} if exists else {}
+        assert dataset.contents() == expected, (exists, target)
+        assert dataset.ask("DELETE", "/files/a?upload=12345678").status == 204
+    etag = dataset.put("a", b"old").headers["etag"]
+    conditions = {name: etag if value == tags["its"] else value for name, value in conditions.items()}
+    assert dataset.delete("a", conditions).status == (204 if on_file == 200 else 412)
+    assert dataset.contents() == ({} if on_file == 200 else {"a": b"old"})
 
-    def write(number: int) -> int:
-        return dataset.put("a", b"%d" % number * 100_000, {condition: etag}).status
+
+def send_at_once(dataset: Dataset, target: str, requests: Sequence[tuple[bytes, Sequence[str]]]) -> list[Answer]:
+    """Send writes whose bodies begin when the service has looked at the head of each, as its 100 Continue says."""
+    connections = [
+        begin(
+            dataset.address,
+            "PUT",
+            f"/datasets/{dataset.name}{target}".format(number),
+            *("Expect: 100-continue", f"Content-Length: {len(body)}", "Connection: close", *lines),
+        )
+        for number, (body, lines) in enumerate(requests)
+    ]
+    for connection in connections:
+        assert connection.recv(65536).startswith(b"HTTP/1.1 100 ")
+    with ThreadPoolExecutor(len(connections)) as pool:
+        for sent in [pool.submit(one.sendall, body) for one, (body, _) in zip(connections, requests, strict=True)]:
+            sent.result()
+        return [answer_of(received) for received in pool.map(rest, connections)]
+
+
+def answer_of(received: bytes) -> Answer:
+    head, _, body = received.partition(b"\r\n\r\n")
+    status, _, fields = head.partition(b"\r\n")
+    return Answer(int(status.split()[1]), body, email.message_from_bytes(fields))
+
+
+@pytest.mark.parametrize("target", ["/files/a", "/files/a?upload=upload-{}", "?x={}"])
+@pytest.mark.parametrize("condition", ["If-Match", "If-None-Match", "both"])
+def test_of_conditional_writes_that_all_have_begun_one_succeeds(dataset: Dataset, condition: str, target: str) -> None:
+    etag = None if condition == "If-None-Match" else dataset.put("a", b"0").headers["etag"]
+    lines = ["If-None-Match: *" if etag is None else f"If-Match: {etag}"]
+    lines += ['If-None-Match: "another"'] if condition == "both" else []
+    bodies, size = [bytes([number]) * 100_000 for number in range(1, 9)], 100_000
+    if "upload" in target:
+        lines.append(f"Content-Range: bytes 1-{size - 1}/{size}")
+        for number, body in enumerate(bodies):
+            first = dataset.ask(
+                "PUT", "/files/a?upload=upload-" + str(number), body[:1], {"Content-Range": "bytes 0-0/*"}
+            )
+            assert first.status == 202
+    elif target != "/files/a":
+        lines.append("Content-Disposition: attachment; filename=a")
+    answers = send_at_once(dataset, target, [(body[1 if "upload" in target else 0 :], lines) for body in bodies])
+    assert sorted(answer.status for answer in answers) == [200, *[412] * 7]
+    (winner,) = (number for number, answer in enumerate(answers) if answer.status == 200)
+    assert answers[winner].json()["sha256"] == sha256(bodies[winner])
+    assert answers[winner].json()["etag"] == answers[winner].headers["etag"]
+    assert all("If-" in answer.error for answer in answers if answer.status == 412)
+    found = dataset.get("a", WANT)
+    assert (found.body, found.headers["etag"]) == (bodies[winner], answers[winner].headers["etag"])
+    assert found.headers["repr-digest"] == digest_field(bodies[winner])
+    assert below(dataset.folder) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("line", "meanwhile", "status"),  # what another client does to the file "a", of version {0}, while a body is sent
+    [
+        ("If-Match: {0}", "PUT", 412),
+        ("If-Match: {0}", "DELETE", 412),
+        ("If-Match: *", "PUT", 200),
+        ("If-Match: *", "DELETE", 412),
+        ("If-None-Match: {1}", "PUT", 200),
+        ('If-None-Match: "x"', "DELETE", 200),
+        ("X: y", "PUT", 200),
+        ("X: y", "DELETE", 200),
+    ],
+)
+def test_a_condition_is_checked_when_the_body_is_complete(
+    dataset: Dataset, line: str, meanwhile: str, status: int
+) -> None:
+    gone = dataset.put("a", b"0").headers["etag"]
+    etag = dataset.put("a", b"old").headers["etag"]
+    head = (line.format(etag, gone), "Expect: 100-continue", "Content-Length: 3", "Connection: close")
+    with begin(dataset.address, "PUT", f"/datasets/{dataset.name}/files/a", *head) as connection:
+        assert connection.recv(65536).startswith(b"HTTP/1.1 100 ")
+        other = dataset.ask(meanwhile, "/files/a", b"other" if meanwhile == "PUT" else None, {"If-Match": etag})
+        assert other.status in (200, 204)
+        connection.sendall(b"new")
+        assert answer_of(rest(connection)).status == status
+    expected = {"a": b"new"} if status == 200 else {"a": b"other"} if meanwhile == "PUT" else {}
+    assert dataset.contents() == expected
+
+
+def test_a_file_that_is_named_by_its_content_is_stored_under_conditions(anywhere: Dataset) -> None:
+    for condition, status in [("*", 200), ("*", 412), ('"x"', 200)]:
+        assert anywhere.ask("PUT", "", b"words", {"If-None-Match": condition}).status == status
+    etag = anywhere.ask("PUT", "", b"words").headers["etag"]
+    for value, body, status in [('"x"', b"words", 412), (etag, b"words", 200), (etag, b"others", 412)]:
+        assert anywhere.ask("PUT", "", body, {"If-Match": value}).status == status
+    assert list(anywhere.contents().values()) == [b"words"]
+
+
+def test_of_concurrent_conditional_removals_one_succeeds(anywhere: Dataset) -> None:
+    etag = anywhere.put("a", b"1").headers["etag"]
+    together = threading.Barrier(8, timeout=120)
+
+    def remove(_: int) -> int:
+        together.wait()
+        return anywhere.delete("a", {"If-Match": etag}).status
 
     with ThreadPoolExecutor(8) as pool:
-        statuses = list(pool.map(write, range(1, 9)))
-    assert sorted(statuses) == [200, *[412] * 7]
-    assert dataset.get("a").body == b"%d" % (statuses.index(200) + 1) * 100_000
+        assert sorted(pool.map(remove, range(8))) == [204, *[404] * 7]
+    assert anywhere.paths() == []
 
 
 def test_body_etag_and_digest_of_a_response_are_of_one_version(dataset: Dataset) -> None:
