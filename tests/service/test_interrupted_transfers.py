@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("starlette", reason="the service is not installed: pip install torchdata_remote[service]")
 
+import torchdata_remote as tdr
 from tests.servers.watched import Exchange, Proxy, running_proxy
 from tests.support.service_clients import Dataset, in_tar
 from tests.support.transfers import QUICK, Job, Tree, counts, pull, push, read_tree, write_tree
 from tests.support.waiting import wait_for
+from torchdata_remote.errors import StorageError
 
 SMALL: Tree = {f"small/{number}": random.Random(number).randbytes(100 + number) for number in range(12)}
 PART_BYTES = 16 << 20
@@ -154,6 +156,47 @@ def test_a_pull_continues_within_a_large_file_unless_it_was_damaged_meanwhile(
     done = pull(url, target)
     assert is_damaged or done.num_bytes == moved(proxy) <= TOTAL - PART_BYTES
     assert read_tree(target) == {**SMALL, "large/a": large()}
+
+
+def cut_after(proxy: Proxy, num_bytes: int) -> None:
+    """Send so many bytes of each file's response, whose head announces all of them, and break the connection."""
+
+    def shorten(exchange: Exchange, body: bytes) -> bytes:
+        is_of_file = exchange.method == "GET" and "/files/" in exchange.target
+        return (body + bytes(len(body)))[: 2 * num_bytes] if is_of_file and len(body) > num_bytes else body
+
+    def end(exchange: Exchange) -> None:
+        if exchange.method == "GET" and "/files/" in exchange.target and len(exchange.received) > num_bytes:
+            raise ConnectionError
+
+    proxy.change_response, proxy.midway = shorten, end
+
+
+CUTS = [1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES, LARGE_BYTES - 1]
+
+
+@pytest.mark.parametrize("num_bytes", CUTS)
+def test_a_pull_whose_connection_broke_at_any_byte_goes_on_with_the_right_bytes(
+    num_bytes: int, stored: Dataset, proxy: Proxy, tmp_path: Path
+) -> None:
+    url, target = f"datasets://{proxy.address}/{stored.name}/large", tmp_path / "t"
+    cut_after(proxy, num_bytes)
+    with pytest.raises(StorageError):
+        pull(url, target, retry=tdr.RetryPolicy(max_attempts=1))
+    assert not (target / "a").exists()
+    proxy.forget()
+    done = pull(url, target)
+    assert read_tree(target) == {"a": large()}
+    assert (done.num_files, done.num_bytes) == (1, moved(proxy))
+    assert moved(proxy) <= LARGE_BYTES - max(0, num_bytes // PART_BYTES - 1) * PART_BYTES
+
+
+def test_a_pull_goes_on_by_itself_where_each_response_breaks(stored: Dataset, proxy: Proxy, tmp_path: Path) -> None:
+    cut_after(proxy, (10 << 20) + 1)
+    done = pull(f"datasets://{proxy.address}/{stored.name}", tmp_path / "t")
+    assert read_tree(tmp_path / "t") == {**SMALL, "large/a": large()}
+    assert (done.num_files, done.num_bytes) == (len(SMALL) + 1, TOTAL)
+    assert sum(one.method == "GET" and "/files/" in one.target for one in proxy.exchanges) >= 4
 
 
 def test_of_pulls_into_one_folder_one_fetches_and_the_others_wait(

@@ -26,6 +26,7 @@ from tests.servers.watched import Exchange, Proxy
 from tests.support.service_clients import Dataset, ask, in_tar, sha256
 from tests.support.transfers import Job, Tree, counts, pull, push, read_tree, trees, write_tree
 from torchdata_remote.errors import (
+    AccessDeniedError,
     EmptyListingError,
     ObjectChangedError,
     ObjectExistsError,
@@ -252,6 +253,66 @@ def test_an_upload_that_is_damaged_on_the_way_is_repeated(
     assert damaged
     pull(url, tmp_path / "t")
     assert read_tree(tmp_path / "t") == {"a": bytes(size)}
+
+
+@pytest.mark.parametrize("sizes", [{"a": 50}, {"a": len(MEDIUM)}, {"a": 33 << 20}, {"a": 50, "b": 60}])
+def test_an_upload_that_is_damaged_each_time_is_sent_twice_and_then_an_error(
+    sizes: dict[str, int], proxy: Proxy, proxy_url: str, tmp_path: Path
+) -> None:
+    write_tree(tmp_path / "s", {path: b"-" * size for path, size in sizes.items()})
+    proxy.change_request = lambda exchange, body: (
+        body.replace(b"-" * 50, b"+" + b"-" * 49, 1) if exchange.method == "PUT" else body
+    )
+    with pytest.raises(StorageError, match="SHA-256") as caught:
+        push(tmp_path / "s", proxy_url, max_in_flight=1)
+    assert type(caught.value) is StorageError
+    assert [one.partition("?")[0] for one in of_files(proxy, "PUT")] == ["a", "a"]
+    assert sum(one.target.endswith(BATCH) and one.method == "PUT" for one in proxy.exchanges) == (len(sizes) > 1)
+    dataset = Dataset(proxy.upstream, proxy_url.rpartition("/")[2])
+    assert dataset.contents() == ({} if len(sizes) == 1 else {"b": b"-" * 60})
+
+
+@pytest.mark.parametrize(
+    ("why", "status", "error", "sizes"),
+    [
+        ("a link", 403, AccessDeniedError, [50, len(MEDIUM), 33 << 20]),
+        ("removed", 404, ObjectNotFoundError, [50, len(MEDIUM), 33 << 20]),
+        ("a file in the way", 409, ObjectExistsError, [50, len(MEDIUM)]),
+    ],
+)
+def test_what_is_refused_for_a_reason_that_remains_is_sent_once(
+    why: str, status: int, error: type[Exception], sizes: list[int], proxy: Proxy, dataset: Dataset, tmp_path: Path
+) -> None:
+    def spoil(exchange: Exchange) -> None:
+        if exchange.method != "PUT" or sum(one.method == "PUT" for one in proxy.exchanges) > 1:
+            return
+        if why == "removed":
+            assert dataset.ask("DELETE").status == 204
+        elif why == "a link":
+            (dataset.folder / "x").symlink_to(tmp_path)
+        else:
+            dataset.fill({"x": b"1"})
+
+    for size in sizes:
+        write_tree(tmp_path / "s", {"x/a": b"-" * size})
+        proxy.forget()
+        proxy.on_request = spoil
+        with pytest.raises(error, match="The service says") as caught:
+            push(tmp_path / "s", f"datasets://{proxy.address}/{dataset.name}", max_in_flight=1)
+        assert type(caught.value) is error
+        assert [one.status for one in proxy.exchanges if one.method == "PUT"] == [status]
+        assert dataset.ask("DELETE").status == (404 if why == "removed" else 204)
+        assert Dataset(dataset.address, dataset.name).paths() == []
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_file_that_is_larger_than_the_service_takes_is_an_error_that_says_so(small: Dataset, tmp_path: Path) -> None:
+    before = small.contents()
+    for size in (20_001, len(MEDIUM), 33 << 20):
+        write_tree(tmp_path / "s", {"too/large": b"-" * size})
+        with pytest.raises(StorageError, match=r"answered 413.*20,000 bytes"):
+            push(tmp_path / "s", small.url)
+    assert small.contents() == before
 
 
 @pytest.mark.parametrize("path", ["cat/1", "dog/1"])
