@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
-import itertools
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from PIL import Image
 
 pytest.importorskip("starlette", reason="the service is not installed: pip install torchdata_remote[service]")
 
+from tests.servers.s3 import S3Server
 from tests.servers.service import running_service
+from tests.servers.watched import Exchange, Proxy, running_proxy
 from tests.support.service_clients import (
     JSON,
     Dataset,
@@ -161,25 +163,113 @@ def test_a_download_is_of_one_version_or_ends_too_early(dataset: Dataset, kind: 
             assert answer.read() == b"a" * (int(answer.headers["Content-Length"]) - 1000)
 
 
+UPLOAD, FIRST = "/files/a?upload=12345678", {"Content-Range": "bytes 0-0/1"}
+OF_A_DATASET: list[tuple[str, str, bytes | None, dict[str, str]]] = [
+    *((method, target, None, {}) for method in ("GET", "HEAD") for target in ("", "/files", "/files/a", UPLOAD)),
+    *((method, target, None, {}) for method in ("GET", "HEAD") for target in ("/summary", "/sheet.png")),
+    *(("GET", f"/files?{query}", None, {}) for query in ("digests=1", "recursive=0&prefix=a/", "after=a&limit=1")),
+    *(("DELETE", target, None, {}) for target in ("", "/files/a", UPLOAD)),
+    *(("PUT", "/files/a", b"1", {name: "*"} if name else {}) for name in ("", "If-Match", "If-None-Match")),
+    *(("PUT", "", b"1", {"Content-Disposition": "attachment; filename=a"}), ("PUT", "", b"1", {})),
+    *(("PUT", "?unpack=1", tar_bytes({"a": b"1"}), {}), ("PUT", "/files", tar_bytes({"a": b"1"}), {})),
+    *(
+        ("PUT", UPLOAD, b"1", FIRST),
+        ("POST", "/files", b'{"paths": ["a"]}', JSON),
+        ("POST", "/files", b'{"paths": []}', JSON),
+    ),
+]
+
+
+def require_absent(address: str, name: str) -> None:
+    """Require that every request about a dataset is answered with 404, as if there had never been one."""
+    for method, target, body, headers in OF_A_DATASET:
+        answer = ask(address, method, f"/datasets/{name}{target}", body, headers)
+        assert answer.status == 404, (method, target, answer)
+        says = f"There is no dataset '{name}'. POST /datasets creates one, GET /datasets lists them."
+        assert (answer.body if method == "HEAD" else answer.error) == (b"" if method == "HEAD" else says), (
+            method,
+            target,
+        )
+
+
+def test_every_request_about_a_dataset_that_never_was_is_404_and_makes_nothing(served: str, served_root: Path) -> None:
+    before = names(served)
+    require_absent(served, "never")
+    assert names(served) == before
+    assert not [path for path in served_root.rglob("*") if "never" in path.name]
+
+
+@pytest.fixture
+def held_bucket(moto: S3Server) -> Iterator[tuple[str, Proxy]]:
+    """A service on a bucket, and the proxy between both."""
+    with running_proxy(moto.endpoint_url.partition("://")[2]) as proxy:
+        options = json.dumps({**moto.storage_options, "endpoint_url": f"http://{proxy.address}"})
+        with running_service(f"s3://{moto.new_bucket()}/d/", "--storage-options", options) as address:
+            yield address, proxy
+
+
+def test_a_dataset_that_is_being_removed_is_already_gone_and_cannot_be_made_yet(
+    held_bucket: tuple[str, Proxy],
+) -> None:
+    address, proxy = held_bucket
+    dataset, other = Dataset(address), Dataset(address)
+    dataset.fill({"a": b"1", "b/c": b"2"})
+    begun, may_end = threading.Event(), threading.Event()
+
+    def hold(exchange: Exchange) -> None:
+        if exchange.method == "DELETE" or (exchange.method == "POST" and "delete" in exchange.target):
+            begun.set()
+            assert may_end.wait(120)
+
+    proxy.on_request = hold
+    with ThreadPoolExecutor(1) as pool:
+        removing = pool.submit(dataset.ask, "DELETE")
+        try:
+            assert begun.wait(120)
+            require_absent(address, dataset.name)
+            again = ask(address, "POST", "/datasets", json.dumps({"name": dataset.name}), JSON)
+            assert (again.status, again.headers["retry-after"]) == (503, "1")
+            assert again.error == f"The dataset '{dataset.name}' is being removed. Try again."
+            assert other.put("a", b"another's").status == 200
+        finally:
+            may_end.set()
+        assert removing.result().status == 204
+    require_absent(address, dataset.name)
+    assert (create(address, dataset.name)[0], dataset.contents()) == (201, {})
+    assert dataset.put("a", b"3", {"If-None-Match": "*"}).status == 200
+    assert (dataset.contents(), other.contents()) == ({"a": b"3"}, {"a": b"another's"})
+
+
+def test_a_dataset_whose_removal_failed_can_be_written_and_removed(served: str, served_root: Path) -> None:
+    with small_disk(served_root, "tmpfs"):  # mounted there: a folder that cannot be renamed or removed
+        dataset = Dataset(served, "disk", served_root)
+        dataset.fill({"a": b"1"})
+        failed = dataset.ask("DELETE")
+        assert (failed.status, "busy" in failed.error) == (502, True)
+        dataset.fill({"b": b"2", "c/d": b"3"})
+        assert dataset.ask("PUT", UPLOAD.replace("/a", "/e"), b"4", FIRST).status == 200
+        assert {"b": b"2", "c/d": b"3", "e": b"4"}.items() <= dataset.contents().items()
+        assert create(served, "disk")[0] == 409
+    assert dataset.ask("DELETE").status == 204
+    require_absent(served, "disk")
+    assert (create(served, "disk")[0], dataset.contents()) == (201, {})
+    assert dataset.put("a", b"5").status == 200
+    assert dataset.ask("DELETE").status == 204
+
+
 def test_a_removed_dataset_leaves_nothing(anywhere: Dataset) -> None:
     anywhere.fill(dict.fromkeys(("a", "b/c", "b/d/e"), b"1"))
     assert anywhere.ask("PUT", "/files/x?upload=12345678", b"1", {"Content-Range": "bytes 0-0/2"}).status == 202
     assert anywhere.ask("DELETE").status == 204
     assert anywhere.name not in names(anywhere.address)
-    for method, path in itertools.product(
-        ("GET", "HEAD", "PUT", "DELETE", "POST"),
-        ("", "?unpack=1", "/files", "/files/a", "/files/a?upload=12345678", "/summary"),
-    ):
-        headers = {"Content-Range": "bytes 0-0/1"} if "upload=" in path else JSON if method == "POST" else {}
-        body = {"PUT": b"1", "POST": b'{"paths": ["a"]}'}.get(method)
-        answer = anywhere.ask(method, path, body, headers)
-        assert answer.status == (405 if "allow" in answer.headers else 404), (method, path)
-        assert method == "HEAD" or answer.error
+    require_absent(anywhere.address, anywhere.name)
     if anywhere.root is not None:
         assert not anywhere.folder.exists()
     assert create(anywhere.address, anywhere.name)[0] == 201
     assert anywhere.paths() == []
     assert anywhere.ask("GET", "/files/x?upload=12345678").status == 404
+    assert anywhere.put("b", b"2", {"If-None-Match": "*"}).status == 200
+    assert anywhere.contents() == {"b": b"2"}
 
 
 def test_a_dataset_folder_may_be_a_link_which_alone_is_removed(served: str, served_root: Path, tmp_path: Path) -> None:
@@ -324,6 +414,20 @@ def test_a_summary_and_a_sheet_follow_every_change(dataset: Dataset) -> None:
     colours = Image.open(io.BytesIO(sheet.body)).convert("RGB").getcolors(1 << 20) or []
     assert (255, 0, 0) in [colour for _, colour in colours]
     assert dataset.ask("GET", "/summary?inside=2").status == 400
+
+
+@pytest.mark.xfail(strict=True, reason="headers of the request are not looked at, and the file is replaced")
+@pytest.mark.parametrize(
+    ("query", "header"),
+    [("?unpack=1", {"If-None-Match": "*"}), ("?unpack=1", {"If-Match": '"x"'}), ("", {"Content-Range": "bytes 0-0/9"})],
+)
+def test_no_file_is_replaced_against_a_condition_or_by_a_part_of_one(
+    dataset: Dataset, query: str, header: dict[str, str]
+) -> None:
+    dataset.fill({"a": b"old"})
+    body = tar_bytes({"a": b"1"}) if query else b"1"
+    answer = dataset.ask("PUT", query, body, {"Content-Disposition": "attachment; filename=a", **header})
+    assert (answer.status in (400, 412), dataset.contents()) == (True, {"a": b"old"})
 
 
 @pytest.mark.parametrize("query", ["unpack=2", "unpack=", "unpack=true"])
