@@ -146,7 +146,7 @@ def test_files_are_sorted_by_first_folder_then_folder_then_name(place: Place) ->
     assert [data.decode() for _, data in all_of(dataset)] == names
 
 
-@pytest.mark.parametrize("limit", [1, 7, 23, 28])
+@pytest.mark.parametrize("limit", [1, 7, 22, 23, 24, 28])
 def test_limit_takes_the_first_files(in_memory: Place, limit: int) -> None:
     assert all_of(tdr.RemoteFiles(in_memory.url, limit=limit)) == items_of(in_memory)[:limit]
 

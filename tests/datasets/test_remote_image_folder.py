@@ -315,7 +315,7 @@ def test_large_labels_make_no_list_of_classes(animals: str) -> None:
     assert tdr.RemoteImageFolder(animals, classes=lambda path: 2**31 - 1).targets == [2**31 - 1] * 6
 
 
-@pytest.mark.parametrize("limit", [1, 3, 100])
+@pytest.mark.parametrize("limit", [1, 3, 5, 6, 7, 100])
 def test_limit_does_not_change_labels_and_classes_so_that_a_model_still_fits(animals: str, limit: int) -> None:
     dataset, whole = tdr.RemoteImageFolder(animals, limit=limit), tdr.RemoteImageFolder(animals)
     assert len(dataset) == min(limit, 6)

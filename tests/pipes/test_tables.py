@@ -507,6 +507,28 @@ def test_damaged_files_are_named_and_may_be_skipped(memory_folder: str) -> None:
         list(wrapped(f"{memory_folder}/page.parquet").table_reader())
 
 
+@pytest.mark.parametrize(("form", "mark"), [("parquet", b"PAR1"), ("arrow", b"ARROW1")])
+def test_a_footer_of_another_length_is_an_error_that_says_what_is_given(
+    memory_folder: str, form: str, mark: bytes
+) -> None:
+    data = file_bytes(numbered(100), form, rows=50)
+    after = 4 + len(mark)
+    real, most = int.from_bytes(data[-after:][:4], "little"), len(data) - after - len(mark)
+    url = f"{memory_folder}/t.{form}"
+    for length in (0, 1, real - 1, real + 1, most, most + 1, len(data), 1 << 31, (1 << 32) - 1):
+        changed = data[:-after] + length.to_bytes(4, "little") + mark
+        fsspec.filesystem("memory").pipe(url, changed)
+        given_length = f"its length is given as {length:,} bytes, in a file of {len(data):,} bytes"
+        said = given_length if length in (0, 1 << 31) or length > most else "the footer"
+        for read in (wrapped(url).table_reader(), wrapped(url).list_row_groups()):
+            with pytest.raises(ShardReadError, match=rf"t\.{form}.*{said}"):
+                list(read)
+    for short in (mark, mark * 2, mark + bytes(4) + mark, bytes(4) + mark):
+        fsspec.filesystem("memory").pipe(url, short)
+        with pytest.raises(ShardReadError, match=rf"t\.{form}"):
+            list(wrapped(url).table_reader())
+
+
 def test_the_checksum_of_a_page_is_compared(memory_folder: str) -> None:
     table = pa.table({"a": np.arange(1000) + (1 << 40)})
     data = bytearray(file_bytes(table, rows=1000, write_page_checksum=True, compression="none", use_dictionary=False))

@@ -232,6 +232,28 @@ def test_a_dataset_that_is_not_read_any_more_makes_room_in_the_third_epoch_of_an
         assert min(found[5:]) >= 0.4
 
 
+@pytest.mark.parametrize(("num_epochs", "old_stays"), [(1, True), (8, False)])
+def test_what_is_read_stays_and_only_what_was_unread_for_two_epochs_makes_room(
+    folder: Path, num_epochs: int, old_stays: bool
+) -> None:
+    with store_of(numbered(27, OBJECT_BYTES)) as store:
+        old, live, new = store.urls()[:9], store.urls()[9:18], store.urls()[18:]
+
+        def requested(urls: list[str]) -> set[str]:
+            store.reads.clear()
+            for name, stream in store.open(urls, part_bytes=MIB, **cached(folder, 2 * MIB)):
+                assert stream.read() == store.objects[name]
+            return {read.name for read in store.reads}
+
+        assert len(requested(old + live)) == 18, "which fill the cache"
+        assert requested(old + live) == set()
+        for _ in range(num_epochs):
+            again = requested(random.Random(num_epochs).sample(live + new, 18))
+            assert again <= {url.removeprefix(store.url) for url in new}
+        assert (requested(old) == set()) == old_stays
+        assert (len(again) == 9) == old_stays
+
+
 def test_two_datasets_that_are_read_in_turn_keep_what_they_have(folder: Path) -> None:
     """Such as for training and validation."""
     with store_of(numbered(NUM, OBJECT_BYTES)) as training, store_of(numbered(NUM // 4, OBJECT_BYTES)) as validation:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,41 @@ def test_a_flipped_bit_of_an_object_is_never_returned_and_the_object_is_stored_a
             file.seek(place)
             file.write(bytes([byte ^ 4]))
         assert set(gets_of_an_epoch(store, **options)) == {f"{number}"}
+        gets_of_an_epoch(store, **options)  # which may be the pass that stores it
+        assert gets_of_an_epoch(store, **options) == []
+
+
+BLOCK, PART = 4 * MIB, 8 * MIB
+DAMAGED_AT = {  # sizes, and the byte that is damaged
+    BLOCK - 1: BLOCK - 2,
+    BLOCK: 0,
+    BLOCK + 1: BLOCK,
+    PART - 1: BLOCK - 1,
+    PART: BLOCK,
+    PART + 1: PART,
+    2 * PART + 1: 2 * PART,
+}
+
+
+@pytest.mark.parametrize("part_bytes", [PART, 3 * MIB + 1])
+def test_objects_whose_sizes_are_at_borders_of_blocks_and_parts_are_kept_and_verified_to_the_last_byte(
+    folder: Path, part_bytes: int
+) -> None:
+    with store_of(objects_of([*DAMAGED_AT, 0, 1])) as store:
+        options = cached(folder, part_bytes=part_bytes)
+        expected = {name: -(-len(data) // part_bytes) for name, data in store.objects.items() if data}
+        assert Counter(gets_of_an_epoch(store, **options)) == expected
+        assert gets_of_an_epoch(store, **options) == []
+        contents = {path: path.read_bytes() for path in files_of(folder)}
+        damaged = [name for name, data in store.objects.items() if len(data) > 1]
+        for name, at in zip(damaged, DAMAGED_AT.values(), strict=True):
+            [(path, start)] = [
+                (path, start) for path, data in contents.items() if (start := data.find(store.objects[name][:64])) >= 0
+            ]
+            with path.open("r+b") as file:
+                file.seek(start + at)
+                file.write(bytes([store.objects[name][at] ^ 1]))
+        assert set(gets_of_an_epoch(store, **options)) == set(damaged)
         gets_of_an_epoch(store, **options)  # which may be the pass that stores it
         assert gets_of_an_epoch(store, **options) == []
 

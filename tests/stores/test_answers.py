@@ -242,6 +242,86 @@ def test_a_few_broken_answers_of_a_proxy_cost_attempts_and_not_the_job(transport
             assert target(transport, server.url).read(10, retry=AT_ONCE) == TEN
 
 
+PARTIAL, WHOLE, NOT_SATISFIABLE = "206 Partial Content", "200 OK", "416 Range Not Satisfiable"
+# Status, body, Content-Range, whether a length is sent, and the size of the listing
+SPANS: dict[str, tuple[str, bytes, str, bool, int | None]] = {
+    "one byte": (PARTIAL, b"0", "bytes 0-0/1", True, 1),
+    "one byte, unlisted": (PARTIAL, b"0", "bytes 0-0/1", True, None),
+    "empty, 0-0/0": (PARTIAL, b"", "bytes 0-0/0", True, None),
+    "without a length": (PARTIAL, TEN, "bytes 0-9/10", False, 10),
+    "without a length, and longer": (PARTIAL, TEN + b"ab", "bytes 0-9/10", False, 10),
+    "start after end": (PARTIAL, b"", "bytes 5-4/10", True, 10),
+    "empty of ten": (PARTIAL, b"", "bytes 0--1/10", True, 10),
+    "another range of the length": (PARTIAL, TEN, "bytes 1-10/11", True, 10),
+    "longer than the object": (PARTIAL, TEN, "bytes 0-9/5", True, 10),
+    "no range": (PARTIAL, TEN, "bytes */10", True, 10),
+    "no range of an empty one": (PARTIAL, TEN, "bytes */0", True, 10),
+    "another unit": (PARTIAL, TEN, "items 0-9/10", True, 10),
+    "thousands of digits": (PARTIAL, TEN, f"bytes 0-9/{'9' * 5000}", True, 10),
+    "shorter than it says": (PARTIAL, TEN[:6], "bytes 0-9/10", True, 10),
+    "shorter, without a length": (PARTIAL, TEN[:6], "bytes 0-9/10", False, 10),
+    "an object that grew": (PARTIAL, TEN, "bytes 0-9/12", True, 10),
+    "an object that shrank": (PARTIAL, TEN[:6], "bytes 0-5/6", True, 10),
+    "whole, longer": (WHOLE, TEN + b"ab", "", True, 10),
+    "whole, shorter": (WHOLE, TEN[:6], "", True, 10),
+    "whole, of another range": (WHOLE, TEN, "bytes 2-11/12", True, 10),
+    "beyond its end": (NOT_SATISFIABLE, b"", "bytes */5", True, 10),
+    "beyond its end, now empty": (NOT_SATISFIABLE, b"", "bytes */0", True, 10),
+}
+NUM_READABLE = 5
+
+
+@by("http by fsspec", "s3 by s3fs")
+def test_an_answer_to_a_range_is_the_exact_bytes_or_an_error(transport: str) -> None:
+    """Never other bytes, fewer, or more."""
+    got: dict[str, Any] = {}
+    for case, (status, body, span, has_length, size) in SPANS.items():
+        lines = [f"Content-Length: {len(body)}"] * has_length + [f"Content-Range: {span}"] * bool(span)
+        response = answer(status, body, *lines, *KNOWN)
+        with raw(lambda head, response=response: response) as server:  # type: ignore[misc]
+            try:
+                got[case] = target(transport, server.url).read(size, retry=objects.ONCE)
+            except StorageError as error:
+                got[case] = error.url is not None
+    names = list(SPANS)
+    exact = dict(zip(names, [b"0", b"0", b"", TEN, TEN], strict=False))
+    assert got == {**exact, **dict.fromkeys(names[NUM_READABLE:], True)}
+
+
+@by("http by fsspec", "s3 by s3fs")
+@pytest.mark.parametrize("size", [0, 1])
+def test_an_empty_object_is_read_where_no_range_of_it_exists(transport: str, size: int) -> None:
+    """And one of a byte as others: 416 is for ranges that begin at the end or behind it."""
+
+    def respond(request: Request) -> Response:
+        if "range" in request.headers and size == 0:
+            return Response(416, b"", {"Content-Range": "bytes */0"})
+        return Response.of_object(request, TEN[:size])
+
+    with scripted(respond) as server:
+        for listed_size in (size, None):
+            assert target(transport, server.url).read(listed_size, '"1"') == TEN[:size]
+
+
+@by("http by fsspec", "s3 by s3fs")
+def test_a_further_part_of_another_range_or_object_is_not_put_behind_the_first(transport: str) -> None:
+    data = bytes(range(25))
+    for wrong in ("0-9/25", "11-20/25", "10-19/26", "10-19/19", "10-18/25", "*/25", "416"):
+
+        def respond(request: Request, wrong: str = wrong) -> Response:
+            sound = Response.of_object(request, data)
+            if request.headers.get("range") != "bytes=10-19":
+                return sound
+            if wrong == "416":
+                return Response(416, b"", {"Content-Range": "bytes */10"})
+            return Response(206, sound.body, {**sound.headers, "Content-Range": f"bytes {wrong}"})
+
+        with scripted(respond) as server:
+            with pytest.raises(StorageError) as caught:
+                target(transport, server.url).read(25, '"1"', part_bytes=10, retry=objects.ONCE)
+            assert caught.value.url is not None
+
+
 def untrusted() -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -308,24 +310,115 @@ def test_a_redirect_that_names_the_hub_as_user_gets_no_token(hub: Hub, host_of_h
         assert not any("authorization" in request.headers for request in other.requests)
 
 
-_FILE = '[{"type": "file", "path": %s, "size": %s, "oid": "0"}]'
+_INFO = {"type": "file", "path": "a.tar", "size": 1, "oid": "0"}
+_ANSWERS = {
+    "nested": b"[" * 200_000,
+    "nothing": b"",
+    "a page": b"<html>",
+    "null": b"null",
+    "a text": b'"file"',
+    "a number": b"5",
+}
+_ENTRIES: list[Any] = [
+    *({name: value for name, value in _INFO.items() if name != missing} for missing in _INFO),
+    *({**_INFO, "size": size} for size in (-1, None, "1", 1.5)),
+    *({**_INFO, "path": path} for path in ("../../a.tar", "", "/a.tar", "a//b.tar", "./a.tar", None, 5)),
+    *({**_INFO, "lfs": lfs} for lfs in ({"size": 1}, "x")),
+    *(None, [], "file", 5),
+]
+
+
+def refused_listing(respond: Any, url: str = f"{PLACE}@{COMMIT}/") -> str:
+    with scripted(respond) as server, pytest.raises(StorageError) as caught:
+        objects.listed(url, {"endpoint": server.url, "token": False})
+    assert not isinstance(caught.value, EmptyListingError)
+    assert str(caught.value).startswith(f"{url}: ")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("answer", _ANSWERS)
+def test_an_answer_that_is_no_listing_is_an_error_and_never_an_empty_listing(answer: str) -> None:
+    said = refused_listing(lambda request: Response(200, _ANSWERS[answer]))
+    assert ("is no JSON" in said) == (answer in ("nested", "nothing", "a page"))
+
+
+@pytest.mark.parametrize("entry", _ENTRIES, ids=str)
+def test_an_entry_that_cannot_be_meant_makes_the_listing_an_error(entry: Any) -> None:
+    """Its file is not handed on with a size or path that no file has, nor left out."""
+    page = json.dumps([{**_INFO, "path": "0.tar"}, entry]).encode()
+    assert "has an entry without what listings have" in refused_listing(lambda request: Response(200, page))
+
+
+@pytest.mark.parametrize("link", ["<http://[bad>", "</tree>", "</tree?cursor=>"])
+def test_a_link_to_a_next_page_that_leads_nowhere_is_an_error(link: str) -> None:
+    page = Response(200, json.dumps([_INFO]).encode(), {"Link": f'{link}; rel="next"'})
+    assert "links to a next page without a cursor" in refused_listing(lambda request: page)
+
+
+@pytest.mark.xfail(strict=True, reason="an empty object or text is taken for an empty page, so that files are missing")
+@pytest.mark.parametrize("page", [b"{}", b'""'])
+def test_a_further_page_that_is_no_list_is_an_error_and_not_the_end(page: bytes) -> None:
+    def respond(request: Request) -> Response:
+        if "cursor" in request.target:
+            return Response(200, page)
+        return Response(200, json.dumps([_INFO]).encode(), {"Link": '</tree?cursor=1>; rel="next"'})
+
+    refused_listing(respond)
 
 
 @pytest.mark.parametrize(
-    ("body", "link"),
-    [
-        ("[" * 200_000, ""),
-        (_FILE % ('"a.tar"', "-5"), ""),
-        (_FILE % ('"../../a.tar"', "1"), ""),
-        ("[]", '<http://[bad>; rel="next"'),
-    ],
-    ids=["nested", "negative", "dots", "link"],
+    "sha", [None, 5, ["a"], "", "main", COMMIT[1:], COMMIT + "a", COMMIT.upper(), f"{COMMIT}\n", "../../other/x"]
 )
-def test_a_listing_that_cannot_be_meant_is_an_error(body: str, link: str) -> None:
-    """Its files are not handed on with sizes and paths that no file has."""
-    answer, said = Response(200, body.encode(), {"Link": link} if link else {}), "no JSON|without (what listings|a cur)"
-    with scripted(lambda request: answer) as server, pytest.raises(StorageError, match=said):
-        objects.listed(f"{PLACE}@{COMMIT}/", {"endpoint": server.url, "token": False})
+@pytest.mark.parametrize("about", ["dict", "list"])
+def test_an_answer_that_does_not_say_which_commit_a_revision_is_is_an_error(sha: Any, about: str) -> None:
+    """Nothing is listed or read at whatever it says instead."""
+
+    def respond(request: Request) -> Response:
+        if "/revision/" not in request.target:
+            return Response.of_object(request, json.dumps([_INFO]).encode())
+        told = [{"sha": COMMIT}] if about == "list" else {"sha": sha, "id": COMMIT}
+        return Response(200, json.dumps(told).encode())
+
+    assert "does not say which commit 'v1' is" in refused_listing(respond, f"{PLACE}@v1/")
+    with scripted(respond) as server:
+        with pytest.raises(StorageError, match="does not say which commit 'v1' is"):
+            objects.read(f"{PLACE}@v1/a.tar", {"endpoint": server.url, "token": False})
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("location", "size", "says"),
+    [
+        *((where, "10", "redirects to what is no http URL") for where in ("ftp://h/a", "mailto:me", "http://[bad")),
+        ("file:///etc/passwd", "10", "redirects to what is no http URL"),
+        *((where, "10", "more than 5 redirects") for where in ("", "//", "{hub}/again")),
+        (None, "10", "answered 302"),
+        ("http://127.0.0.1:1/a", "10", "refuses connections"),
+        ("http://127.0.0.1:99999/a", "10", "not an HTTP URL"),
+        ("{hub}/there", "9", "the file has 9 bytes, its server 10"),
+        ("{hub}/there", "11", "the file has 11 bytes, its server 10"),
+        ("{hub}/there", "10", ""),
+        ("/there", "ten", ""),
+    ],
+)
+def test_a_location_is_followed_or_an_error_that_says_where_it_leads(
+    location: str | None, size: str, says: str
+) -> None:
+    def respond(request: Request) -> Response:
+        if request.target == "/there":
+            return Response.of_object(request, b"0123456789")
+        where = {} if location is None else {"Location": location.format(hub=server.url)}
+        return Response(302, b"x", {**where, "X-Linked-Size": size})
+
+    url = f"{PLACE}@{COMMIT}/a.tar"
+    with scripted(respond) as server:
+        here = {"endpoint": server.url, "token": False}
+        if not says:
+            assert objects.read(url, here) == b"0123456789"
+            return
+        with pytest.raises((StorageError, UrlError), match=re.escape(says)) as caught:
+            objects.read(url, here)
+        assert str(caught.value).startswith(f"{url}: ")
 
 
 def test_a_listing_that_breaks_off_is_an_error() -> None:
@@ -335,7 +428,7 @@ def test_a_listing_that_breaks_off_is_an_error() -> None:
         if "cursor" in request.target:
             return Response(404, b"", {"X-Error-Code": "EntryNotFound", "X-Error-Message": "it is gone"})
         page = f'<{server.url}{request.target}&cursor=1>; rel="next"'
-        return Response(200, (_FILE % ('"a.tar"', "1")).encode(), {"Link": page})
+        return Response(200, json.dumps([_INFO]).encode(), {"Link": page})
 
     with scripted(respond) as server, pytest.raises(ObjectNotFoundError, match="no such file"):
         objects.listed(f"{PLACE}@{COMMIT}/", {"endpoint": server.url, "token": False})

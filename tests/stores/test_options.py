@@ -230,6 +230,10 @@ def of_request(**arguments: Any) -> dict[str, Any]:
     return {"s3_additional_kwargs": arguments}
 
 
+FLAGS_OF_CONFIG = ("use_accelerate_endpoint", "use_dualstack_endpoint")
+MAPPINGS = ("client_kwargs", "config_kwargs", "s3_additional_kwargs")
+
+
 def of_config(**arguments: Any) -> dict[str, Any]:
     return {"config_kwargs": arguments}
 
@@ -259,6 +263,42 @@ def of_config(**arguments: Any) -> dict[str, Any]:
         (of_config(proxies={"https": "socks5://u:PASSWORD@p:1"}), "proxies are http:// or https://"),
         (of_config(read_timeout="60"), "['read_timeout'] must be a number of seconds above 0, got a str"),
         (of_config(connect_timeout=0), "['connect_timeout'] must be a number of seconds above 0, got 0"),
+        *(
+            (of_config(read_timeout=value), f"must be a number of seconds above 0, got {value}")
+            for value in (-1, True, math.nan, 1e6)
+        ),
+        *(
+            (of_config(max_pool_connections=value), f"must be a number of connections above 0, got {value}")
+            for value in (0, 1.5, True)
+        ),
+        (of_config(user_agent=5), "['config_kwargs']['user_agent'] must be a str, got an int"),
+        (of_config(s3=3), "['config_kwargs']['s3'] must be a dict, got an int"),
+        *((of_config(**{name: "yes"}), f"[{name!r}] must be True or False, got a str") for name in FLAGS_OF_CONFIG),
+        *(
+            (of_config(s3={name: "yes"}), f"['s3'][{name!r}] must be True or False, got a str")
+            for name in FLAGS_OF_CONFIG
+        ),
+        (of_config(proxies="http://u:PASSWORD@p"), "['proxies'] must be a dict, got str"),
+        (of_config(proxies={"https": 5}), "['proxies'] must have URLs by scheme"),
+        (of_config(proxies={"https": "http://u:PASSWORD@p:99999"}), "the proxy 'http://p:99999' is no URL"),
+        (of_config(proxies_config=3), "['proxies_config'] must be a dict, got an int"),
+        (of_config(proxies_config={"proxy_ca_bundle": ("a", "b")}), "['proxy_ca_bundle'] must be a file, got a tuple"),
+        (of_config(proxies_config={"proxy_client_cert": ("a", "b", "c")}), "['proxy_client_cert'] must be a file with"),
+        (of_config(proxies_config={"proxy_ca_bundle": "/nope.pem"}), "no such file: '/nope.pem'"),
+        (of_config(proxies_config={"proxy_client_cert": "/nope.pem"}), "no such file: '/nope.pem'"),
+        *(
+            (of_config(client_cert=value), "['client_cert'] must be a file with certificate and key, or two files")
+            for value in (5, (), ("a", "b", "c"), ("a", 5))
+        ),
+        (of_config(client_cert=(__file__, "/nope.pem")), "no such file: "),
+        (of_config(client_cert=__file__), "are no certificate and its key in PEM"),
+        ({"client_kwargs": {"verify": __file__}}, "has no certificate. Expected a file in PEM"),
+        ({"client_kwargs": {"verify": ""}}, "['verify'] must be a file of certificate authorities, True or False"),
+        ({"client_kwargs": {"config": 3}}, "is made from storage_options['config_kwargs']"),
+        ({"client_kwargs": {"aws_secret_access_key": 5}}, "['aws_secret_access_key'] must be a str, got an int"),
+        *(({name: "PASSWORD"}, f"storage_options[{name!r}] must be a dict, got str") for name in MAPPINGS),
+        ({"config_kwargs": {5: 1}}, "['config_kwargs'] must have names that are str, got an int"),
+        ({"loop": 3}, "storage_options['loop'] must be an event loop of asyncio, got an int. Leave it out"),
         (of_request(ServerSideEncryption="kms"), "is 'kms'; expected one of 'AES256', 'aws:kms', 'aws:kms:dsse'"),
         (of_request(SSEKMSKeyId="k"), "needs 'ServerSideEncryption': 'aws:kms'"),
         (of_request(ServerSideEncryption="AES256", BucketKeyEnabled=True), "needs "),
@@ -272,7 +312,9 @@ def of_config(**arguments: Any) -> dict[str, Any]:
 def test_a_value_of_s3_that_cannot_be_meant_is_refused_by_the_name_of_its_option(
     options: dict[str, Any], text: str
 ) -> None:
-    assert text in refusal("s3://b/x/", {**SERVER, **options})
+    """By way of TLS where files of certificates are read, and before anything is sent."""
+    secure = {"endpoint_url": "https://127.0.0.1:1"} if __file__ in str(options) else {}
+    assert text in refusal("s3://b/x/", {**SERVER, **secure, **options})
 
 
 GS = "http://h"
@@ -296,6 +338,42 @@ GS = "http://h"
         ("az://box/a", {"connection_string": "AccountName=pets;EndpointSuffix=net/x"}, "a wrong .*EndpointSuffix"),
         ("az://box/a", {"connection_string": "AccountName=a;SharedAccessSignature=PASSWORD"}, "the SAS is none"),
         ("az://box/a", {**PETS, "sas_token": '"sv=1&sig=PASSWORD"'}, "the SAS is none"),
+        *(
+            ("az://box/a", {"connection_string": text}, said)
+            for text, said in (
+                *((text, "not NAME=VALUE;NAME=VALUE") for text in ("PASSWORD", "AccountName=pets;AccountKey")),
+                *((text, "neither AccountName nor BlobEndpoint") for text in ("AccountKey=PASSWORD", ";")),
+                *(
+                    (f"BlobEndpoint={where};AccountName=a", "BlobEndpoint .*must be an http")
+                    for where in (
+                        "ftp://h/x",
+                        "pets.blob.core.windows.net",
+                        "http://a b/x",
+                        "http://h:99999",
+                        "https://u:PASSWORD@h/x",
+                    )
+                ),
+                ("AccountName=;AccountKey=PASSWORD", "no storage account is named"),
+                ("AccountName=pets;DefaultEndpointsProtocol=ftp", "wrong DefaultEndpointsProtocol"),
+                ("AccountName=pets/x", "'pets/x' is no name of a storage account"),
+            )
+        ),
+        *(
+            ("az://box/a", {**PETS, name: sas}, f"the SAS is none.*'{name}'")
+            for name, sas in (
+                ("sas_token", "PASSWORD"),
+                ("sas_token", "https://h/b?sv=1&sig=PASSWORD"),
+                ("sas_token", "sv=1&sig=PASS WORD"),
+                ("account_key", "sv=1&sig=PASSWORD x"),
+            )
+        ),
+        *(
+            ("az://box/a", {**PETS, name: b"PASSWORD"}, f"'{name}'.* must be a str, got bytes")
+            for name in ("account_name", "account_key", "connection_string", "client_secret")
+        ),
+        ("az://box/a", {**PETS, "credential": 3}, "'credential'.* must be an account key, a SAS.*got int"),
+        *(("az://box/a", {**PETS, "account_host": host}, "is no host of an account") for host in ("x/y", "localhost")),
+        ("az://box/a", {**PETS, "anon": "yes"}, "'anon'.* must be True or False, got 'yes'"),
         ("az://box/a?sv=1&sig=PASSWORD", PETS, "a SAS does not belong into a URL"),
         ("abfss://box@pets.dfs.core.windows.net/a", {"account_name": "cars"}, "names the account 'pets'.*'cars'"),
         ("https://h/a", {"headers": {"a b": "PASSWORD"}}, r"storage_options\['headers'\]"),
@@ -303,6 +381,13 @@ GS = "http://h"
         *((f"s3://{bucket}/x", SERVER, "no name of a bucket") for bucket in ("my photos", "..")),
         ("hf://datasets/a/b/c", {"endpoint": "https://me:PASSWORD@hub"}, ""),
         ("hf://datasets/a/b/c", {"revision": ".."}, "no segment"),
+        *(("hf://datasets/a/b/c", {name: 5}, f"'{name}'.* must be a str, got int") for name in ("token", "revision")),
+        *(
+            ("hf://datasets/a/b/c", {"endpoint": url}, "the endpoint .*must be a URL")
+            for url in (5, "hub", "ftp://hub")
+        ),
+        ("hf://datasets/a/b/c", {"token": "PASSWORD x"}, "the token has characters that are invalid"),
+        ("hf://datasets/a/b/c", {"revision": "v1", "block_size": 5}, "cannot be combined with block_size"),
         ("hf://datasets/a/b@main/c", {"revision": "v1", "endpoint": "http://127.0.0.1:1"}, "Pass one of them"),
         ("nope://bucket/a", {}, r"no transport for the scheme 'nope'.*Known are s3, http"),
         ("minio://bucket/a", {}, r"did you mean 's3'\? Pass the address of the server by storage_options"),
