@@ -22,14 +22,17 @@ from tests.support.memory_objects import put as put_in_memory
 from torchdata_remote.cli import main
 from torchdata_remote.errors import ShardReadError
 
-# Small, or larger than what is fetched ahead, so that jumps end beyond it, and beyond the cut
+# Small, with extended headers; or larger than what is fetched ahead, so that jumps end beyond it, and beyond the cut
 SIZES = {
     "small": [3, 0, 512, 700, 0],
     "100 kB": [100_000] * 4,
     "1 MiB": [70_000, 1 << 20, 3, (1 << 20) - 512],
-    "5 MiB": [5 << 20, 5 << 20],
+    "5 MiB": [5 << 20, 5],
 }
-WHOLE = {name: pack_tar((f"{at}.bin", b"U" * size) for at, size in enumerate(sizes)) for name, sizes in SIZES.items()}
+WHOLE = {
+    name: pack_tar((f"{'é' * (name == 'small')}{at}.bin", b"U" * size) for at, size in enumerate(sizes))
+    for name, sizes in SIZES.items()
+}
 PLACES = ["local", "memory", "ranges", "no ranges", "chunked"]
 Put = Callable[[bytes], str]
 
@@ -142,46 +145,72 @@ def test_a_whole_shard_has_the_members_that_tarfile_lists(
     assert {way: WAYS[way](url, capsys) for way in ways(url)} == dict.fromkeys(ways(url), members)
 
 
-def cut_anywhere(data: st.DataObject, whole: bytes) -> tuple[int, int]:
-    """A length, and the first byte of the header, or of the block of zeros, in which or behind which the cut is."""
+def blocks_of(whole: bytes) -> tuple[list[int], set[int]]:
+    """Where headers and the two blocks at the end begin; and which of them follow a whole member."""
     with tarfile.open(fileobj=io.BytesIO(whole)) as archive:
-        places = [member.offset for member in archive]
-    places += [len(whole) - 1024, len(whole) - 512]
-    near = st.builds(int.__add__, st.sampled_from(places), st.sampled_from([-1, 0, 1, 511, 512, 513]))
-    cut = data.draw(near.filter(lambda at: 0 <= at < len(whole)) | st.integers(0, len(whole) - 1))
-    return cut, max(place for place in places if place <= cut)
+        borders = [member.offset for member in archive]
+        headers = {*borders, *(member.offset_data - 512 for member in archive)}
+    end = len(whole) - 1024
+    return [*sorted(headers), end, end + 512], {*borders[1:], end}
+
+
+def error_of(whole: bytes, cut: int) -> str:
+    """How the error begins: with the first byte of what is cut, and whether only the end is missing."""
+    begins, borders = blocks_of(whole)
+    missing_end = "the archive ends without its end-of-archive blocks"
+    what = missing_end if cut in borders else f"(?!{missing_end})"
+    return rf"at byte {max(begin for begin in begins if begin <= cut):,}: {what}"
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> tuple[str, int]:
+    size = draw(st.sampled_from(list(SIZES)))
+    length, begins = len(WHOLE[size]), blocks_of(WHOLE[size])[0]
+    near = st.builds(int.__add__, st.sampled_from(begins), st.sampled_from([-1, 0, 1, 511, 512, 513]))
+    return size, draw(near.filter(lambda at: 0 <= at < length) | st.integers(0, length - 1))
 
 
 @pytest.mark.filterwarnings("ignore:.*keys is missing")
-@given(data=st.data(), size=st.sampled_from(list(SIZES)))
+@given(cut_at=cuts())
 def test_a_shard_that_was_cut_anywhere_is_an_error_with_the_byte_of_what_is_cut(
-    put: Put, data: st.DataObject, size: str, capsys: pytest.CaptureFixture[str]
+    put: Put, cut_at: tuple[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Within a header, data, or padding, between two members, or within the two blocks of zeros at the end."""
-    cut, begin = cut_anywhere(data, WHOLE[size])
-    url = put(WHOLE[size][:cut])
+    size, cut = cut_at
+    error, url = error_of(WHOLE[size], cut), put(WHOLE[size][:cut])
     for way in ways(url):
-        with pytest.raises(ShardReadError) as caught:
+        with pytest.raises(ShardReadError, match=f"^{url}: {error}"):
             WAYS[way](url, capsys)
-        assert str(caught.value).startswith(f"{url}: at byte {begin:,}: "), way
 
 
-@given(data=st.data(), size=st.sampled_from(list(SIZES)))
+@pytest.mark.filterwarnings("ignore:.*keys is missing")
+def test_a_cut_between_any_two_blocks_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also between an extended header and its member, where no member is cut."""
+    whole = WHOLE["small"]
+    for cut in range(0, len(whole), 512):
+        url = put_in_memory(whole[:cut], "0.tar")
+        for way in ("inspect", "select"):
+            with pytest.raises(ShardReadError, match=f"^{url}: {error_of(whole, cut)}"):
+                WAYS[way](url, capsys)
+
+
+@given(cut_at=cuts())
 def test_neither_a_manifest_nor_an_index_nor_keys_hide_a_cut(
-    data: st.DataObject, size: str, capsys: pytest.CaptureFixture[str]
+    cut_at: tuple[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Written when the shard was whole: ``verify`` names the byte, too; without the manifest the other two are read."""
-    url = put_in_memory(WHOLE[size], "0.tar")
+    size, cut = cut_at
+    error, url = error_of(WHOLE[size], cut), put_in_memory(WHOLE[size], "0.tar")
     folder, memory = url.removesuffix("0.tar"), fsspec.filesystem("memory")
     command(capsys, "manifest", folder, "--quiet")
-    cut, begin = cut_anywhere(data, WHOLE[size])
     memory.pipe(url.removeprefix("memory:/"), WHOLE[size][:cut])
     assert main(["verify", folder, "--json", "--quiet"]) == 1
     found, of_size = json.loads(capsys.readouterr().out)["faults"]
-    assert (found["url"], found["what"].startswith(f"at byte {begin:,}: ")) == (url, True)
+    assert found["url"] == url
+    assert re.match(error, found["what"])
     assert of_size == {"url": url, "what": f"has {cut:,} bytes, the manifest has {len(WHOLE[size]):,}"}
     memory.rm(folder.removeprefix("memory:/") + "index.json")
-    with pytest.raises(ShardReadError, match=f"^{url}: at byte {begin:,}: "):
+    with pytest.raises(ShardReadError, match=f"^{url}: {error}"):
         inspected(url, capsys)
     with pytest.raises(tdr.errors.RemoteDataError, match=f"^{url}"):
         selected(url, capsys)

@@ -408,17 +408,18 @@ def test_a_file_that_is_replaced_or_truncated_is_read_from_its_start(watch: Watc
     path = watch.folder / "0.jsonl"
     watch.write("0.jsonl", line(5, read_items=5), line(6, read_items=6), "broken\n")
     assert samples(watch.at(6)) == [6]
-    for number, lines, how in (
-        (7, [line(7, pid=2, read_items=7)], "renamed"),
-        (8, [line(n, pid=3, read_items=n) for n in range(4, 9)], "renamed"),
-        (9, [line(9, pid=4, read_items=9)], "overwritten"),  # shorter
-        (10, ["\n", *(line(n, pid=5, read_items=n) for n in range(4, 11))], "overwritten"),  # by another length
+    for number, lines, how, recent_s in (
+        (7, [line(7, pid=2, read_items=7)], "renamed", 7),
+        (8, [line(n, pid=3, read_items=n) for n in range(4, 9)], "renamed", 4),
+        (9, [line(9, pid=4, read_items=9)], "overwritten", 9),  # shorter
+        (10, ["\n", *(line(n, pid=5, read_items=n) for n in range(4, 11))], "overwritten", 6),  # longer
     ):
         new = watch.folder / "new" if how == "renamed" else path
         new.write_text("".join(lines))
         new.replace(path)
         now = watch.at(number)
-        assert [one.total.samples for one in now.processes if one.total.elapsed_s == number] == [number]
+        (one,) = (one for one in now.processes if one.total.elapsed_s == number)
+        assert (one.total.samples, one.recent.elapsed_s) == (number, recent_s)
         assert now.notes == ("1 lines are no statistics, or were written in part only",)
     path.unlink()
     assert [one.state for one in watch.at(12).processes if one.pid == 5] == ["running"]

@@ -295,7 +295,7 @@ def xing(name: bytes, *, with_frames: bool) -> bytes:
     at = data.index(b"Info")
     data[at : at + 4] = name
     if not with_frames:
-        data[at + 4 : at + 12] = b"\0\0\0\2" + data[at + 12 : at + 16]
+        data[at + 4 : at + 16] = b"\0\0\0\2" + data[at + 12 : at + 16] + bytes(4)
     return bytes(data)
 
 
