@@ -202,7 +202,7 @@ HOSTILE = {
     "deflate data that ends early": (hand_made([(b"a.x", 8, ZEROS[:99], 0, 16 << 20)]), "without its end mark"),
     "no deflate data": (hand_made([(b"a.x", 8, b"\xff" * 9, 0, 9)]), "cannot be inflated"),
     "method 99": (hand_made([(b"a.x", 99, b"x", 0, 1)]), "method 99"),
-    "encrypted": (patched(ONE, b"PK\1\2", 8, "H", 1), "encrypted"),
+    "a patch to another file": (patched(ONE, b"PK\3\4", 6, "H", 1 << 5), "patch"),
     "..": (pack([("a/../b.x", b"")]), '".."'),
     "absolute": (pack([("/b.x", b"")]), "absolute"),
     "a count too small": (hand_made([(b"a.x", 0, b"", 0, 0)] * 2).replace(b"\2\0\2\0", b"\1\0\1\0"), "counts 1"),
@@ -220,6 +220,23 @@ def test_a_hostile_zip_is_an_error_that_takes_no_memory(name: str) -> None:
     data, words = HOSTILE[name]
     with at_most(64 << 20):
         assert words in refusal(data, "zip", max_ratio=1000)
+
+
+@pytest.mark.parametrize("flag", [1, 1 << 6, 1 << 13])
+@pytest.mark.parametrize("said_by", ["directory", "member", "both"])
+@pytest.mark.parametrize("last", [False, True])
+def test_a_member_that_its_header_or_the_directory_calls_encrypted_is_an_error(
+    flag: int, said_by: str, last: bool
+) -> None:
+    """By a password, strongly, or with the directory; none of its bytes is taken for data."""
+    data = hand_made(PLAIN)
+    assert read(data, "zip") == [{"__key__": "a", "x": b"x"}, {"__key__": "b", "x": PHOTO}]
+    for signature, offset in ((b"PK\1\2", 8), (b"PK\3\4", 6))[said_by == "member" : 1 + (said_by != "directory")]:
+        data = patched(data, signature, offset, "H", flag, last=last)
+    (found, refused), name = next(outcomes([data], "zip")), "b.x" if last else "a.x"
+    assert found == []
+    assert str(refused).startswith("s3://b/0: at byte ")
+    assert f"member b'{name}' is encrypted (flags {flag:#06x}). That cannot be read: write" in str(refused)
 
 
 def test_a_large_member_takes_its_length_once() -> None:

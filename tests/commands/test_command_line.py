@@ -23,7 +23,8 @@ from tests.support.kubernetes_documents import SMALLEST
 from tests.support.paths import ROOT
 from torchdata_remote.cli import main
 
-COMMANDS = re.findall(r"^\| \[`(\w+)`\]\(#\1\) \|", (ROOT / "docs" / "cli.md").read_text(), re.MULTILINE)
+MANUAL = (ROOT / "docs" / "cli.md").read_text()
+COMMANDS = re.findall(r"^\| \[`(\w+)`\]\(#\1\) \|", MANUAL, re.MULTILINE)
 
 
 def environment() -> dict[str, str]:
@@ -72,7 +73,6 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "says"),
     [
         ([], "command"),
-        (["manifest"], "folder"),
         (["nothing"], "manifest"),
         (["manifest", "--no-such-option", "memory://a"], "--no-such-option"),
         (["manifest", "--storage-options", "{", "memory://a"], "--storage-options"),
@@ -87,6 +87,43 @@ def test_a_wrong_command_line_ends_with_2_and_the_mistake(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert says in captured.err
+
+
+# What is given, and what is asked for; a command without any is not here
+REQUIRED: dict[str, list[tuple[list[str], str]]] = {
+    "shard": [([], "source, template"), (["a"], "template"), (["--seed", "1"], "source, template")],
+    "index": [([], "url, -o/--output"), (["a"], "-o/--output"), (["-o", "a"], "url")],
+    "show": [([], "url, --grid"), (["a"], "--grid"), (["--grid", "a.png"], "url")],
+    "push": [([], "folder, url"), (["a"], "url")],
+    "pull": [([], "url, folder"), (["a"], "folder")],
+    "manifest": [([], "folder"), (["--overwrite"], "folder")],
+    "render": [([], "job"), (["-o", "a"], "job")],
+    **{command: [([], "url"), (["--json"], "url")] for command in ["ls", "inspect", "verify", "bench", "cost"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "asked"), [(command, *row) for command, rows in REQUIRED.items() for row in rows]
+)
+def test_a_command_without_a_required_argument_ends_with_2_and_names_it(
+    command: str, given: list[str], asked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended([command, *given]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    says = f"torchdata-remote {command}: error: the following arguments are required: {asked}"
+    assert captured.err.splitlines()[-1].lower() == says
+
+
+def test_each_command_with_a_required_argument_is_asked_for_it() -> None:
+    """Of the manual's synopsis and tables; ``top`` has a default for its only one."""
+    assert set(COMMANDS) - REQUIRED.keys() == {"serve", "top"}
+    synopses = dict(re.findall(r"^torchdata-remote (\w+) (.*)\[options\]$", MANUAL, re.MULTILINE))
+    options = re.findall(r"^\| (?:`(-\w) \w+`, )?`(--\w+) \w+` \(required\)", MANUAL, re.MULTILINE)
+    of_options = {"index": "/".join(options[0]), "show": options[1][1]}
+    for command, [(given, asked), *_] in REQUIRED.items():
+        words = [*synopses[command].lower().split(), *filter(None, [of_options.get(command)])]
+        assert (given, asked) == ([], ", ".join(words))
 
 
 def with_output(redirection: str, command: list[str]) -> subprocess.CompletedProcess[str]:

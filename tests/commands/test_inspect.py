@@ -65,6 +65,72 @@ def test_inspect_prints_members_first_samples_classes_and_sizes(
     ]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "rows"),
+    [
+        ([7, 7], ["7 2"]),
+        ([0], ["0 1"]),
+        ([4, 2, 4], ["2 1", "3 0", "4 2"]),
+        ([0, 11], ["0 1", *(f"{size} 0" for size in range(1, 11)), "11 1"]),
+        ([0, 12], ["0 to 1 1", *(f"{size} to {size + 1} 0" for size in range(2, 12, 2)), "12 to 13 1"]),
+        (
+            [1399, 1010],
+            ["1,000 to 1,049 1", *(f"{n:,} to {n + 49:,} 0" for n in range(1050, 1350, 50)), "1,350 to 1,399 1"],
+        ),
+        (
+            [100, 1299],
+            ["100 to 199 1", *(f"{n:,} to {n + 99:,} 0" for n in range(200, 1200, 100)), "1,200 to 1,299 1"],
+        ),
+        (
+            [100, 1300],
+            ["0 to 199 1", *(f"{n:,} to {n + 199:,} 0" for n in range(200, 1200, 200)), "1,200 to 1,399 1"],
+        ),
+        ([1, 50], ["0 to 4 1", *(f"{n} to {n + 4} 0" for n in range(5, 50, 5)), "50 to 54 1"]),
+        ([1, 51], ["1 1", "2 to 3 0", "4 to 7 0", "8 to 15 0", "16 to 31 0", "32 to 63 1"]),
+        (
+            [3, 200_000],
+            ["1 to 3 1", *(f"{4**n:,} to {4 ** (n + 1) - 1:,} 0" for n in range(1, 8)), "65,536 to 262,143 1"],
+        ),
+        ([0, 700, 512], ["0 1", "1 0", *(f"{2**n} to {2 * 2**n - 1} 0" for n in range(1, 9)), "512 to 1,023 2"]),
+    ],
+)
+def test_inspect_counts_sizes_between_round_numbers(
+    sizes: list[int], rows: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In at most 12 rows: of the same width, or growing by a power of two where sizes differ by more than 50 times."""
+    (tmp_path / "0.tar").write_bytes(pack_tar([(f"{at}.bin", bytes(size)) for at, size in enumerate(sizes)]))
+    assert main(["inspect", f"{tmp_path}/0.tar", "--samples", "0"]) == 0
+    printed = printed_by(capsys).split("  bytes of a sample, all its members together\n")[1].splitlines()
+    assert [" ".join(row.replace("█", "").split()) for row in printed] == rows
+    assert len({len(row.rstrip(" █")) for row in printed}) == 1, "aligned at the right"
+    most = max(int(row.split()[-1]) for row in rows)
+    assert [row.count("█") for row in printed] == [40 * int(row.split()[-1]) // most for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "counts"),
+    [
+        ([b"3"], '1 byte each: "3"', "1 classes (cls), 1 samples each"),
+        ([b"3", b"3"], '1 byte each: "3"', "1 classes (cls), 2 samples each"),
+        ([b"10", b"9"], 'up to 2 bytes each: "9" to "10"', "2 classes (cls), 1 samples each"),
+        ([b"a", b"cat", b"a"], 'up to 3 bytes each: "a" to "cat"', "2 classes (cls), 1 to 2 samples each"),
+        (
+            [b"%d" % (n * n // 25) for n in range(30)],
+            'up to 2 bytes each: "0" to "33"',
+            "23 classes (cls), 1 to 5 samples each; the most frequent:",
+        ),
+    ],
+)
+def test_inspect_says_what_labels_are_and_how_many_samples_a_class_has(
+    labels: list[bytes], kind: str, counts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "0.tar").write_bytes(pack_tar([(f"{at:03}.cls", label) for at, label in enumerate(labels)]))
+    assert main(["inspect", f"{tmp_path}/0.tar", "--samples", "0"]) == 0
+    _, members, counted, _ = printed_by(capsys).split("\n\n")
+    assert members.endswith(f"  the class as text, {kind}")
+    assert counted.splitlines()[0] == f"  {counts}"
+
+
 @pytest.mark.parametrize("manifest", ["with", "without"])
 def test_inspect_of_a_folder_summarizes_the_manifest_and_the_first_shard(
     tmp_path: Path, manifest: str, capsys: pytest.CaptureFixture[str]

@@ -145,6 +145,40 @@ def test_options_of_a_file_yield_to_the_command_line(
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
+@pytest.mark.parametrize("form", [["--options", "{}"], ["--options={}"]])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_a_file_of_options_lacks_is_required_on_the_command_line(
+    form: list[str], first: bool, shard: Shard, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first positional argument is the source; the file's template is used, unless there are two."""
+    template = f"{tmp_path}/out/{{shard}}.tar"
+    files = {"none": {}, "source": {"source": source}, "template": {"template": template}, "both": {}}
+    files["both"] = {"source": f"{tmp_path}/nothing", "template": f"{tmp_path}/other/{{shard}}.tar"}
+    for name, content in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"quiet": True, **content}))
+
+    def line(name: str, *positional: str) -> list[str]:
+        option = [word.format(tmp_path / f"{name}.json") for word in form]
+        return [*option, *positional] if first else [*positional, *option]
+
+    for wrong, lacks in [
+        (line("none"), "no source and no template,"),
+        (line("none", source), "no template,"),
+        (line("source"), "no template,"),
+        (line("template"), "no source,"),
+    ]:
+        with pytest.raises(SystemExit) as ended:
+            main(["shard", *wrong])
+        captured = capsys.readouterr()
+        assert (ended.value.code, captured.out) == (2, "")
+        assert f"torchdata-remote shard: error: {lacks} neither on the command line nor in {tmp_path}" in captured.err
+    assert not (tmp_path / "out").exists()
+    whole = shard(source, template, arguments=())
+    assert shard(*line("template", source), "--overwrite", arguments=()) == whole
+    assert shard(*line("both", source, template), "--overwrite", arguments=()) == whole
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

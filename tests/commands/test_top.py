@@ -88,6 +88,26 @@ def test_a_folder_without_recordings_is_an_error_that_says_what_makes_them(
     assert "1 lines are no statistics" in capsys.readouterr().err
 
 
+def test_what_is_odd_about_the_recordings_is_a_line_before_the_verdict(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also in JSON."""
+    for pid in range(11, 16):
+        write(folder / "0.jsonl", line(20, pid=pid, host="n", rank=0, ended=True, read_items=1), "broken\n")
+    (folder / "2.jsonl").mkdir()
+    assert main(["top", "--once", "--json", str(folder)]) == 0
+    *notes, last = json.loads(capsys.readouterr().out)["notes"]
+    broken = "5 lines are no statistics, or were written in part only"
+    assert notes == [f"{folder}/2.jsonl: Is a directory", broken]
+    assert last.startswith(
+        "rank 0 is recorded by 6 processes (n:11, n:12, n:13, n:14, ...): if they are two trainings,"
+    )
+    assert main(["top", str(folder)]) == 0
+    *_, total, empty, _, _, _, verdict = lines = capsys.readouterr().out.splitlines()
+    assert (total.split()[0], lines[-4:-1], empty) == ("all", [*notes, last], "")
+    assert verdict.startswith("rank 1 on n waits")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

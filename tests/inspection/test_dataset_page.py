@@ -19,7 +19,7 @@ from PIL import Image
 
 pytest.importorskip("starlette", reason="the service's libraries are not installed")
 
-from tests.servers.service import running_service
+from tests.servers.service import Service
 from tests.support.archive_bytes import pack_tar
 from tests.support.service_clients import ask
 from torchdata_remote import ShardWriter
@@ -79,8 +79,12 @@ class Dataset:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     root = tmp_path_factory.mktemp("service") / "root"
-    with running_service(root, "--min-free-bytes", "0") as address:
-        yield root, address
+    with (root.parent / "stderr").open("w") as stderr:
+        service = Service(root, "--min-free-bytes", "0", stderr=stderr)
+        try:
+            yield root, service.address
+        finally:
+            service.stop()
 
 
 @pytest.fixture
@@ -182,10 +186,11 @@ def test_damage_is_reported_without_the_servers_paths_and_is_a_crossed_cell(
     assert str(dataset.folder) not in json.dumps(summary)
     assert not summary["classes_complete"]
     assert dataset.colours()
-    Image.new("1", (9_000, 9_000)).save(bomb := io.BytesIO(), "PNG")
+    Image.new("1", (9_500, 9_500)).save(bomb := io.BytesIO(), "PNG")
     loose = Dataset(*service)
     loose.put({"a/1.png": b"no picture", "a/2.png": b"", "b/bomb.png": bomb.getvalue(), "b/3.png": picture(2)})
     assert loose.colours() == {COLOURS[2]}
+    assert (service[0].parent / "stderr").read_text() == "", "nor a warning of Pillow"
 
 
 def test_each_format_that_samples_are_decoded_from_is_on_the_sheet(service: tuple[Path, str]) -> None:

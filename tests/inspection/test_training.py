@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.stats_lines import NOW_S, line, write
 from torchdata_remote import RecordedStats
@@ -194,6 +197,40 @@ def test_two_trainings_in_a_folder_are_noted(watch: Watch) -> None:
     )
 
 
+@pytest.mark.parametrize(("num", "named"), [(4, "n:10, n:11, n:12, n:13"), (5, "n:10, n:11, n:12, n:13, ...")])
+def test_of_many_processes_of_a_rank_four_are_named(watch: Watch, num: int, named: str) -> None:
+    """In the order of their names; one note, whichever other ranks are recorded several times, too."""
+    for pid in range(9 + num, 9, -1):
+        watch.write("0.jsonl", line(1, pid=pid, host="n", rank=3, read_items=1), line(1, pid=99 + pid, rank=4))
+    (note,) = watch.at(1).notes
+    assert note.startswith(f"rank 3 is recorded by {num} processes ({named}): if they are two trainings,")
+
+
+def test_a_recording_without_hosts_and_times_is_as_old_as_its_file(watch: Watch) -> None:
+    """Earlier versions wrote none."""
+    watch.write("0.jsonl", *(line(1, pid=pid, time=None, host=None, rank=0, read_items=pid) for pid in (7, 8)))
+    now = watch.at(5)
+    assert [(one.host, one.state, one.age_s) for one in now.processes] == [(None, "running", pytest.approx(5))] * 2
+    assert now.notes[0].startswith("rank 0 is recorded by 2 processes (7, 8): ")
+
+
+@pytest.mark.parametrize(("items", "began_s"), [(300, 0), (300, 13), (5_000, 13)])
+def test_a_number_that_a_slower_process_has_again_starts_anew(watch: Watch, items: int, began_s: float) -> None:
+    """Its first line may come later than the last one of the other: counters fall, or it began afterwards."""
+    watch.write("0.jsonl", line(4, read_items=4_000), line(7, read_items=items, time=NOW_S + began_s + 7))
+    (one,) = watch.at(began_s + 7).processes
+    assert (one.recent.elapsed_s, one.recent.samples) == (7, items)
+
+
+def test_a_clock_that_is_set_back_does_not_stall_a_process(watch: Watch) -> None:
+    """The last line of a file is as old as the file, whatever lines before it say."""
+    lines = [line(2 * n, read_items=200 * n, time=NOW_S + 2 * n - (3_600 if n > 2 else 0)) for n in range(1, 6)]
+    watch.now_s = NOW_S + 10
+    watch.write("0.jsonl", *lines)
+    (one,) = watch.at(11).processes
+    assert (one.state, round(one.age_s), one.recent.samples, one.recent.elapsed_s) == ("running", 1, 800, 8)
+
+
 def test_a_process_in_two_files_counts_once(watch: Watch) -> None:
     """As with the environment variable and record_stats."""
     watch.write("0.jsonl", line(2, read_items=20))
@@ -339,32 +376,82 @@ def test_a_line_that_is_written_half_is_read_when_it_is_whole(watch: Watch) -> N
     assert (samples(watch.at(2)), watch.at(2).notes) == ([2], ())
 
 
+@given(
+    seconds=st.lists(st.integers(1, 8), min_size=1, max_size=12),
+    items=st.lists(st.integers(0, 50), min_size=12, max_size=12),
+    cuts=st.lists(st.integers(0, 8_000), max_size=6),
+)
+def test_numbers_are_those_of_the_whole_lines_wherever_the_writing_is_when_they_are_read(
+    tmp_path_factory: pytest.TempPathFactory, seconds: list[int], items: list[int], cuts: list[int]
+) -> None:
+    """The total is that of the last one; the recent ones are since the last line of 10 s before it, or the first."""
+    watch = Watch(tmp_path_factory.mktemp("watch"))
+    counted = list(zip(accumulate(seconds), accumulate(items), strict=False))
+    written = "".join(line(second, read_items=number) for second, number in counted)
+    for start, end in pairwise(sorted({0, len(written), *(cut for cut in cuts if cut < len(written))})):
+        watch.write("0.jsonl", written[start:end])
+        seen = counted[: written.count("\n", 0, end)]
+        now = watch.at(seen[-1][0] if seen else 0)
+        assert now.notes == ()
+        if not seen:
+            assert now.processes == ()
+            continue
+        (one,) = now.processes
+        second, number = seen[-1]
+        assert (one.state, one.total.elapsed_s, one.total.samples) == ("running", second, number)
+        since = [(0, 0)] if len(seen) == 1 else [two for two in seen[:-1] if two[0] <= second - 10][-1:] or seen[:1]
+        assert (one.recent.elapsed_s, one.recent.samples) == (second - since[0][0], number - since[0][1])
+
+
 def test_a_file_that_is_replaced_or_truncated_is_read_from_its_start(watch: Watch) -> None:
-    """Also if the new one is longer."""
-    watch.write("0.jsonl", line(5, read_items=5), line(6, read_items=6))
+    """Also if the new one is longer, and if it has the number of the old one; none of its lines is read twice."""
+    path = watch.folder / "0.jsonl"
+    watch.write("0.jsonl", line(5, read_items=5), line(6, read_items=6), "broken\n")
     assert samples(watch.at(6)) == [6]
-    for number, lines in (
-        (7, [line(7, pid=2, read_items=7)]),
-        (8, [line(n, pid=3, read_items=n) for n in range(4, 9)]),
+    for number, lines, how, recent_s in (
+        (7, [line(7, pid=2, read_items=7)], "renamed", 7),
+        (8, [line(n, pid=3, read_items=n) for n in range(4, 9)], "renamed", 4),
+        (9, [line(9, pid=4, read_items=9)], "overwritten", 9),  # shorter
+        (10, ["\n", *(line(n, pid=5, read_items=n) for n in range(4, 11))], "overwritten", 6),  # longer
     ):
-        (watch.folder / "new").write_text("".join(lines))
-        (watch.folder / "new").replace(watch.folder / "0.jsonl")
-        assert number in samples(watch.at(number))
-    (watch.folder / "0.jsonl").write_text(line(9, pid=4, read_items=9))
-    assert 9 in samples(watch.at(9))
+        new = watch.folder / "new" if how == "renamed" else path
+        new.write_text("".join(lines))
+        new.replace(path)
+        now = watch.at(number)
+        (one,) = (one for one in now.processes if one.total.elapsed_s == number)
+        assert (one.total.samples, one.recent.elapsed_s) == (number, recent_s)
+        assert now.notes == ("1 lines are no statistics, or were written in part only",)
+    path.unlink()
+    assert [one.state for one in watch.at(12).processes if one.pid == 5] == ["running"]
+    assert {one.state for one in watch.at(30).processes} == {"stalled"}, "a file that vanished ends no process"
+    watch.write("0.jsonl", line(31, pid=5, read_items=31))
+    assert [one.total.samples for one in watch.at(31).processes if one.state == "running"] == [31]
 
 
-def test_of_a_long_file_the_end_is_read(watch: Watch) -> None:
+def test_of_a_long_file_the_end_is_read_once(watch: Watch) -> None:
     """The line that is cut is not counted as broken; a large binary file has no lines."""
     padding = " " * 1_000 + "\n"
-    watch.write("0.jsonl", *(line(second, read_items=second).rstrip() + padding for second in range(9_000)))
+
+    def long(*seconds: int) -> list[str]:
+        return [line(second, read_items=second).rstrip() + padding for second in seconds]
+
+    watch.write("0.jsonl", "broken\n", *long(*range(9_000)), line(9_000)[:90])
     (watch.folder / "1.jsonl").write_bytes(b"x" * 9_000_000)
     now = watch.at(9_000)
-    assert (samples(now), now.notes) == ([8_999], ())
+    assert (samples(now), now.notes, now.processes[0].recent.samples) == ([8_999], (), 10)
+    assert [one.state for one in watch.at(9_020).processes] == ["stalled"], "its lines are not read again"
     with (watch.folder / "1.jsonl").open("ab") as file:
-        file.write(b"\n" + line(9_000, pid=2, read_items=3).encode())
-    watch.write("0.jsonl", line(9_001, read_items=9_001))
-    assert sorted(samples(watch.at(9_001))) == [3, 9_001]
+        file.write(b"\n" + line(9_030, pid=2, read_items=3).encode())
+    watch.write("0.jsonl", line(9_000)[90:].rstrip() + padding, "broken\n", line(9_030, read_items=9_060))
+    now = watch.at(9_030)
+    assert sorted(samples(now)) == [3, 9_060]
+    assert now.notes == ("1 lines are no statistics, or were written in part only",)
+    assert watch.at(9_031).notes == now.notes
+    # So many between two looks that their beginning is not read
+    watch.write("0.jsonl", "broken\n", *long(*range(10_000, 15_000)))
+    now = watch.at(15_000)
+    assert [(one.total.samples, one.recent.samples) for one in now.processes if one.pid == 1] == [(14_999, 10)]
+    assert now.notes == ("1 lines are no statistics, or were written in part only",)
 
 
 def test_what_cannot_be_read_is_named_and_a_pipe_is_not_waited_for(watch: Watch) -> None:

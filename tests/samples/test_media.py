@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import socket
+import struct
 from typing import Any
 
 import numpy as np
@@ -286,6 +287,58 @@ def test_sound_that_ends_early_is_an_error(ending: str) -> None:
     for stop in (1, len(data) // 3, len(data) // 2, len(data) * 9 // 10):
         with pytest.raises(ValueError, match=r"ends early|damaged|Invalid data"):
             decoders.audio()(data[:stop])
+
+
+def xing(name: bytes, *, with_frames: bool) -> bytes:
+    """An mp3 whose header has the number of its bytes, with the number of frames before it or not."""
+    data = bytearray(sound("mp3"))
+    at = data.index(b"Info")
+    data[at : at + 4] = name
+    if not with_frames:
+        data[at + 4 : at + 16] = b"\0\0\0\2" + data[at + 12 : at + 16] + bytes(4)
+    return bytes(data)
+
+
+def wide_mp4() -> bytes:
+    """An mp4 whose data have a length of 64 bits, for which a program has left 8 bytes before."""
+    data = sound("mp4")
+    at = data.index(b"\0\0\0\x08free")
+    length = int.from_bytes(data[at + 8 : at + 12], "big") + 8
+    assert data[at + 12 : at + 16] == b"mdat"
+    return data[:at] + b"\0\0\0\1mdat" + length.to_bytes(8, "big") + data[at + 16 :]
+
+
+def riff(kind: str) -> bytes:
+    """A wav whose size counts its own 8 bytes, as some writers do, or is in a part of its own, for more than 4 GiB."""
+    data = wav((tone(1) * 1000).astype(np.int16), 8000)
+    if kind == "RIFF":
+        return data[:4] + struct.pack("<I", len(data)) + data[8:]
+    sizes = struct.pack("<IQQQI", 28, len(data) + 28, len(data) - 44, 0, 0)
+    return b"RF64\xff\xff\xff\xffWAVEds64" + sizes + data[12:40] + b"\xff" * 4 + data[44:]
+
+
+WITH_A_LENGTH: dict[str, Any] = {
+    **{ending: lambda ending=ending: variable_video(ending)[0] for ending in VIDEO_CODECS if ending != "mpg"},
+    **{f"{ending} of sound": lambda ending=ending: sound(ending) for ending in ("wav", "mp3", "ogg", "mp4", "mkv")},
+    **{f"wav, {kind}": lambda kind=kind: riff(kind) for kind in ("RIFF", "RF64")},
+    "mp3, Xing": lambda: xing(b"Xing", with_frames=True),
+    "mp3, Info, no frames": lambda: xing(b"Info", with_frames=False),
+    "mp4 of 64 bits": wide_mp4,
+    "mp4 in fragments": lambda: variable_video("mp4", movflags="frag_keyframe+empty_moov")[0],
+}
+
+
+@pytest.mark.parametrize("name", WITH_A_LENGTH)
+def test_a_file_that_says_how_long_it_is_is_whole_or_an_error(name: str) -> None:
+    """One byte less is one; also where only the beginning is decoded, and in a member that is read by ranges."""
+    data = WITH_A_LENGTH[name]()
+    is_video = name in VIDEO_CODECS or "fragments" in name
+    decode = decoders.video(stop_s=0.3) if is_video else decoders.audio(stop_s=0.3)
+    for make in (bytes, as_file):
+        assert len(decode(make(data))[0]) > 0
+        for cut in (data[:-1], data[: len(data) // 2]):
+            with pytest.raises(ValueError, match=rf"^it ends early, after {len(cut):,} bytes: it was cut"):
+                decode(make(cut))
 
 
 def test_a_gap_in_the_times_of_sound_is_silence() -> None:
