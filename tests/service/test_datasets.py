@@ -416,7 +416,6 @@ def test_a_summary_and_a_sheet_follow_every_change(dataset: Dataset) -> None:
     assert dataset.ask("GET", "/summary?inside=2").status == 400
 
 
-@pytest.mark.xfail(strict=True, reason="headers of the request are not looked at, and the file is replaced")
 @pytest.mark.parametrize(
     ("query", "header"),
     [("?unpack=1", {"If-None-Match": "*"}), ("?unpack=1", {"If-Match": '"x"'}), ("", {"Content-Range": "bytes 0-0/9"})],

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Any, TypeVar
 
-from .counters import NotAdded, StageCounter
+from .counters import LIST, NotAdded, StageCounter
 from .spans import Span, consumer_watchers
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ def timed(items: Iterator[T], stage: StageCounter, *, within: StageCounter) -> G
     Args:
         items: closed with this iterator.
         stage: that produces them.
-        within: another stage, for which the time spent waiting is left out.
+        within: another stage, for which the time spent waiting is left out, as that for the listing is.
     """
     return _timed(items, stage, within, None)
 
@@ -33,10 +33,14 @@ def timed_runs(runs: Iterator[Run], stage: StageCounter, *, within: StageCounter
         runs: iterators with exact length hints, each of which is consumed before the next one is asked for. Closed with
             this iterator.
         stage: that produces them.
-        within: another stage, for which the time spent waiting is left out.
+        within: another stage, for which the time spent waiting is left out, as that for the listing is.
     """
     with stage.counting() as own:
         yield from _timed(runs, stage, within, own)
+
+
+def _waited_s(within: StageCounter) -> float:
+    return within.wait_s + LIST.wait_s
 
 
 def _timed(
@@ -47,10 +51,10 @@ def _timed(
     try:
         started_s = clock()
         flush_at_s, num_left = started_s + _FLUSH_S, _FLUSH_ITEMS
-        waited_s = within.wait_s
+        waited_s = _waited_s(within)
         for item in items:
             ended_s = clock()
-            took_s += ended_s - started_s - (within.wait_s - waited_s)
+            took_s += ended_s - started_s - (_waited_s(within) - waited_s)
             if own is not None:
                 own.add(item)
             for take in consumer_watchers:
@@ -61,8 +65,8 @@ def _timed(
             if not num_left or started_s >= flush_at_s:
                 stage.flush(counted, took_s, elsewhere=own is None)
                 flush_at_s, num_left, took_s = started_s + _FLUSH_S, _FLUSH_ITEMS, 0.0
-            waited_s = within.wait_s
-        took_s += clock() - started_s - (within.wait_s - waited_s)
+            waited_s = _waited_s(within)
+        took_s += clock() - started_s - (_waited_s(within) - waited_s)
     finally:
         stage.flush(counted, took_s, elsewhere=own is None)
         close = getattr(items, "close", None)

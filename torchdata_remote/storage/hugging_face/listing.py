@@ -43,6 +43,8 @@ def list_folder(
         if token is not None:
             raise  # the pages before are not all that the folder had
         return Page([], None)
+    if not isinstance(found, list):
+        raise unusable_response(shown, f"the Hub's listing is no list, but {found!r:.100}")
     try:
         files = [_checked(one) for one in found if one["type"] == "file"]
         entries = EntryTable(
@@ -67,7 +69,7 @@ def _checked(info: dict[str, Any]) -> dict[str, Any]:
     path, size = info["path"], info["size"]
     if not isinstance(path, str) or any(segment in ("", ".", "..") for segment in path.split("/")):
         raise ValueError(f"path {path!r:.200}")
-    if not isinstance(size, int) or size < 0:
+    if type(size) is not int or size < 0:
         raise ValueError(f"size {size!r:.50} of {path!r:.200}")
     return info
 

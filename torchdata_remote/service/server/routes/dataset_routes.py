@@ -85,7 +85,11 @@ async def put_dataset(request: Request) -> Response:
     context, name = ServiceContext.of(request), request.path_params["name"]
     require_file_body(request)
     path = name_in_disposition(request.headers.get("content-disposition"))
-    if bool_parameter(request, "unpack", False):
+    unpacks = bool_parameter(request, "unpack", False)
+    for header in ("Content-Range", *(("If-Match", "If-None-Match") if unpacks else ())):
+        if header in request.headers:
+            raise Problem(400, f"{header} is for one file with a path: PUT /datasets/{name}/files/PATH.")
+    if unpacks:
         return await _unpack(request, context, name, path or "the archive")
     if path is not None:
         return await store_file(request, context, name, path)
