@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import itertools
 import logging.handlers
@@ -17,7 +18,6 @@ from typing import Any
 
 import fsspec
 import numpy as np
-import polars as pl
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
@@ -135,7 +135,7 @@ def _names(folder: Path) -> dict[str, Any]:
         "np": np,
         "patient": patient,
         "pictures": f"{ROOT}pictures/",
-        "pl": pl,
+        "polars": lambda: importlib.import_module("polars"),  # in the extra test-all
         "refusing": partial(address, listens=False),
         "run": command_line,
         "run_script": partial(run_script, folder),

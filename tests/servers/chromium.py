@@ -33,11 +33,9 @@ def running_chromium(profile: Path, *, width: int = 1360, height: int = 900) -> 
         width: of the window, in pixels.
         height: of the window, in pixels.
     """
-    selenium = pytest.importorskip("selenium", reason="selenium is not installed: pip install selenium")
     browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if browser is None or driver is None:
         pytest.skip("Chromium is not installed: apt-get install chromium chromium-driver")
-    assert selenium
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

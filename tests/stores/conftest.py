@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.servers.file_servers import ftp_places, sftp_places, webdav_places
 from tests.servers.hub import hub_places
 from tests.servers.recording_s3 import RecordingS3, recording_s3
 from tests.servers.s3 import S3Server, temporary_folder
@@ -22,13 +24,19 @@ from tests.servers.store_server import (
 from tests.stores.folder import Folder, new_folder
 from tests.stores.rows import Row
 
-PLACES = {
+
+def _file_server(name: str, folder: Path) -> AbstractContextManager[StoreServer]:
+    """The libraries of these servers are in the extra ``test-all``."""
+    module = importlib.import_module("tests.servers.file_servers")
+    places: AbstractContextManager[StoreServer] = getattr(module, f"{name}_places")(folder)
+    return places
+
+
+PLACES: dict[str, Callable[[Path], AbstractContextManager[StoreServer]]] = {
     "local_folder": local_places,
     "dataset_service": dataset_places,
     "plain_http": http_places,
-    "ftp_folder": ftp_places,
-    "sftp_folder": sftp_places,
-    "webdav_folder": webdav_places,
+    **{f"{name}_folder": partial(_file_server, name) for name in ("ftp", "sftp", "webdav")},
 }
 
 
