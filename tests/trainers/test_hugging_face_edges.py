@@ -177,7 +177,7 @@ def test_datasets_of_other_kinds_are_taken(dataset: Path, tmp_path: Path) -> Non
 
 
 def test_the_last_complete_checkpoint_is_kept_until_the_next_one_is_complete(dataset: Path, tmp_path: Path) -> None:
-    class Killed(hf().ChainTrainer):  # type: ignore[misc,name-defined]
+    class Killed(hf().ChainTrainer):  # type: ignore[misc]
         def _save_checkpoint(self, *args: Any, **options: Any) -> None:
             super()._save_checkpoint(*args, **options)
             if self.state.global_step == 10:
