@@ -233,7 +233,7 @@ def test_a_dataset_that_is_not_read_any_more_makes_room_in_the_third_epoch_of_an
 
 
 @pytest.mark.parametrize(("num_epochs", "old_stays"), [(1, True), (8, False)])
-def test_what_is_read_stays_and_only_what_was_unread_for_two_epochs_makes_room(
+def test_what_is_read_stays_and_what_was_unread_for_eight_epochs_has_made_room(
     folder: Path, num_epochs: int, old_stays: bool
 ) -> None:
     with store_of(numbered(27, OBJECT_BYTES)) as store:

@@ -21,7 +21,7 @@ def timed(items: Iterator[T], stage: StageCounter, *, within: StageCounter) -> G
     Args:
         items: closed with this iterator.
         stage: that produces them.
-        within: another stage, for which the time spent waiting is left out, as that for the listing is.
+        within: another stage. The time spent waiting for it, and for the listing, is left out.
     """
     return _timed(items, stage, within, None)
 
@@ -33,7 +33,7 @@ def timed_runs(runs: Iterator[Run], stage: StageCounter, *, within: StageCounter
         runs: iterators with exact length hints, each of which is consumed before the next one is asked for. Closed with
             this iterator.
         stage: that produces them.
-        within: another stage, for which the time spent waiting is left out, as that for the listing is.
+        within: another stage. The time spent waiting for it, and for the listing, is left out.
     """
     with stage.counting() as own:
         yield from _timed(runs, stage, within, own)
