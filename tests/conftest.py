@@ -71,8 +71,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
-# By the interpreter, by this package's commands, and by starlette
-_MISSING = re.compile(r"(?:No module named '|needs |module requires the )(\w+)")
+# By the interpreter, by this package and its commands, by starlette and fsspec
+_MISSING = re.compile(r"(?:No module named '?|needs |requires the |Install |pip install 'torchdata_remote\[)(\w+)")
 IN_TEST_ALL = {
     "accelerate", "asyncssh", "atheris", "av", "azure", "basedpyright", "distributed",
     "google", "httpx", "httpx2", "huggingface_hub", "jedi", "kubernetes_validate",
@@ -85,7 +85,7 @@ IN_TEST_ALL = {
 def _without_extra(report: pytest.CollectReport | pytest.TestReport, path: Path) -> None:
     """Skip what needs a package that is not installed; nothing but the extra has it."""
     said = f"{report.longrepr}{report.capstderr}" if report.failed else ""
-    missing = IN_TEST_ALL.intersection(_MISSING.findall(said))
+    missing = IN_TEST_ALL.intersection("azure" if name == "az" else name for name in _MISSING.findall(said))
     if any(importlib.util.find_spec(name) is None for name in missing):
         report.outcome = "skipped"
         report.longrepr = (str(path), 0, f"Skipped: {', '.join(missing)} is in the extra test-all")

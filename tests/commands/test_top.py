@@ -10,6 +10,8 @@ import socket
 import struct
 import sys
 import termios
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,8 +132,15 @@ def test_a_wrong_command_line_is_refused(
 
 @pytest.fixture
 def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[float], None]], None]:
-    """What happens where the view waits for its next frame: ``KeyboardInterrupt`` ends it."""
-    return lambda happens: monkeypatch.setattr("time.sleep", happens)
+    """What happens where the view waits for its next frame: ``KeyboardInterrupt`` ends it. Other threads sleep."""
+    viewer, sleep = threading.current_thread(), time.sleep
+
+    def set_what_happens(happens: Callable[[float], None]) -> None:
+        monkeypatch.setattr(
+            "time.sleep", lambda seconds: (happens if threading.current_thread() is viewer else sleep)(seconds)
+        )
+
+    return set_what_happens
 
 
 def test_a_terminal_shows_frames_that_fit_until_ctrl_c(

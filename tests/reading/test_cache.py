@@ -274,13 +274,17 @@ def test_a_new_version_takes_the_room_of_the_old_one(folder: Path) -> None:
             assert found[2] >= 0.5
 
 
-def test_a_smaller_bound_holds_as_soon_as_something_is_stored(folder: Path) -> None:
+def test_a_smaller_bound_holds_once_a_few_objects_have_been_stored(folder: Path) -> None:
     with store_of(numbered(NUM, OBJECT_BYTES)) as store:
         random_epoch(store, folder, 8 * MIB, 0)
         wait_for(lambda: used_bytes(folder) > 3 * MIB)
-        store.objects["more"] = bytes(OBJECT_BYTES)
-        random_epoch(store, folder, 2 * MIB, 1)
-        wait_for(lambda: used_bytes(folder) <= 2 * MIB)
+
+        def holds_after_one_more() -> bool:  # as far as it comes in the time that a reader lends it
+            store.objects[f"more {len(store.objects)}"] = bytes(OBJECT_BYTES)
+            random_epoch(store, folder, 2 * MIB, len(store.objects))
+            return used_bytes(folder) <= 2 * MIB
+
+        wait_for(holds_after_one_more)
 
 
 def test_an_object_that_is_being_read_is_not_removed(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import pickle
@@ -22,6 +23,9 @@ from tests.support.objects import text_of, warnings_of
 from torchdata_remote import Backend, RetryPolicy, StorageOptions
 from torchdata_remote.errors import AccessDeniedError, StorageError, TransientStorageError, UrlError
 
+needs_hub = pytest.mark.skipif(
+    importlib.util.find_spec("huggingface_hub") is None, reason="huggingface_hub is in the extra test-all"
+)
 SERVER = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "s", "region": "us-east-1"}
 PASSWORD = "http://user:PASSWORD@127.0.0.1:1"
 # A second attempt would wait for an hour: what is refused is refused by the first one
@@ -387,7 +391,10 @@ GS = "http://h"
             for url in (5, "hub", "ftp://hub")
         ),
         ("hf://datasets/a/b/c", {"token": "PASSWORD x"}, "the token has characters that are invalid"),
-        ("hf://datasets/a/b/c", {"revision": "v1", "block_size": 5}, "cannot be combined with block_size"),
+        pytest.param(
+            *("hf://datasets/a/b/c", {"revision": "v1", "block_size": 5}, "cannot be combined with block_size"),
+            marks=needs_hub,
+        ),
         ("hf://datasets/a/b@main/c", {"revision": "v1", "endpoint": "http://127.0.0.1:1"}, "Pass one of them"),
         ("nope://bucket/a", {}, r"no transport for the scheme 'nope'.*Known are s3, http"),
         ("minio://bucket/a", {}, r"did you mean 's3'\? Pass the address of the server by storage_options"),
