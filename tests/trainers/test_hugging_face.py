@@ -16,8 +16,9 @@ pytestmark = [
     needs("accelerate"),
     needs("transformers"),
     pytest.mark.timeout(1200),
-]  # the first test waits for all launches
+]  # the first test waits for a launch
 Runs = dict[int, list[dict[str, Any]]]
+PROGRAM = "tests.trainers.hugging_face_program"
 WORKERS = 2  # of the loaders that stop and resume under Accelerate
 REFUSED = ("DataLoader(pipe)", "DataLoader(Resumable)")  # by several processes
 REMEDY = {
@@ -27,16 +28,30 @@ REMEDY = {
 
 
 @pytest.fixture(scope="module")
-def runs(dataset: Path, cells: dict[int, Cells], tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Two processes are stopped, and resumed by two and by three."""
-    at = tmp_path_factory.mktemp("hugging-face")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hugging-face")
 
-    given: dict[str, Any] = {"folder": str(dataset)}
-    program = "tests.trainers.hugging_face_program"
-    return {
-        2: launch(program, 2, cells=cells[2], **given, save=f"{at}/two", load=""),
-        3: launch(program, 3, cells=cells[3], **given, save=f"{at}/three", load=f"{at}/two"),
-    }
+
+@pytest.fixture(scope="module")
+def two(dataset: Path, cells: dict[int, Cells], saved: Path) -> list[dict[str, Any]]:
+    """Two processes are stopped, and resumed by as many."""
+    return launch(PROGRAM, 2, cells=cells[2], folder=str(dataset), save=f"{saved}/two", load="")
+
+
+@pytest.fixture(scope="module")
+def runs(two: list[dict[str, Any]], dataset: Path, cells: dict[int, Cells], saved: Path) -> Runs:
+    """Those, and three that resume what the two have saved."""
+    given: dict[str, Any] = {"folder": str(dataset), "save": f"{saved}/three", "load": f"{saved}/two"}
+    return {2: two, 3: launch(PROGRAM, 3, cells=cells[3], **given)}
+
+
+def test_a_checkpoint_of_trainer_continues_in_the_same_order_with_as_many_processes(
+    two: list[dict[str, Any]],
+) -> None:
+    for rank in two:
+        whole, saved, resumed = (rank[f"Trainer: {what}"] for what in ("whole", "saved", "resumed"))
+        assert [saved[0] + resumed[0], *resumed[1:]] == whole
+        assert rank["steps of whole"] == [20, 20]
 
 
 @pytest.mark.parametrize("framework", REMEDY)
@@ -98,13 +113,6 @@ def test_an_evaluation_of_trainer_has_each_sample_once_or_is_refused(runs: Runs,
         unequal = rank["Trainer: evaluated, unequal"]["error"]
         assert "StateError: transformers Trainer, evaluation" in unequal
         assert ".equalize_ranks()" in unequal
-
-
-def test_a_checkpoint_of_trainer_continues_in_the_same_order_with_as_many_processes(runs: Runs) -> None:
-    for rank in runs[2]:
-        whole, saved, resumed = (rank[f"Trainer: {what}"] for what in ("whole", "saved", "resumed"))
-        assert [saved[0] + resumed[0], *resumed[1:]] == whole
-        assert rank["steps of whole"] == [20, 20]
 
 
 def test_another_number_of_processes_trains_on_the_rest_of_a_checkpoint(runs: Runs) -> None:
