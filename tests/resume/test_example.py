@@ -19,7 +19,8 @@ from torchdata_remote import ShardWriter
 pytestmark = pytest.mark.timeout(600)  # it starts five trainings
 EXAMPLES = ROOT / "examples"
 NUM_SAMPLES, NUM_EPOCHS = 1_200, 3
-# The example, with workers that are forked, and a function that waits for ever at one sample as long as there is a file
+# The example, with workers that are forked. As long as there are files: a function waits for ever at one sample, and a
+# step waits for a signal
 GATED = """
 import os, signal, sys
 
@@ -38,12 +39,23 @@ def waits(item):
     return item
 
 
+def prints(text, **options):
+    waits = text.startswith("epoch 1, step 50, ") and os.path.exists({step!r})
+    if waits:
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end)
+    print(text, **options)
+    if waits:
+        os.read(read_end, 1)
+
+
 def gated(pipe, **options):
     return built(pipe.map(waits), **{{**options, "multiprocessing_context": "fork"}})
 
 
 if __name__ == "__main__":
-    tdr.stateful_loader = gated
+    tdr.stateful_loader, resume_training.print = gated, prints
     resume_training.main()
 """
 
@@ -105,19 +117,23 @@ class Run:
 
 
 def test_a_training_that_signals_have_stopped_resumes_with_the_same_order_and_loss(tmp_path: Path) -> None:
-    """SIGTERM while it waits for data, of a worker that is stuck and then killed; SIGUSR1 and Ctrl-C between steps."""
+    """SIGTERM while it waits for data, of a worker that is stuck and then killed; SIGUSR1 in a step."""
     write_images(tmp_path / "images")
-    gate = tmp_path / "gate"
-    (tmp_path / "gated.py").write_text(GATED.format(examples=str(EXAMPLES), gate=str(gate)))
+    gate, step = tmp_path / "gate", tmp_path / "step"
+    (tmp_path / "gated.py").write_text(GATED.format(examples=str(EXAMPLES), gate=str(gate), step=str(step)))
     gate.touch()
     run = Run(tmp_path, "stopped")
     run.read_until(r"^waiting$")
     resumed = run.stop(signal.SIGTERM)
     gate.unlink()
-    whole, run = Run(tmp_path, "never stopped"), Run(tmp_path, "stopped")
+    step.touch()
+    run = Run(tmp_path, "stopped")
     run.read_until(r"^epoch 1, step 50, loss ")
     assert resumed in run.printed
     resumed = run.stop(signal.SIGUSR1)
+    assert resumed == "resumed at epoch 1, step 50\n"
+    step.unlink()
+    whole = Run(tmp_path, "never stopped")
     shutil.copy(tmp_path / "stopped", tmp_path / "without workers")
     run, other = Run(tmp_path, "stopped"), Run(tmp_path, "without workers", workers=0)
     assert run.result() == whole.result()
