@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import sys
@@ -85,7 +86,10 @@ class Place:
             return {key[len(path) :]: self._client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
         if self.url.startswith("memory://"):
             memory, root = fsspec.filesystem("memory"), self.url.removeprefix("memory:/")
-            names = memory.find(root) if memory.exists(root) else []
+            while True:
+                with contextlib.suppress(RuntimeError):  # files come and go while they are listed
+                    names = memory.find(root) if memory.exists(root) else []
+                    break
             return {name.removeprefix(root): memory.cat_file(name) for name in names}
         folder = Path(self.url)
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
