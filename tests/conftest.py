@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 # By the interpreter, by this package and its commands, by starlette and fsspec
 _MISSING = re.compile(r"(?:No module named '?|needs |requires the |Install |pip install 'torchdata_remote\[)(\w+)")
-_RAISED = ("E ", "UNEXPECTED EXCEPTION", "ModuleNotFoundError", "ImportError", "torchdata_remote.", "torchdata-remote: ")
+_RAISED = ("E ", "UNEXPECTED EXCEPTION", "ModuleNotFoundError", "ImportError", "torchdata_remote.", "torchdata-remote:")
 IN_TEST_ALL = {
     "accelerate", "asyncssh", "atheris", "av", "azure", "basedpyright", "distributed",
     "google", "httpx", "httpx2", "huggingface_hub", "jedi", "kubernetes_validate",
