@@ -207,9 +207,12 @@ def test_a_shard_changed_in_place_whose_times_were_set_back_is_written_again(cas
 
 @pytest.mark.parametrize("case", ["compressed"], indirect=True)
 def test_finished_shards_that_were_copied_or_touched_are_read_and_kept(case: Case) -> None:
-    first_of_manifest = next(number for number, step in enumerate(case.steps, 1) if "index.json" in step)
-    case.run("run", stop_at=first_of_manifest - 1, how="raise")
     folder = Path(case.place("run").url)
+    for stop_at in range(case.num_steps + 3, 0, -1):  # a slower run may record its progress once more
+        case.run("run", stop_at=stop_at, how="raise")
+        if not (folder / "index.json").exists():
+            break
+        shutil.rmtree(folder)
     finished = {name for name in os.listdir(folder) if name.endswith(".tar.gz")}
     assert len(finished) >= NUM_SHARDS - 1
     for name in finished:
