@@ -153,11 +153,8 @@ def test_digests_that_take_long_keep_neither_others_waiting_nor_the_service_from
     assert (tmp_path / "log").read_text() == ""
 
 
-# After it was killed
-
-
 WATCHED = """
-import os, stat
+import os
 
 def watched(name):
     call = getattr(os, name)
@@ -194,6 +191,9 @@ def test_a_file_that_was_answered_with_200_is_on_disk_and_so_is_its_name(tmp_pat
             assert ("fsync", str(dataset.folder / "deep")) in calls[named:], calls
     finally:
         service.stop()
+
+
+# After it was killed
 
 
 def test_a_service_that_was_killed_starts_again_with_the_complete_files_alone(tmp_path: Path) -> None:

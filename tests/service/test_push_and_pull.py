@@ -339,7 +339,8 @@ def test_a_download_that_is_damaged_on_the_way_is_repeated_once_and_never_kept(
     assert read_tree(tmp_path / "t") == TREE
 
 
-@pytest.mark.parametrize("num_mib", [17, 129])  # one request that can be resumed, and several at a time
+# By one request that can be resumed, and by several at a time
+@pytest.mark.parametrize("num_mib", [33, pytest.param(257, marks=pytest.mark.slow)])
 def test_a_large_download_that_is_damaged_on_the_way_is_repeated_once_and_never_kept(
     num_mib: int, url: str, proxy: Proxy, proxy_url: str, tmp_path: Path
 ) -> None:
