@@ -110,7 +110,7 @@ JOB = """
 import multiprocessing, os, signal, sys, threading, time
 import torchdata_remote as tdr
 
-KIND, METHOD, FOLDER = sys.argv[1:]
+WHEN, KIND, METHOD, FOLDER = sys.argv[1:]
 STUCK = FOLDER + "/stuck"
 LOCK = threading.Lock()  # cannot be sent, and need not, as a worker imports the script
 
@@ -130,16 +130,18 @@ def interrupt_the_start():
         pass
     os.killpg(0, signal.SIGTERM)
 
-def main():
-    received = []
-    for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"):
-        signal.signal(getattr(signal, name), lambda number, frame: received.append(number))
+def built():
     multiprocessing.set_forkserver_preload(["torch", "torchdata_remote.loaders", "torchdata_remote.datasets"])
     options = {"batch_size": 2, "num_workers": 2, "multiprocessing_context": METHOD, "collate_fn": list}
     if KIND == "PrefetchingLoader":
-        loader = tdr.PrefetchingLoader(tdr.ShardedDataset(FOLDER, transform=step), **options)
-    else:
-        loader = tdr.stateful_loader(tdr.stream_shards(FOLDER + "/*.tar").map(step).map(lambda key: key), **options)
+        return tdr.PrefetchingLoader(tdr.ShardedDataset(FOLDER, transform=step), **options)
+    return tdr.stateful_loader(tdr.stream_shards(FOLDER + "/*.tar").map(step).map(lambda key: key), **options)
+
+def signalled():
+    received = []
+    for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"):
+        signal.signal(getattr(signal, name), lambda number, frame: received.append(number))
+    loader = built()
     thread = threading.Thread(target=interrupt_the_start)
     thread.start()
     batches = iter(loader)
@@ -152,22 +154,22 @@ def main():
     keys += [key for batch in loader for key in batch]  # workers are asked, or started, again
     print(set(received) == {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
     print(len(keys), {type(key) is Key for key in keys})
+
+def stuck():
+    loader = built()
     open(STUCK, "w").close()
     batches = iter(loader)
     while not os.path.exists(STUCK + "-here"):
         time.sleep(0.01)
+    if WHEN == "ended":
+        return loader, batches  # one is stuck when the interpreter ends
     del batches
     if KIND == "stateful_loader":
         loader.end_workers()
     print("closed", flush=True)
-    open(STUCK, "w").close()
-    os.remove(STUCK + "-here")
-    batches = iter(loader)  # one is stuck when the interpreter ends
-    while not os.path.exists(STUCK + "-here"):
-        time.sleep(0.01)
 
 if __name__ == "__main__":
-    main()
+    kept = signalled() if WHEN == "signalled" else stuck()
 """
 
 
@@ -180,19 +182,22 @@ if __name__ == "__main__":
         pytest.param("PrefetchingLoader", "forkserver", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.parametrize(
+    ("when", "printed"), [("signalled", "True\n40 {True}\n"), ("closed", "closed\n"), ("ended", "")]
+)
 def test_workers_outlive_the_signals_of_a_job_and_are_killed_where_they_are_stuck(
-    tmp_path: Path, kind: str, method: str
+    tmp_path: Path, when: str, printed: str, kind: str, method: str
 ) -> None:
-    """And what a script defines, such as the class of its items, is the same in its workers."""
+    """When their loader is closed, and when the program ends. What a script defines is the same in its workers."""
     write_small_shards(f"{tmp_path}/data/", num_shards=4, samples_per_shard=5)
     script = tmp_path / "train.py"
     script.write_text(JOB)
-    command = [sys.executable, str(script), kind, method, f"{tmp_path}/data"]
+    command = [sys.executable, str(script), when, kind, method, f"{tmp_path}/data"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=200, start_new_session=True, env=environment
     )
-    assert (done.stdout, done.stderr, done.returncode) == ("True\n40 {True}\nclosed\n", "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == (printed, "", 0)
 
 
 PROGRAM = """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,11 @@ import pytest
 from tests.support.paths import ROOT
 from torchdata_remote import ShardWriter
 
-pytestmark = pytest.mark.timeout(600)  # it starts five trainings
+pytestmark = pytest.mark.timeout(300)  # it starts trainings
 EXAMPLES = ROOT / "examples"
-NUM_SAMPLES, NUM_EPOCHS = 1_200, 3
-# The example, with workers that are forked. As long as there are files: a function waits for ever at one sample, and a
-# step waits for a signal
+NUM_SAMPLES, NUM_EPOCHS = 1_200, 2
+# The example, with workers that are forked. A function waits at one sample until a FIFO has a writer, and a step waits
+# for a signal as long as there is a file
 GATED = """
 import os, signal, sys
 
@@ -32,10 +32,9 @@ built = tdr.stateful_loader
 
 
 def waits(item):
-    if item[2] == "0750" and os.path.exists({gate!r}):
+    if item[2] == "0750" and os.path.exists({gate!r}) and "stopped" in sys.argv[6]:
         os.write(1, b"waiting\\n")
-        while True:
-            signal.pause()
+        os.close(os.open({gate!r}, os.O_RDONLY))
     return item
 
 
@@ -93,9 +92,10 @@ class Run:
                 return found[0]
         raise AssertionError(f"no {pattern!r} in {self.printed}{self.ended()}")
 
-    def stop(self, number: signal.Signals) -> str:
+    def stop(self, number: signal.Signals, then: Callable[[], object] = lambda: None) -> str:
         """Stop it by a signal to all processes of the group, as of a terminal or Slurm; the message that it prints."""
         os.killpg(self._process.pid, number)
+        then()
         message = self.ended()
         found = re.search(r"stopped in (epoch \d+) after (step \d+); the same command resumes\n\Z", message)
         assert found, self.printed + message
@@ -116,28 +116,40 @@ class Run:
         return found
 
 
-def test_a_training_that_signals_have_stopped_resumes_with_the_same_order_and_loss(tmp_path: Path) -> None:
-    """SIGTERM while it waits for data, of a worker that is stuck and then killed; SIGUSR1 in a step."""
+@pytest.fixture
+def gates(tmp_path: Path) -> tuple[Path, Path]:
+    """Where a FIFO and a file let a sample and a step wait. The data and the example are beside them."""
     write_images(tmp_path / "images")
     gate, step = tmp_path / "gate", tmp_path / "step"
     (tmp_path / "gated.py").write_text(GATED.format(examples=str(EXAMPLES), gate=str(gate), step=str(step)))
-    gate.touch()
-    run = Run(tmp_path, "stopped")
+    return gate, step
+
+
+def test_a_training_that_sigterm_stops_while_it_waits_for_data_resumes_with_the_same_order_and_loss(
+    tmp_path: Path, gates: tuple[Path, Path]
+) -> None:
+    gate, _ = gates
+    os.mkfifo(gate)
+    run, whole = Run(tmp_path, "stopped"), Run(tmp_path, "whole")
     run.read_until(r"^waiting$")
-    resumed = run.stop(signal.SIGTERM)
+    resumed = run.stop(signal.SIGTERM, lambda: gate.write_bytes(b""))
     gate.unlink()
+    run = Run(tmp_path, "stopped")
+    assert run.result() == whole.result()
+    assert resumed in run.printed
+
+
+def test_a_training_that_is_stopped_in_a_step_resumes_without_workers_and_loses_no_sample(
+    tmp_path: Path, gates: tuple[Path, Path]
+) -> None:
+    _, step = gates
     step.touch()
     run = Run(tmp_path, "stopped")
     run.read_until(r"^epoch 1, step 50, loss ")
-    assert resumed in run.printed
-    resumed = run.stop(signal.SIGUSR1)
-    assert resumed == "resumed at epoch 1, step 50\n"
+    assert run.stop(signal.SIGUSR1) == "resumed at epoch 1, step 50\n"
     step.unlink()
-    whole = Run(tmp_path, "never stopped")
-    shutil.copy(tmp_path / "stopped", tmp_path / "without workers")
-    run, other = Run(tmp_path, "stopped"), Run(tmp_path, "without workers", workers=0)
-    assert run.result() == whole.result()
+    other = Run(tmp_path, "stopped", workers=0)
     other.result()
-    assert resumed in run.printed
+    assert "resumed at epoch 1, step 50\n" in other.printed
     counts = re.findall(r"^epoch (\d) had ([\d,]+) samples$", other.printed, re.MULTILINE)
     assert counts == [(f"{epoch}", f"{NUM_SAMPLES:,}") for epoch in range(1, NUM_EPOCHS)]
