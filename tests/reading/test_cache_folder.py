@@ -259,7 +259,7 @@ def said_of(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_full_disk_is_one_warning_and_everything_is_read(
     files: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with full_disk(max_bytes=20_000):
+    with full_disk(max_bytes=19_000):
         for number in range(10):
             (files / f"{number}.bin").write_bytes(os.urandom(19_000))
         assert [read(files, tmp_path / "cache") for _ in range(3)] == [10] * 3
