@@ -73,6 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 # By the interpreter, by this package and its commands, by starlette and fsspec
 _MISSING = re.compile(r"(?:No module named '?|needs |requires the |Install |pip install 'torchdata_remote\[)(\w+)")
+_RAISED = ("E ", "UNEXPECTED EXCEPTION", "ModuleNotFoundError", "ImportError", "torchdata_remote.")
 IN_TEST_ALL = {
     "accelerate", "asyncssh", "atheris", "av", "azure", "basedpyright", "distributed",
     "google", "httpx", "httpx2", "huggingface_hub", "jedi", "kubernetes_validate",
@@ -84,7 +85,8 @@ IN_TEST_ALL = {
 
 def _without_extra(report: pytest.CollectReport | pytest.TestReport, path: Path) -> None:
     """Skip what needs a package that is not installed; nothing but the extra has it."""
-    said = f"{report.longrepr}{report.capstderr}" if report.failed else ""
+    lines = f"{report.longrepr}\n{report.capstderr}".splitlines() if report.failed else []
+    said = "\n".join(line for line in lines if line.startswith(_RAISED))  # and not what a test's source contains
     missing = IN_TEST_ALL.intersection("azure" if name == "az" else name for name in _MISSING.findall(said))
     if any(importlib.util.find_spec(name) is None for name in missing):
         report.outcome = "skipped"

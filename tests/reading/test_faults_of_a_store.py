@@ -164,7 +164,7 @@ def test_an_empty_object_is_read(server: Wire, listed: bool, num_faults: int) ->
 
 def test_a_stalled_request_is_given_up_after_the_progress_timeout(server: Wire) -> None:
     made = server.put(bytes(range(60)))
-    with tdr.testing.FaultyStore(server.endpoint_url, tdr.testing.Faults(stall_s=600, trickle_s=600)) as store:
+    with tdr.testing.FaultyStore(server.endpoint_url, tdr.testing.Faults(stall_s=600, trickle_s=0.05)) as store:
         store.script("stall", "stall_in_body", "trickle", None)
         options = {**server.storage_options, "endpoint_url": store.endpoint_url}
         policy = RetryPolicy(progress_timeout_s=0.2, first_wait_s=0)

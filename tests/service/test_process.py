@@ -18,6 +18,7 @@ pytest.importorskip("starlette", reason="the service is not installed: pip insta
 
 from tests.servers.s3 import temporary_folder
 from tests.servers.service import Service, running_service
+from tests.support.paths import ROOT
 from tests.support.service_clients import Dataset, ask, begin, below, connect, in_tar, metric, rest, tar_bytes
 from tests.support.waiting import wait_for
 from torchdata_remote.cli import main
@@ -153,6 +154,46 @@ def test_digests_that_take_long_keep_neither_others_waiting_nor_the_service_from
 
 
 # After it was killed
+
+
+WATCHED = """
+import os, stat
+
+def watched(name):
+    call = getattr(os, name)
+
+    def record(first, *more, **options):
+        path = os.readlink(f"/proc/self/fd/{first}") if name == "fsync" else str(more[0])
+        done = call(first, *more, **options)
+        with open(LOG, "a") as log:
+            log.write(f"{name} {path}\\n")
+        return done
+
+    setattr(os, name, record)
+
+for name in ("fsync", "link", "replace", "rename"):
+    watched(name)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="files are named by /proc")
+def test_a_file_that_was_answered_with_200_is_on_disk_and_so_is_its_name(tmp_path: Path) -> None:
+    """Before it has its name, its bytes are synchronized; before the answer, its folder."""
+    log, root = tmp_path / "log", tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "sitecustomize.py").write_text(WATCHED.replace("LOG", repr(str(log))))
+    service = Service(root, *NO_RESERVE, environment={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    try:
+        dataset = Dataset(service.address, root=root)
+        for data in (b"new", b"replaced"):
+            log.write_text("")
+            assert dataset.put("deep/a", data).status == 200
+            calls = [tuple(line.split(" ", 1)) for line in log.read_text().splitlines()]
+            named = next(at for at, (name, path) in enumerate(calls) if name != "fsync" and path.endswith("/deep/a"))
+            assert any(name == "fsync" and not os.path.isdir(path) for name, path in calls[:named]), calls
+            assert ("fsync", str(dataset.folder / "deep")) in calls[named:], calls
+    finally:
+        service.stop()
 
 
 def test_a_service_that_was_killed_starts_again_with_the_complete_files_alone(tmp_path: Path) -> None:

@@ -339,6 +339,32 @@ def test_a_download_that_is_damaged_on_the_way_is_repeated_once_and_never_kept(
     assert read_tree(tmp_path / "t") == TREE
 
 
+@pytest.mark.parametrize("num_mib", [17, 129])  # one request that can be resumed, and several at a time
+def test_a_large_download_that_is_damaged_on_the_way_is_repeated_once_and_never_kept(
+    num_mib: int, url: str, proxy: Proxy, proxy_url: str, tmp_path: Path
+) -> None:
+    tree: Tree = {"large": random.Random(2).randbytes(num_mib << 20)}
+    write_tree(tmp_path / "s", tree)
+    push(tmp_path / "s", url)
+    damaged: list[int] = []
+
+    def damage(exchange: Exchange, body: bytes) -> bytes:
+        if exchange.method != "GET" or len(body) < 1 << 20 or len(damaged) >= times:
+            return body
+        damaged.append(exchange.number)
+        return bytes([body[0] ^ 1]) + body[1:]
+
+    proxy.change_response, times = damage, 1000
+    with pytest.raises(StorageError, match="received SHA-256"):
+        pull(proxy_url, tmp_path / "t")
+    assert not (tmp_path / "t" / "large").exists()
+    damaged.clear()
+    times = 1
+    pull(proxy_url, tmp_path / "t")
+    assert len(damaged) == 1
+    assert read_tree(tmp_path / "t") == tree
+
+
 @pytest.mark.parametrize("then", [b"new", MEDIUM[::-1], None])
 @pytest.mark.parametrize("path", ["cat/1", "dog/1"])
 def test_a_file_that_is_replaced_after_the_listing_is_fetched_in_its_new_version(

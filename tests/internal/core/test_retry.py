@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote.core.options import RetryPolicy
-from torchdata_remote.core.retry import LIKELY_PERMANENT_S, MAX_LIKELY_PERMANENT, call_with_retries
+from torchdata_remote.core.retry import LIKELY_PERMANENT_S, MAX_LIKELY_PERMANENT, Attempts, call_with_retries
 from torchdata_remote.errors import StorageError, TransientStorageError
 
 
@@ -68,6 +68,19 @@ def test_no_attempt_begins_after_the_deadline(deadline: float, takes: float, uni
         _call(operation, clock, RetryPolicy(deadline_s=deadline), uniform=uniform)
     assert operation.began[-1] - operation.began[0] <= deadline + 1e-6
     assert clock.now - operation.began[0] <= deadline + takes + 1e-6, "it does not wait for an attempt it will not make"
+
+
+def test_progress_starts_attempts_waits_and_seconds_anew() -> None:
+    clock = Clock()
+    attempts = Attempts(RetryPolicy(deadline_s=10, max_attempts=3), sleep=clock.sleep, clock=clock, uniform=lambda: 1.0)
+    for _ in range(20):
+        clock.now += 6
+        attempts.start_anew()
+        attempts.wait(TransientStorageError("s3://b/a: the body ended.", url="s3://b/a"))
+    assert len(set(clock.waits)) == 1
+    clock.now += 10
+    with pytest.raises(TransientStorageError, match="deadline_s=10"):
+        attempts.wait(TransientStorageError("s3://b/a: the body ended.", url="s3://b/a"))
 
 
 @given(takes=st.floats(0.1, 12))
