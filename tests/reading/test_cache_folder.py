@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from collections import Counter
@@ -198,6 +199,17 @@ def test_what_lies_in_place_of_the_files_of_a_cache_is_neither_followed_nor_over
         assert not (folder / "nowhere").exists()
 
 
+def test_a_file_that_others_may_have_written_is_not_used(folder: Path) -> None:
+    with store_of(objects_of([100, 100, 5 << 20])) as store:
+        options = cached(folder, part_bytes=8 * MIB)
+        gets_of_an_epoch(store, **options)
+        path, _ = place_of(folder, store.objects["1"])
+        path.chmod(0o620)
+        assert gets_of_an_epoch(store, **options) == ["1"]
+        assert gets_of_an_epoch(store, **options) == []
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 # --- folders that cannot be used
 
 
@@ -259,7 +271,7 @@ def said_of(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_full_disk_is_one_warning_and_everything_is_read(
     files: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with full_disk(max_bytes=20_000):
+    with full_disk(max_bytes=19_000):
         for number in range(10):
             (files / f"{number}.bin").write_bytes(os.urandom(19_000))
         assert [read(files, tmp_path / "cache") for _ in range(3)] == [10] * 3

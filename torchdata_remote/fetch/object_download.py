@@ -106,11 +106,6 @@ class ObjectDownload(Download):
         if self._cached is not None:
             self._cached.keep(start, piece)
 
-    def store_kept(self) -> None:
-        """Store what ``keep`` left for later, after the consumer was given it."""
-        if self._cached is not None:
-            self._cached.store_kept()
-
     def distrust_cache(self) -> bool:
         """Remove wrong bytes from the cache; returns whether they were read from it."""
         return self._cached is not None and self._cached.distrust()

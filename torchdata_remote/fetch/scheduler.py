@@ -212,7 +212,6 @@ class PartScheduler:
         finally:
             self._part_ended(download)
             part.pieces.put(None)
-        download.store_kept()
 
     def _part_ended(self, download: Download) -> None:
         """Called in the thread that downloaded a part, before the consumer sees its end."""

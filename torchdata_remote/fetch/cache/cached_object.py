@@ -11,9 +11,8 @@ from ...core.object_version import same_etag
 from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
 from ...storage import Answer, Entry, LocalStore, Page, Store, single_chunk
-from .disk_cache import MAX_SMALL_BYTES, DiskCache
-from .entry import CachedFile, DamagedError
-from .writer import CacheEntryWriter
+from .disk_cache import DiskCache
+from .files import CachedFile, CachedFileWriter, DamagedError
 
 _log = logging.getLogger("torchdata_remote")
 
@@ -51,7 +50,7 @@ class CachedObject:
         self._is_looked_up = self._closed = self._served = False
         self._stores = False  # what is downloaded
         self._hit: CachedFile | None = None
-        self._filling: CacheEntryWriter | None = None
+        self._filling: CachedFileWriter | None = None
         self._num_bytes, self._etag, self._version = 0, "", ""
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
@@ -149,12 +148,8 @@ class CachedObject:
         return entry.etag, entry.size
 
     def keep(self, start: int, piece: memoryview) -> None:
-        """Store verified bytes from ``start`` on; each byte once. Small objects wait for :meth:`store_kept`."""
+        """Store verified bytes from ``start`` on; each byte once."""
         if not self._stores:
-            return
-        if len(piece) == self._num_bytes <= MAX_SMALL_BYTES:
-            self._stores = False
-            self._cache.store_later(self._name, self._num_bytes, self._version, piece, self._stop_filling)
             return
         try:
             with self._lock:
@@ -168,10 +163,6 @@ class CachedObject:
                 filling.write(start, piece)
         except OSError as error:
             self._stop_filling(error)
-
-    def store_kept(self) -> None:
-        """Store small objects that were downloaded, of all threads."""
-        self._cache.store_waiting()
 
     def _stop_filling(self, error: OSError) -> None:
         self._stores, self._filling = False, None

@@ -1,52 +1,64 @@
-"""Cache whole objects on local disk, shared by all processes of a host.
+"""Cache whole objects on local disk, a file for each, in a folder that all processes of a host share.
 
-Objects are stored in packs: files with one large object, or with many small ones. An index says where they are. Nothing
-waits for the disk: the index contains a checksum of each block, so an object whose bytes were lost when the host
+Nothing waits for the disk: a file has a checksum of each block, so an object whose bytes were lost when the host
 crashed is noticed when it is read, and fetched again. Files of other users are ignored.
+
+An object is kept if there is room, and what is there stays: an epoch reads every object once, so that the one that was
+just read is the last one to be needed again. Room is made by removing what was not read in two epochs, and objects of
+which a new version was seen.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import hashlib
+import itertools
 import logging
 import os
+import re
 import shutil
 import time
+import uuid
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Iterator
 from functools import partial
 
 from ...core.urls import redact
 from ...errors import StorageError
-from .catalog import RETRY_S, Catalog
-from .entry import CachedFile
-from .folder import SharedFolderError, format_folder, mark_used, network_file_system, private_folder, was_used
-from .index import CacheIndex
-from .index_file import DamagedIndexError, has_sqlite
-from .later import Later, is_ending
-from .leftovers import remove_leftovers
-from .object_table import Entry, identify
-from .pack import has_locks
-from .room import Room
-from .waiting import WaitingObjects
-from .writer import CacheEntryWriter
+from .files import CachedFile, CachedFileWriter, DamagedError, file_bytes
+from .folder import (
+    STATE,
+    SharedFolderError,
+    format_folder,
+    is_own_file,
+    make_own_folder,
+    mark_used,
+    network_file_system,
+    open_own_file,
+    private_folder,
+    was_used,
+)
+from .shared_state import EXCLUSIVE, SHARED, STATE_BYTES, SharedState, Totals, has_locks, lock
 
 _log = logging.getLogger("torchdata_remote")
 _warned_folders: dict[str, str] = {}  # and the problem
-_locked_until: dict[tuple[str, int], float] = {}  # caches whose index another process has locked for long
-_MAX_FAILED = 4  # late calls without a pass
-_RECORD_S = 1.0  # at most, until what was read is recorded
-MAX_SMALL_BYTES = 256 << 10
+_BLOCK_BYTES = 4_096  # of most file systems
+_MIN_COUNTED_IN_BLOCKS = 1 << 20  # a cache; below, blocks would be most of what is counted
+_MAX_CLEANING_S = 0.05  # in one go
+_PAUSE = 20  # times as long as a look at all files took, until the next one
+_COUNT_AGAIN_S = 86_400.0  # what is not told of, such as files that somebody has removed
+_WRITING, _USERS = "writing", "users"
+_NAME = re.compile("[0-9a-f]{30}")
 _live: weakref.WeakValueDictionary[tuple[str, int], DiskCache] = weakref.WeakValueDictionary()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _live.clear())  # theirs belong to the parent
 
 
 def open_cache(folder: str, max_bytes: int) -> DiskCache | None:
-    """Open a cache: the same one for all passes of this process that use the folder at a time, or one after the other.
+    """Open a cache, the same one for all passes of this process that use the folder at a time.
 
-    A disk that became full or read-only, or a process that is stopped, does not end a training.
+    A disk that became full or read-only does not end a training.
 
     Returns:
         ``None``, with one warning, if the folder was used before and cannot be used now.
@@ -57,11 +69,9 @@ def open_cache(folder: str, max_bytes: int) -> DiskCache | None:
     """
     path = os.path.abspath(os.path.expanduser(folder))
     place = os.path.realpath(path), max_bytes
-    if time.monotonic() < _locked_until.get(place, 0):
-        return None
     try:
         cache = _live.get(place)
-        if cache is None or not cache.refresh():
+        if cache is None or not cache.is_there():
             cache = _live[place] = DiskCache(folder, max_bytes)
         return cache
     except SharedFolderError:
@@ -69,8 +79,6 @@ def open_cache(folder: str, max_bytes: int) -> DiskCache | None:
     except OSError as error:
         if not was_used(path):
             raise
-        if error.errno == errno.EAGAIN:  # not each of many short passes waits for it
-            _locked_until[place] = time.monotonic() + RETRY_S
         _warn_once(path, f"The cache cannot be used: {error}")
         return None
 
@@ -86,152 +94,175 @@ class DiskCache:
     def __init__(self, folder: str, max_bytes: int) -> None:
         if not has_locks:
             raise StorageError(f"{folder}: a cache needs file locks (flock), which Windows lacks: leave out cache_dir.")
-        if not has_sqlite:
-            raise StorageError(
-                f"{folder}: a cache needs the module sqlite3, which this Python lacks: leave out cache_dir."
-            )
         folder, self._max_bytes = os.path.abspath(os.path.expanduser(folder)), max_bytes
-        self._folder, self.user = private_folder(folder)
-        kind = network_file_system(self._folder)
+        private, self._user = private_folder(folder)
+        kind = network_file_system(private)
         if kind is not None:
             raise SharedFolderError(f"it is on a file system of type {kind}, which hosts may share")
-        try:
-            index = CacheIndex(format_folder(self._folder), self.user)
-            self._catalog = Catalog(index, max_bytes)
-        except DamagedIndexError:  # and removed
-            index = CacheIndex(format_folder(self._folder), self.user)
-            self._catalog = Catalog(index, max_bytes)
-        self._room = Room(self._catalog, max_bytes, remove_leftovers(index.packs))
-        self._waiting, self._publishing, self._recording = WaitingObjects(), Later(), Later()
-        self._has_ended, self._num_failed = False, 0  # late calls, in a row
+        self._folder = format_folder(private)
+        make_own_folder(self._folder, self._user)
+        make_own_folder(os.path.join(self._folder, _WRITING), self._user)
+        self._block_bytes = _BLOCK_BYTES if max_bytes >= _MIN_COUNTED_IN_BLOCKS else 1
+        self._objects_bytes = max_bytes - (STATE_BYTES if self._block_bytes > 1 else 0)
+        self._state = SharedState(os.path.join(self._folder, STATE), self._user)
+        self._token, self._numbers = uuid.uuid4().hex, itertools.count()  # of files that are written
+        self._given_back: deque[int] = deque()  # reserved bytes, by finalizers
+        self._files: Iterator[tuple[str, os.stat_result]] | None = None  # which are looked at, to make room
+        self._unread_before_s, self._look_s, self._look_again_s = 0.0, 0.0, 0.0  # of the look at files
+        with contextlib.suppress(OSError):  # a folder that is read-only now
+            users = open_own_file(os.path.join(self._folder, _USERS), self._user)
+            self._users = open(users, "rb", buffering=0)  # noqa: SIM115  # closed with this object, which ends the lock
+            self._join(users)
         mark_used(folder)
 
-    def refresh(self) -> bool:
-        """Look what other processes have stored; return ``False`` if the folder is not the same any more."""
-        if self._catalog.may_exchange():
-            try:
-                self._catalog.exchange(lambda: None)
-            except (FileNotFoundError, NotADirectoryError, DamagedIndexError):
-                return False
-            except OSError as error:
-                self._warn_of_index(error)
-        return True
+    def _join(self, users: int) -> None:
+        """Become one of the users of the folder. The first one counts the objects if a process was killed."""
+        with contextlib.suppress(BlockingIOError):
+            lock(users, EXCLUSIVE, 0)
+            with self._state.locked() as totals:
+                if totals.writing_bytes or not 0 <= time.time() - totals.counted_s < _COUNT_AGAIN_S:
+                    self._count(totals)
+        lock(users, SHARED)
 
-    def find(self, url: str, num_bytes: int, etag: str) -> CachedFile | None:
-        """Open a cached object; ``None`` if it is missing."""
-        key, version = identify(url, num_bytes, etag)
-        self._waiting.wait_for(key)
-        entry = self._catalog.find(key, version, num_bytes)
-        self._recording.call(self._flush, _RECORD_S, at_end=False)
-        opened = None if entry is None else self._catalog.open(entry)
-        return None if entry is None or opened is None else CachedFile(opened[0], entry, opened[1])
+    def _count(self, totals: Totals) -> None:
+        with os.scandir(os.path.join(self._folder, _WRITING)) as entries:
+            for entry in entries:
+                os.unlink(entry.path)
+        totals.used_bytes = sum(self._room_of(status.st_size) for _, status in self._objects())
+        totals.writing_bytes, totals.counted_s = 0, time.time()
 
-    def drop(self, found: CachedFile) -> None:
-        """Drop a damaged object, unless another one has replaced it."""
-        self._catalog.drop(found.entry)
-        with contextlib.suppress(OSError):  # others will notice the damage, too
-            self._catalog.publish(at_once=True)
+    def _objects(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the files of all objects."""
+        for number in range(256):
+            with contextlib.suppress(OSError), os.scandir(os.path.join(self._folder, f"{number:02x}")) as entries:
+                for entry in entries:
+                    status = entry.stat(follow_symlinks=False)
+                    if _NAME.fullmatch(entry.name) and self._is_ours(status):
+                        yield entry.path, status
 
-    def publish(self) -> None:
-        """Let other processes find at once what was stored. Otherwise they do a little later.
+    def _is_ours(self, status: os.stat_result) -> bool:
+        return is_own_file(status, self._user) and status.st_nlink == 1
 
-        Raises:
-            OSError: if the index cannot be written.
-        """
-        self._catalog.publish(at_once=True)
+    def is_there(self) -> bool:
+        """Whether the folder is still the same one."""
+        return self._state.is_at(os.path.join(self._folder, STATE))
 
-    def settle(self) -> None:
-        """Store what waits, and let others find it, as far as the disk allows."""
-        self._waiting.settle()
-        self._flush()
+    def _path(self, name: str) -> tuple[str, int]:
+        """Return the path of an object's file, and its key in the sample of reads."""
+        digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        return os.path.join(self._folder, digest[:2], digest[2:]), int(digest[2:10], 16)
 
-    def _publish_later(self) -> None:
-        """Until then this cache lives, so that the next pass has it, and finds what is stored."""
-        wait_s = self._catalog.publish_in_s()
-        if wait_s is not None:
-            self._publishing.call(self._flush, wait_s)
+    def _room_of(self, length: int) -> int:
+        """Return what a file of this length takes of the bound: blocks of the disk, or the bytes of a small object."""
+        if self._block_bytes == 1:
+            return max(0, length - file_bytes(1) + 1)
+        return -(-length // self._block_bytes) * self._block_bytes
 
-    def _flush(self) -> None:
-        is_last = is_ending() and not self._has_ended
-        self._has_ended = self._has_ended or is_last
-        if self._catalog.may_exchange() or is_last:  # one try more, although another process may be stopped
-            try:
-                self._catalog.flush()
-                self._num_failed = 0
-            except (FileNotFoundError, NotADirectoryError):
-                return  # the folder was removed after the last pass
-            except OSError as error:
-                self._num_failed += 1
-                self._warn_of_index(error)
-        if self._num_failed < _MAX_FAILED and not is_ending():  # later ones are made when something is read
-            self._publish_later()
-
-    def _warn_of_index(self, error: OSError) -> None:
-        self.warn_once(f"The index of the cache cannot be written, which is tried again: {error}")
-
-    def store_later(
-        self, url: str, num_bytes: int, etag: str, data: memoryview, on_error: Callable[[OSError], None]
-    ) -> None:
-        """Store a small object in the next :meth:`store_waiting` of any thread.
+    def find(self, name: str, num_bytes: int, version: str) -> CachedFile | None:
+        """Open a cached object; ``None`` if it is missing. One of another version, or a damaged one, is removed.
 
         Args:
-            url: of the object.
-            num_bytes: of the object, at most ``MAX_SMALL_BYTES``.
-            etag: of the object.
-            data: all of it.
-            on_error: called if it cannot be stored.
+            name: of the object, which has one version at a time.
+            num_bytes: of the object.
+            version: of the object.
         """
-        key, _ = identify(url, num_bytes, etag)
-        self._waiting.add(key, partial(self._store, url, num_bytes, etag, data, on_error))
-
-    def _store(
-        self, url: str, num_bytes: int, etag: str, data: memoryview, on_error: Callable[[OSError], None]
-    ) -> None:
+        path, key = self._path(name)
+        self._state.record(key)
         try:
-            writer = self.fill(url, num_bytes, etag)
-            if writer is not None:
-                writer.write(0, data)
-        except OSError as error:
-            on_error(error)
+            return CachedFile(path, num_bytes, version, self._user)
+        except DamagedError:
+            self._remove(path)
+        except OSError:  # missing, or something else that is not read
+            pass
+        return None
 
-    def store_waiting(self) -> None:
-        """Store the objects that wait, unless another thread is about to."""
-        self._waiting.store()
+    def drop(self, found: CachedFile) -> None:
+        """Drop a damaged object, or the one that has replaced it."""
+        self._remove(found.path)
 
-    def fill(self, url: str, num_bytes: int, etag: str) -> CacheEntryWriter | None:
+    def _remove(self, path: str) -> None:
+        with contextlib.suppress(OSError), self._state.locked() as totals:
+            status = os.lstat(path)
+            if self._is_ours(status):
+                os.unlink(path)
+                totals.used_bytes -= self._room_of(status.st_size)
+
+    def fill(self, name: str, num_bytes: int, version: str) -> CachedFileWriter | None:
         """Start to store an object; ``None`` if there is no room for it.
 
         Raises:
             OSError: if the disk has no space for it, or the folder cannot be used.
         """
         if num_bytes > self._max_bytes:
-            self.warn_once(f"{redact(url)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,}")
+            self.warn_once(f"{redact(name)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,}")
             return None
-        place = self._room.take(num_bytes)
-        if place is None:
-            if not self._catalog.may_exchange():
-                self.warn_once(f"{redact(url)} is not cached: {self._catalog.problem}")
-            return None
-        key, version = identify(url, num_bytes, etag)
+        path, _ = self._path(name)
+        wanted = self._room_of(file_bytes(num_bytes))
+        with self._state.locked() as totals:
+            while self._given_back:
+                given_back = self._given_back.popleft()
+                totals.used_bytes -= given_back
+                totals.writing_bytes -= given_back
+            if totals.used_bytes + wanted > self._objects_bytes:
+                self._make_room(totals, wanted)
+            if totals.used_bytes + wanted > self._objects_bytes:
+                return None
+            totals.used_bytes += wanted
+            totals.writing_bytes += wanted
+        temporary = os.path.join(self._folder, _WRITING, f"{self._token}-{next(self._numbers)}")
+        return CachedFileWriter(
+            temporary,
+            num_bytes,
+            version,
+            partial(self._publish, temporary, path, wanted),
+            partial(_drop, temporary, wanted, self._given_back),
+        )
 
-        def complete(crc32s: list[int]) -> None:
-            entry = Entry(key, version, place.offset, num_bytes, crc32s[0] if crc32s else 0, place.pack.number)
-            self._catalog.add(entry, crc32s, alone=place.alone)
+    def _publish(self, temporary: str, path: str, wanted: int) -> None:
+        """Give a complete file its name; it replaces another version."""
+        with self._state.locked() as totals:
+            replaced = 0
+            with contextlib.suppress(OSError):
+                status = os.lstat(path)
+                replaced = self._room_of(status.st_size) if self._is_ours(status) else 0
             try:
-                self._catalog.publish(at_once=place.alone)
-            except OSError as error:
-                self._warn_of_index(error)
-            self._publish_later()
+                os.replace(temporary, path)
+            except FileNotFoundError:
+                make_own_folder(os.path.dirname(path), self._user)
+                os.replace(temporary, path)
+            totals.used_bytes -= replaced
+            totals.writing_bytes -= wanted
 
-        def end(is_complete: bool) -> None:
-            if place.alone and not is_complete:
-                self._catalog.abandon(place.pack.number)
-
-        return CacheEntryWriter(place, num_bytes, complete, end)
+    def _make_room(self, totals: Totals, wanted: int) -> None:
+        """Remove what is not read any more, and if the bound was larger before, anything."""
+        begin_s = time.monotonic()
+        if self._files is None:
+            before_s = None if begin_s < self._look_again_s else self._state.unread_before(totals)
+            is_smaller = totals.used_bytes - totals.writing_bytes > self._objects_bytes
+            if before_s is None and not is_smaller:
+                return
+            self._unread_before_s, self._look_s, self._files = before_s or 0.0, 0.0, self._objects()
+        for path, status in self._files:
+            if status.st_mtime < self._unread_before_s or totals.used_bytes > self._objects_bytes:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+                    totals.used_bytes -= self._room_of(status.st_size)
+            spent_s = time.monotonic() - begin_s
+            if totals.used_bytes + wanted <= self._objects_bytes or spent_s > _MAX_CLEANING_S:
+                self._look_s += spent_s
+                return
+        self._files, self._look_again_s = None, time.monotonic() + _PAUSE * self._look_s
 
     def warn_once(self, problem: str) -> None:
         """Warn of the first problem with this folder in this process; a full disk would cause one per object."""
         _warn_once(self._folder, problem)
+
+
+def _drop(temporary: str, reserved_bytes: int, given_back: deque[int]) -> None:
+    """Remove a file that was not finished. Safe in a finalizer."""
+    with contextlib.suppress(OSError):
+        os.unlink(temporary)
+    given_back.append(reserved_bytes)
 
 
 def _warn_once(folder: str, problem: str) -> None:

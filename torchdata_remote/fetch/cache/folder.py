@@ -10,7 +10,7 @@ import tempfile
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _MOUNTS = "/proc/self/mountinfo"  # Linux
-_FORMAT, INDEX = "v2", "index.sqlite"  # folder and file; earlier releases stored their objects beside them
+_FORMAT, STATE = "v3", "state"  # folder and file
 _SHARED_BY_HOSTS = re.compile(
     "afs|beegfs|ceph|cifs|gfs2|glusterfs|gpfs|lustre|nfs4?|ocfs2|orangefs|smb3|smbfs|wekafs|"
     r"fuse\.(blobfuse2?|ceph|cephfs|gcsfuse|glusterfs|goofys|juicefs|mount-s3|rclone|s3fs|sshfs)"
@@ -24,7 +24,7 @@ class SharedFolderError(OSError):
 
 
 def format_folder(folder: str) -> str:
-    """Return the folder of the index and its packs."""
+    """Return the folder of the objects."""
     return os.path.join(folder, _FORMAT)
 
 
@@ -32,7 +32,7 @@ def was_used(folder: str) -> bool:
     """Whether a folder was used as a cache before, by this process or another one of this user."""
     user = getattr(os, "geteuid", int)()
     own = (folder, os.path.join(folder, f"user-{user}"))
-    return any(path in _used or os.path.lexists(os.path.join(format_folder(path), INDEX)) for path in own)
+    return any(path in _used or os.path.lexists(os.path.join(format_folder(path), STATE)) for path in own)
 
 
 def mark_used(folder: str) -> None:
@@ -51,7 +51,7 @@ def private_folder(folder: str) -> tuple[str, int]:
     """
     os.makedirs(folder, 0o700, exist_ok=True)
     with contextlib.suppress(OSError):
-        earlier = os.lstat(os.path.join(format_folder(folder), INDEX)).st_uid
+        earlier = os.lstat(os.path.join(format_folder(folder), STATE)).st_uid
         if earlier == os.stat(folder).st_uid == os.geteuid():  # nothing has to be written, which a full disk refuses
             return folder, earlier
     with tempfile.TemporaryFile(dir=folder) as probe:  # some file systems assign files to another user

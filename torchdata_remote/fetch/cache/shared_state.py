@@ -1,0 +1,178 @@
+"""What the processes that share a cache know together: how much it takes of the disk, and what was read lately."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .folder import open_own_file
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+has_locks = fcntl is not None
+EXCLUSIVE, SHARED = (0, 0) if fcntl is None else (fcntl.LOCK_EX, fcntl.LOCK_SH)
+STATE_BYTES = 16 << 10  # of the file, at most
+_HEADER, _READ = struct.Struct("<8sIqqdQQ"), struct.Struct("<dI")
+_MAGIC, _FIELDS = b"tdrcache", 12  # and where the fields begin
+_RING = 1_024  # reads
+_MAX_OBJECTS = 256  # of the sample
+_MIN_READS = 16  # fewer may be twice the same objects by chance, where one epoch ends and the next one begins
+_SLACK = 1.25
+_WAIT_S, _RETRY_S, _POLL_S = 1.0, 5.0, 0.001
+KEYS = 1 << 32
+
+
+def lock(descriptor: int, kind: int, wait_s: float = _WAIT_S) -> None:
+    """Lock a file, of which each process has its own descriptor.
+
+    Raises:
+        BlockingIOError: if another process holds it all the time.
+    """
+    until = time.monotonic() + wait_s
+    while time.monotonic() < until:
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        time.sleep(_POLL_S)
+    return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+
+
+@dataclass
+class Totals:
+    """The header of the file. A damaged one is as that of a new cache, which is counted by the next one that is alone.
+
+    Args:
+        used_bytes: by all objects, those included that are being written.
+        writing_bytes: of those that are being written; more than zero after a process was killed.
+        counted_s: when the objects were counted, since 1970.
+        num_reads: that the sample has had.
+        sampled: objects whose key is below it are in the sample.
+    """
+
+    used_bytes: int = 0
+    writing_bytes: int = 0
+    counted_s: float = 0.0
+    num_reads: int = 0
+    sampled: int = KEYS
+
+    @classmethod
+    def read(cls, data: bytes) -> Totals:
+        if len(data) == _HEADER.size:
+            magic, crc32, *fields = _HEADER.unpack(data)
+            if magic == _MAGIC and crc32 == zlib.crc32(data[_FIELDS:]):
+                return cls(*fields)
+        return cls()
+
+    def packed(self) -> bytes:
+        fields = _HEADER.pack(_MAGIC, 0, *vars(self).values())[_FIELDS:]
+        return _HEADER.pack(_MAGIC, zlib.crc32(fields), *vars(self).values())
+
+
+class SharedState:
+    """A small file that is locked for each look at it, for some ten microseconds. Thread-safe.
+
+    Args:
+        path: of the file.
+        user: who alone may have written it.
+
+    Raises:
+        OSError: if there is none, and it cannot be written.
+    """
+
+    def __init__(self, path: str, user: int) -> None:
+        self._problem: OSError | None = None
+        try:
+            descriptor = open_own_file(path, user)
+        except OSError as error:
+            self._problem, descriptor = error, os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._file = open(descriptor, "rb", buffering=0)  # noqa: SIM115  # closed with this object
+        self._lock = threading.RLock()
+        self._retry_s, self._sampled = 0.0, KEYS
+
+    def is_at(self, path: str) -> bool:
+        """Whether the path is still that of this file."""
+        try:
+            return os.path.samestat(os.stat(path), os.fstat(self._file.fileno()))
+        except OSError:
+            return False
+
+    @contextlib.contextmanager
+    def locked(self, wait_s: float = _WAIT_S) -> Iterator[Totals]:
+        """Lock the file for all threads and processes, and write what the block changes.
+
+        Raises:
+            OSError: if another process holds it, as one that is stopped, or the disk takes no more.
+        """
+        with self._lock:
+            if self._problem is not None:
+                raise self._problem
+            if time.monotonic() < self._retry_s:
+                raise BlockingIOError(errno.EAGAIN, "another process, which may be stopped, holds its lock")
+            try:
+                lock(self._file.fileno(), EXCLUSIVE, wait_s)
+            except BlockingIOError:
+                self._retry_s = time.monotonic() + _RETRY_S if wait_s else 0.0
+                raise
+            try:
+                before = os.pread(self._file.fileno(), _HEADER.size, 0)
+                totals = Totals.read(before)
+                yield totals
+                if (after := totals.packed()) != before:
+                    os.pwrite(self._file.fileno(), after, 0)
+                self._sampled = totals.sampled
+            finally:
+                fcntl.flock(self._file.fileno(), fcntl.LOCK_UN)
+
+    def record(self, key: int) -> None:
+        """Record that an object is read, if it is in the sample, and no other process has the lock right now.
+
+        Args:
+            key: of the object, in ``range(KEYS)``.
+        """
+        if key >= self._sampled:
+            return
+        with contextlib.suppress(OSError), self.locked(0) as totals:
+            at = _HEADER.size + totals.num_reads % _RING * _READ.size
+            os.pwrite(self._file.fileno(), _READ.pack(time.time(), key), at)
+            totals.num_reads += 1
+            if totals.num_reads % _MAX_OBJECTS == 0:
+                self._thin(totals)
+
+    def _reads(self, totals: Totals) -> list[tuple[float, int]]:
+        """The recorded reads, the last one first."""
+        data = os.pread(self._file.fileno(), _RING * _READ.size, _HEADER.size)
+        reads = list(_READ.iter_unpack(data[: len(data) // _READ.size * _READ.size]))
+        num = totals.num_reads
+        return [reads[at % _RING] for at in range(num - 1, max(num - _RING, 0) - 1, -1) if at % _RING < len(reads)]
+
+    def _thin(self, totals: Totals) -> None:
+        """Halve the sample until it has few objects."""
+        reads = self._reads(totals)
+        while len({key for _, key in reads}) > _MAX_OBJECTS:
+            totals.sampled //= 2
+            reads = [read for read in reads if read[1] < totals.sampled]
+        if len(reads) < min(totals.num_reads, _RING):
+            os.pwrite(self._file.fileno(), b"".join(_READ.pack(*read) for read in reversed(reads)), _HEADER.size)
+            totals.num_reads = len(reads)
+
+    def unread_before(self, totals: Totals) -> float | None:
+        """Return the time since which all objects were read that are still read; ``None`` if it is not known.
+
+        An epoch reads each object once. So a time in which the objects of the sample were read twice on average is
+        that of two epochs, of all datasets that are read in turn, and what was not read in it was left out of an epoch.
+        """
+        seen, now = set[int](), time.time()
+        for number, (when, key) in enumerate(self._reads(totals), 1):
+            seen.add(key)
+            if number >= max(_MIN_READS, 2 * len(seen)):
+                return now - _SLACK * (now - when)
+        return None
