@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import queue
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import pairwise
 from types import TracebackType
 from typing import NamedTuple
@@ -16,10 +16,10 @@ from ..core.stats.counters import FETCH
 from ..core.threads.pool import next_item
 from ..core.urls import RemoteUrl
 from ..storage import Store, open_store
-from .range_download import RangeRequest
-from .range_reader import read_range
+from .ranges import RangeRequest, read_range
 from .sample_table import Int64s, Members
 from .session import ActiveSession, FetchSession
+from .views import copied
 
 GAP_BYTES = 128 << 10  # gaps up to this size are read too: they cost less than another request
 _CHUNK_BYTES = 8 * MIB  # of one request
@@ -92,17 +92,12 @@ class CoalescedRead:
             RangeRequest(str(chunk.url), path, chunk.start, chunk.end, chunk.url.size, chunk.url.etag),
             session.options.retry,
             in_flight=session.in_flight,
-            on_found=lambda version: None,
             sleep=lambda seconds: session.pool.sleep(seconds, is_closed=lambda: self.cancelled),
         )
-        position, at = chunk.start, 0
-        for piece in pieces:
-            stop = position + len(piece)
-            for start, end, offset in members[at : bisect_left(members, (stop,))]:
-                first, last = max(start, position), min(end, stop)
-                self._data[offset + first - start : offset + last - start] = piece[first - position : last - position]
-                at += end <= stop
-            position = stop
+        with closing(pieces):
+            for _ in copied(pieces, chunk.start, members, self._data):
+                if self.cancelled:
+                    return
 
 
 class RangeCoalescer:

@@ -15,8 +15,8 @@ from ..core.shard_view import is_view
 from ..core.stats.counters import FETCH
 from ..core.urls import LOCAL, RemoteUrl, split_sample_range, split_url
 from ..storage import LocalStore, open_store, version_of
+from .engine import Lane
 from .object_stream import ObjectStream
-from .scheduler import PartScheduler
 from .session import FetchSession, connection_of
 
 _FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0)
@@ -158,11 +158,11 @@ class FileStream(ObjectStream):
 
     def _fetch(self) -> None:
         self._is_fetched = True
-        scheduler = PartScheduler(self._files.session)
+        lane = Lane(self._files.session)
         try:
-            super().__init__(scheduler, self._listed, self.number)
+            super().__init__(lane, self._listed, self.number)
         finally:
-            scheduler.release()
+            lane.release()
         FETCH.add(items=1)
 
     def _advance(self) -> bool:

@@ -1,4 +1,4 @@
-"""Read an object as a sequential binary file while it is downloaded."""
+"""Read an object, or a view of shards, as a sequential binary file while it is downloaded."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator
 
 from ..core.urls import RemoteUrl, redact
-from .object_download import ObjectDownload
-from .scheduler import PartScheduler
+from .downloads import ObjectDownload
+from .engine import Lane
+from .views import selected_in
 
 _NOTHING = memoryview(b"")
 
@@ -26,7 +27,7 @@ class ObjectStream(io.BufferedIOBase):
         number: as given.
 
     Args:
-        scheduler: downloads it.
+        lane: downloads it.
         url: of the object; a ``RemoteUrl`` with size and etag saves a request.
         number: of the object among those of its pipe; ``None`` if their order cannot be repeated.
         start: the first byte to read.
@@ -35,11 +36,11 @@ class ObjectStream(io.BufferedIOBase):
 
     __slots__ = (
         "_is_closed",
+        "_lane",
         "_next_byte",
         "_piece_bytes",
         "_position",
         "_released",
-        "_scheduler",
         "_view",
         "download",
         "first_byte",
@@ -49,10 +50,10 @@ class ObjectStream(io.BufferedIOBase):
     )
 
     def __init__(
-        self, scheduler: PartScheduler, url: str, number: int | None = None, start: int = 0, stop: int | None = None
+        self, lane: Lane, url: str, number: int | None = None, start: int = 0, stop: int | None = None
     ) -> None:
         self._released, self._is_closed = True, False  # nothing to release if the URL cannot be opened
-        self._scheduler, self.download = scheduler, scheduler.open(url, start, stop)
+        self._lane, self.download = lane, lane.open(url, start, stop)
         self._released = False
         self.number = number
         self.url, self.first_byte, self.last_byte = self.download.url, start, stop
@@ -85,7 +86,7 @@ class ObjectStream(io.BufferedIOBase):
         if self._released:
             return False
         consumed_bytes, self._piece_bytes = self._piece_bytes, 0
-        piece = self._scheduler.next_piece(self.download, consumed_bytes)
+        piece = self._lane.next_piece(self.download, consumed_bytes)
         if piece is None:
             self._release()
             return False
@@ -112,7 +113,15 @@ class ObjectStream(io.BufferedIOBase):
 
     def whole(self) -> bytes:
         """Read the rest of the object."""
-        return self.read()
+        self._check_open()
+        if self._view or not self._advance():
+            return self.read()
+        piece, self._view = self._view, _NOTHING
+        self._position += len(piece)
+        if self._position != self.num_bytes or self.last_byte is not None:
+            return b"".join([piece, self.read()])
+        self._release()
+        return bytes(piece)
 
     def read(self, size: int | None = -1, /) -> bytes:
         self._check_open()
@@ -160,15 +169,16 @@ class ObjectStream(io.BufferedIOBase):
         num_bytes, download = self.find_num_bytes(), self.download
         if not isinstance(download, ObjectDownload):
             raise io.UnsupportedOperation(f"{redact(self.url)} is read in order only.")
+        self._lane.require_own_process(self.url)
         block = download.checksums.block_bytes if download.checksums is not None else 1
         first, last = start - start % block, min(end + -end % block, num_bytes)
-        return b"".join(self._scheduler.read_range(download, first, last))[start - first : end - first]
+        return b"".join(download.read_range(self._lane, first, last))[start - first : end - first]
 
     def _release(self) -> None:
         if not self._released:
             self._released = True
             self._view = _NOTHING
-            self._scheduler.close_object(self.download)
+            self._lane.close(self.download)
 
     @property
     def closed(self) -> bool:
@@ -178,3 +188,25 @@ class ObjectStream(io.BufferedIOBase):
     def close(self) -> None:
         self._is_closed = True  # a slot: that of the base class would be an entry of a dictionary for each object
         self._release()
+
+
+class ViewStream(ObjectStream):
+    """Reads the bytes of selected samples in order. Positions are those of the whole view, also in a part of it.
+
+    Args:
+        lane: downloads it.
+        url: of the view.
+        number: of the view among the objects of its pipe; ``None`` if their order cannot be repeated.
+        start: the first byte to read.
+        samples: number of the first sample, and of the one after the last; ``None`` for all.
+
+    Raises:
+        UrlError: if the view has no such samples, or its URL was changed.
+    """
+
+    __slots__ = ("selected",)
+
+    def __init__(self, lane: Lane, url: str, number: int | None, start: int, samples: tuple[int, int] | None) -> None:
+        self._released, self._is_closed = True, False  # nothing to release if the URL is refused
+        self.selected = selected_in(url, samples)
+        super().__init__(lane, url, number, max(start, self.selected.first_byte), self.selected.last_byte)

@@ -10,8 +10,7 @@ from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl
 from ..storage import Connection, open_store
-from .range_download import ObjectVersion, RangeRequest
-from .range_reader import at_most, read_range
+from .ranges import ObjectVersion, RangeRequest, at_most, read_range
 
 LEAST_BYTES = 4 << 10  # some headers and a small member between them
 MOST_BYTES = 1 << 20

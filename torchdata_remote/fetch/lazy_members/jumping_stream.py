@@ -13,7 +13,7 @@ from ...core.threads.pool import PoolClosedError, next_item
 from ...core.urls import RemoteUrl, redact, split_sample_range
 from ..read_ahead import ReadAhead
 from ..sample_ranges import wanted_bytes
-from ..view_stream import selected_in
+from ..views import selected_in
 from .jumping_lane import Lane
 from .lazy_file import BUFFER_BYTES, LazyFile
 from .segments import Segment, SegmentReader, segments_of

@@ -16,8 +16,7 @@ from ...errors import ObjectChangedError, RemoteDataError
 from ...formats.byte_reader import join_chunks
 from ...formats.member_file import MemberFile
 from ...storage import Connection, open_store
-from ..range_download import ObjectVersion, RangeRequest
-from ..range_reader import at_most, read_range
+from ..ranges import ObjectVersion, RangeRequest, at_most, read_range
 
 BLOCK_BYTES = 64 << 10
 BUFFER_BYTES = 4 * MIB

@@ -17,8 +17,7 @@ from ...core.urls import RemoteUrl, redact
 from ...formats.tables import Footer, read_footer
 from ...storage import Connection, WithoutObstore, open_store
 from ..coalesced import GAP_BYTES
-from ..range_download import RangeRequest, RangeSource
-from ..range_reader import read_range
+from ..ranges import RangeRequest, RangeSource, read_range
 
 _CACHE_BYTES = 64 << 20
 _MAX_MERGED_BYTES = 8 << 20
@@ -73,7 +72,6 @@ class ObjectRanges:
             request,
             self._retry,
             in_flight=self._in_flight,
-            on_found=lambda version: None,
             sleep=self._sleep,
         )
         with closing(pieces):

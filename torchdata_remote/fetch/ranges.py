@@ -1,19 +1,24 @@
-"""Download one byte range over several attempts.
+"""Read one byte range of an object over several attempts: only missing bytes are requested again.
 
 Every response is validated, so that two versions of an object are never mixed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from ..core.checksums import BlockCheck, Checksums
+from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.object_version import same_etag
-from ..core.options import PROGRESS_BYTES
+from ..core.options import PROGRESS_BYTES, RetryPolicy
+from ..core.retry import Attempts
+from ..core.stats.counters import FETCH
 from ..core.urls import redact
-from ..errors import ObjectChangedError, ShardCorruptError, TransientStorageError
+from ..errors import ObjectChangedError, ObjectNotFoundError, ShardCorruptError, StorageError, TransientStorageError
 from ..storage import Answer, RangeNotSatisfiableError
+from .listing.whereabouts import about_missing, is_as_listed
 
 CHANGED_ANSWERS = 4  # responses with the same other version until the object counts as changed
 
@@ -56,18 +61,83 @@ class ObjectVersion(NamedTuple):
     end: int
 
 
-class RangeDownload:
-    """Downloads one range; each attempt requests the bytes that are still missing.
+def ignore_version(version: ObjectVersion) -> None:
+    """For those who need no headers."""
+
+
+def read_range(
+    source: RangeSource,
+    request: RangeRequest,
+    policy: RetryPolicy,
+    *,
+    in_flight: ConcurrencyLimit,
+    on_found: Callable[[ObjectVersion], None] = ignore_version,
+    sleep: Callable[[float], object] = time.sleep,
+    on_damage: Callable[[], bool] = lambda: False,
+) -> Generator[memoryview, None, None]:
+    """Read a byte range, and retry transient faults.
 
     Args:
         source: sends one request per call, without retries.
         request: the range.
-        progress_timeout_s: an attempt fails when it receives fewer than ``PROGRESS_BYTES`` in so many seconds.
+        policy: limits of the retries. An attempt fails when it receives fewer than ``PROGRESS_BYTES`` in
+            ``progress_timeout_s``.
+        in_flight: delays requests when the store asks for fewer.
         on_found: called once, with the headers of the first response.
-        clock: monotonic seconds.
+        sleep: waits for a number of seconds; raises to stop waiting.
         on_damage: called when a block fails its checksum for the first time; returns whether the bytes came from a
             cache, which has dropped them. Then they are requested again at once, without an error.
+
+    Yields:
+        memoryview: the bytes, in consecutive pieces, as they arrive. Closing the iterator ends the request.
+
+    Raises:
+        TransientStorageError: when the limits of the policy are reached.
+        ObjectChangedError: if size or etag changed.
+        StorageError: for permanent faults; all these with url, range, etag, attempts and seconds.
+        ShardCorruptError: if a block does not match its checksum twice.
     """
+    attempts = Attempts(policy, sleep=sleep)
+    download = _Range(source, request, policy.progress_timeout_s, on_found, on_damage)
+    while not download.complete():
+        began_s, began_at = time.perf_counter(), download.at
+        try:
+            with in_flight.permit(), attempts.watch(request.url, download.position):
+                try:
+                    yield from download.attempt()
+                finally:
+                    FETCH.worked(began_s, max(0, download.at - began_at), requests=1)
+        except TransientStorageError as error:  # a request costs a thousand times more
+            if error.overloaded:
+                in_flight.slow_down()
+            if download.at - began_at >= PROGRESS_BYTES:
+                attempts.start_anew()
+            FETCH.add(retries=1)
+            try:
+                attempts.wait(error)
+            except StorageError as final:
+                raise _with_context(final, download, attempts) from error
+        except StorageError as error:
+            if isinstance(error, ObjectNotFoundError):
+                error.args = (f"{error}{about_missing(source, request.url)}",)
+            if isinstance(error, ObjectChangedError) and is_as_listed(source, request.path, request.size, request.etag):
+                what = f"is still listed with the etag {request.etag}, and not read with it"
+                advice = "Its server has two for one object: pass on URLs without etags, list_remote(...).map(str)."
+                error.args = (f"{redact(request.url)} {what}. {advice}",)
+            raise _with_context(error, download, attempts) from error
+
+
+def at_most(pieces: Iterable[memoryview], num_bytes: int) -> Iterator[memoryview]:
+    """Yield so many bytes: a server that ignores ranges sends the rest of the object."""
+    for piece in pieces:
+        yield piece[:num_bytes]
+        num_bytes -= len(piece)
+        if num_bytes <= 0:
+            return
+
+
+class _Range:
+    """One range: each attempt requests the bytes that are still missing."""
 
     def __init__(
         self,
@@ -75,31 +145,23 @@ class RangeDownload:
         request: RangeRequest,
         progress_timeout_s: float,
         on_found: Callable[[ObjectVersion], None],
-        clock: Callable[[], float],
-        on_damage: Callable[[], bool] = lambda: False,
+        on_damage: Callable[[], bool],
     ) -> None:
-        self._source, self.request, self._on_found = source, request, on_found
-        self._progress_timeout_s, self._clock = progress_timeout_s, clock
-        self._at = self._progress_from = request.start
+        self._source, self.request, self._on_found, self._on_damage = source, request, on_found, on_damage
+        self._progress_timeout_s, self.at = progress_timeout_s, request.start  # the next missing byte
         self._version: ObjectVersion | None = None
         self._other_versions: tuple[str, ...] = ()  # equal ones, in consecutive responses
         self._damaged_blocks: frozenset[int] = frozenset()
         self._check: BlockCheck | None = None
-        self._on_damage, self._dropped = on_damage, False  # whether a cache has dropped its bytes
+        self._dropped = False  # whether a cache has dropped its bytes
 
     def complete(self) -> bool:
         """Whether all bytes have been received."""
-        return self._version is not None and self._at == self._version.end
+        return self._version is not None and self.at == self._version.end
 
-    def at(self) -> int:
+    def position(self) -> int:
         """Return the next missing byte."""
-        return self._at
-
-    def take_progress(self) -> bool:
-        """Whether enough bytes were received since the last call."""
-        enough = self._at - self._progress_from >= PROGRESS_BYTES
-        self._progress_from = self._at
-        return enough
+        return self.at
 
     def attempt(self) -> Iterator[memoryview]:
         """Request the missing bytes once, and yield them as they are received."""
@@ -130,11 +192,11 @@ class RangeDownload:
     def _send(self) -> Answer:
         path, end = self.request.path, self.request.end if self._version is None else self._version.end
         try:
-            return self._source.read(path, self._at, end, self.etag)
+            return self._source.read(path, self.at, end, self.etag)
         except RangeNotSatisfiableError as error:
-            if self._at == 0 and self._size() is None:
+            if self.at == 0 and self._size() is None:
                 return self._source.read(path, 0, None, self.etag)  # an empty object has no ranges
-            raise self._changed(f"is shorter than the {self._size() or self._at:,} bytes it had") from error
+            raise self._changed(f"is shorter than the {self._size() or self.at:,} bytes it had") from error
 
     def _require_same_version(self, answer: Answer) -> None:
         """Accept an object as replaced only after several consecutive responses with the same other version.
@@ -161,69 +223,69 @@ class RangeDownload:
         """Return the byte after the last one, and require that the response matches the request."""
         request, total = self.request, answer.total_bytes
         end = total if request.end is None else min(request.end, total)
-        if self._at > total:
-            raise self._changed(f"ends at byte {total:,}, before the requested byte {self._at:,}")
+        if self.at > total:
+            raise self._changed(f"ends at byte {total:,}, before the requested byte {self.at:,}")
         everything = answer.start == 0 and answer.end == total  # from a server that ignores ranges
         if self._version is not None:
             end = self._version.end
         elif everything and request.size is None:
             end = total
-        if not everything and (answer.start, answer.end) != (self._at, end):
-            error = self._broken(f"asked for bytes {self._at:,} to {end:,}, got {answer.start:,} to {answer.end:,}")
+        if not everything and (answer.start, answer.end) != (self.at, end):
+            error = self._broken(f"asked for bytes {self.at:,} to {end:,}, got {answer.start:,} to {answer.end:,}")
             error.likely_permanent = True
             raise error
         return end
 
     def _receive(self, answer: Answer, end: int) -> Iterator[memoryview]:
         """Yield the missing bytes; fail when fewer than ``PROGRESS_BYTES`` are received in ``progress_timeout_s``."""
-        skip, dropped = self._at - answer.start, self._dropped
-        began, num_bytes = self._clock(), 0
+        skip, dropped = self.at - answer.start, self._dropped
+        began, num_bytes = time.monotonic(), 0
         for chunk in answer.chunks:
             length = len(chunk)
-            if skip or length > end - self._at:
-                piece = chunk[skip : skip + end - self._at]
+            if skip or length > end - self.at:
+                piece = chunk[skip : skip + end - self.at]
                 skip = max(0, skip - length)
             else:
                 piece = chunk
             if not piece:
                 pass
             elif self._check is None:
-                self._at += len(piece)
+                self.at += len(piece)
                 yield piece
             else:
                 yield from self._verified(piece, self._check)
-            if self._at == end or self._dropped != dropped:
+            if self.at == end or self._dropped != dropped:
                 return
             num_bytes += length
-            elapsed_s = self._clock() - began
+            elapsed_s = time.monotonic() - began
             if num_bytes >= PROGRESS_BYTES:
-                began, num_bytes = self._clock(), 0
+                began, num_bytes = time.monotonic(), 0
             elif elapsed_s > self._progress_timeout_s:
                 raise self._broken(f"{num_bytes:,} bytes in {elapsed_s:.1f} s")
-        if self._at < end:
-            raise self._broken(f"the body ended at byte {self._at:,} of {end:,}")
+        if self.at < end:
+            raise self._broken(f"the body ended at byte {self.at:,} of {end:,}")
 
     def _verified(self, piece: memoryview, check: BlockCheck) -> Iterator[memoryview]:
         """Advance by a piece, and yield the bytes that are verified."""
         while piece:
-            inside = piece[: check.block_end(self._at) - self._at]
+            inside = piece[: check.block_end(self.at) - self.at]
             piece = piece[len(inside) :]
-            self._at += len(inside)
+            self.at += len(inside)
             yield from check.take(inside)
             if check.damaged_at is not None:
-                self._at, check.damaged_at = check.damaged_at, None
+                self.at, check.damaged_at = check.damaged_at, None
                 if not self._dropped and self._on_damage():
                     self._dropped = True
                     return
                 self._raise_damage()
 
     def _raise_damage(self) -> None:
-        if self._at not in self._damaged_blocks:
-            self._damaged_blocks |= {self._at}
-            raise self._broken(f"the block at byte {self._at:,} does not match its checksum")
+        if self.at not in self._damaged_blocks:
+            self._damaged_blocks |= {self.at}
+            raise self._broken(f"the block at byte {self.at:,} does not match its checksum")
         url = redact(self.request.url)
         raise ShardCorruptError(
-            f"{url}: the block at byte {self._at:,} does not match its checksum in the manifest, also when it was "
+            f"{url}: the block at byte {self.at:,} does not match its checksum in the manifest, also when it was "
             f"fetched again (etag {self.etag}). The object is damaged: write the shard again, or restore it.",
             url=url,
         )
@@ -235,3 +297,21 @@ class RangeDownload:
 
 def _shown(size: int | None, etag: str | None) -> str:
     return ("an unknown size" if size is None else f"{size:,} bytes") + ("" if etag is None else f", etag {etag}")
+
+
+def _with_context(error: StorageError, download: _Range, attempts: Attempts) -> StorageError:
+    """Copy an error, with range, etag, attempts and seconds added."""
+    request, etag = download.request, download.etag
+    kind = StorageError if isinstance(error, RangeNotSatisfiableError) else type(error)
+    num_attempts = error.attempts or attempts.count
+    end = "the end" if request.end is None else f"{request.end:,}"
+    counted = "" if error.attempts else f", attempt {num_attempts}, after {attempts.elapsed_s:.1f} s"
+    return kind(
+        f"{error} (Bytes {request.start:,} to {end}, etag {etag}{counted}.)",
+        url=error.url or redact(request.url),
+        start_byte=request.start,
+        end_byte=request.end,
+        etag=etag,
+        attempts=num_attempts,
+        elapsed_s=attempts.elapsed_s,
+    )
