@@ -13,7 +13,6 @@ from ..core.object_version import same_etag
 from ..core.threads.pool import PoolClosedError
 from ..core.urls import RemoteUrl, redact
 from ..errors import ObjectChangedError
-from ..storage import open_store
 from .cache.cached_object import CachedObject
 from .ranges import ObjectVersion, RangeRequest, RangeSource, ignore_version, read_range
 
@@ -42,6 +41,9 @@ class Download:
         mapped: whether its bytes are mapped files.
         parts: those that are planned; the first one is being consumed.
         error: raised in the consumer; final.
+        size: of the object; ``None`` until the first response reports it.
+        planned_bytes: the byte after those for which parts are planned.
+        can_plan: whether a part can be planned now; not while the first response has to report the size.
         closed: whether the rest is not wanted.
         number, turn, is_queued: its place in the plan of its lane.
 
@@ -58,25 +60,23 @@ class Download:
     mapped = False
 
     def __init__(self, start: int, stop: int | None, size: int | None, block_bytes: int = 1) -> None:
-        self.start, self.size, self._block_bytes = start, size, block_bytes
+        self.size, self._block_bytes = size, block_bytes
         self.planned_bytes = self.first_byte = start - start % block_bytes
         self._last_byte = stop if stop is None else stop + -stop % block_bytes
-        self.started = start > 0 and size is not None and start >= size  # there is nothing to read
+        self._end = None if size is None else self._end_of(size)
+        self.can_plan = start == 0 or size is None or start < size  # an empty object is asked for once
         self.closed = self.is_queued = False
         self.number = self.turn = 0
         self.parts: list[Part] = []
         self.error: BaseException | None = None
 
-    def completely_planned(self) -> bool:
-        """Whether no further part will be planned."""
-        return self.closed or (self.started and self.size is not None and self.planned_bytes >= self._end(self.size))
-
-    def _end(self, size: int) -> int:
+    def _end_of(self, size: int) -> int:
         return size if self._last_byte is None else min(size, self._last_byte)
 
-    def can_plan(self) -> bool:
-        """Whether a part can be planned now; not while the first response has to report the size."""
-        return not self.completely_planned() and not (self.started and self.size is None)
+    @property
+    def is_planned(self) -> bool:
+        """Whether no further part will be planned."""
+        return not self.can_plan and (self.closed or self.size is not None)
 
     def unplanned_bytes(self, expected_bytes: int) -> int:
         """Bytes for which no part is planned.
@@ -84,7 +84,7 @@ class Download:
         Args:
             expected_bytes: size of an object whose size is unknown.
         """
-        return max(0, self._end(expected_bytes if self.size is None else self.size) - self.planned_bytes)
+        return max(0, (self._end_of(expected_bytes) if self._end is None else self._end) - self.planned_bytes)
 
     def next_part_bytes(self, part_bytes: int) -> int:
         """Largest length of the next part."""
@@ -99,8 +99,8 @@ class Download:
             Its first byte, and the byte after its last one; ``None`` for the end of an object that is empty.
         """
         num_bytes, start = self.next_part_bytes(part_bytes), self.planned_bytes
-        self.started = True
         self.planned_bytes += num_bytes
+        self.can_plan = self._end is not None and self.planned_bytes < self._end
         return start, start + num_bytes if num_bytes else None
 
     def found(self, size: int, end: int) -> None:
@@ -111,8 +111,8 @@ class Download:
             end: the byte after the last one of the response.
         """
         if self.size is None:
-            self.planned_bytes = end
-        self.size = size
+            self.planned_bytes, self.size, self._end = end, size, self._end_of(size)
+            self.can_plan = not self.closed and end < self._end
 
     def plan(self, part_bytes: int) -> Part:
         """Add the next part, of at most ``part_bytes``."""
@@ -136,7 +136,7 @@ class Download:
 
     def close(self) -> None:
         """Download no more. Safe in a finalizer."""
-        self.closed = True
+        self.closed, self.can_plan = True, False
 
 
 def planned_ranges(plan: Download, part_bytes: int, size: int) -> Iterator[tuple[int, int]]:
@@ -147,7 +147,7 @@ def planned_ranges(plan: Download, part_bytes: int, size: int) -> Iterator[tuple
         part_bytes: length of a part.
         size: of the object, as its first response will report it.
     """
-    while plan.can_plan():
+    while plan.can_plan:
         is_asked = plan.size is None
         start, end = plan.next_range(part_bytes)
         end = size if end is None else min(end, size)
@@ -169,7 +169,7 @@ class ObjectDownload(Download):
 
     def __init__(self, lane: Lane, url: str, start: int = 0, stop: int | None = None) -> None:
         session, cache = lane.session, lane.running.cache
-        store, self.path = open_store(url, session.storage_options, lane.running.connection)
+        store, self.path = lane.running.open_store(url, session.storage_options)
         self._listed_size, etag, checksums = None, None, None
         if isinstance(url, RemoteUrl):
             self._listed_size, etag, checksums = url.size, url.etag, url.checksums
@@ -269,6 +269,6 @@ class ObjectDownload(Download):
         return self._cached is not None and self._cached.distrust()
 
     def close(self) -> None:
-        self.closed = True
+        super().close()
         if self._cached is not None:
             self._cached.close()

@@ -87,7 +87,7 @@ class Lane:
         return download.unplanned_bytes(expected_bytes)
 
     def _enqueue(self, download: Download) -> None:  # with the lock held
-        if not download.is_queued and download.can_plan():
+        if not download.is_queued and download.can_plan:
             download.is_queued = True
             heapq.heappush(self._queue, (download.turn, download.number, download))
 
@@ -119,7 +119,7 @@ class Lane:
                 if consumed_bytes:
                     self._consume(download, consumed_bytes)
                     consumed_bytes = 0
-                if not download.parts and download.can_plan():
+                if not download.parts and download.can_plan:
                     self._reading.add(download)
                     if len(self._reading) > len(self._free_at):
                         self._reorder()
@@ -186,37 +186,32 @@ class Lane:
         part.reserved_bytes -= num_bytes
 
     def _plan_ahead(self) -> None:  # with the lock held
-        queue = self._queue
-        while queue and not self.running.pool.closed:
-            turn, number, download = queue[0]
-            if not download.can_plan() or self._has_its_share(download):
-                heapq.heappop(queue)
+        """Plan parts in turn, as long as there is room."""
+        waiting, max_bytes = self._queue, self.running.lane_bytes(self.session.num_lanes)
+        share_bytes = self.options.share_bytes(max_bytes)
+        while waiting and not self.running.pool.closed:
+            turn, number, download = waiting[0]
+            part_bytes = self._part_bytes[download.mapped]
+            if not download.can_plan or len(download.parts) * part_bytes >= share_bytes:
+                heapq.heappop(waiting)  # it comes back when it can be planned, and one of its parts was consumed
                 download.is_queued = False
             elif turn < download.turn:  # the consumer has waited for a part
-                heapq.heapreplace(queue, (download.turn, number, download))
-            elif self._has_room_for(download):
-                heapq.heappop(queue)
+                heapq.heapreplace(waiting, (download.turn, number, download))
+            elif self._must_wait(download, part_bytes, max_bytes):
+                return
+            else:
+                heapq.heappop(waiting)
                 download.is_queued = False
                 self._plan(download)
-            else:
-                return
 
-    def _has_its_share(self, download: Download) -> bool:  # with the lock held
-        """Whether a download holds as much as it may where several streams are read at once."""
-        held_bytes = len(download.parts) * self._part_bytes[download.mapped]
-        return held_bytes >= self.options.share_bytes(self._lane_bytes())
-
-    def _lane_bytes(self) -> int:
-        return self.running.lane_bytes(self.session.num_lanes)
-
-    def _has_room_for(self, download: Download) -> bool:  # with the lock held
-        lane_bytes = self._lane_bytes()
-        needed_bytes = self._reserved_bytes + download.next_part_bytes(self._part_bytes[download.mapped])
-        if self._reserved_bytes and needed_bytes > lane_bytes:
+    def _must_wait(self, download: Download, part_bytes: int, max_bytes: int) -> bool:  # with the lock held
+        """Whether the next part has to wait until others are consumed."""
+        if self._reserved_bytes and self._reserved_bytes + download.next_part_bytes(part_bytes) > max_bytes:
+            return True
+        if download.size is not None or len(self._asked) < self.options.interleave:
             return False
-        # Or the first parts of large objects that are read later would hold the budget
-        is_in_turn = download.size is not None or len(self._asked) < self.options.interleave
-        return is_in_turn or self._expected_bytes <= lane_bytes // _FRACTION_AHEAD
+        # First parts of large objects that are read later would hold the budget
+        return self._expected_bytes > max_bytes // _FRACTION_AHEAD
 
     def _plan(self, download: Download) -> bool:  # with the lock held
         """Add the next part and queue its request; returns ``False`` if the pool is closed."""
@@ -226,7 +221,7 @@ class Lane:
         if download.size is None:
             self._asked[download] = self._rest(download)
             self._expected_bytes += self._asked[download]
-        elif download.completely_planned():
+        elif download.is_planned:
             self._open.pop(download, None)
         else:
             self._enqueue(download)
@@ -259,7 +254,7 @@ class Lane:
     def _note_size(self, download: Download) -> None:  # with the lock held
         expected_bytes, part_bytes = self._asked.pop(download, 0), self._part_bytes[download.mapped]
         self._expected_bytes -= expected_bytes
-        if download.completely_planned():
+        if download.is_planned:
             self._open.pop(download, None)
         if -(-download.unplanned_bytes(0) // part_bytes) != -(-expected_bytes // part_bytes):
             self._reorder()
@@ -314,7 +309,7 @@ class UnorderedLane(Lane):
                 self._num_unfinished[download] = num_unfinished
             if download in self._unready:
                 failed = any(part.error is not None for part in download.parts)
-                if failed or (download not in self._num_unfinished and download.completely_planned()):
+                if failed or (download not in self._num_unfinished and download.is_planned):
                     self._mark_ready(download)
             self._release_oldest_if_stuck()
 

@@ -99,7 +99,7 @@ def read_range(
     """
     attempts = Attempts(policy, sleep=sleep)
     download = _Range(source, request, policy.progress_timeout_s, on_found, on_damage)
-    while not download.complete():
+    while not (download.is_found and download.at == download.end):
         began_s, began_at = time.perf_counter(), download.at
         try:
             with in_flight.permit(), attempts.watch(request.url, download.position):
@@ -149,15 +149,12 @@ class _Range:
     ) -> None:
         self._source, self.request, self._on_found, self._on_damage = source, request, on_found, on_damage
         self._progress_timeout_s, self.at = progress_timeout_s, request.start  # the next missing byte
-        self._version: ObjectVersion | None = None
+        self._size, self.etag, self.end = request.size, request.etag, request.end  # of the version that is read
+        self.is_found = False  # whether there was a response
         self._other_versions: tuple[str, ...] = ()  # equal ones, in consecutive responses
         self._damaged_blocks: frozenset[int] = frozenset()
         self._check: BlockCheck | None = None
         self._dropped = False  # whether a cache has dropped its bytes
-
-    def complete(self) -> bool:
-        """Whether all bytes have been received."""
-        return self._version is not None and self.at == self._version.end
 
     def position(self) -> int:
         """Return the next missing byte."""
@@ -169,34 +166,25 @@ class _Range:
         chunks = answer.chunks
         try:
             self._require_same_version(answer)
-            end = self._end(answer)
-            if self._version is None:
-                self._version = ObjectVersion(answer.total_bytes, self.etag or answer.etag, end)
+            end = self._require_same_range(answer)
+            self.etag = self.etag or answer.etag
+            if not self.is_found:
+                self.is_found, self._size, self.end = True, answer.total_bytes, end
                 if self.request.checksums is not None:
                     self._check = BlockCheck(self.request.checksums, answer.total_bytes, self.request.start)
-                self._on_found(self._version)
-            elif self._version.etag is None:
-                self._version = self._version._replace(etag=answer.etag)
+                self._on_found(ObjectVersion(answer.total_bytes, self.etag, end))
             yield from self._receive(answer, end)
         finally:
             chunks.close()
 
-    def _size(self) -> int | None:
-        return self.request.size if self._version is None else self._version.size
-
-    @property
-    def etag(self) -> str | None:
-        """Etag of the version that is read, if known."""
-        return self.request.etag if self._version is None else self._version.etag
-
     def _send(self) -> Answer:
-        path, end = self.request.path, self.request.end if self._version is None else self._version.end
+        path, at = self.request.path, self.at
         try:
-            return self._source.read(path, self.at, end, self.etag)
+            return self._source.read(path, at, self.end, self.etag)
         except RangeNotSatisfiableError as error:
-            if self.at == 0 and self._size() is None:
+            if at == 0 and self._size is None:
                 return self._source.read(path, 0, None, self.etag)  # an empty object has no ranges
-            raise self._changed(f"is shorter than the {self._size() or self.at:,} bytes it had") from error
+            raise self._changed(f"is shorter than the {self._size or at:,} bytes it had") from error
 
     def _require_same_version(self, answer: Answer) -> None:
         """Accept an object as replaced only after several consecutive responses with the same other version.
@@ -204,9 +192,8 @@ class _Range:
         One or two may belong to other requests, through a proxy that mixes up responses. Stores that support If-Match
         return 412 at once.
         """
-        size, etag = self._size(), self.etag
-        same_size = size is None or answer.total_bytes == size
-        if same_size and same_etag(etag, answer.etag):
+        size, etag = self._size, self.etag
+        if size in (None, answer.total_bytes) and same_etag(etag, answer.etag):
             self._other_versions = ()
             return
         received = _shown(answer.total_bytes, answer.etag)
@@ -219,18 +206,15 @@ class _Range:
         url = redact(self.request.url)
         return ObjectChangedError(f"{url} {how}. It was replaced: list it again.", url=url)
 
-    def _end(self, answer: Answer) -> int:
-        """Return the byte after the last one, and require that the response matches the request."""
-        request, total = self.request, answer.total_bytes
-        end = total if request.end is None else min(request.end, total)
+    def _require_same_range(self, answer: Answer) -> int:
+        """Require that the response matches the request; return the byte after the last one."""
+        total, end = answer.total_bytes, self.end
+        end = total if end is None else min(end, total)
         if self.at > total:
             raise self._changed(f"ends at byte {total:,}, before the requested byte {self.at:,}")
-        everything = answer.start == 0 and answer.end == total  # from a server that ignores ranges
-        if self._version is not None:
-            end = self._version.end
-        elif everything and request.size is None:
-            end = total
-        if not everything and (answer.start, answer.end) != (self.at, end):
+        if answer.start == 0 and answer.end == total:  # everything: a server may ignore ranges
+            return total if self._size is None else end
+        if (answer.start, answer.end) != (self.at, end):
             error = self._broken(f"asked for bytes {self.at:,} to {end:,}, got {answer.start:,} to {answer.end:,}")
             error.likely_permanent = True
             raise error

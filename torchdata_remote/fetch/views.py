@@ -19,7 +19,7 @@ from ..core.stats.counters import FETCH
 from ..core.threads.pool import PoolClosedError
 from ..core.urls import RemoteUrl, redact
 from ..errors import ObjectChangedError, UrlError
-from ..storage import LocalStore, open_store
+from ..storage import LocalStore
 from .downloads import Download, Part
 from .ranges import ObjectVersion, RangeRequest, read_range
 
@@ -222,10 +222,9 @@ class ViewDownload(Download):
         super().__init__(start, num_bytes if stop is None else stop, num_bytes)
         self.url, self.view = str(url), view
         # Checksums are of blocks, which samples do not fill; windows are copies, also of local files
-        self._stop = self._end(num_bytes)
-        self.started = start >= self._stop
-        options, connection = lane.session.storage_options, lane.running.connection
-        self._stores = [open_store(shard, options, connection) for shard in view.urls]
+        self._stop = self._end_of(num_bytes)
+        self.can_plan = start < self._stop
+        self._stores = [lane.running.open_store(shard, lane.session.storage_options) for shard in view.urls]
         self._versions: dict[int, ObjectVersion] = {}  # by object
         self._windows: ViewWindows | None = None
 
