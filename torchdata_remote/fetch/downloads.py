@@ -6,7 +6,7 @@ import queue
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ..core.checksums import Checksums
 from ..core.object_version import same_etag
@@ -15,9 +15,7 @@ from ..core.urls import RemoteUrl, redact
 from ..errors import ObjectChangedError
 from .cache.cached_object import CachedObject
 from .ranges import ObjectVersion, RangeRequest, RangeSource, ignore_version, read_range
-
-if TYPE_CHECKING:
-    from .engine import Lane
+from .session import ActiveSession, FetchSession
 
 
 class Part:
@@ -29,6 +27,19 @@ class Part:
         self.start, self.end, self.reserved_bytes = start, end, reserved_bytes
         self.pieces: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()  # consecutive; then None
         self.error: BaseException | None = None  # why the pieces end early
+
+
+class Planner(Protocol):
+    """What a download needs of the lane that plans its parts."""
+
+    session: FetchSession
+    running: ActiveSession
+
+    def learn(self, download: ObjectDownload, part: Part, version: ObjectVersion) -> None:
+        """Record what the first response to a part says."""
+
+    def part_ended(self, download: Download) -> None:
+        """Called in the thread that downloaded a part, before the consumer sees its end."""
 
 
 class Download:
@@ -122,7 +133,7 @@ class Download:
         self.parts.append(part)
         return part
 
-    def submit(self, part: Part, lane: Lane) -> None:
+    def submit(self, part: Part, lane: Planner) -> None:
         """Queue the requests for a part that was planned.
 
         Raises:
@@ -167,7 +178,7 @@ class ObjectDownload(Download):
         stop: the byte after the last one to read; ``None`` for the object's end.
     """
 
-    def __init__(self, lane: Lane, url: str, start: int = 0, stop: int | None = None) -> None:
+    def __init__(self, lane: Planner, url: str, start: int = 0, stop: int | None = None) -> None:
         session, cache = lane.session, lane.running.cache
         store, self.path = lane.running.open_store(url, session.storage_options)
         self._listed_size, etag, checksums = None, None, None
@@ -186,10 +197,10 @@ class ObjectDownload(Download):
     def unplanned_bytes(self, expected_bytes: int) -> int:
         return super().unplanned_bytes(expected_bytes if self._listed_size is None else self._listed_size)
 
-    def submit(self, part: Part, lane: Lane) -> None:
+    def submit(self, part: Part, lane: Planner) -> None:
         lane.running.pool.submit(self._fetch, part, lane, on_dropped=None)
 
-    def _fetch(self, part: Part, lane: Lane, dropped: PoolClosedError | None = None) -> None:
+    def _fetch(self, part: Part, lane: Planner, dropped: PoolClosedError | None = None) -> None:
         """Download one part in a thread of the pool: hand out its bytes or its error."""
         try:
             if dropped is not None:
@@ -204,7 +215,7 @@ class ObjectDownload(Download):
             lane.part_ended(self)
             part.pieces.put(None)
 
-    def _receive(self, part: Part, lane: Lane) -> None:
+    def _receive(self, part: Part, lane: Planner) -> None:
         at, cached = part.start, self._cached
         with closing(self.read_range(lane, at, part.end, part)) as pieces:
             for piece in pieces:
@@ -217,7 +228,7 @@ class ObjectDownload(Download):
                 lane.running.pool.check()
 
     def read_range(
-        self, lane: Lane, start: int, end: int | None, part: Part | None = None
+        self, lane: Planner, start: int, end: int | None, part: Part | None = None
     ) -> Generator[memoryview, None, None]:
         """Read bytes of the object in the thread that iterates. Closing the iterator ends the request.
 
@@ -238,7 +249,7 @@ class ObjectDownload(Download):
             on_damage=self._distrust_cache,
         )
 
-    def _update_plan(self, lane: Lane, part: Part, version: ObjectVersion) -> None:
+    def _update_plan(self, lane: Planner, part: Part, version: ObjectVersion) -> None:
         if (version.size, version.etag, version.end) != (self.size, self.etag, part.end):
             lane.learn(self, part, version)  # not always: its lock would slow down many threads
 

@@ -161,6 +161,15 @@ class Lane:
         download.close()
         self._lock.settle(download)
 
+    def enter(self) -> None:
+        """Count a stream that this lane does not download."""
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        """Count a stream that was closed. Safe in a finalizer."""
+        self._lock.settle(None)
+
     def release(self) -> None:
         """Open no more objects; the threads stop with the last open one. Safe in a finalizer."""
         self.running.open_no_more()

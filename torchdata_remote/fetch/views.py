@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,8 @@ from ..core.threads.pool import PoolClosedError
 from ..core.urls import RemoteUrl, redact
 from ..errors import ObjectChangedError, UrlError
 from ..storage import LocalStore
-from .downloads import Download, Part
+from .downloads import Download, Part, Planner
 from .ranges import ObjectVersion, RangeRequest, read_range
-
-if TYPE_CHECKING:
-    from .engine import Lane
 
 Ints = npt.NDArray[np.int64]
 
@@ -215,7 +212,7 @@ class ViewDownload(Download):
         stop: the byte after the last one to read.
     """
 
-    def __init__(self, lane: Lane, url: str, start: int, stop: int | None) -> None:
+    def __init__(self, lane: Planner, url: str, start: int, stop: int | None) -> None:
         _, view = split_view_url(url)
         assert view is not None  # else it would be an object
         num_bytes = view.num_bytes
@@ -249,12 +246,14 @@ class ViewDownload(Download):
         self.parts.append(part)
         return part
 
-    def submit(self, part: Part, lane: Lane) -> None:
+    def submit(self, part: Part, lane: Planner) -> None:
         assert isinstance(part, _Window)
         for request in part.requests:
             lane.running.pool.submit(self._fetch, part, request, lane, on_dropped=None)
 
-    def _fetch(self, part: _Window, request: ViewRequest, lane: Lane, dropped: PoolClosedError | None = None) -> None:
+    def _fetch(
+        self, part: _Window, request: ViewRequest, lane: Planner, dropped: PoolClosedError | None = None
+    ) -> None:
         """Read one range in a thread of the pool; the last one of a window hands out its bytes, or the error."""
         try:
             if dropped is not None:
@@ -275,7 +274,7 @@ class ViewDownload(Download):
     def _is_unwanted(self, part: Part) -> bool:
         return self.closed or part.error is not None
 
-    def _read(self, part: _Window, request: ViewRequest, lane: Lane) -> None:
+    def _read(self, part: _Window, request: ViewRequest, lane: Planner) -> None:
         shard, (store, path) = self.view.urls[request.object], self._stores[request.object]
         wanted = list(zip(*(column.tolist() for column in request.pieces), strict=True))
         running = lane.running

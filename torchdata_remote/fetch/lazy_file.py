@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import OrderedDict
-from contextlib import closing
 from typing import Any
 
-from ...core.concurrency_limit import ConcurrencyLimit
-from ...core.options import MIB, RetryPolicy, StorageOptions
-from ...core.urls import RemoteUrl, redact
-from ...errors import ObjectChangedError, RemoteDataError
-from ...formats.byte_reader import join_chunks
-from ...formats.member_file import MemberFile
-from ...storage import Connection, open_store
-from ..ranges import ObjectVersion, RangeRequest, at_most, read_range
+from ..core.options import MIB, RetryPolicy, StorageOptions
+from ..core.urls import redact
+from ..errors import ObjectChangedError, RemoteDataError
+from ..formats.member_file import MemberFile
+from ..storage import Connection
+from .read_ahead import OneObject
 
 BLOCK_BYTES = 64 << 10
 BUFFER_BYTES = 4 * MIB
@@ -31,10 +27,6 @@ class LazyFile(MemberFile):
     is requested before the first read, and no thread runs beside it. All responses are of the version that the shard's
     reader has seen. A copy, also by pickle and in a forked child, has the position and fetches on its own. A pickled
     file contains the storage options, and so the credentials in them.
-
-    Attributes:
-        num_requests: that this copy has sent, without retries.
-        fetched_bytes: that they have returned.
 
     Args:
         url: of the object; a ``RemoteUrl`` brings its size and etag.
@@ -72,7 +64,8 @@ class LazyFile(MemberFile):
     ) -> None:
         self._blocks: OrderedDict[int, bytes] = OrderedDict()  # the one that was used last is the last one
         super().__init__(name or redact(url), size)
-        self._url, self._start, self._options = url, start, options
+        self._url: str = url
+        self._start, self._options = start, options
         self._retry, self._buffer_bytes = retry or RetryPolicy(), max(buffer_bytes, 2 * BLOCK_BYTES)
         self._connection = connection or Connection(read_timeout_s=self._retry.progress_timeout_s)
         self._forget()
@@ -82,8 +75,7 @@ class LazyFile(MemberFile):
         self._pid, self._lock = os.getpid(), threading.RLock()
         self._blocks = OrderedDict()
         self._next_block, self._num_ahead = -1, 1  # after the last request, and how many the next one is for
-        self._in_flight = ConcurrencyLimit(1, check=lambda: None)
-        self.num_requests = self.fetched_bytes = 0
+        self._object: OneObject | None = None
 
     @property
     def url(self) -> str:
@@ -125,22 +117,11 @@ class LazyFile(MemberFile):
             self._blocks.popitem(last=False)
 
     def _fetched(self, start: int, stop: int) -> bytes:
-        store, path = open_store(self._url, self._options, self._connection)
-        url = self._url
-        size, etag = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
+        if self._object is None:
+            self._object = OneObject(self._url, self._options, self._retry, connection=self._connection)
         begin, end = self._start + start, self._start + stop
-        pieces = read_range(
-            store,
-            RangeRequest(str(url), path, begin, end, size, etag),
-            self._retry,
-            in_flight=self._in_flight,
-            on_found=self._record_version,
-            sleep=time.sleep,
-        )
-        with closing(pieces):
-            data = join_chunks(at_most(pieces, stop - start), stop - start)
-        self.num_requests += 1
-        self.fetched_bytes += len(data)
+        data = self._object.read(begin, end, most=end)
+        self._url = self._object.version
         if len(data) != stop - start:
             raise ObjectChangedError(
                 f"{self.url} ends at byte {begin + len(data):,}, and {self.name!r:.200} has bytes "
@@ -149,9 +130,15 @@ class LazyFile(MemberFile):
             )
         return data
 
-    def _record_version(self, version: ObjectVersion) -> None:
-        if not isinstance(self._url, RemoteUrl) or self._url.size is None or self._url.etag is None:
-            self._url = RemoteUrl(str(self._url), version.size, version.etag)
+    @property
+    def num_requests(self) -> int:
+        """Number of requests that this copy has sent, without retries."""
+        return 0 if self._object is None else self._object.num_requests
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes that they have returned."""
+        return 0 if self._object is None else self._object.fetched_bytes
 
     def close(self) -> None:
         if getattr(self, "_pid", None) not in (None, os.getpid()):
