@@ -14,10 +14,10 @@ from ..core.arguments.calls import explained
 from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
 from ..core.threads.ordered_map import Task, ordered_map
 from ..core.urls import RemoteUrl, redact
-from ..errors import ObjectChangedError, ShardReadError
+from ..errors import ShardReadError
 from ..fetch.coalesced import CoalescedRead, RangeCoalescer
 from ..fetch.listing.patterns import literal_url
-from ..fetch.listing.shard_set import base_name, read_shard_set
+from ..fetch.listing.shard_set import base_name, read_shard_set, require_size
 from ..fetch.listing.source_argument import require_folder, url_of
 from ..fetch.listing.url_table import StringColumn
 from ..fetch.sample_ranges import read_offsets
@@ -107,7 +107,7 @@ class ShardedDataset(MapStyle[Any]):
             source = f"{source.rstrip('/')}/{MANIFEST_NAME}"
         found = read_shard_set(source, self._session.storage_options, options.retry)
         for shard, entry in zip(found.shards, found.manifest, strict=True):
-            _require_size(shard, entry.num_bytes)
+            require_size(shard, shard.size, entry.num_bytes)
         self._shards = ShardTable(found.shards)
         self._ends = np.cumsum(self._shards.counts)  # number of samples up to each shard
         self._offsets = ShardOffsets(self._shards.counts)
@@ -206,16 +206,6 @@ class ShardedDataset(MapStyle[Any]):
                 url=shown,
             )
         return sample if self.transform is None else self.transform(sample)
-
-
-def _require_size(shard: RemoteUrl, expected_bytes: int) -> None:
-    if shard.size not in (None, expected_bytes):
-        shown = redact(shard)
-        raise ObjectChangedError(
-            f"{shown} has {shard.size:,} bytes, and its manifest says {expected_bytes:,}: it was replaced. Write the "
-            "manifest again: torchdata-remote manifest --overwrite FOLDER.",
-            url=shown,
-        )
 
 
 def _key_at(data: memoryview, url: str) -> str | None:

@@ -6,24 +6,85 @@ import queue
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from itertools import chain, takewhile, zip_longest
+from itertools import accumulate, chain, pairwise, takewhile, zip_longest
 from typing import NamedTuple
 
 import numpy as np
 
 from ...core.stats.counters import FETCH
 from ...core.threads.pool import next_item
-from ...core.urls import redact, split_sample_range
-from ...errors import ShardReadError
-from ...formats.tables import Columns
-from ..coalesced import RangeCoalescer
+from ...core.urls import RemoteUrl, redact, split_sample_range
+from ...errors import ObjectChangedError, ShardReadError
+from ...formats.tables import Columns, Resolved, TableIndex
+from ..coalesced import CoalescedRead, RangeCoalescer
 from ..local_files import Numbered
 from ..sample_table import Members
 from ..session import FetchSession
-from .footers import ObjectRanges
-from .plan import FailedRead, Plan, PlannedGroup, plan_of
+from .footers import ObjectRanges, index_in
 
 _GROUPS_PER_REQUEST = 4  # that are requested at once, times max_in_flight
+
+
+class PlannedGroup:
+    """A row group to read, whose bytes may be on their way.
+
+    Args:
+        number: in the file.
+        first: number of its first row in the file.
+        start: number of the first row to yield.
+        stop: number of the row after the last one to yield.
+        ranges: its bytes.
+    """
+
+    def __init__(self, number: int, first: int, start: int, stop: int, ranges: list[tuple[int, int]]) -> None:
+        self.number, self.first, self.start, self.stop, self.ranges = number, first, start, stop, ranges
+        self.num_bytes = sum(end - begin for begin, end in ranges)
+        self.read: CoalescedRead | Exception | None = None  # an error is raised where the row group is used
+
+
+class Plan(NamedTuple):
+    """What is read of one file."""
+
+    url: RemoteUrl
+    source: ObjectRanges
+    table: TableIndex
+    columns: Resolved
+    groups: deque[PlannedGroup]
+
+
+def plan_of(source: ObjectRanges, columns: Columns, first_row: int, rows: tuple[int, int] | None) -> Plan:
+    """Read the footer of a file, and plan its row groups.
+
+    Args:
+        source: of its bytes.
+        columns: that are chosen.
+        first_row: to yield.
+        rows: the range that the URL stands for; ``None`` for the whole file.
+
+    Raises:
+        StorageError: if the footer cannot be read.
+        ShardReadError: if it is damaged.
+        ObjectChangedError: if the file does not have these rows.
+        SampleError: if the columns or the filter do not fit.
+    """
+    index, shown = index_in(source), redact(source.url)
+    resolved = columns.resolve(index.schema, shown)
+    ends = list(accumulate(index.counts, initial=0))
+    if rows is not None and not 0 <= rows[0] <= rows[1] <= ends[-1]:
+        raise ObjectChangedError(
+            f"{shown}: no rows {rows[0]:,} to {rows[1]:,} in a file of {ends[-1]:,} rows. It was replaced: list it "
+            "again.",
+            url=shown,
+        )
+    last = ends[-1] if rows is None else rows[1]
+    spans = {
+        number: (first, max(first, first_row), min(end, last))
+        for number, (first, end) in enumerate(pairwise(ends))
+        if max(first, first_row) < min(end, last)
+    }
+    kept = index.kept(columns.row_filter, list(spans))
+    groups = deque(PlannedGroup(number, *spans[number], index.ranges(number, resolved)) for number in kept)
+    return Plan(source.url, source, index, resolved, groups)
 
 
 class FetchedGroup(NamedTuple):
@@ -46,8 +107,7 @@ class TableStream:
 
     def __init__(self, fetcher: TableFetcher, number: int, url: str, first_row: int) -> None:
         whole, rows = split_sample_range(url)
-        self.url, self.number = whole, number
-        self.rows = rows
+        self.url, self.number, self.rows = whole, number, rows
         self.first_byte = max(first_row, 0 if rows is None else rows[0])  # rows are the positions of tables
         self._fetcher = fetcher
         self._plan: Plan | None = None
@@ -61,13 +121,16 @@ class TableStream:
         try:
             self._plan = None if self.closed else make()
         except BaseException as error:  # noqa: BLE001  # raised by groups()
-            self._error = error
-        self.is_planned = True
-        self._arrived.put(None)
+            self.fail(error)
+        else:
+            self._set_planned()
 
     def fail(self, error: BaseException) -> None:
         """Record that the plan was not made."""
         self._error = error
+        self._set_planned()
+
+    def _set_planned(self) -> None:
         self.is_planned = True
         self._arrived.put(None)
 
@@ -206,13 +269,15 @@ class TableFetcher:
         try:
             group.read = self._coalescer.start_read(members)
         except Exception as error:  # noqa: BLE001  # raised where the row group is read
-            group.read = FailedRead(error)
+            group.read = error
 
     def take(self, stream: TableStream, plan: Plan, group: PlannedGroup) -> list[memoryview]:
         """Wait for a row group."""
         self._request()
         if group.read is None:
             self._start(stream, group)
+        if isinstance(group.read, Exception):
+            raise group.read
         assert group.read is not None
         pieces = group.read.wait()
         if [len(piece) for piece in pieces] != [stop - start for start, stop in group.ranges]:
@@ -223,7 +288,8 @@ class TableFetcher:
     def release(self, group: PlannedGroup) -> None:
         """Record that a row group was used, or is not needed any more."""
         if group.read is not None:
-            group.read.cancelled = True
+            if isinstance(group.read, CoalescedRead):
+                group.read.cancelled = True
             group.read = None
             self._held_bytes -= group.num_bytes
             self._num_started -= 1
