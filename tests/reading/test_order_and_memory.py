@@ -269,10 +269,10 @@ def test_the_buffer_holds_what_is_read_next_and_nothing_that_is_behind_it(
         reading = [one for one in reading if one[1]]
 
     with store_of({f"{number}": bytes([number]) * size for number, size in enumerate(sizes)}) as store:
-        options = {"interleave": interleave, "max_in_flight": max_in_flight, "max_buffer_bytes": 10 * num_parts}
+        options: dict[str, Any] = {"interleave": interleave, "max_in_flight": max_in_flight}
 
         def read_by_turns() -> None:
-            source = store.open(**options)
+            source = store.open(**options, max_buffer_bytes=10 * num_parts)
             reading = [*itertools.islice(source, interleave)]
             at = 0
             while reading:

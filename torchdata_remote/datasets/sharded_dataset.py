@@ -45,9 +45,6 @@ class _PendingBatch(NamedTuple):
     urls: list[RemoteUrl]
     read: CoalescedRead
 
-    def num_bytes(self) -> int:
-        return int(self.read.members.sizes.sum())
-
 
 @explained
 class ShardedDataset(MapStyle[Any]):
@@ -124,7 +121,7 @@ class ShardedDataset(MapStyle[Any]):
         options = self._session.options
         source, ahead, held_bytes = iter(batches), deque[_PendingBatch](), 0
         ended: Exception | None = None
-        with RangeCoalescer(self._session, lambda url: self._session.storage_options) as coalescer:
+        with RangeCoalescer(self._session) as coalescer:
             try:
                 while True:
                     while ended is None and (
@@ -132,12 +129,12 @@ class ShardedDataset(MapStyle[Any]):
                     ):
                         try:
                             ahead.append(self._request(next(source), coalescer))
-                            held_bytes += ahead[-1].num_bytes()
+                            held_bytes += ahead[-1].read.num_bytes
                         except Exception as error:  # noqa: BLE001, PERF203  # raised after the batches before it
                             ended = error
                     if ahead:
                         items = self._finish(ahead[0])
-                        held_bytes -= ahead.popleft().num_bytes()
+                        held_bytes -= ahead.popleft().read.num_bytes
                         yield items
                     elif isinstance(ended, StopIteration):
                         return
@@ -145,7 +142,7 @@ class ShardedDataset(MapStyle[Any]):
                         raise ended
             finally:
                 for pending in ahead:
-                    pending.read.cancelled = True  # requests that have not started are dropped
+                    pending.read.cancel()  # requests that have not started are dropped
 
     def _request(self, batch: Sequence[int], coalescer: RangeCoalescer) -> _PendingBatch:
         """Request the samples of a batch."""

@@ -13,6 +13,7 @@ from ..core.object_version import same_etag
 from ..core.threads.pool import PoolClosedError
 from ..core.urls import RemoteUrl, redact
 from ..errors import ObjectChangedError
+from ..storage import Store
 from .cache.cached_object import CachedObject
 from .ranges import ObjectVersion, RangeRequest, RangeSource, ignore_version, read_range
 from .session import ActiveSession, FetchSession
@@ -35,7 +36,10 @@ class Planner(Protocol):
     session: FetchSession
     running: ActiveSession
 
-    def learn(self, download: ObjectDownload, part: Part, version: ObjectVersion) -> None:
+    def open_store(self, url: str) -> tuple[Store, str]:
+        """Return the store of a URL, and the path in it."""
+
+    def learn(self, download: Download, part: Part, version: ObjectVersion) -> None:
         """Record what the first response to a part says."""
 
     def part_ended(self, download: Download) -> None:
@@ -97,6 +101,10 @@ class Download:
         """
         return max(0, (self._end_of(expected_bytes) if self._end is None else self._end) - self.planned_bytes)
 
+    def unplanned_parts(self, part_bytes: int, unplanned_bytes: int) -> int:
+        """Number of the parts in so many bytes that are not planned."""
+        return -(-unplanned_bytes // part_bytes)
+
     def next_part_bytes(self, part_bytes: int) -> int:
         """Largest length of the next part."""
         if self._block_bytes > 1:  # of whole blocks
@@ -114,16 +122,11 @@ class Download:
         self.can_plan = self._end is not None and self.planned_bytes < self._end
         return start, start + num_bytes if num_bytes else None
 
-    def found(self, size: int, end: int) -> None:
-        """Record the size from the first response.
-
-        Args:
-            size: of the object.
-            end: the byte after the last one of the response.
-        """
+    def learn(self, found: ObjectVersion) -> None:
+        """Record the size, and the end of its part, from the first response."""
         if self.size is None:
-            self.planned_bytes, self.size, self._end = end, size, self._end_of(size)
-            self.can_plan = not self.closed and end < self._end
+            self.planned_bytes, self.size, self._end = found.end, found.size, self._end_of(found.size)
+            self.can_plan = not self.closed and found.end < self._end
 
     def plan(self, part_bytes: int) -> Part:
         """Add the next part, of at most ``part_bytes``."""
@@ -165,7 +168,7 @@ def planned_ranges(plan: Download, part_bytes: int, size: int) -> Iterator[tuple
         if is_asked and start == size == 0:
             yield 0, 0  # an empty object has no ranges: it is requested again as a whole
         yield start, end
-        plan.found(size, end)
+        plan.learn(ObjectVersion(size, None, end))
 
 
 class ObjectDownload(Download):
@@ -180,7 +183,7 @@ class ObjectDownload(Download):
 
     def __init__(self, lane: Planner, url: str, start: int = 0, stop: int | None = None) -> None:
         session, cache = lane.session, lane.running.cache
-        store, self.path = lane.running.open_store(url, session.storage_options)
+        store, self.path = lane.open_store(url)
         self._listed_size, etag, checksums = None, None, None
         if isinstance(url, RemoteUrl):
             self._listed_size, etag, checksums = url.size, url.etag, url.checksums
@@ -272,7 +275,7 @@ class ObjectDownload(Download):
                 "it was read; list it again.",
                 url=url,
             )
-        self.found(found.size, found.end)
+        super().learn(found)
         self.etag = self.etag or found.etag
 
     def _distrust_cache(self) -> bool:

@@ -14,16 +14,20 @@ import heapq
 import os
 import queue
 from collections.abc import Iterable
+from typing import TypeVar
 
-from ..core.shard_view import is_view
+from ..core.shard_view import split_view_url
 from ..core.stats.counters import FETCH
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import PoolClosedError, next_item
 from ..core.urls import redact
+from ..storage import Store
 from .downloads import Download, ObjectDownload, Part
 from .ranges import ObjectVersion
 from .session import FetchSession
 from .views import ViewDownload
+
+DownloadT = TypeVar("DownloadT", bound=Download)
 
 _OBJECTS_WAITING = 4
 _EXPECTED_PARTS = 2  # of an object of unknown size, before the first size is known
@@ -58,9 +62,19 @@ class Lane:
         self._pid = os.getpid()
 
     def open(self, url: str, start: int = 0, stop: int | None = None) -> Download:
-        """Register an object or a view and plan parts of it within the budget. Each call needs a ``close``."""
+        """Plan parts of an object or a view within the budget. Each call needs a ``close``."""
         self.require_own_process(url)
-        download = (ViewDownload if is_view(url) else ObjectDownload)(self, url, start, stop)
+        _, view = split_view_url(url)
+        return self.add(
+            ObjectDownload(self, url, start, stop) if view is None else ViewDownload(self, view, start, stop)
+        )
+
+    def open_store(self, url: str) -> tuple[Store, str]:
+        """Return the store of a URL, and the path in it."""
+        return self.running.open_store(url, self.session.storage_options)
+
+    def add(self, download: DownloadT) -> DownloadT:
+        """Plan parts of a download within the budget. Each call needs a ``close``."""
         with self._lock:
             self._users += 1
             self._num_opened += 1
@@ -76,7 +90,8 @@ class Lane:
 
     def _begin(self, download: Download) -> None:  # with the lock held
         """Queue a download at the turn at which the reader comes to it."""
-        num_parts = -(-self._rest(download) // self._part_bytes[download.mapped])
+        part_bytes = self._part_bytes[download.mapped]
+        num_parts = download.unplanned_parts(part_bytes, self._rest(download))
         download.turn = self._free_at[0] + len(download.parts)
         heapq.heapreplace(self._free_at, download.turn + max(1, num_parts))
         self._enqueue(download)
@@ -245,7 +260,7 @@ class Lane:
     def part_ended(self, download: Download) -> None:
         """Called in the thread that downloaded a part, before the consumer sees its end."""
 
-    def learn(self, download: ObjectDownload, part: Part, version: ObjectVersion) -> None:
+    def learn(self, download: Download, part: Part, version: ObjectVersion) -> None:
         """Record what the first response to a part says, and plan with it.
 
         Raises:
@@ -265,7 +280,7 @@ class Lane:
         self._expected_bytes -= expected_bytes
         if download.is_planned:
             self._open.pop(download, None)
-        if -(-download.unplanned_bytes(0) // part_bytes) != -(-expected_bytes // part_bytes):
+        if download.unplanned_parts(part_bytes, download.unplanned_bytes(0)) != -(-expected_bytes // part_bytes):
             self._reorder()
         else:
             self._enqueue(download)

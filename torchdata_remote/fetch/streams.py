@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from ..core.shard_view import is_view
 from ..core.stats.counters import FETCH
@@ -41,17 +41,39 @@ def stream_objects(
     while True:
         fetched, source = yield from stream_files(files, source, in_order=session.options.in_order)
         for first in fetched:
-            yield from _fetch(chain([first], fetched), session)
+            yield from open_ahead(chain([first], fetched), session, _open)
             break
         else:
             return
 
 
-def _fetch(source: Iterator[Numbered], session: FetchSession) -> Generator[tuple[str, ObjectStream], None, None]:
-    """Open objects as streams that the session's threads fetch."""
+class Fetched(Protocol):
+    """A stream that a lane downloads."""
+
+    @property
+    def download(self) -> Download:
+        """Its parts."""
+
+    def close(self) -> None:
+        """Download no more."""
+
+
+FetchedT = TypeVar("FetchedT", bound=Fetched)
+
+
+def open_ahead(
+    source: Iterator[Numbered], session: FetchSession, opened: Callable[[Lane, str, int | None, int], FetchedT]
+) -> Generator[tuple[str, FetchedT], None, None]:
+    """Open streams that the session's threads fetch, some ahead of the one that is handed out.
+
+    Args:
+        source: of the objects. Read only in the thread that iterates.
+        session: limits and threads.
+        opened: opens one in a lane: URL, number, first byte.
+    """
     options = session.options
     lane = Lane(session) if options.in_order else UnorderedLane(session)
-    ahead: dict[Download, tuple[str, ObjectStream]] = {}  # opened and not handed out, in order
+    ahead: dict[Download, tuple[str, FetchedT]] = {}  # opened and not handed out, in order
     try:
         ended: Exception | None = None
         num_ahead, num_waits = 2 * options.max_in_flight, 0
@@ -60,7 +82,7 @@ def _fetch(source: Iterator[Numbered], session: FetchSession) -> Generator[tuple
             while ended is None and (not ahead or (len(ahead) < num_ahead and lane.has_room())):
                 try:
                     number, url, start = next(source)
-                    stream = _open(lane, session, url, number if options.in_order else None, start)
+                    stream = opened(lane, url, number if options.in_order else None, start)
                     ahead[stream.download] = url, stream
                 except Exception as error:  # noqa: BLE001, PERF203  # earlier objects are handed out first
                     ended = error
@@ -80,14 +102,14 @@ def _fetch(source: Iterator[Numbered], session: FetchSession) -> Generator[tuple
         lane.release()
 
 
-def _open(lane: Lane, session: FetchSession, url: str, number: int | None, start: int) -> ObjectStream:
+def _open(lane: Lane, url: str, number: int | None, start: int) -> ObjectStream:
     """Open the object, or the range of samples that the URL names, from byte ``start`` on."""
     whole, samples = split_sample_range(url)
     if is_view(whole):
         return ViewStream(lane, whole, number, start, samples)
     if samples is None:
         return ObjectStream(lane, whole, number, start)
-    first, stop = wanted_bytes(whole, samples, session.storage_options, session.options.retry)
+    first, stop = wanted_bytes(whole, samples, lane.session.storage_options, lane.options.retry)
     return ObjectStream(lane, whole, number, max(first, start), stop)
 
 

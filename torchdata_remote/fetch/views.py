@@ -189,71 +189,56 @@ def selected_in(url: str, samples: tuple[int, int] | None) -> SelectedSamples:
     return SelectedSamples(sample_starts(view)[first : last + 1], key_sums)
 
 
-class _Window(Part):
-    """A window of a view: queued, being downloaded, or downloaded as one piece."""
+class Window(Part):
+    """A part that is put together from ranges of objects: queued, being downloaded, or downloaded as one piece.
+
+    Args:
+        start: its first byte in the download.
+        requests: for its bytes.
+        buffer: where they are copied to.
+        reserved_bytes: of the memory budget.
+    """
 
     __slots__ = ("buffer", "left", "requests")
 
-    def __init__(self, start: int, end: int, requests: list[ViewRequest]) -> None:
-        super().__init__(start, end, end - start)
-        self.requests = requests
-        # Not a bytearray, which would be filled with zeros first
-        self.buffer = np.empty(end - start, np.uint8).data
+    def __init__(self, start: int, requests: Sequence[ViewRequest], buffer: memoryview, reserved_bytes: int) -> None:
+        super().__init__(start, start + len(buffer), reserved_bytes)
+        self.requests, self.buffer = requests, buffer
         self.left = list(range(len(requests)))  # one is popped when a request has ended; the last one is 0
 
 
-class ViewDownload(Download):
-    """A view with its planned windows in order. Positions are bytes of the whole view.
+def new_buffer(num_bytes: int) -> memoryview:
+    """Memory for so many bytes, which is not filled with zeros first, as that of a bytearray."""
+    return np.empty(num_bytes, np.uint8).data
+
+
+class GatheredDownload(Download):
+    """Something that is put together from ranges of objects, window by window.
 
     Args:
         lane: downloads it.
-        url: of the view.
+        urls: of the objects, with sizes and etags as far as they are known.
         start: the first byte to read.
-        stop: the byte after the last one to read.
+        stop: the byte after the last one to read; ``None`` for the end.
+        size: of all of it; ``None`` if it is not known yet.
     """
 
-    def __init__(self, lane: Planner, url: str, start: int, stop: int | None) -> None:
-        _, view = split_view_url(url)
-        assert view is not None  # else it would be an object
-        num_bytes = view.num_bytes
-        super().__init__(start, num_bytes if stop is None else stop, num_bytes)
-        self.url, self.view = str(url), view
-        # Checksums are of blocks, which samples do not fill; windows are copies, also of local files
-        self._stop = self._end_of(num_bytes)
-        self.can_plan = start < self._stop
-        self._stores = [lane.running.open_store(shard, lane.session.storage_options) for shard in view.urls]
+    def __init__(
+        self, lane: Planner, urls: Sequence[RemoteUrl], start: int = 0, stop: int | None = None, size: int | None = None
+    ) -> None:
+        super().__init__(start, stop, size)
+        self.url, self.urls = str(urls[0]) if urls else "", urls
+        self.stores = [lane.open_store(url) for url in urls]
         self._versions: dict[int, ObjectVersion] = {}  # by object
-        self._windows: ViewWindows | None = None
-
-    def _planned_windows(self, part_bytes: int) -> ViewWindows:
-        if self._windows is None:
-            local = [index for index, (store, _) in enumerate(self._stores) if isinstance(store, LocalStore)]
-            self._windows = ViewWindows(self.view, self.planned_bytes, self._stop, part_bytes, local)
-        return self._windows
-
-    def next_part_bytes(self, part_bytes: int) -> int:
-        if self.unplanned_bytes(0) == 0:
-            return 0
-        borders = self._planned_windows(part_bytes).borders
-        following = int(np.searchsorted(borders, self.planned_bytes, side="right"))
-        return int(borders[following]) - self.planned_bytes if following < len(borders) else 0
-
-    def plan(self, part_bytes: int) -> Part:
-        windows = self._planned_windows(part_bytes)
-        start, end = self.next_range(part_bytes)
-        assert end is not None  # views without bytes are planned completely
-        part = _Window(start, end, windows.requests(int(np.searchsorted(windows.borders, start))))
-        self.parts.append(part)
-        return part
 
     def submit(self, part: Part, lane: Planner) -> None:
-        assert isinstance(part, _Window)
+        assert isinstance(part, Window)
+        if not part.requests:
+            self._end_part(part, lane)
         for request in part.requests:
             lane.running.pool.submit(self._fetch, part, request, lane, on_dropped=None)
 
-    def _fetch(
-        self, part: _Window, request: ViewRequest, lane: Planner, dropped: PoolClosedError | None = None
-    ) -> None:
+    def _fetch(self, part: Window, request: ViewRequest, lane: Planner, dropped: PoolClosedError | None = None) -> None:
         """Read one range in a thread of the pool; the last one of a window hands out its bytes, or the error."""
         try:
             if dropped is not None:
@@ -265,17 +250,20 @@ class ViewDownload(Download):
             if not self._is_unwanted(part):
                 part.error = error
         if part.left.pop() == 0:
-            if not self._is_unwanted(part):
-                part.pieces.put(part.buffer.toreadonly())
-            part.buffer = memoryview(b"")
-            lane.part_ended(self)
-            part.pieces.put(None)
+            self._end_part(part, lane)
+
+    def _end_part(self, part: Window, lane: Planner) -> None:
+        if not self._is_unwanted(part):
+            part.pieces.put(part.buffer.toreadonly())
+        part.buffer = memoryview(b"")
+        lane.part_ended(self)
+        part.pieces.put(None)
 
     def _is_unwanted(self, part: Part) -> bool:
         return self.closed or part.error is not None
 
-    def _read(self, part: _Window, request: ViewRequest, lane: Planner) -> None:
-        shard, (store, path) = self.view.urls[request.object], self._stores[request.object]
+    def _read(self, part: Window, request: ViewRequest, lane: Planner) -> None:
+        url, (store, path) = self.urls[request.object], self.stores[request.object]
         wanted = list(zip(*(column.tolist() for column in request.pieces), strict=True))
         running = lane.running
         sleep = partial(running.pool.sleep, is_closed=lambda: self._is_unwanted(part))
@@ -283,23 +271,23 @@ class ViewDownload(Download):
             began_s = time.perf_counter()
             ranges = [(start, part.buffer[offset : offset + stop - start]) for start, stop, offset in wanted]
             read = partial(store.read_into, path, ranges)
-            entry = call_with_retries(read, running.options.retry, url=str(shard), sleep=sleep)
+            entry = call_with_retries(read, running.options.retry, url=str(url), sleep=sleep)
             FETCH.worked(began_s, sum(len(memory) for _, memory in ranges), requests=1)
             assert entry.size is not None
             self._learn_version(request, ObjectVersion(entry.size, entry.etag, min(request.stop, entry.size)))
             return
         found = self._versions.get(request.object)
-        size, etag = (shard.size, shard.etag) if found is None else (found.size, found.etag)
+        size, etag = (url.size, url.etag) if found is None else (found.size, found.etag)
         pieces = read_range(
             store,
-            RangeRequest(str(shard), path, request.start, request.stop, size, etag),
+            RangeRequest(str(url), path, request.start, request.stop, size, etag),
             running.options.retry,
             in_flight=running.in_flight,
             on_found=partial(self._learn_version, request),
             sleep=sleep,
         )
         with closing(pieces):
-            for _ in copied(pieces, request.start, wanted, part.buffer):
+            for _ in _copied(pieces, request.start, wanted, part.buffer):
                 running.pool.check()
                 if self._is_unwanted(part):
                     return
@@ -310,8 +298,8 @@ class ViewDownload(Download):
         Raises:
             ObjectChangedError: if they are not.
         """
-        shard = self.view.urls[request.object]
-        shown = redact(shard)
+        url = self.urls[request.object]
+        shown = redact(url)
         if found.end < request.stop:
             raise ObjectChangedError(
                 f"{shown} has {found.size:,} bytes, and samples were selected up to byte {request.stop:,}. It was "
@@ -320,7 +308,7 @@ class ViewDownload(Download):
             )
         known = self._versions.setdefault(request.object, found)
         for size, etag, where in (
-            (shard.size, shard.etag, "its samples were selected from a version of"),
+            (url.size, url.etag, "its samples were selected from a version of"),
             (known.size, known.etag, "another part of it had"),
         ):
             if size not in (None, found.size) or not same_etag(etag, found.etag):
@@ -330,6 +318,57 @@ class ViewDownload(Download):
                     url=shown,
                 )
 
+
+class ViewDownload(GatheredDownload):
+    """A view with its planned windows in order. Positions are bytes of the whole view.
+
+    Args:
+        lane: downloads it.
+        view: to read.
+        start: the first byte to read.
+        stop: the byte after the last one to read; ``None`` for the end.
+        buffer: of the whole view; ``None`` makes one for each window.
+    """
+
+    def __init__(
+        self,
+        lane: Planner,
+        view: ShardView,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        buffer: memoryview | None = None,
+    ) -> None:
+        num_bytes = view.num_bytes
+        # Checksums are of blocks, which samples do not fill; windows are copies, also of local files
+        super().__init__(lane, view.urls, start, num_bytes if stop is None else stop, num_bytes)
+        self.view, self._buffer = view, buffer
+        self._stop = self._end_of(num_bytes)
+        self.can_plan = start < self._stop
+        self._windows: ViewWindows | None = None
+
+    def _planned_windows(self, part_bytes: int) -> ViewWindows:
+        if self._windows is None:
+            local = [index for index, (store, _) in enumerate(self.stores) if isinstance(store, LocalStore)]
+            self._windows = ViewWindows(self.view, self.planned_bytes, self._stop, part_bytes, local)
+        return self._windows
+
+    def next_part_bytes(self, part_bytes: int) -> int:
+        if not self.can_plan:
+            return 0
+        borders = self._planned_windows(part_bytes).borders
+        following = int(np.searchsorted(borders, self.planned_bytes, side="right"))
+        return int(borders[following]) - self.planned_bytes if following < len(borders) else 0
+
+    def plan(self, part_bytes: int) -> Part:
+        windows = self._planned_windows(part_bytes)
+        start, end = self.next_range(part_bytes)
+        assert end is not None  # views without bytes are planned completely
+        buffer = new_buffer(end - start) if self._buffer is None else self._buffer[start:end]
+        part = Window(start, windows.requests(int(np.searchsorted(windows.borders, start))), buffer, end - start)
+        self.parts.append(part)
+        return part
+
     def place_of(self, byte: int) -> tuple[RemoteUrl, int]:
         ends = np.cumsum(self.view.stops - self.view.starts)
         at = min(int(np.searchsorted(ends, byte, side="right")), len(ends) - 1)
@@ -337,7 +376,7 @@ class ViewDownload(Download):
         return self.view.urls[int(self.view.objects[at])], place
 
 
-def copied(
+def _copied(
     pieces: Iterable[memoryview], position: int, wanted: Sequence[tuple[int, int, int]], buffer: memoryview
 ) -> Iterator[None]:
     """Copy what is wanted of the bytes from ``position`` on to its place, and yield after each piece.

@@ -19,7 +19,6 @@ from ...core.threads.ordered_map import ordered_map
 from ...core.urls import RemoteUrl, redact, split_sample_range
 from ...formats.tables import Footer, Resolved, RowFilter, TableIndex, index_of, read_footer, reading
 from ...storage import Connection, WithoutObstore, open_store
-from ..coalesced import GAP_BYTES
 from ..ranges import RangeRequest, RangeSource, read_range
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 _CACHE_BYTES = 64 << 20
 _MAX_IN_FLIGHT = 16
 _MAX_MERGED_BYTES = 8 << 20
+_GAP_BYTES = 128 << 10  # gaps up to this size are read too: they cost less than another request
 _REQUESTS_PER_FILE = 4  # at once, for the heads of record batches
 
 _READ_BYTES = 32 << 20  # that are read at once; one row group may have more
@@ -97,7 +97,7 @@ class ObjectRanges:
         groups: list[list[int]] = []
         for index in order:
             start, stop = ranges[index]
-            is_close = groups and start - ranges[groups[-1][-1]][1] <= GAP_BYTES
+            is_close = groups and start - ranges[groups[-1][-1]][1] <= _GAP_BYTES
             if is_close and stop - ranges[groups[-1][0]][0] <= _MAX_MERGED_BYTES:
                 groups[-1].append(index)
                 continue
