@@ -10,8 +10,8 @@ from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
 from ..errors import ObjectChangedError
-from ..storage import Connection, open_store
-from .ranges import ObjectVersion, RangeRequest, at_most, read_range
+from ..storage import Connection, WithoutObstore, open_store
+from .ranges import ObjectVersion, RangeRequest, RangeSource, at_most, read_range
 
 LEAST_BYTES = 4 << 10  # some headers and a small member between them
 MOST_BYTES = 1 << 20
@@ -29,6 +29,7 @@ class OneObject:
         in_flight: limit shared with concurrent readers.
         connection: how to connect to the store.
         sleep: waits for a number of seconds; raises to stop waiting.
+        by_obstore: whether obstore may be used, after which a process cannot be forked.
     """
 
     def __init__(
@@ -40,10 +41,12 @@ class OneObject:
         in_flight: ConcurrencyLimit | None = None,
         connection: Connection | None = None,
         sleep: Callable[[float], object] = time.sleep,
+        by_obstore: bool = True,
     ) -> None:
         self._retry, self._sleep = retry or RetryPolicy(), sleep
         connection = connection or Connection(read_timeout_s=self._retry.progress_timeout_s)
         self._store, self._path = open_store(url, options, connection)
+        self._source: RangeSource = self._store if by_obstore else WithoutObstore(self._store)
         self._in_flight = in_flight or ConcurrencyLimit(1, check=lambda: None)
         self.version = url if isinstance(url, RemoteUrl) else RemoteUrl(url)  # size and etag, as far as they are known
         # A store that ignores ranges sends everything, and that is taken where more of it will be read
@@ -63,7 +66,7 @@ class OneObject:
         """
         version = self.version
         pieces = read_range(
-            self._store,
+            self._source,
             RangeRequest(str(version), self._path, start, stop, self._size, version.etag),
             self._retry,
             in_flight=self._in_flight,

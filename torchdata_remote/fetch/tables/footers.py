@@ -18,8 +18,7 @@ from ...core.retry import call_with_retries
 from ...core.threads.ordered_map import ordered_map
 from ...core.urls import RemoteUrl, redact, split_sample_range
 from ...formats.tables import Footer, Resolved, RowFilter, TableIndex, index_of, read_footer, reading
-from ...storage import Connection, WithoutObstore, open_store
-from ..ranges import RangeRequest, RangeSource, read_range
+from ..read_ahead import OneObject
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,11 +35,11 @@ Sleep = Callable[[float], object]
 _Group = tuple[int, list[tuple[int, int]]]  # its number, and the bytes that it needs
 
 
-class ObjectRanges:
+class ObjectRanges(OneObject):
     """Reads ranges of one object, with retries, in the calling thread.
 
     Args:
-        url: of the object.
+        url: of the object; its size and version are looked up if they are not known.
         options: for the store.
         retry: policy for transient faults.
         in_flight: delays requests when the store asks for fewer.
@@ -54,38 +53,23 @@ class ObjectRanges:
         options: StorageOptions,
         retry: RetryPolicy,
         in_flight: ConcurrencyLimit,
-        sleep: Sleep,
+        sleep: Sleep = time.sleep,
         *,
         by_obstore: bool = True,
     ) -> None:
-        self._store, self._path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
-        self._ranges: RangeSource = self._store if by_obstore else WithoutObstore(self._store)
-        self._retry, self._in_flight, self._sleep = retry, in_flight, sleep
+        super().__init__(url, options, retry, in_flight=in_flight, sleep=sleep, by_obstore=by_obstore)
         self.identity = options.identity()  # who reads, at which server
-        self.url = url if isinstance(url, RemoteUrl) and url.size is not None else self._looked_up(url)
+        if self.version.size is None:
+            entry = call_with_retries(lambda: self._store.stat(self._path), retry, url=url, sleep=sleep)
+            self.version = RemoteUrl(url, entry.size, entry.etag)
 
-    def _looked_up(self, url: str) -> RemoteUrl:
-        entry = call_with_retries(lambda: self._store.stat(self._path), self._retry, url=url, sleep=self._sleep)
-        return RemoteUrl(url, entry.size, entry.etag)
+    @property
+    def url(self) -> RemoteUrl:
+        """Of the object, with its size."""
+        return self.version
 
-    def read(self, start: int, stop: int) -> bytes:
-        """Return bytes ``start`` to ``stop`` (exclusive).
-
-        Raises:
-            StorageError: for faults that retries did not solve.
-        """
-        if start >= stop:
-            return b""
-        request = RangeRequest(str(self.url), self._path, start, stop, self.url.size, self.url.etag)
-        pieces = read_range(
-            self._ranges,
-            request,
-            self._retry,
-            in_flight=self._in_flight,
-            sleep=self._sleep,
-        )
-        with closing(pieces):
-            return b"".join(pieces)
+    def read(self, start: int, stop: int, *, most: int | None = None) -> bytes:
+        return b"" if start >= stop else super().read(start, stop, most=stop)
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return several ranges. Close ones are one request, and a few requests run at once.
@@ -174,7 +158,7 @@ class TableFile:
 
     def __init__(self, url: str, options: StorageOptions, retry: RetryPolicy) -> None:
         in_flight = ConcurrencyLimit(_MAX_IN_FLIGHT, check=lambda: None)
-        self._source = ObjectRanges(url, options, retry, in_flight, time.sleep, by_obstore=False)
+        self._source = ObjectRanges(url, options, retry, in_flight, by_obstore=False)
         self._index = index_in(self._source)
 
     @property
