@@ -12,7 +12,7 @@ from ...core.urls import redact
 from ...errors import StorageError, TransientStorageError
 from ...storage import Answer, ConditionalStore, Entry, LocalStore, Page, Store, single_chunk
 from .disk_cache import DiskCache
-from .files import CachedFile, CachedFileWriter, DamagedError
+from .files import SMALL_BYTES, CachedFile, CachedFileWriter, DamagedError
 
 _log = logging.getLogger("torchdata_remote")
 
@@ -53,6 +53,7 @@ class CachedObject:
         self._keeps = self._stores = keep  # what is downloaded
         self._hit: CachedFile | None = None
         self._filling: CachedFileWriter | None = None
+        self._pieces = dict[int, memoryview]()  # of a small object
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read a range as the store does, from the cache if possible."""
@@ -136,7 +137,7 @@ class CachedObject:
             self._num_bytes = answer.total_bytes if self._num_bytes is None else self._num_bytes
             is_same = answer.etag is not None and same_etag(answer.etag, self._etag)
             if not is_same or answer.total_bytes != self._num_bytes:
-                self._stop_filling()
+                self._stop_storing()
         if self._num_bytes == 0:
             self.keep(0, memoryview(b""))
 
@@ -179,24 +180,43 @@ class CachedObject:
         """Store verified bytes from ``start`` on; each byte once."""
         if not self._stores:
             return
+        assert self._num_bytes is not None
+        assert self._version is not None
         try:
-            with self._lock:
-                if self._filling is None and self._stores:
-                    assert self._num_bytes is not None
-                    assert self._version is not None
-                    self._filling = self._cache.fill(self._name, self._num_bytes, self._version)
-                    if self._filling is None or self._closed:  # by another thread
-                        self._stop_filling()
-                filling = self._filling
-            if filling is not None and filling.write(start, piece):
-                filling.commit()
-                self._stop_filling()
+            if self._num_bytes <= SMALL_BYTES:
+                self._collect(start, piece, self._num_bytes, self._version)
+            else:
+                self._write(start, piece, self._num_bytes, self._version)
         except OSError as error:
-            self._stop_filling()
+            self._stop_storing()
             self._cache.warn_once(f"{redact(self._url)} is not cached: {error}")
 
-    def _stop_filling(self) -> None:
+    def _collect(self, start: int, piece: memoryview, num_bytes: int, version: str) -> None:
+        """Store a small object at once, when all of it is here."""
+        if len(piece) < num_bytes:
+            with self._lock:
+                self._pieces[start] = piece
+                if sum(map(len, self._pieces.values())) < num_bytes:
+                    return
+                piece = memoryview(b"".join(self._pieces[at] for at in sorted(self._pieces)))
+        self._stop_storing()
+        self._cache.put(self._name, version, piece)
+
+    def _write(self, start: int, piece: memoryview, num_bytes: int, version: str) -> None:
+        """Store a piece of a large object."""
+        with self._lock:
+            if self._filling is None and self._stores:
+                self._filling = self._cache.fill(self._name, num_bytes, version)
+                if self._filling is None or self._closed:  # by another thread
+                    self._stop_storing()
+            filling = self._filling
+        if filling is not None and filling.write(start, piece):
+            filling.commit()
+            self._stop_storing()
+
+    def _stop_storing(self) -> None:
         self._stores, self._filling = False, None
+        self._pieces.clear()
 
     def close(self) -> None:
         """Release the file. Safe in a finalizer, and while other threads read."""

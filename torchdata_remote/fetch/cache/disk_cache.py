@@ -21,18 +21,19 @@ import shutil
 import time
 import uuid
 import weakref
+import zlib
 from collections.abc import Iterator
 from functools import partial
 
 from ...core.urls import redact
 from ...errors import StorageError
 from .files import (
-    SMALL_BYTES,
     CachedFile,
     CachedFileWriter,
     DamagedError,
     UnfinishedError,
     file_bytes,
+    trailer,
     write_small,
 )
 from .folder import (
@@ -193,15 +194,26 @@ class DiskCache:
                 self._room.give_back(_room_of(status.st_size))
 
     def put(self, name: str, version: str, data: bytes | memoryview) -> None:
-        """Store a whole object that was not found, if there is room.
+        """Store a whole small object that was not found, if there is room.
 
         Raises:
             OSError: if the disk has no space for it, or the folder cannot be used.
         """
-        writer = self.fill(name, len(data), version)
-        if writer is not None:
-            writer.write(0, memoryview(data))
-            writer.commit()
+        end = trailer(len(data), version, (zlib.crc32(data),) if data else ())
+        if self._take(name, len(data), taken := _room_of(len(data) + len(end))):
+            try:
+                self._write_small(self._path(name)[0], data, end)
+            except OSError as error:  # another process has stored it, or does right now
+                self._room.give_back(taken)
+                if not isinstance(error, FileExistsError):
+                    raise
+
+    def _write_small(self, path: str, data: bytes | memoryview, end: bytes) -> None:
+        try:
+            write_small(path, data, end)
+        except FileNotFoundError:
+            make_own_folder(os.path.dirname(path), self._user)
+            write_small(path, data, end)
 
     def fill(self, name: str, num_bytes: int, version: str) -> CachedFileWriter | None:
         """Start to store an object that was not found; ``None`` if there is no room for it.
@@ -209,34 +221,23 @@ class DiskCache:
         Raises:
             OSError: if the disk has no space for it, or the folder cannot be used.
         """
-        wanted = _room_of(file_bytes(num_bytes, version))
-        if wanted > self._room.max_bytes:
+        taken = _room_of(file_bytes(num_bytes, version))
+        if not self._take(name, num_bytes, taken):
+            return None
+        temporary = os.path.join(self._folder, _WRITING, f"{self._token}-{next(self._numbers)}")
+        publish = partial(self._publish, temporary, self._path(name)[0])
+        return CachedFileWriter(temporary, num_bytes, version, publish, partial(_drop, temporary, taken, self._room))
+
+    def _take(self, name: str, num_bytes: int, taken: int) -> bool:
+        """Take room for an object; returns whether there is any."""
+        if taken > self._room.max_bytes:
             self.warn_once(
                 f"{redact(name)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,} can hold"
             )
-            return None
-        if not self._room.take(wanted, self._make_room):
-            return None
-        path, _ = self._path(name)
-        if num_bytes <= SMALL_BYTES:
-            publish, on_dropped = partial(self._store, path, version, wanted), partial(self._room.give_back, wanted)
-            return CachedFileWriter(num_bytes, version, None, publish, on_dropped)
-        temporary = os.path.join(self._folder, _WRITING, f"{self._token}-{next(self._numbers)}")
-        on_dropped = partial(_drop, temporary, wanted, self._room)
-        return CachedFileWriter(num_bytes, version, temporary, partial(self._publish, temporary, path), on_dropped)
+            return False
+        return self._room.take(taken, self._make_room)
 
-    def _store(self, path: str, version: str, wanted: int, data: bytes | memoryview) -> None:
-        """Write a small object under its name."""
-        try:
-            try:
-                write_small(path, version, data)
-            except FileNotFoundError:
-                make_own_folder(os.path.dirname(path), self._user)
-                write_small(path, version, data)
-        except FileExistsError:  # another process has stored it, or does right now
-            self._room.give_back(wanted)
-
-    def _publish(self, temporary: str, path: str, _: bytes | memoryview) -> None:
+    def _publish(self, temporary: str, path: str) -> None:
         """Give a complete file its name; it replaces what is there."""
         make_own_folder(os.path.dirname(path), self._user)
         with contextlib.suppress(OSError):

@@ -9,7 +9,8 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 from ...core.local_view import map_file
@@ -40,9 +41,16 @@ def _num_blocks(num_bytes: int) -> int:
     return -(-num_bytes // BLOCK_BYTES)
 
 
-def _trailer(num_bytes: int, version: str, crc32s: list[int]) -> bytes:
-    sums, name = struct.pack(f"<{len(crc32s)}I", *crc32s), version.encode()
-    checked = b"".join((sums, name, _LENGTHS.pack(num_bytes, len(name))))
+def trailer(num_bytes: int, version: str, crc32s: Sequence[int]) -> bytes:
+    """Return what is behind the bytes of an object.
+
+    Args:
+        num_bytes: of the object.
+        version: of the object.
+        crc32s: of its blocks.
+    """
+    name = version.encode()
+    checked = b"".join((array("I", crc32s), name, _LENGTHS.pack(num_bytes, len(name))))
     return checked + _END.pack(zlib.crc32(checked), _MARK)
 
 
@@ -51,14 +59,18 @@ def file_bytes(num_bytes: int, version: str) -> int:
     return num_bytes + 4 * _num_blocks(num_bytes) + len(version.encode()) + _LENGTHS.size + _END.size
 
 
-def write_small(path: str, version: str, data: bytes | memoryview) -> None:
+def write_small(path: str, data: bytes | memoryview, end: bytes) -> None:
     """Write the file of a small object at once. It counts as missing until it is complete.
 
+    Args:
+        path: of the file.
+        data: the object.
+        end: its trailer.
+
     Raises:
-        FileExistsError: if there is one.
+        FileExistsError: if there is a file.
         OSError: if the disk is full, or the folder was removed; then there is no file.
     """
-    end = _trailer(len(data), version, [zlib.crc32(data)] if data else [])
     descriptor = os.open(path, _CREATE, 0o600)
     try:
         done = os.writev(descriptor, (data, end))
@@ -163,55 +175,49 @@ class CachedFile:
 
 
 class CachedFileWriter:
-    """Stores an object: pieces in any order, from several threads. One that is dropped before ``commit`` is aborted.
+    """Writes the file of an object: pieces in any order, from several threads. If it is dropped, that is an ``abort``.
 
     Args:
+        path: of the file while it is written.
         num_bytes: of the object.
         version: of the object.
-        path: of its file while it is written; ``None`` to collect a small object in memory.
-        publish: called by ``commit``, with all bytes if they were collected.
-        on_dropped: called if the object never is complete. It must be safe in a finalizer.
+        publish: called by ``commit``.
+        on_dropped: called if that never is. It must be safe in a finalizer.
 
     Raises:
         OSError: if the disk is full, or the folder was removed.
     """
 
     def __init__(
-        self,
-        num_bytes: int,
-        version: str,
-        path: str | None,
-        publish: Callable[[bytes | memoryview], None],
-        on_dropped: Callable[[], None],
+        self, path: str, num_bytes: int, version: str, publish: Callable[[], None], on_dropped: Callable[[], None]
     ) -> None:
         self._is_done, self._on_dropped, self._pid = False, on_dropped, os.getpid()
         self._num_bytes, self._missing_bytes, self._version, self._publish = num_bytes, num_bytes, version, publish
-        self._pieces = dict[int, memoryview]()
+        self._file: BinaryIO = open(os.open(path, _CREATE, 0o600), "r+b", buffering=0)  # noqa: SIM115  # by commit()
+        if hasattr(os, "posix_fallocate"):  # macOS has none
+            os.posix_fallocate(self._file.fileno(), 0, file_bytes(num_bytes, version))
         self._heads = dict[int, tuple[int, int]]()  # block: the end of its bytes that are hashed, and their CRC-32
         self._lock = threading.RLock()
-        self._file: BinaryIO | None = None
-        if path is not None:
-            self._file = open(os.open(path, _CREATE, 0o600), "r+b", buffering=0)  # noqa: SIM115  # closed by commit()
-            if hasattr(os, "posix_fallocate"):  # macOS has none
-                os.posix_fallocate(self._file.fileno(), 0, file_bytes(num_bytes, version))
 
     def write(self, start: int, data: memoryview) -> bool:
         """Write bytes from ``start`` on, each byte of the object once.
 
         Returns:
-            Whether all bytes of the object are written now: for one of the calls.
+            Whether all bytes of the object are written now: in one of the calls.
 
         Raises:
             OSError: if the disk is full.
         """
-        if self._file is None:
-            self._pieces[start] = data
-        else:
-            _write_at(self._file, start, data)
-            self._hash(start, data)
+        self._write_at(start, data)
+        self._hash(start, data)
         with self._lock:
             self._missing_bytes -= len(data)
             return self._missing_bytes == 0
+
+    def _write_at(self, start: int, data: memoryview | bytes) -> None:
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._file.fileno(), data[done:] if done else data, start + done)
 
     def _hash(self, start: int, data: memoryview) -> None:
         """Hash the bytes of each block that are written in order; the others are read again by ``commit``."""
@@ -225,10 +231,10 @@ class CachedFileWriter:
                 with self._lock:
                     self._heads[block] = last, crc32
 
-    def _crc32(self, file: BinaryIO, block: int) -> int:
+    def _crc32(self, block: int) -> int:
         start, end = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, self._num_bytes)
         hashed_end, crc32 = self._heads.get(block, (start, 0))
-        return crc32 if hashed_end == end else zlib.crc32(map_file(file.fileno(), hashed_end, end), crc32)
+        return crc32 if hashed_end == end else zlib.crc32(map_file(self._file.fileno(), hashed_end, end), crc32)
 
     def commit(self) -> None:
         """Let all processes find the object, of which all bytes were written.
@@ -236,12 +242,10 @@ class CachedFileWriter:
         Raises:
             OSError: if the disk is full, or the folder was removed.
         """
-        file, pieces = self._file, [self._pieces[start] for start in sorted(self._pieces)]
-        if file is not None:
-            crc32s = [self._crc32(file, block) for block in range(_num_blocks(self._num_bytes))]
-            _write_at(file, self._num_bytes, _trailer(self._num_bytes, self._version, crc32s))
-            file.close()
-        self._publish(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        crc32s = [self._crc32(block) for block in range(_num_blocks(self._num_bytes))]
+        self._write_at(self._num_bytes, trailer(self._num_bytes, self._version, crc32s))
+        self._file.close()
+        self._publish()
         self._is_done = True
 
     def abort(self) -> None:
@@ -252,9 +256,3 @@ class CachedFileWriter:
 
     def __del__(self) -> None:
         self.abort()
-
-
-def _write_at(file: BinaryIO, start: int, data: memoryview | bytes) -> None:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(file.fileno(), data[done:] if done else data, start + done)
