@@ -16,6 +16,7 @@ from ..core.stats.counters import FETCH
 from ..core.threads.pool import next_item
 from ..core.urls import RemoteUrl
 from ..storage import Store, open_store
+from .cache.blocks import BLOCK_BYTES, CachedBlocks
 from .range_download import RangeRequest
 from .range_reader import read_range
 from .sample_table import Int64s, Members
@@ -68,33 +69,46 @@ class CoalescedRead:
         data = self._data.toreadonly()
         return [data[start:end] for start, end in pairwise([0, *self._ends.tolist()])]
 
-    def submit(self, session: ActiveSession, store: Store, path: str, chunk: _Chunk) -> None:
+    def submit(self, session: ActiveSession, store: Store, path: str, server: str, chunk: _Chunk) -> None:
         """Queue a request for the threads."""
         self._num_chunks += 1
-        session.pool.submit(self._read, session, store, path, chunk, on_dropped=self._done.put)
+        session.pool.submit(self._read, session, store, path, server, chunk, on_dropped=self._done.put)
 
-    def _read(self, session: ActiveSession, store: Store, path: str, chunk: _Chunk) -> None:
+    def _read(self, session: ActiveSession, store: Store, path: str, server: str, chunk: _Chunk) -> None:
         """Fetch a chunk in a thread of the pool, and copy its members into the buffer."""
         try:
             if not self.cancelled:
-                self._copy(session, store, path, chunk)
+                self._copy(self._pieces(session, store, path, server, chunk), chunk)
             self._done.put(None)
         except BaseException as error:  # noqa: BLE001  # raised by wait(), whatever it is
             self._done.put(error)
 
-    def _copy(self, session: ActiveSession, store: Store, path: str, chunk: _Chunk) -> None:
+    def _pieces(
+        self, session: ActiveSession, store: Store, path: str, server: str, chunk: _Chunk
+    ) -> Iterator[memoryview]:
+        """Read a chunk, through the cache if there is one."""
+        url = chunk.url
+
+        def fetch(start: int, end: int) -> Iterator[memoryview]:
+            return read_range(
+                store,
+                RangeRequest(str(url), path, start, end, url.size, url.etag),
+                session.options.retry,
+                in_flight=session.in_flight,
+                on_found=lambda version: None,
+                sleep=lambda seconds: session.pool.sleep(seconds, is_closed=lambda: self.cancelled),
+            )
+
+        version = url.etag or url.md5
+        if session.cache is None or version is None or url.size is None:
+            return fetch(chunk.start, chunk.end)
+        return CachedBlocks(session.cache, url, version, server, fetch).read(chunk.start, chunk.end)
+
+    def _copy(self, pieces: Iterator[memoryview], chunk: _Chunk) -> None:
         starts = self.members.starts[chunk.members]
         sizes = self.members.sizes[chunk.members]
         offsets = (self._ends[chunk.members] - sizes).tolist()  # in the buffer
         members = list(zip(starts.tolist(), (starts + sizes).tolist(), offsets, strict=True))
-        pieces = read_range(
-            store,
-            RangeRequest(str(chunk.url), path, chunk.start, chunk.end, chunk.url.size, chunk.url.etag),
-            session.options.retry,
-            in_flight=session.in_flight,
-            on_found=lambda version: None,
-            sleep=lambda seconds: session.pool.sleep(seconds, is_closed=lambda: self.cancelled),
-        )
         position, at = chunk.start, 0
         for piece in pieces:
             stop = position + len(piece)
@@ -146,8 +160,11 @@ class RangeCoalescer:
         if all(store.maps_files for store, _ in opened):
             return CoalescedRead(members, list(self._mapped_views(members, opened)))
         read = CoalescedRead(members, None)
-        for index, chunk in _chunks(members):
-            read.submit(self._session, *opened[index], chunk)
+        # Two requests for the same block would store it twice
+        gap_bytes = GAP_BYTES if self._session.cache is None else BLOCK_BYTES
+        for index, chunk in _chunks(members, gap_bytes):
+            server = self._options_of(chunk.url).for_url(chunk.url).server()
+            read.submit(self._session, *opened[index], server, chunk)
         return read
 
     def _mapped_views(self, members: Members, opened: list[tuple[Store, str]]) -> Iterator[memoryview]:
@@ -163,7 +180,7 @@ class RangeCoalescer:
             yield data[start : start + size]
 
 
-def _chunks(members: Members) -> Iterator[tuple[int, _Chunk]]:
+def _chunks(members: Members, gap_bytes: int) -> Iterator[tuple[int, _Chunk]]:
     """Yield the requests for these members, each with the index of its object."""
     order = np.lexsort((members.starts, members.objects))
     order = order[members.sizes[order] > 0]
@@ -171,7 +188,7 @@ def _chunks(members: Members) -> Iterator[tuple[int, _Chunk]]:
         return
     objects, starts = members.objects[order], members.starts[order]
     ends = starts + members.sizes[order]
-    apart = np.flatnonzero((np.diff(objects) != 0) | (starts[1:] - ends[:-1] > GAP_BYTES)) + 1
+    apart = np.flatnonzero((np.diff(objects) != 0) | (starts[1:] - ends[:-1] > gap_bytes)) + 1
     for first, last in pairwise([0, *apart.tolist(), len(order)]):
         index = int(objects[first])
         begin, end = int(starts[first]), int(ends[last - 1])

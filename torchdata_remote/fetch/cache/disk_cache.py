@@ -24,6 +24,7 @@ import weakref
 import zlib
 from collections.abc import Iterator
 from functools import partial
+from multiprocessing.util import Finalize
 
 from ...core.urls import redact
 from ...errors import StorageError
@@ -55,6 +56,7 @@ _warned_folders: dict[str, str] = {}  # and the problem
 _BLOCK_BYTES = 4_096  # of most file systems
 _MAX_CLEANING_S = 0.05  # in one go
 _COUNT_AGAIN_S = 86_400.0  # what is not told of, such as files that somebody has removed
+_JOIN_S = 10.0  # while another process counts
 _WRITING, _USERS = "writing", "users"
 _NAME = re.compile("[0-9a-f]{30}")
 _live: weakref.WeakValueDictionary[tuple[str, int], DiskCache] = weakref.WeakValueDictionary()
@@ -118,7 +120,7 @@ class DiskCache:
             users = open_own_file(os.path.join(self._folder, _USERS), self._user)
             self._users = open(users, "rb", buffering=0)  # noqa: SIM115  # closed with this object, which ends the lock
             self._join(users)
-        weakref.finalize(self, self._room.close)
+        Finalize(self, self._room.close, exitpriority=0)  # also where a worker ends, which skips atexit
         mark_used(folder)
 
     def _join(self, users: int) -> None:
@@ -128,7 +130,7 @@ class DiskCache:
             with self._state.locked() as totals:
                 if totals.reserved_bytes or not 0 <= time.time() - totals.counted_s < _COUNT_AGAIN_S:
                     self._count(totals)
-        lock(users, SHARED)
+        lock(users, SHARED, _JOIN_S)
 
     def _count(self, totals: Totals) -> None:
         with os.scandir(os.path.join(self._folder, _WRITING)) as entries:
@@ -227,6 +229,18 @@ class DiskCache:
         temporary = os.path.join(self._folder, _WRITING, f"{self._token}-{next(self._numbers)}")
         publish = partial(self._publish, temporary, self._path(name)[0])
         return CachedFileWriter(temporary, num_bytes, version, publish, partial(_drop, temporary, taken, self._room))
+
+    def has_room(self, num_bytes: int, version: str) -> bool:
+        """Whether an object of this length can be stored now.
+
+        Raises:
+            OSError: as :meth:`put`.
+        """
+        taken = _room_of(file_bytes(num_bytes, version))
+        if not self._room.take(taken, self._make_room):
+            return False
+        self._room.give_back(taken)
+        return True
 
     def _take(self, name: str, num_bytes: int, taken: int) -> bool:
         """Take room for an object; returns whether there is any."""

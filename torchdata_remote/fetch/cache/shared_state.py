@@ -194,7 +194,7 @@ class Room:
 
     def __init__(self, state: SharedState, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._state, self._lock, self._pid = state, threading.RLock(), os.getpid()
+        self._state, self._lock = state, threading.RLock()
         self._chunk_bytes = min(max_bytes // _CHUNKS, _MAX_CHUNK_BYTES)
         self._free_bytes = self._reserved_bytes = 0  # now, and when the state was locked last
         self._given_back: deque[int] = deque()
@@ -248,8 +248,6 @@ class Room:
 
     def close(self) -> None:
         """Let other processes have what was not used."""
-        if os.getpid() != self._pid:  # a copy in a forked child
-            return
         with contextlib.suppress(OSError), self._state.locked(_CLOSE_S) as totals:
             self._collect()
             totals.used_bytes -= self._free_bytes
