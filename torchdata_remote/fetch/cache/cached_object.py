@@ -9,7 +9,6 @@ import threading
 from ...core.notices.slow_notice import say
 from ...core.object_version import same_etag
 from ...core.urls import redact
-from ...errors import StorageError, TransientStorageError
 from ...storage import Answer, ConditionalStore, Entry, LocalStore, Page, Store, single_chunk
 from .disk_cache import DiskCache
 from .files import SMALL_BYTES, CachedFile, CachedFileWriter, DamagedError
@@ -46,7 +45,7 @@ class CachedObject:
     ) -> None:
         self._store, self._cache, self._url = store, cache, url
         self._name = f"{server}\n{url}" if server else url
-        self._num_bytes, self._etag, self._listed_bytes = size, etag, size
+        self._num_bytes, self._etag = size, etag
         self._version: str | None = None  # in the cache; mostly the etag
         self._lock = threading.RLock()  # shared by threads that fetch parts
         self._is_looked_up = self._closed = self._served = False
@@ -68,7 +67,7 @@ class CachedObject:
                 assert self._num_bytes is not None
                 return Answer(start, start + len(view), self._num_bytes, self._etag, single_chunk(view))
             answer = self._store.read(path, start, end, etag or self._etag)
-        if self._stores and self._is_accepted(answer, etag):
+        if self._stores:
             self._note_version(answer)
         return answer
 
@@ -111,34 +110,23 @@ class CachedObject:
         if isinstance(self._store, ConditionalStore):
             answer = self._store.read_if_changed(path, start, end, hit.version)
             return answer, answer is None
-        try:
-            entry = self._store.stat(path)
-        except TransientStorageError:
-            raise
-        except StorageError:
-            return None, False  # the GET will report it
+        entry = self._store.stat(path)
         return None, (entry.size, entry.etag) == (hit.size, hit.version)
-
-    def _is_accepted(self, answer: Answer, etag: str | None) -> bool:
-        """Whether the caller uses a response: it refuses another etag, and another size than the listed one."""
-        return self._listed_bytes in (None, answer.total_bytes) and same_etag(answer.etag, etag)
 
     def _note_version(self, answer: Answer) -> None:
         """Learn the version from the first response; store nothing if it is not that of all of them."""
         with self._lock:
+            is_same = self._num_bytes in (None, answer.total_bytes)
             if answer.etag is None:
                 url = redact(self._url)
-                message = (
-                    f"{url} is not cached: its server reports no etag or no size, by which a new version is noticed."
-                )
+                message = f"{url} is not cached: its server reports no etag or no size, by which a new version is seen."
                 say("uncached", url, message, repeat_s=math.inf)
-            elif self._etag is None:
+            elif self._etag is None and is_same:
                 self._etag = self._version = answer.etag
             self._num_bytes = answer.total_bytes if self._num_bytes is None else self._num_bytes
-            is_same = answer.etag is not None and same_etag(answer.etag, self._etag)
-            if not is_same or answer.total_bytes != self._num_bytes:
+            if not is_same or answer.etag is None or not same_etag(answer.etag, self._etag):
                 self._stop_storing()
-        if self._num_bytes == 0:
+        if answer.total_bytes == 0:
             self.keep(0, memoryview(b""))
 
     def _cached_view(self, start: int, end: int | None) -> memoryview | None:

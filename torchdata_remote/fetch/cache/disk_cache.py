@@ -32,7 +32,6 @@ from .files import (
     CachedFile,
     CachedFileWriter,
     DamagedError,
-    UnfinishedError,
     file_bytes,
     trailer,
     write_small,
@@ -46,7 +45,6 @@ from .folder import (
     mark_used,
     network_file_system,
     open_own_file,
-    private_folder,
     was_used,
 )
 from .shared_state import EXCLUSIVE, PAUSE, SHARED, STATE_BYTES, Room, SharedState, Totals, has_locks, lock
@@ -96,7 +94,7 @@ class DiskCache:
     """A folder of cached objects.
 
     Args:
-        folder: created if missing. If it belongs to another user, a folder in it is used.
+        folder: created if missing.
         max_bytes: bound on what all files take, in blocks of the disk. Larger objects are not cached.
     """
 
@@ -104,11 +102,12 @@ class DiskCache:
         if not has_locks:
             raise StorageError(f"{folder}: a cache needs file locks (flock), which Windows lacks: leave out cache_dir.")
         folder, self._max_bytes = os.path.abspath(os.path.expanduser(folder)), max_bytes
-        private, self._user = private_folder(folder)
-        kind = network_file_system(private)
+        self._user = os.geteuid()
+        os.makedirs(folder, 0o700, exist_ok=True)
+        kind = network_file_system(folder)
         if kind is not None:
             raise SharedFolderError(f"it is on a file system of type {kind}, which hosts may share")
-        self._folder = format_folder(private)
+        self._folder = format_folder(folder)
         make_own_folder(self._folder, self._user)
         make_own_folder(os.path.join(self._folder, _WRITING), self._user)
         self._state = SharedState(os.path.join(self._folder, STATE), self._user)
@@ -176,8 +175,6 @@ class DiskCache:
                 return found
         except DamagedError:
             pass
-        except UnfinishedError:
-            return None
         except OSError as error:
             if error.errno != errno.ELOOP:  # missing mostly
                 return None

@@ -33,10 +33,6 @@ class DamagedError(Exception):
     """A cached object is not as it was stored."""
 
 
-class UnfinishedError(Exception):
-    """Another process seems to write a cached object right now."""
-
-
 def _num_blocks(num_bytes: int) -> int:
     return -(-num_bytes // BLOCK_BYTES)
 
@@ -96,8 +92,7 @@ class CachedFile:
 
     Raises:
         DamagedError: if it is not as it was stored; and for what the cache has not written.
-        UnfinishedError: if it may be complete in a moment.
-        OSError: if it cannot be opened.
+        OSError: if it cannot be opened, or seems to be written right now.
     """
 
     def __init__(self, path: str, user: int) -> None:
@@ -116,7 +111,7 @@ class CachedFile:
                 self._parse(read, length - num_read)
             except (struct.error, DamagedError):
                 if abs(time.time() - status.st_mtime) < _WRITTEN_WITHIN_S:
-                    raise UnfinishedError from None
+                    raise FileNotFoundError(path) from None
                 raise DamagedError("what is behind its bytes is damaged") from None
             self._data = memoryview(read)[: self.size] if is_small else None
             if self._data and zlib.crc32(self._data) != self._crc32s[0]:
@@ -145,14 +140,13 @@ class CachedFile:
         """Return bytes ``start`` to ``end`` (exclusive; ``None``: the rest). A block is verified when first read.
 
         Raises:
-            DamagedError: if a block does not match its checksum, or the file was cut or closed.
+            DamagedError: if a block does not match its checksum, or the file was cut.
         """
         stop = self.size if end is None else min(end, self.size)
         if self._data is not None:
             return self._data[start:stop]
         file = self._file  # close() may be called meanwhile
-        if file is None:
-            raise DamagedError("it was closed")
+        assert file is not None, "it was closed"
         blocks = range(start // BLOCK_BYTES, _num_blocks(stop))
         is_verified = all(self._verified[block] for block in blocks)
         first = start if is_verified else blocks.start * BLOCK_BYTES
@@ -196,7 +190,6 @@ class CachedFileWriter:
         self._file: BinaryIO = open(os.open(path, _CREATE, 0o600), "r+b", buffering=0)  # noqa: SIM115  # by commit()
         if hasattr(os, "posix_fallocate"):  # macOS has none
             os.posix_fallocate(self._file.fileno(), 0, file_bytes(num_bytes, version))
-        self._heads = dict[int, tuple[int, int]]()  # block: the end of its bytes that are hashed, and their CRC-32
         self._lock = threading.RLock()
 
     def write(self, start: int, data: memoryview) -> bool:
@@ -209,7 +202,6 @@ class CachedFileWriter:
             OSError: if the disk is full.
         """
         self._write_at(start, data)
-        self._hash(start, data)
         with self._lock:
             self._missing_bytes -= len(data)
             return self._missing_bytes == 0
@@ -219,31 +211,16 @@ class CachedFileWriter:
         while done < len(data):
             done += os.pwrite(self._file.fileno(), data[done:] if done else data, start + done)
 
-    def _hash(self, start: int, data: memoryview) -> None:
-        """Hash the bytes of each block that are written in order; the others are read again by ``commit``."""
-        borders = range(start - start % BLOCK_BYTES + BLOCK_BYTES, start + len(data), BLOCK_BYTES)
-        for first, last in itertools.pairwise((start, *borders, start + len(data))):
-            block = first // BLOCK_BYTES
-            with self._lock:
-                end, crc32 = self._heads.get(block, (block * BLOCK_BYTES, 0))
-            if end == first:
-                crc32 = zlib.crc32(data[first - start : last - start], crc32)
-                with self._lock:
-                    self._heads[block] = last, crc32
-
-    def _crc32(self, block: int) -> int:
-        start, end = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, self._num_bytes)
-        hashed_end, crc32 = self._heads.get(block, (start, 0))
-        return crc32 if hashed_end == end else zlib.crc32(map_file(self._file.fileno(), hashed_end, end), crc32)
-
     def commit(self) -> None:
         """Let all processes find the object, of which all bytes were written.
 
         Raises:
             OSError: if the disk is full, or the folder was removed.
         """
-        crc32s = [self._crc32(block) for block in range(_num_blocks(self._num_bytes))]
-        self._write_at(self._num_bytes, trailer(self._num_bytes, self._version, crc32s))
+        descriptor, num_bytes = self._file.fileno(), self._num_bytes
+        borders = [*range(0, num_bytes, BLOCK_BYTES), num_bytes]
+        crc32s = [zlib.crc32(map_file(descriptor, *block)) for block in itertools.pairwise(borders)]
+        self._write_at(num_bytes, trailer(num_bytes, self._version, crc32s))
         self._file.close()
         self._publish()
         self._is_done = True
