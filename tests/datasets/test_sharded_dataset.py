@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import struct
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import torchdata_remote as tdr
 from tests.datasets.stores import DEADLINE_S, timed_store
 from tests.servers.s3 import S3Server
+from tests.support.full_disk import full_disk
 from tests.support.shard_places import Place, memory_place, tar_of
 from torchdata_remote.errors import EmptyListingError, ManifestError, ObjectNotFoundError, ShardReadError
 from torchdata_remote.testing import FaultyStore
@@ -186,6 +188,24 @@ def test_a_damaged_block_and_a_replaced_shard_are_fetched_again(moto: S3Server, 
     assert [sample["bin"] for sample in read_all()] == [
         random.Random(-number).randbytes(100_000) for number in range(32)
     ]
+
+
+def test_on_a_full_disk_blocks_are_read_without_the_cache_until_there_is_room(
+    moto: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = large_place(moto)
+    with FaultyStore(moto.endpoint_url) as store:
+        options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
+        for is_full in (True, False, False):
+            dataset = tdr.ShardedDataset(
+                place.url, storage_options=options, cache_dir=str(tmp_path), cache_bytes=1 << 30
+            )
+            store.requests.clear()
+            with full_disk(max_bytes=20_000) if is_full else contextlib.nullcontext():
+                for number in range(32):
+                    assert dataset[number]["bin"] == random.Random(number).randbytes(100_000)
+    assert not any(one.path.endswith(".tar") for one in store.requests)
+    assert sum("are read without it" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_who_stops_early_sends_no_request_that_has_not_started(in_memory: Place) -> None:

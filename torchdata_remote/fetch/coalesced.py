@@ -17,6 +17,7 @@ from ..core.threads.pool import next_item
 from ..core.urls import RemoteUrl
 from ..storage import Store, open_store
 from .cache.blocks import BLOCK_BYTES, CachedBlocks
+from .cache.cached_object import say_uncached
 from .range_download import RangeRequest
 from .range_reader import read_range
 from .sample_table import Int64s, Members
@@ -99,10 +100,12 @@ class CoalescedRead:
                 sleep=lambda seconds: session.pool.sleep(seconds, is_closed=lambda: self.cancelled),
             )
 
-        version = url.etag or url.md5
-        if session.cache is None or version is None or url.size is None:
+        if session.cache is None:
             return fetch(chunk.start, chunk.end)
-        return CachedBlocks(session.cache, url, version, server, fetch).read(chunk.start, chunk.end)
+        if url.etag is None or url.size is None:
+            say_uncached(url)
+            return fetch(chunk.start, chunk.end)
+        return CachedBlocks(session.cache, str(url), url.size, url.etag, server, fetch).read(chunk.start, chunk.end)
 
     def _copy(self, pieces: Iterator[memoryview], chunk: _Chunk) -> None:
         starts = self.members.starts[chunk.members]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ...core.urls import RemoteUrl, redact
-from .disk_cache import DiskCache
+from .disk_cache import DiskCache, shown
 
 BLOCK_BYTES = 256 << 10  # a few samples; a block is read and verified as a whole
 Fetch = Callable[[int, int], Iterator[memoryview]]
@@ -16,16 +15,16 @@ class CachedBlocks:
 
     Args:
         cache: stores them.
-        url: with the object's size.
+        url: of the object.
+        num_bytes: of the object.
         version: of the object.
         server: distinguishes objects of the same URL on several servers.
         fetch: downloads bytes ``start`` to ``end`` (exclusive) of the object, in consecutive pieces.
     """
 
-    def __init__(self, cache: DiskCache, url: RemoteUrl, version: str, server: str, fetch: Fetch) -> None:
-        assert url.size is not None
-        self._cache, self._url, self._version, self._fetch = cache, url, version, fetch
-        self._name, self._num_bytes = f"{server}\n{url}#{BLOCK_BYTES}", url.size
+    def __init__(self, cache: DiskCache, url: str, num_bytes: int, version: str, server: str, fetch: Fetch) -> None:
+        self._cache, self._num_bytes, self._version, self._fetch = cache, num_bytes, version, fetch
+        self._name = f"{server}\n{url}#block"
 
     def read(self, start: int, end: int) -> Iterator[memoryview]:
         """Yield bytes ``start`` to ``end`` (exclusive). Blocks for which there is room are fetched as a whole."""
@@ -46,14 +45,14 @@ class CachedBlocks:
     def _cached(self, byte: int) -> memoryview | None:
         """Return the block that has a byte, if it is in the cache."""
         first = byte - byte % BLOCK_BYTES
-        found = self._cache.find(f"{self._name}{first}", self._end(byte) - first, self._version)
+        found = self._cache.find(f"{self._name}@{first}", self._end(byte) - first, self._version)
         return None if found is None else found.read(0, None)
 
     def _download(self, start: int, end: int) -> Iterator[memoryview]:
         if start == end:
             return
         first, last = start, end
-        if self._cache.has_room(BLOCK_BYTES, self._version):  # else not more than is wanted
+        if self._cache.has_room(self._name, BLOCK_BYTES, self._version):  # else not more than is wanted
             first, last = start - start % BLOCK_BYTES, self._end(end - 1)
         collected, at = bytearray(), first
         for piece in self._fetch(first, last):
@@ -71,6 +70,6 @@ class CachedBlocks:
         first = (end - 1) - (end - 1) % BLOCK_BYTES
         if len(data) == end - first:
             try:
-                self._cache.put(f"{self._name}{first}", self._version, memoryview(data))
+                self._cache.put(f"{self._name}@{first}", self._version, memoryview(data))
             except OSError as error:
-                self._cache.warn_once(f"{redact(self._url)} is not cached: {error}")
+                self._cache.warn_once(f"{shown(self._name)} is not cached: {error}")

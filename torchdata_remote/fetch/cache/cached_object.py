@@ -118,9 +118,7 @@ class CachedObject:
         with self._lock:
             is_same = self._num_bytes in (None, answer.total_bytes)
             if answer.etag is None:
-                url = redact(self._url)
-                message = f"{url} is not cached: its server reports no etag or no size, by which a new version is seen."
-                say("uncached", url, message, repeat_s=math.inf)
+                say_uncached(self._url)
             elif self._etag is None and is_same:
                 self._etag = self._version = answer.etag
             self._num_bytes = answer.total_bytes if self._num_bytes is None else self._num_bytes
@@ -210,3 +208,9 @@ class CachedObject:
         """Release the file. Safe in a finalizer, and while other threads read."""
         self._closed, self._stores = True, False
         self._hit = self._filling = None
+
+
+def say_uncached(url: str) -> None:
+    """Warn, once for each host, of an object whose version is not known."""
+    message = f"{redact(url)} is not cached: its server reports no etag or no size, by which a new version is seen."
+    say("uncached", url, message, repeat_s=math.inf)

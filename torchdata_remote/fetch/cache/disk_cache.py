@@ -227,24 +227,22 @@ class DiskCache:
         publish = partial(self._publish, temporary, self._path(name)[0])
         return CachedFileWriter(temporary, num_bytes, version, publish, partial(_drop, temporary, taken, self._room))
 
-    def has_room(self, num_bytes: int, version: str) -> bool:
-        """Whether an object of this length can be stored now.
-
-        Raises:
-            OSError: as :meth:`put`.
-        """
+    def has_room(self, name: str, num_bytes: int, version: str) -> bool:
+        """Whether an object could be stored now. If the folder cannot be used, that is a warning."""
         taken = _room_of(file_bytes(num_bytes, version))
-        if not self._room.take(taken, self._make_room):
-            return False
-        self._room.give_back(taken)
-        return True
+        try:
+            found = self._take(name, num_bytes, taken)
+        except OSError as error:
+            found = False
+            self.warn_once(f"{shown(name)} is not cached: {error}")
+        if found:
+            self._room.give_back(taken)
+        return found
 
     def _take(self, name: str, num_bytes: int, taken: int) -> bool:
         """Take room for an object; returns whether there is any."""
         if taken > self._room.max_bytes:
-            self.warn_once(
-                f"{redact(name)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,} can hold"
-            )
+            self.warn_once(f"{shown(name)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,} can hold")
             return False
         return self._room.take(taken, self._make_room)
 
@@ -280,6 +278,11 @@ class DiskCache:
     def warn_once(self, problem: str) -> None:
         """Warn of the first problem with this folder in this process; a full disk would cause one per object."""
         _warn_once(self._folder, problem)
+
+
+def shown(name: str) -> str:
+    """Return the URL in the name of an object, for messages."""
+    return redact(name.rpartition("\n")[2])
 
 
 def _room_of(length: int) -> int:
