@@ -142,7 +142,7 @@ def test_cost_of_loose_files_is_a_get_each(moto: S3Server, capsys: pytest.Captur
 def test_cost_with_a_cache_is_that_of_the_epochs_which_it_leaves(
     moto: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Later epochs list only. Objects of a manifest have no etag, which costs a HEAD each."""
+    """Later epochs list only. Objects of a manifest have no etag, and a GET confirms what the cache has."""
     url = f"s3://{moto.new_bucket()}/shards"
     large_shards(url, moto.storage_options, 2)
     for name, source in (("a", "/"), ("b", "/index.json")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import struct
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import torchdata_remote as tdr
 from tests.datasets.stores import DEADLINE_S, timed_store
 from tests.servers.s3 import S3Server
+from tests.support.full_disk import full_disk
 from tests.support.shard_places import Place, memory_place, tar_of
 from torchdata_remote.errors import EmptyListingError, ManifestError, ObjectNotFoundError, ShardReadError
 from torchdata_remote.testing import FaultyStore
@@ -132,6 +134,78 @@ def test_neighbouring_samples_are_one_request_distant_ones_are_several_and_an_in
         assert gets(far, [4, 0]) == ["0.tar", "0.tar", "0.tar.idx"], "the bytes between them are not fetched"
         assert [sample["bin"][:1] for sample in far.__getitems__([4, 0])] == [b"\4", b"\0"]
         assert all(one.range is not None for one in store.requests if one.path.endswith(".tar")), "never a whole shard"
+
+
+def large_place(moto: S3Server) -> Place:
+    """Two shards of 16 samples of 100 kB."""
+    place = Place(f"s3://{moto.new_bucket()}/d/", moto)
+    with tdr.ShardWriter(place.template(), max_shard_samples=16, storage_options=place.options) as writer:
+        for number in range(32):
+            writer.write({"__key__": f"{number}", "bin": random.Random(number).randbytes(100_000)})
+    return place
+
+
+@pytest.mark.parametrize(("cache_bytes", "least_saved"), [(1 << 30, 1), (2 << 20, 0.4)])
+def test_blocks_of_shards_are_cached_and_no_more_is_fetched_than_is_stored(
+    moto: S3Server, tmp_path: Path, cache_bytes: int, least_saved: float
+) -> None:
+    place = large_place(moto)
+    with FaultyStore(moto.endpoint_url) as store:
+        options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
+        seen: list[int] = []
+        for epoch in range(4):
+            dataset = tdr.ShardedDataset(
+                place.url, storage_options=options, cache_dir=str(tmp_path), cache_bytes=cache_bytes
+            )
+            store.requests.clear()
+            for number in random.Random(epoch).sample(range(32), 32):
+                assert dataset[number]["bin"] == random.Random(number).randbytes(100_000)
+            seen.append(sum(one.path.endswith(".tar") for one in store.requests))
+    assert max(seen[1:]) <= (1 - least_saved) * 32
+    assert seen[0] < 32
+
+
+def test_a_damaged_block_and_a_replaced_shard_are_fetched_again(moto: S3Server, tmp_path: Path) -> None:
+    place = large_place(moto)
+    cache: dict[str, Any] = {"cache_dir": str(tmp_path), "cache_bytes": 1 << 30}
+
+    def read_all() -> list[Any]:
+        dataset = tdr.ShardedDataset(place.url, storage_options=place.options, **cache)
+        return dataset.__getitems__(list(range(32)))
+
+    expected = read_all()
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and path.stat().st_size > 100_000:
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+    assert read_all() == expected
+    with tdr.ShardWriter(
+        place.template(), max_shard_samples=16, storage_options=place.options, overwrite=True
+    ) as writer:
+        for number in range(32):
+            writer.write({"__key__": f"{number}", "bin": random.Random(-number).randbytes(100_000)})
+    assert [sample["bin"] for sample in read_all()] == [
+        random.Random(-number).randbytes(100_000) for number in range(32)
+    ]
+
+
+def test_on_a_full_disk_blocks_are_read_without_the_cache_until_there_is_room(
+    moto: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = large_place(moto)
+    with FaultyStore(moto.endpoint_url) as store:
+        options = {**moto.storage_options, "endpoint_url": store.endpoint_url}
+        for is_full in (True, False, False):
+            dataset = tdr.ShardedDataset(
+                place.url, storage_options=options, cache_dir=str(tmp_path), cache_bytes=1 << 30
+            )
+            store.requests.clear()
+            with full_disk(max_bytes=20_000) if is_full else contextlib.nullcontext():
+                for number in range(32):
+                    assert dataset[number]["bin"] == random.Random(number).randbytes(100_000)
+    assert not any(one.path.endswith(".tar") for one in store.requests)
+    assert sum("are read without it" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_who_stops_early_sends_no_request_that_has_not_started(in_memory: Place) -> None:

@@ -125,6 +125,29 @@ def test_a_new_version_is_fetched_and_the_old_one_never_returned(folder: Path, l
             assert gets_of_an_epoch(store, listed=listed, part_bytes=100, **cached(folder)) == []
 
 
+@pytest.mark.parametrize("num_bytes", [0, 500, 3 << 20])
+@pytest.mark.parametrize("scheme", ["s3", "http"])
+def test_a_bare_url_costs_one_get_and_while_it_is_cached_one_that_confirms_its_version(
+    folder: Path, scheme: str, num_bytes: int
+) -> None:
+    with wire() as server:
+        made = server.put(os.urandom(num_bytes))
+        url = made.url if scheme == "s3" else made.url.replace("s3:/", server.endpoint_url)
+        options = cached(folder)
+        if scheme == "http":
+            options["storage_options"] = {}
+        for version in ('"v1"', '"v2"'):
+            made.etag, made.data = version, made.data[::-1]
+            for is_hit in (False, True, True):
+                made.requests.clear()
+                assert server.read(url, **options) == made.data
+                confirmed = [asked.if_none_match for asked in made.requests]
+                # No range of an empty object can be asked for, and the first of several parts tells the size
+                num_requests = max(1, num_bytes >> 20) + (num_bytes == 0)
+                assert confirmed == [version] if is_hit else len(confirmed) == num_requests
+        assert made.num_heads == 0
+
+
 def test_objects_without_an_etag_are_read_and_not_cached_with_one_warning(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

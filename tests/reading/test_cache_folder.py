@@ -210,6 +210,21 @@ def test_a_file_that_others_may_have_written_is_not_used(folder: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize(("age_s", "heals"), [(0, False), (60, True)])
+@pytest.mark.parametrize("left", [0, 50, 120])
+def test_a_short_file_is_left_to_the_process_that_may_write_it_and_replaced_once_it_is_old(
+    folder: Path, left: int, age_s: int, heals: bool
+) -> None:
+    with store_of(objects_of([100])) as store:
+        gets_of_an_epoch(store, part_bytes=MIB, **cached(folder))
+        path, _ = place_of(folder, store.objects["0"])
+        os.truncate(path, left)
+        os.utime(path, (path.stat().st_mtime - age_s,) * 2)
+        assert gets_of_an_epoch(store, part_bytes=MIB, **cached(folder)) == ["0"]
+        assert (path.stat().st_size > left) == heals
+        assert gets_of_an_epoch(store, part_bytes=MIB, **cached(folder)) == ([] if heals else ["0"])
+
+
 # --- folders that cannot be used
 
 

@@ -22,11 +22,12 @@ class Fault(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request: first byte, the byte after the last one, If-Match."""
+    """A request: first byte, the byte after the last one, If-Match, If-None-Match."""
 
     start: int
     end: int | None
     if_match: str | None
+    if_none_match: str | None = None
 
 
 _ERRORS = {
@@ -44,7 +45,7 @@ class WireObject:
 
     def __init__(self, url: str, data: bytes, script: Sequence[Fault]) -> None:
         self.url, self.data, self.etag = url, data, '"v1"'
-        self.script, self.requests = iter(script), list[Asked]()
+        self.script, self.requests, self.num_heads = iter(script), list[Asked](), 0
         self.conditions = True  # whether If-Match is understood
 
     def listed(self) -> tdr.RemoteUrl:
@@ -52,16 +53,19 @@ class WireObject:
 
     def respond(self, head: str) -> bytes:
         fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
-        if_match = fields.get("if-match")
+        if_match, if_none_match = fields.get("if-match"), fields.get("if-none-match")
         data, etag, total = self.data, self.etag, len(self.data)
         if head.startswith("HEAD"):
+            self.num_heads += 1
             return answer("200 OK", b"", *_lines(etag, total))
         first, _, last = fields.get("range", "bytes=0-").removeprefix("bytes=").partition("-")
         start, end = int(first), int(last) + 1 if last else None
-        self.requests.append(Asked(start, end, if_match))
+        self.requests.append(Asked(start, end, if_match, if_none_match))
         fault = next(self.script, Fault()) if len(self.requests) < MOST_REQUESTS else Fault("missing")
         if self.conditions and if_match not in (None, etag):
             fault = Fault("412")
+        if fault.head == "right" and if_none_match == etag:
+            return answer("304 Not Modified", b"", f"ETag: {etag}")
         if fault.head == "right" and start >= total and "range" in fields:
             fault = Fault("416")
         if fault.head in _ERRORS:

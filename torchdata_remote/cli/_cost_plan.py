@@ -15,7 +15,7 @@ from ..fetch.request_plan import RequestPlan
 from ..pipes import AsyncPrefetch, ListRemote, ShardingFilterRank, ShuffleShards
 from ..pipes.base.chain import all_pipes
 from ..pipes.base.typed import IterableWrapper
-from ..storage import GET, HEAD, counted_requests
+from ..storage import GET, counted_requests
 
 
 @dataclass(frozen=True)
@@ -138,14 +138,13 @@ def _add_reading(
             if job.cache_bytes is None or is_view(name):
                 _add_object(planned, plan, url, 1)
                 continue
-            listed = url if isinstance(url, RemoteUrl) else RemoteUrl(url)
-            if listed.etag is None or listed.size is None:
-                planned.requests[HEAD] += 1  # the version in the cache is compared
             cache = caches[job.host(slot)]
             if not cache.has(str(name), epoch):
                 num_bytes = _add_object(planned, plan, url, 1)
                 if samples is None:
                     cache.store(str(name), num_bytes, epoch)
+            elif not isinstance(url, RemoteUrl) or url.etag is None:
+                planned.requests[GET] += 1  # whether the version in the cache is the current one
 
 
 def _add_object(planned: Planned, plan: RequestPlan, url: str, times: int) -> int:

@@ -62,6 +62,9 @@ class ShardedDataset(MapStyle[Any]):
             that reads.
         storage_options: for the store, in fsspec's vocabulary.
         max_in_flight: maximum number of concurrent requests per worker.
+        cache_dir: local folder in which blocks of the shards, of 256 KiB, are cached for later epochs; requires
+            ``cache_bytes``.
+        cache_bytes: bound on the size of the cache, which all processes of the host share.
         retry: policy for transient errors.
         backend: library that transfers the bytes.
 
@@ -90,13 +93,21 @@ class ShardedDataset(MapStyle[Any]):
         on_bad_member: OnBadMember = raise_error,
         storage_options: Mapping[str, Any] | None = None,
         max_in_flight: int = 64,
+        cache_dir: str | None = None,
+        cache_bytes: int | None = None,
         retry: RetryPolicy | None = None,
         backend: Backend = Backend.AUTOMATIC,
     ) -> None:
         self.transform = check.function_or_none("transform", transform, example="lambda sample: sample['jpg']")
         self.skipped = Skipped()
         self._on_bad_member = check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")
-        options = FetchOptions(max_in_flight=max_in_flight, retry=policy_of(retry), backend=backend)
+        options = FetchOptions(
+            max_in_flight=max_in_flight,
+            retry=policy_of(retry),
+            backend=backend,
+            cache_dir=cache_dir,
+            cache_bytes=cache_bytes,
+        )
         self._session = FetchSession(options, StorageOptions(storage_options))
         source = literal_url(url_of(manifest_url, of="ShardedDataset"))
         require_folder(source, of="ShardedDataset", what="a manifest or of its folder")

@@ -69,7 +69,8 @@ class RangeCoalescer:
     """
 
     def __init__(self, session: FetchSession, options_of: Callable[[str], StorageOptions] | None = None) -> None:
-        self.session, self.running, self._options_of = session, session.start(), options_of
+        self.session, self.running = session, session.start()
+        self.options_of = options_of or session.storage_options.for_url
         self._mapped: dict[str, memoryview] = {}
 
     def __enter__(self) -> RangeCoalescer:
@@ -84,8 +85,7 @@ class RangeCoalescer:
 
     def open_store(self, url: str) -> tuple[Store, str]:
         """Return the store of a URL, and the path in it."""
-        options = self.session.storage_options if self._options_of is None else self._options_of(url)
-        return self.running.open_store(url, options)
+        return self.running.open_store(url, self.options_of(url))
 
     def learn(self, download: Download, part: Part, version: ObjectVersion) -> None:
         """Sizes are known."""

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from ..core.checksums import Checksums
 from ..core.object_version import same_etag
+from ..core.options import StorageOptions
 from ..core.threads.pool import PoolClosedError
 from ..core.urls import RemoteUrl, redact
 from ..errors import ObjectChangedError
@@ -35,6 +36,9 @@ class Planner(Protocol):
 
     session: FetchSession
     running: ActiveSession
+
+    def options_of(self, url: str) -> StorageOptions:
+        """Return the options for the store of a URL."""
 
     def open_store(self, url: str) -> tuple[Store, str]:
         """Return the store of a URL, and the path in it."""
@@ -182,7 +186,7 @@ class ObjectDownload(Download):
     """
 
     def __init__(self, lane: Planner, url: str, start: int = 0, stop: int | None = None) -> None:
-        session, cache = lane.session, lane.running.cache
+        cache = lane.running.cache
         store, self.path = lane.open_store(url)
         self._listed_size, etag, checksums = None, None, None
         if isinstance(url, RemoteUrl):
@@ -192,7 +196,7 @@ class ObjectDownload(Download):
         self.url, self.etag, self.checksums = str(url), etag, checksums
         self._cached = None
         if cache is not None:
-            whole, server = (start, stop) == (0, None), session.storage_options.for_url(self.url).server()
+            whole, server = (start, stop) == (0, None), lane.options_of(url).server()
             self._cached = CachedObject(store, cache, self.url, self._listed_size, etag, keep=whole, server=server)
         self.source: RangeSource = self._cached or store
         self.mapped = store.maps_files and cache is None

@@ -16,6 +16,7 @@ import queue
 from collections.abc import Iterable
 from typing import TypeVar
 
+from ..core.options import StorageOptions
 from ..core.shard_view import split_view_url
 from ..core.stats.counters import FETCH
 from ..core.threads.finalizer_lock import FinalizerLock
@@ -68,6 +69,10 @@ class Lane:
         return self.add(
             ObjectDownload(self, url, start, stop) if view is None else ViewDownload(self, view, start, stop)
         )
+
+    def options_of(self, url: str) -> StorageOptions:
+        """Return the options for the store of a URL."""
+        return self.session.storage_options.for_url(url)
 
     def open_store(self, url: str) -> tuple[Store, str]:
         """Return the store of a URL, and the path in it."""

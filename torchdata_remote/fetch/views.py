@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import NamedTuple
@@ -20,6 +20,8 @@ from ..core.threads.pool import PoolClosedError
 from ..core.urls import RemoteUrl, redact
 from ..errors import ObjectChangedError, UrlError
 from ..storage import LocalStore
+from .cache.blocks import CachedBlocks
+from .cache.cached_object import say_uncached
 from .downloads import Download, Part, Planner
 from .ranges import ObjectVersion, RangeRequest, read_range
 
@@ -278,14 +280,24 @@ class GatheredDownload(Download):
             return
         found = self._versions.get(request.object)
         size, etag = (url.size, url.etag) if found is None else (found.size, found.etag)
-        pieces = read_range(
-            store,
-            RangeRequest(str(url), path, request.start, request.stop, size, etag),
-            running.options.retry,
-            in_flight=running.in_flight,
-            on_found=partial(self._learn_version, request),
-            sleep=sleep,
-        )
+
+        def fetch(start: int, stop: int) -> Generator[memoryview, None, None]:
+            return read_range(
+                store,
+                RangeRequest(str(url), path, start, stop, size, etag),
+                running.options.retry,
+                in_flight=running.in_flight,
+                on_found=partial(self._learn_version, request),
+                sleep=sleep,
+            )
+
+        pieces = fetch(request.start, request.stop)
+        if running.cache is not None:
+            if size is None or etag is None:
+                say_uncached(url)
+            else:
+                blocks = CachedBlocks(running.cache, str(url), size, etag, lane.options_of(url).server(), fetch)
+                pieces = blocks.read(request.start, request.stop)
         with closing(pieces):
             for _ in _copied(pieces, request.start, wanted, part.buffer):
                 running.pool.check()

@@ -9,6 +9,7 @@ from .local.writer import LocalWriter
 from .option_names import check_options
 from .protocol import (
     Answer,
+    ConditionalStore,
     Entry,
     FolderStore,
     KeyStore,
@@ -28,6 +29,7 @@ __all__ = [
     "LIST",
     "PARTIAL_SUFFIX",
     "Answer",
+    "ConditionalStore",
     "Connection",
     "Entry",
     "EntryTable",

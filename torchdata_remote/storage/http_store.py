@@ -57,6 +57,10 @@ class HttpStore:
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._read(path, start, end, etag)
 
+    def read_if_changed(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
+        by_obstore = self._reader.read_if_changed
+        return self._read.if_changed(path, start, end, etag, by_obstore, self.stat)
+
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like :meth:`read`, by urllib3."""
         return self._read.read_by_fallback(path, start, end, etag)

@@ -118,21 +118,32 @@ class ObstoreReader:
         self._key, self._version, self._table = key, version, table
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        import obstore
+        expected = for_if_match(etag) if self._if_match else None
+        answer = self._get(path, start, end, {} if expected is None else {"if_match": expected})
+        assert answer is not None, "only If-None-Match has such an answer"
+        return answer
 
-        options: dict[str, Any] = {}
+    def read_if_changed(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
+        """Read as a :class:`ConditionalStore` does."""
+        return self._get(path, start, end, {"if_none_match": etag})
+
+    def _get(self, path: str, start: int, end: int | None, options: dict[str, Any]) -> Answer | None:
+        import obstore
+        from obstore.exceptions import NotModifiedError
+
         if end is not None:
             options["range"] = (start, end)
         elif start:
             options["range"] = {"offset": start}
-        if self._if_match and (expected := for_if_match(etag)) is not None:
-            options["if_match"] = expected
         version = None if self._version is None else self._version(path)
         if version is not None:
             options["version"] = version
         key = self._key(path)
         with _without_panics(self._root + path), translate_errors(self._table, self._root + path):
-            result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]  # a TypedDict
+            try:
+                result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]  # a TypedDict
+            except NotModifiedError:
+                return None
             require_unencoded(result.attributes.get("Content-Encoding"), path, self._root + path)
             first, after = result.range
             chunks = self._chunks(path, result.stream(0))

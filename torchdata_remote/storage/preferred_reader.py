@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
 from ..core.urls import redact
-from ..errors import TransientStorageError
+from ..errors import AccessDeniedError, TransientStorageError
 from .network_errors import mark_host_known
-from .protocol import Answer, RedirectWithoutLocationError, UnreadableResponseError, UnsupportedByTransportError
+from .protocol import (
+    Answer,
+    Entry,
+    RedirectWithoutLocationError,
+    UnreadableResponseError,
+    UnsupportedByTransportError,
+    WrongRegionError,
+)
 
 Read = Callable[[str, int, int | None, str | None], Answer]
 MAX_UNREADABLE = 8  # consecutive responses that only the fallback can read; then obstore is not used any more
@@ -53,6 +61,32 @@ class PreferredReader:
                 return answer
         self._is_throttled = False
         return self.read_by_fallback(path, start, end, etag)
+
+    def if_changed(
+        self,
+        path: str,
+        start: int,
+        end: int | None,
+        etag: str,
+        preferred: Callable[[str, int, int | None, str], Answer | None],
+        stat: Callable[[str], Entry],
+    ) -> Answer | None:
+        """Read like ``ConditionalStore.read_if_changed``; where obstore cannot, by two requests.
+
+        Args:
+            path: of the object, as the following ones.
+            start: first byte.
+            end: byte after the last one.
+            etag: of the version that is not wanted.
+            preferred: reads by obstore.
+            stat: of the store.
+        """
+        if self._can_express is not None and self._can_express(path) and not self._is_throttled:
+            with contextlib.suppress(
+                UnreadableResponseError, WrongRegionError, UnsupportedByTransportError, AccessDeniedError
+            ):
+                return preferred(path, start, end, etag)
+        return None if stat(path).etag == etag else self(path, start, end, None)
 
     def read_by_fallback(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like ``Store.read``, by the fallback."""

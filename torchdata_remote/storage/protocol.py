@@ -175,6 +175,14 @@ class Store(Protocol):
 
 
 @runtime_checkable
+class ConditionalStore(Store, Protocol):
+    """A store that confirms a version by the request that would read another one."""
+
+    def read_if_changed(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
+        """Read as :meth:`Store.read`, in one request; ``None`` if the object still has this etag (If-None-Match)."""
+
+
+@runtime_checkable
 class KeyStore(Store, Protocol):
     """A store of keys, where an object and objects below a folder of the same name may exist together."""
 

@@ -19,6 +19,7 @@ _KINDS = {
     "find_first": LIST,
     "stat": HEAD,
     "read": GET,
+    "read_if_changed": GET,
     "read_without_obstore": GET,
 }
 

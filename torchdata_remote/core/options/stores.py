@@ -52,6 +52,7 @@ class StorageOptions(Mapping[str, Any]):
         if isinstance(options, StorageOptions):
             self._by_bucket = options._by_bucket
         self._identity: str | None = None
+        self._server: str | None = None
 
     @classmethod
     def by_bucket(cls, by_bucket: Mapping[tuple[str, str], StorageOptions]) -> StorageOptions:
@@ -141,6 +142,11 @@ class StorageOptions(Mapping[str, Any]):
         Two servers may each have a bucket of the same name. Credentials are not included, so a cache stays valid when
         they change. The string may contain secrets.
         """
+        if self._server is None:  # as of the first use: it is asked for with each object
+            self._server = self._find_server()
+        return self._server
+
+    def _find_server(self) -> str:
         if self._by_bucket:
             return json.dumps([[*bucket, options.server()] for bucket, options in self._by_bucket.items()])
         nested = self._options.get("client_kwargs")
@@ -154,7 +160,7 @@ class StorageOptions(Mapping[str, Any]):
         return json.dumps([named, found], sort_keys=True) if named or found else ""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_identity": None}
+        return {**vars(self), "_identity": None, "_server": None}
 
     def __repr__(self) -> str:
         return f"StorageOptions({', '.join(sorted(self._options))})"

@@ -9,10 +9,9 @@ import threading
 from ...core.notices.slow_notice import say
 from ...core.object_version import same_etag
 from ...core.urls import redact
-from ...errors import StorageError, TransientStorageError
-from ...storage import Answer, Entry, LocalStore, Page, Store, single_chunk
+from ...storage import Answer, ConditionalStore, Entry, LocalStore, Page, Store, single_chunk
 from .disk_cache import DiskCache
-from .files import CachedFile, CachedFileWriter, DamagedError
+from .files import SMALL_BYTES, CachedFile, CachedFileWriter, DamagedError
 
 _log = logging.getLogger("torchdata_remote")
 
@@ -20,14 +19,15 @@ _log = logging.getLogger("torchdata_remote")
 class CachedObject:
     """One object of a store, read from the cache, or stored there while it is downloaded.
 
-    Without an etag nothing is cached, since the version of a cached object could not be verified.
+    If its etag is not known, the version in the cache is confirmed by the first request. Without an etag nothing is
+    cached, since the version of a cached object could not be verified.
 
     Args:
         store: of the object.
         cache: stores it.
         url: of the object.
-        size: from the listing, in bytes; ``None`` asks the store.
-        etag: from the listing; ``None`` asks the store.
+        size: from the listing, in bytes; ``None`` if it is not known.
+        etag: from the listing; ``None`` if it is not known.
         keep: whether to store it on a miss; requires that it is read as a whole.
         server: distinguishes objects of the same URL on several servers.
     """
@@ -45,31 +45,30 @@ class CachedObject:
     ) -> None:
         self._store, self._cache, self._url = store, cache, url
         self._name = f"{server}\n{url}" if server else url
-        self._listed, self._keep = (size, etag), keep
+        self._num_bytes, self._etag = size, etag
+        self._version: str | None = None  # in the cache; mostly the etag
         self._lock = threading.RLock()  # shared by threads that fetch parts
         self._is_looked_up = self._closed = self._served = False
-        self._stores = False  # what is downloaded
+        self._keeps = self._stores = keep  # what is downloaded
         self._hit: CachedFile | None = None
         self._filling: CachedFileWriter | None = None
-        self._num_bytes, self._etag, self._version = 0, "", ""
+        self._pieces = dict[int, memoryview]()  # of a small object
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read a range as the store does, from the cache if possible."""
+        answer = None
         with self._lock:
             if not self._is_looked_up:
-                self._look_up(path)
-                if self._closed:  # by another thread
-                    self._stores, self._hit = False, None
-        view = self._cached_view(start, end)
-        if view is not None:
-            return Answer(start, start + len(view), self._num_bytes, self._etag, single_chunk(view))
-        answer = self._store.read(path, start, end, etag or self._etag or None)
-        accepted = self._is_accepted(answer, etag)
-        is_same = answer.etag is not None and same_etag(answer.etag, self._etag)
-        if accepted and not (is_same and answer.total_bytes == self._num_bytes):
-            self._stores, self._filling = False, None  # it may be another version
-        elif accepted and self._num_bytes == 0:
-            self.keep(0, memoryview(b""))
+                answer = self._look_up(path, start, end)
+                self._is_looked_up = True
+        if answer is None:
+            view = self._cached_view(start, end)
+            if view is not None:
+                assert self._num_bytes is not None
+                return Answer(start, start + len(view), self._num_bytes, self._etag, single_chunk(view))
+            answer = self._store.read(path, start, end, etag or self._etag)
+        if self._stores:
+            self._note_version(answer)
         return answer
 
     def find(self, path: str) -> Entry | None:
@@ -81,11 +80,52 @@ class CachedObject:
         page: Page = self._store.list_after(prefix, recursive=recursive, after=after, limit=limit)  # type: ignore[attr-defined]
         return page
 
-    def _is_accepted(self, answer: Answer, etag: str | None) -> bool:
-        """Whether the caller uses a response: it refuses another etag, and another size than the listed one."""
-        listed_size, _ = self._listed
-        same_size = listed_size is None or answer.total_bytes == listed_size
-        return same_size and same_etag(answer.etag, etag)
+    def _look_up(self, path: str, start: int, end: int | None) -> Answer | None:
+        """Find the object in the cache; return the response of the store if it sent one that has other bytes."""
+        if isinstance(self._store, LocalStore):
+            # A program may write to a file and then set its modification time back
+            change = self._store.change_of(path)
+            if self._etag is None:
+                entry = self._store.stat(path)
+                self._num_bytes, self._etag = entry.size, entry.etag
+            self._version = f"{self._etag} {change}"
+        else:
+            self._version = self._etag
+        hit = self._cache.find(self._name, self._num_bytes, self._version)
+        if hit is None:
+            return None
+        answer = None
+        if self._version is None:
+            answer, is_same = self._confirm(hit, path, start, end)
+            if not is_same:
+                self._cache.drop(hit)
+                return answer
+            self._version = self._etag = hit.version
+        self._num_bytes, self._stores = hit.size, False
+        self._hit = None if self._closed else hit
+        return None
+
+    def _confirm(self, hit: CachedFile, path: str, start: int, end: int | None) -> tuple[Answer | None, bool]:
+        """Ask the store whether the object still has the version that is cached: by the GET that would read it."""
+        if isinstance(self._store, ConditionalStore):
+            answer = self._store.read_if_changed(path, start, end, hit.version)
+            return answer, answer is None
+        entry = self._store.stat(path)
+        return None, (entry.size, entry.etag) == (hit.size, hit.version)
+
+    def _note_version(self, answer: Answer) -> None:
+        """Learn the version from the first response; store nothing if it is not that of all of them."""
+        with self._lock:
+            is_same = self._num_bytes in (None, answer.total_bytes)
+            if answer.etag is None:
+                say_uncached(self._url)
+            elif self._etag is None and is_same:
+                self._etag = self._version = answer.etag
+            self._num_bytes = answer.total_bytes if self._num_bytes is None else self._num_bytes
+            if not is_same or answer.etag is None or not same_etag(answer.etag, self._etag):
+                self._stop_storing()
+        if answer.total_bytes == 0:
+            self.keep(0, memoryview(b""))
 
     def _cached_view(self, start: int, end: int | None) -> memoryview | None:
         """Return the bytes from the cache; ``None`` on a miss, or if they are damaged."""
@@ -93,8 +133,8 @@ class CachedObject:
         if hit is None:
             return None
         try:
-            view = hit.view(start, end)
-        except (DamagedError, EOFError, OSError) as error:
+            view = hit.read(start, end)
+        except DamagedError as error:
             _log.warning("%s is damaged in the cache, and fetched: %s (%s)", redact(self._url), error, hit.path)
             self._drop(hit)
             return None
@@ -108,7 +148,7 @@ class CachedObject:
         with self._lock:
             if self._hit is hit:
                 self._hit = None
-                self._stores = self._keep and not self._served and not self._closed
+                self._stores = self._keeps and not self._served and not self._closed
 
     def distrust(self) -> bool:
         """Remove an object whose bytes are wrong although they match the cache's checksums.
@@ -122,53 +162,55 @@ class CachedObject:
             self._drop(hit)
         return self._served
 
-    def _look_up(self, path: str) -> None:
-        size, etag = self._listed
-        if etag is None or size is None:
-            etag, size = self._ask(path)
-        self._is_looked_up = True
-        if etag is None or size is None:
-            url = redact(self._url)
-            message = f"{url} is not cached: its server reports no etag or no size, by which a new version is noticed."
-            say("uncached", url, message, repeat_s=math.inf)
-            return
-        self._etag, self._num_bytes = etag, size
-        # A program may write to a file and then set its modification time back
-        self._version = f"{etag} {self._store.change_of(path)}" if isinstance(self._store, LocalStore) else etag
-        self._hit = self._cache.find(self._name, size, self._version)
-        self._stores = self._keep and self._hit is None
-
-    def _ask(self, path: str) -> tuple[str | None, int | None]:
-        try:
-            entry = self._store.stat(path)
-        except TransientStorageError:
-            raise
-        except StorageError:
-            return None, None  # perhaps signed for GET only; the GET will report an error
-        return entry.etag, entry.size
-
     def keep(self, start: int, piece: memoryview) -> None:
         """Store verified bytes from ``start`` on; each byte once."""
         if not self._stores:
             return
+        assert self._num_bytes is not None
+        assert self._version is not None
         try:
-            with self._lock:
-                if self._filling is None and self._stores:
-                    self._filling = self._cache.fill(self._name, self._num_bytes, self._version)
-                    self._stores = self._filling is not None
-                    if self._closed:  # by another thread
-                        self._stores, self._filling = False, None
-                filling = self._filling
-            if filling is not None:
-                filling.write(start, piece)
+            if self._num_bytes <= SMALL_BYTES:
+                self._collect(start, piece, self._num_bytes, self._version)
+            else:
+                self._write(start, piece, self._num_bytes, self._version)
         except OSError as error:
-            self._stop_filling(error)
+            self._stop_storing()
+            self._cache.warn_once(f"{redact(self._url)} is not cached: {error}")
 
-    def _stop_filling(self, error: OSError) -> None:
+    def _collect(self, start: int, piece: memoryview, num_bytes: int, version: str) -> None:
+        """Store a small object at once, when all of it is here."""
+        if len(piece) < num_bytes:
+            with self._lock:
+                self._pieces[start] = piece
+                if sum(map(len, self._pieces.values())) < num_bytes:
+                    return
+                piece = memoryview(b"".join(self._pieces[at] for at in sorted(self._pieces)))
+        self._stop_storing()
+        self._cache.put(self._name, version, piece)
+
+    def _write(self, start: int, piece: memoryview, num_bytes: int, version: str) -> None:
+        """Store a piece of a large object."""
+        with self._lock:
+            if self._filling is None and self._stores:
+                self._filling = self._cache.fill(self._name, num_bytes, version)
+                if self._filling is None or self._closed:  # by another thread
+                    self._stop_storing()
+            filling = self._filling
+        if filling is not None and filling.write(start, piece):
+            filling.commit()
+            self._stop_storing()
+
+    def _stop_storing(self) -> None:
         self._stores, self._filling = False, None
-        self._cache.warn_once(f"{redact(self._url)} is not cached: {error}")
+        self._pieces.clear()
 
     def close(self) -> None:
         """Release the file. Safe in a finalizer, and while other threads read."""
         self._closed, self._stores = True, False
         self._hit = self._filling = None
+
+
+def say_uncached(url: str) -> None:
+    """Warn, once for each host, of an object whose version is not known."""
+    message = f"{redact(url)} is not cached: its server reports no etag or no size, by which a new version is seen."
+    say("uncached", url, message, repeat_s=math.inf)

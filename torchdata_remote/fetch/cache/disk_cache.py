@@ -11,6 +11,7 @@ which a new version was seen.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import logging
@@ -20,13 +21,21 @@ import shutil
 import time
 import uuid
 import weakref
-from collections import deque
+import zlib
 from collections.abc import Iterator
 from functools import partial
+from multiprocessing.util import Finalize
 
 from ...core.urls import redact
 from ...errors import StorageError
-from .files import CachedFile, CachedFileWriter, DamagedError, file_bytes
+from .files import (
+    CachedFile,
+    CachedFileWriter,
+    DamagedError,
+    file_bytes,
+    trailer,
+    write_small,
+)
 from .folder import (
     STATE,
     SharedFolderError,
@@ -36,18 +45,16 @@ from .folder import (
     mark_used,
     network_file_system,
     open_own_file,
-    private_folder,
     was_used,
 )
-from .shared_state import EXCLUSIVE, SHARED, STATE_BYTES, SharedState, Totals, has_locks, lock
+from .shared_state import EXCLUSIVE, PAUSE, SHARED, STATE_BYTES, Room, SharedState, Totals, has_locks, lock
 
 _log = logging.getLogger("torchdata_remote")
 _warned_folders: dict[str, str] = {}  # and the problem
 _BLOCK_BYTES = 4_096  # of most file systems
-_MIN_COUNTED_IN_BLOCKS = 1 << 20  # a cache; below, blocks would be most of what is counted
 _MAX_CLEANING_S = 0.05  # in one go
-_PAUSE = 20  # times as long as a look at all files took, until the next one
 _COUNT_AGAIN_S = 86_400.0  # what is not told of, such as files that somebody has removed
+_JOIN_S = 10.0  # while another process counts
 _WRITING, _USERS = "writing", "users"
 _NAME = re.compile("[0-9a-f]{30}")
 _live: weakref.WeakValueDictionary[tuple[str, int], DiskCache] = weakref.WeakValueDictionary()
@@ -87,32 +94,32 @@ class DiskCache:
     """A folder of cached objects.
 
     Args:
-        folder: created if missing. If it belongs to another user, a folder in it is used.
-        max_bytes: bound on the sum of the objects' sizes. Larger objects are not cached.
+        folder: created if missing.
+        max_bytes: bound on what all files take, in blocks of the disk. Larger objects are not cached.
     """
 
     def __init__(self, folder: str, max_bytes: int) -> None:
         if not has_locks:
             raise StorageError(f"{folder}: a cache needs file locks (flock), which Windows lacks: leave out cache_dir.")
         folder, self._max_bytes = os.path.abspath(os.path.expanduser(folder)), max_bytes
-        private, self._user = private_folder(folder)
-        kind = network_file_system(private)
+        self._user = os.geteuid()
+        os.makedirs(folder, 0o700, exist_ok=True)
+        kind = network_file_system(folder)
         if kind is not None:
             raise SharedFolderError(f"it is on a file system of type {kind}, which hosts may share")
-        self._folder = format_folder(private)
+        self._folder = format_folder(folder)
         make_own_folder(self._folder, self._user)
         make_own_folder(os.path.join(self._folder, _WRITING), self._user)
-        self._block_bytes = _BLOCK_BYTES if max_bytes >= _MIN_COUNTED_IN_BLOCKS else 1
-        self._objects_bytes = max_bytes - (STATE_BYTES if self._block_bytes > 1 else 0)
         self._state = SharedState(os.path.join(self._folder, STATE), self._user)
+        self._room = Room(self._state, max_bytes - STATE_BYTES)
         self._token, self._numbers = uuid.uuid4().hex, itertools.count()  # of files that are written
-        self._given_back: deque[int] = deque()  # reserved bytes, by finalizers
         self._files: Iterator[tuple[str, os.stat_result]] | None = None  # which are looked at, to make room
         self._unread_before_s, self._look_s, self._look_again_s = 0.0, 0.0, 0.0  # of the look at files
         with contextlib.suppress(OSError):  # a folder that is read-only now
             users = open_own_file(os.path.join(self._folder, _USERS), self._user)
             self._users = open(users, "rb", buffering=0)  # noqa: SIM115  # closed with this object, which ends the lock
             self._join(users)
+        Finalize(self, self._room.close, exitpriority=0)  # also where a worker ends, which skips atexit
         mark_used(folder)
 
     def _join(self, users: int) -> None:
@@ -120,16 +127,16 @@ class DiskCache:
         with contextlib.suppress(BlockingIOError):
             lock(users, EXCLUSIVE, 0)
             with self._state.locked() as totals:
-                if totals.writing_bytes or not 0 <= time.time() - totals.counted_s < _COUNT_AGAIN_S:
+                if totals.reserved_bytes or not 0 <= time.time() - totals.counted_s < _COUNT_AGAIN_S:
                     self._count(totals)
-        lock(users, SHARED)
+        lock(users, SHARED, _JOIN_S)
 
     def _count(self, totals: Totals) -> None:
         with os.scandir(os.path.join(self._folder, _WRITING)) as entries:
             for entry in entries:
                 os.unlink(entry.path)
-        totals.used_bytes = sum(self._room_of(status.st_size) for _, status in self._objects())
-        totals.writing_bytes, totals.counted_s = 0, time.time()
+        totals.used_bytes = sum(_room_of(status.st_size) for _, status in self._objects())
+        totals.reserved_bytes, totals.counted_s = 0, time.time()
 
     def _objects(self) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the files of all objects."""
@@ -149,120 +156,145 @@ class DiskCache:
 
     def _path(self, name: str) -> tuple[str, int]:
         """Return the path of an object's file, and its key in the sample of reads."""
-        digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        return os.path.join(self._folder, digest[:2], digest[2:]), int(digest[2:10], 16)
+        digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
+        return f"{self._folder}/{digest[:2]}/{digest[2:32]}", int(digest[2:10], 16)
 
-    def _room_of(self, length: int) -> int:
-        """Return what a file of this length takes of the bound: blocks of the disk, or the bytes of a small object."""
-        if self._block_bytes == 1:
-            return max(0, length - file_bytes(1) + 1)
-        return -(-length // self._block_bytes) * self._block_bytes
-
-    def find(self, name: str, num_bytes: int, version: str) -> CachedFile | None:
-        """Open a cached object; ``None`` if it is missing. One of another version, or a damaged one, is removed.
+    def find(self, name: str, num_bytes: int | None = None, version: str | None = None) -> CachedFile | None:
+        """Open a cached object; ``None`` if it is missing. One that is damaged, or not as expected, is removed.
 
         Args:
             name: of the object, which has one version at a time.
-            num_bytes: of the object.
-            version: of the object.
+            num_bytes: of the object, if it is known.
+            version: of the object, if it is known. If not, the caller compares it.
         """
         path, key = self._path(name)
         self._state.record(key)
         try:
-            return CachedFile(path, num_bytes, version, self._user)
+            found = CachedFile(path, self._user)
+            if num_bytes in (None, found.size) and version in (None, found.version):
+                return found
         except DamagedError:
-            self._remove(path)
-        except OSError:  # missing, or something else that is not read
             pass
+        except OSError as error:
+            if error.errno != errno.ELOOP:  # missing mostly
+                return None
+        self._remove(path)
         return None
 
     def drop(self, found: CachedFile) -> None:
-        """Drop a damaged object, or the one that has replaced it."""
+        """Drop a damaged or outdated object, or the one that has replaced it."""
         self._remove(found.path)
 
     def _remove(self, path: str) -> None:
-        with contextlib.suppress(OSError), self._state.locked() as totals:
+        with contextlib.suppress(OSError):
             status = os.lstat(path)
+            os.unlink(path)
             if self._is_ours(status):
-                os.unlink(path)
-                totals.used_bytes -= self._room_of(status.st_size)
+                self._room.give_back(_room_of(status.st_size))
 
-    def fill(self, name: str, num_bytes: int, version: str) -> CachedFileWriter | None:
-        """Start to store an object; ``None`` if there is no room for it.
+    def put(self, name: str, version: str, data: bytes | memoryview) -> None:
+        """Store a whole small object that was not found, if there is room.
 
         Raises:
             OSError: if the disk has no space for it, or the folder cannot be used.
         """
-        if num_bytes > self._max_bytes:
-            self.warn_once(f"{redact(name)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,}")
-            return None
-        path, _ = self._path(name)
-        wanted = self._room_of(file_bytes(num_bytes))
-        with self._state.locked() as totals:
-            while self._given_back:
-                given_back = self._given_back.popleft()
-                totals.used_bytes -= given_back
-                totals.writing_bytes -= given_back
-            if totals.used_bytes + wanted > self._objects_bytes:
-                self._make_room(totals, wanted)
-            if totals.used_bytes + wanted > self._objects_bytes:
-                return None
-            totals.used_bytes += wanted
-            totals.writing_bytes += wanted
-        temporary = os.path.join(self._folder, _WRITING, f"{self._token}-{next(self._numbers)}")
-        return CachedFileWriter(
-            temporary,
-            num_bytes,
-            version,
-            partial(self._publish, temporary, path, wanted),
-            partial(_drop, temporary, wanted, self._given_back),
-        )
-
-    def _publish(self, temporary: str, path: str, wanted: int) -> None:
-        """Give a complete file its name; it replaces another version."""
-        with self._state.locked() as totals:
-            replaced = 0
-            with contextlib.suppress(OSError):
-                status = os.lstat(path)
-                replaced = self._room_of(status.st_size) if self._is_ours(status) else 0
+        end = trailer(len(data), version, (zlib.crc32(data),) if data else ())
+        if self._take(name, len(data), taken := _room_of(len(data) + len(end))):
             try:
-                os.replace(temporary, path)
-            except FileNotFoundError:
-                make_own_folder(os.path.dirname(path), self._user)
-                os.replace(temporary, path)
-            totals.used_bytes -= replaced
-            totals.writing_bytes -= wanted
+                self._write_small(self._path(name)[0], data, end)
+            except OSError as error:  # another process has stored it, or does right now
+                self._room.give_back(taken)
+                if not isinstance(error, FileExistsError):
+                    raise
+
+    def _write_small(self, path: str, data: bytes | memoryview, end: bytes) -> None:
+        try:
+            write_small(path, data, end)
+        except FileNotFoundError:
+            make_own_folder(os.path.dirname(path), self._user)
+            write_small(path, data, end)
+
+    def fill(self, name: str, num_bytes: int, version: str) -> CachedFileWriter | None:
+        """Start to store an object that was not found; ``None`` if there is no room for it.
+
+        Raises:
+            OSError: if the disk has no space for it, or the folder cannot be used.
+        """
+        taken = _room_of(file_bytes(num_bytes, version))
+        if not self._take(name, num_bytes, taken):
+            return None
+        temporary = os.path.join(self._folder, _WRITING, f"{self._token}-{next(self._numbers)}")
+        publish = partial(self._publish, temporary, self._path(name)[0])
+        return CachedFileWriter(temporary, num_bytes, version, publish, partial(_drop, temporary, taken, self._room))
+
+    def has_room(self, name: str, num_bytes: int, version: str) -> bool:
+        """Whether an object could be stored now. If the folder cannot be used, that is a warning."""
+        taken = _room_of(file_bytes(num_bytes, version))
+        try:
+            found = self._take(name, num_bytes, taken)
+        except OSError as error:
+            found = False
+            self.warn_once(f"{shown(name)} is not cached: {error}")
+        if found:
+            self._room.give_back(taken)
+        return found
+
+    def _take(self, name: str, num_bytes: int, taken: int) -> bool:
+        """Take room for an object; returns whether there is any."""
+        if taken > self._room.max_bytes:
+            self.warn_once(f"{shown(name)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,} can hold")
+            return False
+        return self._room.take(taken, self._make_room)
+
+    def _publish(self, temporary: str, path: str) -> None:
+        """Give a complete file its name; it replaces what is there."""
+        make_own_folder(os.path.dirname(path), self._user)
+        with contextlib.suppress(OSError):
+            status = os.lstat(path)
+            if self._is_ours(status):
+                self._room.give_back(_room_of(status.st_size))
+        os.replace(temporary, path)
 
     def _make_room(self, totals: Totals, wanted: int) -> None:
         """Remove what is not read any more, and if the bound was larger before, anything."""
-        begin_s = time.monotonic()
+        begin_s, max_bytes = time.monotonic(), self._room.max_bytes
         if self._files is None:
             before_s = None if begin_s < self._look_again_s else self._state.unread_before(totals)
-            is_smaller = totals.used_bytes - totals.writing_bytes > self._objects_bytes
+            is_smaller = totals.used_bytes - totals.reserved_bytes > max_bytes
             if before_s is None and not is_smaller:
                 return
             self._unread_before_s, self._look_s, self._files = before_s or 0.0, 0.0, self._objects()
         for path, status in self._files:
-            if status.st_mtime < self._unread_before_s or totals.used_bytes > self._objects_bytes:
+            if status.st_mtime < self._unread_before_s or totals.used_bytes > max_bytes:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
-                    totals.used_bytes -= self._room_of(status.st_size)
+                    totals.used_bytes -= _room_of(status.st_size)
             spent_s = time.monotonic() - begin_s
-            if totals.used_bytes + wanted <= self._objects_bytes or spent_s > _MAX_CLEANING_S:
+            if totals.used_bytes + wanted <= max_bytes or spent_s > _MAX_CLEANING_S:
                 self._look_s += spent_s
                 return
-        self._files, self._look_again_s = None, time.monotonic() + _PAUSE * self._look_s
+        self._files, self._look_again_s = None, time.monotonic() + PAUSE * self._look_s
 
     def warn_once(self, problem: str) -> None:
         """Warn of the first problem with this folder in this process; a full disk would cause one per object."""
         _warn_once(self._folder, problem)
 
 
-def _drop(temporary: str, reserved_bytes: int, given_back: deque[int]) -> None:
+def shown(name: str) -> str:
+    """Return the URL in the name of an object, for messages."""
+    return redact(name.rpartition("\n")[2])
+
+
+def _room_of(length: int) -> int:
+    """Return what a file of this length takes of the disk."""
+    return -(-length // _BLOCK_BYTES) * _BLOCK_BYTES
+
+
+def _drop(temporary: str, taken_bytes: int, room: Room) -> None:
     """Remove a file that was not finished. Safe in a finalizer."""
     with contextlib.suppress(OSError):
         os.unlink(temporary)
-    given_back.append(reserved_bytes)
+    room.give_back(taken_bytes)
 
 
 def _warn_once(folder: str, problem: str) -> None:

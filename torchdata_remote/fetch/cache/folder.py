@@ -1,4 +1,4 @@
-"""The folder of a cache, which may be writable for other users: use only files of this user."""
+"""The folder of a cache, which may be in one of other users: use only files of this user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import stat
-import tempfile
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _MOUNTS = "/proc/self/mountinfo"  # Linux
@@ -29,37 +28,13 @@ def format_folder(folder: str) -> str:
 
 
 def was_used(folder: str) -> bool:
-    """Whether a folder was used as a cache before, by this process or another one of this user."""
-    user = getattr(os, "geteuid", int)()
-    own = (folder, os.path.join(folder, f"user-{user}"))
-    return any(path in _used or os.path.lexists(os.path.join(format_folder(path), STATE)) for path in own)
+    """Whether a folder was used as a cache before, by this process or another one."""
+    return folder in _used or os.path.lexists(os.path.join(format_folder(folder), STATE))
 
 
 def mark_used(folder: str) -> None:
     """Remember that a folder was used."""
     _used.add(folder)
-
-
-def private_folder(folder: str) -> tuple[str, int]:
-    """Return the folder for this user's objects, and the user id of files that this process creates there.
-
-    It is ``folder``, created if missing; if that belongs to another user, ``user-NUMBER`` in it, so that users who
-    share a folder neither read nor remove each other's objects.
-
-    Raises:
-        OSError: if it cannot be created or written to, or is not a folder.
-    """
-    os.makedirs(folder, 0o700, exist_ok=True)
-    with contextlib.suppress(OSError):
-        earlier = os.lstat(os.path.join(format_folder(folder), STATE)).st_uid
-        if earlier == os.stat(folder).st_uid == os.geteuid():  # nothing has to be written, which a full disk refuses
-            return folder, earlier
-    with tempfile.TemporaryFile(dir=folder) as probe:  # some file systems assign files to another user
-        user = os.fstat(probe.fileno()).st_uid
-    if os.stat(folder).st_uid != user:
-        folder = os.path.join(folder, f"user-{user}")
-        make_own_folder(folder, user)
-    return folder, user
 
 
 def network_file_system(folder: str, mounts: str = _MOUNTS) -> str | None:

@@ -9,7 +9,8 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .folder import open_own_file
@@ -29,6 +30,9 @@ _MAX_OBJECTS = 256  # of the sample
 _MIN_READS = 16  # fewer may be twice the same objects by chance, where one epoch ends and the next one begins
 _SLACK = 1.25
 _WAIT_S, _RETRY_S, _POLL_S = 1.0, 5.0, 0.001
+_CLOSE_S = 0.1  # for the lock, in a finalizer
+_CHUNKS, _MAX_CHUNK_BYTES = 64, 64 << 20  # of the bound, which a process reserves at once
+PAUSE = 20  # times as long as a look for room took that found none, until the next one
 KEYS = 1 << 32
 
 
@@ -51,15 +55,15 @@ class Totals:
     """The header of the file. A damaged one is as that of a new cache, which is counted by the next one that is alone.
 
     Args:
-        used_bytes: by all objects, those included that are being written.
-        writing_bytes: of those that are being written; more than zero after a process was killed.
+        used_bytes: by all objects, and reserved for others.
+        reserved_bytes: by the processes that use the folder, or more; not zero if one was killed.
         counted_s: when the objects were counted, since 1970.
         num_reads: that the sample has had.
         sampled: objects whose key is below it are in the sample.
     """
 
     used_bytes: int = 0
-    writing_bytes: int = 0
+    reserved_bytes: int = 0
     counted_s: float = 0.0
     num_reads: int = 0
     sampled: int = KEYS
@@ -176,3 +180,76 @@ class SharedState:
             if number >= max(_MIN_READS, 2 * len(seen)):
                 return now - _SLACK * (now - when)
         return None
+
+
+class Room:
+    """What this process may still store: reserved for many objects at once, since each look at the state is a lock.
+
+    Thread-safe.
+
+    Args:
+        state: of the folder.
+        max_bytes: bound on what the objects of all processes take.
+    """
+
+    def __init__(self, state: SharedState, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._state, self._lock = state, threading.RLock()
+        self._chunk_bytes = min(max_bytes // _CHUNKS, _MAX_CHUNK_BYTES)
+        self._free_bytes = self._reserved_bytes = 0  # now, and when the state was locked last
+        self._given_back: deque[int] = deque()
+        self._refused_bytes, self._ask_again_s = 0, 0.0
+
+    def take(self, num_bytes: int, make_room: Callable[[Totals, int], None]) -> bool:
+        """Take room for an object; returns whether there is any.
+
+        Args:
+            num_bytes: that its file takes.
+            make_room: removes objects until so many bytes are free in the folder, if it can.
+
+        Raises:
+            OSError: if more has to be reserved, and another process holds the lock, or the disk takes no more.
+        """
+        with self._lock:
+            self._collect()
+            if self._free_bytes < num_bytes and not self._reserve(num_bytes, make_room):
+                return False
+            self._free_bytes -= num_bytes
+            return True
+
+    def _collect(self) -> None:
+        while self._given_back:
+            self._free_bytes += self._given_back.popleft()
+
+    def _reserve(self, num_bytes: int, make_room: Callable[[Totals, int], None]) -> bool:
+        begin_s = time.monotonic()
+        if num_bytes >= self._refused_bytes and begin_s < self._ask_again_s:
+            return False
+        missing_bytes = num_bytes - self._free_bytes
+        wanted_bytes = max(missing_bytes, self._chunk_bytes)
+        with self._state.locked() as totals:
+            if totals.used_bytes + wanted_bytes > self.max_bytes:
+                make_room(totals, wanted_bytes)
+            wanted_bytes = min(wanted_bytes, self.max_bytes - totals.used_bytes)
+            is_enough = wanted_bytes >= missing_bytes
+            if is_enough:
+                totals.used_bytes += wanted_bytes
+                self._free_bytes += wanted_bytes
+            totals.reserved_bytes += self._free_bytes - self._reserved_bytes
+            self._reserved_bytes = self._free_bytes
+        if not is_enough:
+            self._refused_bytes, now_s = num_bytes, time.monotonic()
+            self._ask_again_s = now_s + PAUSE * (now_s - begin_s)
+        return is_enough
+
+    def give_back(self, num_bytes: int) -> None:
+        """Take back the room of an object that was removed, or not stored. Safe in a finalizer."""
+        self._given_back.append(num_bytes)
+
+    def close(self) -> None:
+        """Let other processes have what was not used."""
+        with contextlib.suppress(OSError), self._state.locked(_CLOSE_S) as totals:
+            self._collect()
+            totals.used_bytes -= self._free_bytes
+            totals.reserved_bytes -= self._reserved_bytes
+            self._free_bytes = self._reserved_bytes = 0

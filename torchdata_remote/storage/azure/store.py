@@ -121,6 +121,9 @@ class AzureStore:
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._read(path, start, end, etag)
 
+    def read_if_changed(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
+        return self._read.if_changed(path, start, end, etag, self._read_changed_by_obstore, self.stat)
+
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like :meth:`read`, by urllib3."""
         return self._client.read(path, start, end, etag, self.url(path))
@@ -128,6 +131,9 @@ class AzureStore:
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         # It asks for credentials first, where their errors are not obstore's
         return self._client.with_renewal(self.url(path), lambda: self._reader().read(path, start, end, etag))
+
+    def _read_changed_by_obstore(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
+        return self._client.with_renewal(self.url(path), lambda: self._reader().read_if_changed(path, start, end, etag))
 
     def _reader(self) -> ObstoreReader:
         """Made by the first read, since a parent that only lists can be forked; again when a token was refused."""

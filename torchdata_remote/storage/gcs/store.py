@@ -95,6 +95,9 @@ class GcsStore(BucketStore):
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._read(path, start, end, etag)
 
+    def read_if_changed(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
+        return self._read.if_changed(path, start, end, etag, self._read_changed_by_obstore, self.stat)
+
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like :meth:`read`, by botocore."""
         return self._by_botocore.read(path, start, end, etag)
@@ -105,6 +108,9 @@ class GcsStore(BucketStore):
             return self._reader().read(path, start, end, etag)
 
         return self._with_renewed_token(read)
+
+    def _read_changed_by_obstore(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
+        return self._with_renewed_token(lambda: self._reader().read_if_changed(path, start, end, etag))
 
     def _reader(self) -> ObstoreReader:
         with self._lock:

@@ -147,6 +147,9 @@ class S3Store(BucketStore):
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         return self._read(path, start, end, etag)
 
+    def read_if_changed(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
+        return self._read.if_changed(path, start, end, etag, self._read_changed_by_obstore, self.stat)
+
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         used: list[S3Reader] = []
 
@@ -185,6 +188,9 @@ class S3Store(BucketStore):
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like :meth:`read`, by botocore."""
         return self._by_botocore.read(path, start, end, etag)
+
+    def _read_changed_by_obstore(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
+        return self._with_renewed_credentials(lambda: self._reader().read_if_changed(path, start, end, etag))
 
     def _reader(self) -> S3Reader:
         with self._lock:
