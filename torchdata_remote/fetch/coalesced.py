@@ -13,6 +13,7 @@ from ..core.shard_view import ShardView
 from ..core.stats.counters import FETCH
 from ..core.threads.pool import next_item
 from ..storage import Store
+from .cache.blocks import BLOCK_BYTES
 from .downloads import Download, Part
 from .ranges import ObjectVersion
 from .sample_table import Members
@@ -20,6 +21,7 @@ from .session import FetchSession
 from .views import ViewDownload, new_buffer
 
 _WINDOW_BYTES = 8 * MIB  # one request for members that follow each other
+_GAP_BYTES = 128 << 10  # between members of a batch, whose requests run at once
 
 
 class CoalescedRead:
@@ -103,7 +105,9 @@ class RangeCoalescer:
         ones = np.ones(len(order), np.int64)
         view = ShardView(tuple(members.urls), ones, members.objects[order], starts, starts + sizes)
         buffer = new_buffer(view.num_bytes)
-        download = ViewDownload(self, view, buffer=buffer)
+        # Two requests for the same block would store it twice
+        gap_bytes = _GAP_BYTES if self.running.cache is None else BLOCK_BYTES
+        download = ViewDownload(self, view, buffer=buffer, max_gap_bytes=gap_bytes)
         if all(store.maps_files for store, _ in download.stores):
             return CoalescedRead(list(self._mapped_views(members, download)))
         while download.can_plan:

@@ -65,9 +65,19 @@ class ViewWindows:
         part_bytes: largest length of a window.
         local: indices of the objects that are local files. What is wanted of one for a window is one request, because
             ranges are copied without what is between them.
+        max_gap_bytes: unwanted bytes between two ranges that are read, to save a request.
     """
 
-    def __init__(self, view: ShardView, start: int, stop: int, part_bytes: int, local: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        view: ShardView,
+        start: int,
+        stop: int,
+        part_bytes: int,
+        local: Collection[int] = (),
+        *,
+        max_gap_bytes: int = MAX_GAP_BYTES,
+    ) -> None:
         lengths = view.stops - view.starts
         ends = np.cumsum(lengths)
         self.borders = _borders(sample_starts(view), start, stop, part_bytes)
@@ -88,9 +98,9 @@ class ViewWindows:
         self._pieces = Pieces(starts[order], stops[order], offsets[order])
         self._objects, self._windows = objects[order], windows[order]
         self._is_local = np.isin(self._objects, list(local))
-        self._set_requests(_most_unwanted(view, stop - start))
+        self._set_requests(_most_unwanted(view, stop - start), max_gap_bytes)
 
-    def _set_requests(self, most_unwanted: int) -> None:
+    def _set_requests(self, most_unwanted: int, max_gap_bytes: int) -> None:
         """Merge pieces of one window and object that overlap or are close, those with the smallest gaps first."""
         starts, stops, _ = self._pieces
         apart = (np.diff(self._objects) != 0) | (np.diff(self._windows) != 0)
@@ -100,7 +110,7 @@ class ViewWindows:
         gaps = starts[1:] - furthest[:-1]
         merged = ~apart & (gaps <= 0)
         merged |= ~apart & self._is_local[1:]
-        candidates = np.flatnonzero(~apart & ~merged & (gaps <= MAX_GAP_BYTES))
+        candidates = np.flatnonzero(~apart & ~merged & (gaps <= max_gap_bytes))
         candidates = candidates[np.argsort(gaps[candidates], kind="stable")]
         merged[candidates[np.cumsum(gaps[candidates]) <= most_unwanted]] = True
         self._firsts = np.append(0, np.flatnonzero(~merged) + 1)  # index of each request's first piece
@@ -276,10 +286,12 @@ class GatheredDownload(Download):
             entry = call_with_retries(read, running.options.retry, url=str(url), sleep=sleep)
             FETCH.worked(began_s, sum(len(memory) for _, memory in ranges), requests=1)
             assert entry.size is not None
-            self._learn_version(request, ObjectVersion(entry.size, entry.etag, min(request.stop, entry.size)))
+            self._learn_version(
+                request.object, request.stop, ObjectVersion(entry.size, entry.etag, min(request.stop, entry.size))
+            )
             return
-        found = self._versions.get(request.object)
-        size, etag = (url.size, url.etag) if found is None else (found.size, found.etag)
+        known = self._versions.get(request.object)
+        size, etag = (url.size, url.etag) if known is None else (known.size, known.etag)
 
         def fetch(start: int, stop: int) -> Generator[memoryview, None, None]:
             return read_range(
@@ -287,7 +299,7 @@ class GatheredDownload(Download):
                 RangeRequest(str(url), path, start, stop, size, etag),
                 running.options.retry,
                 in_flight=running.in_flight,
-                on_found=partial(self._learn_version, request),
+                on_found=partial(self._learn_version, request.object, min(stop, request.stop)),
                 sleep=sleep,
             )
 
@@ -304,21 +316,21 @@ class GatheredDownload(Download):
                 if self._is_unwanted(part):
                     return
 
-    def _learn_version(self, request: ViewRequest, found: ObjectVersion) -> None:
+    def _learn_version(self, index: int, stop: int, found: ObjectVersion) -> None:
         """Require that all requests for an object are answered by one version of it, which is long enough.
 
         Raises:
             ObjectChangedError: if they are not.
         """
-        url = self.urls[request.object]
+        url = self.urls[index]
         shown = redact(url)
-        if found.end < request.stop:
+        if found.end < stop:
             raise ObjectChangedError(
-                f"{shown} has {found.size:,} bytes, and samples were selected up to byte {request.stop:,}. It was "
+                f"{shown} has {found.size:,} bytes, and samples were selected up to byte {stop:,}. It was "
                 "replaced, or its index is that of another shard: list it again, and select again.",
                 url=shown,
             )
-        known = self._versions.setdefault(request.object, found)
+        known = self._versions.setdefault(index, found)
         for size, etag, where in (
             (url.size, url.etag, "its samples were selected from a version of"),
             (known.size, known.etag, "another part of it had"),
@@ -340,6 +352,7 @@ class ViewDownload(GatheredDownload):
         start: the first byte to read.
         stop: the byte after the last one to read; ``None`` for the end.
         buffer: of the whole view; ``None`` makes one for each window.
+        max_gap_bytes: unwanted bytes between two ranges that are read, to save a request.
     """
 
     def __init__(
@@ -350,11 +363,12 @@ class ViewDownload(GatheredDownload):
         stop: int | None = None,
         *,
         buffer: memoryview | None = None,
+        max_gap_bytes: int = MAX_GAP_BYTES,
     ) -> None:
         num_bytes = view.num_bytes
         # Checksums are of blocks, which samples do not fill; windows are copies, also of local files
         super().__init__(lane, view.urls, start, num_bytes if stop is None else stop, num_bytes)
-        self.view, self._buffer = view, buffer
+        self.view, self._buffer, self._max_gap_bytes = view, buffer, max_gap_bytes
         self._stop = self._end_of(num_bytes)
         self.can_plan = start < self._stop
         self._windows: ViewWindows | None = None
@@ -362,7 +376,9 @@ class ViewDownload(GatheredDownload):
     def _planned_windows(self, part_bytes: int) -> ViewWindows:
         if self._windows is None:
             local = [index for index, (store, _) in enumerate(self.stores) if isinstance(store, LocalStore)]
-            self._windows = ViewWindows(self.view, self.planned_bytes, self._stop, part_bytes, local)
+            self._windows = ViewWindows(
+                self.view, self.planned_bytes, self._stop, part_bytes, local, max_gap_bytes=self._max_gap_bytes
+            )
         return self._windows
 
     def next_part_bytes(self, part_bytes: int) -> int:
