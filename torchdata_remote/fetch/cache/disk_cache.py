@@ -159,16 +159,20 @@ class DiskCache:
         digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
         return f"{self._folder}/{digest[:2]}/{digest[2:32]}", int(digest[2:10], 16)
 
-    def find(self, name: str, num_bytes: int | None = None, version: str | None = None) -> CachedFile | None:
+    def find(
+        self, name: str, num_bytes: int | None = None, version: str | None = None, *, counts: bool = True
+    ) -> CachedFile | None:
         """Open a cached object; ``None`` if it is missing. One that is damaged, or not as expected, is removed.
 
         Args:
             name: of the object, which has one version at a time.
             num_bytes: of the object, if it is known.
             version: of the object, if it is known. If not, the caller compares it.
+            counts: whether this is the one time that an epoch reads the object.
         """
         path, key = self._path(name)
-        self._state.record(key)
+        if counts:
+            self._state.record(key)
         try:
             found = CachedFile(path, self._user)
             if num_bytes in (None, found.size) and version in (None, found.version):
@@ -234,7 +238,7 @@ class DiskCache:
             found = self._take(name, num_bytes, taken)
         except OSError as error:
             found = False
-            self.warn_once(f"{shown(name)} is not cached: {error}")
+            self.warn_once(f"{_shown(name)} is not cached: {error}")
         if found:
             self._room.give_back(taken)
         return found
@@ -242,7 +246,9 @@ class DiskCache:
     def _take(self, name: str, num_bytes: int, taken: int) -> bool:
         """Take room for an object; returns whether there is any."""
         if taken > self._room.max_bytes:
-            self.warn_once(f"{shown(name)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,} can hold")
+            self.warn_once(
+                f"{_shown(name)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,} can hold"
+            )
             return False
         return self._room.take(taken, self._make_room)
 
@@ -280,7 +286,7 @@ class DiskCache:
         _warn_once(self._folder, problem)
 
 
-def shown(name: str) -> str:
+def _shown(name: str) -> str:
     """Return the URL in the name of an object, for messages."""
     return redact(name.rpartition("\n")[2])
 
