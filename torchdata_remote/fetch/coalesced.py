@@ -18,7 +18,7 @@ from ..core.urls import RemoteUrl
 from ..storage import Store, open_store
 from .cache.blocks import BLOCK_BYTES, CachedBlocks
 from .cache.cached_object import say_uncached
-from .range_download import RangeRequest, RangeSource
+from .range_download import RangeRequest
 from .range_reader import read_range
 from .sample_table import Int64s, Members
 from .session import ActiveSession, FetchSession
@@ -70,33 +70,48 @@ class CoalescedRead:
         data = self._data.toreadonly()
         return [data[start:end] for start, end in pairwise([0, *self._ends.tolist()])]
 
-    def submit(self, session: ActiveSession, store: RangeSource, path: str, chunk: _Chunk) -> None:
+    def submit(self, session: ActiveSession, store: Store, path: str, server: str, chunk: _Chunk) -> None:
         """Queue a request for the threads."""
         self._num_chunks += 1
-        session.pool.submit(self._read, session, store, path, chunk, on_dropped=self._done.put)
+        session.pool.submit(self._read, session, store, path, server, chunk, on_dropped=self._done.put)
 
-    def _read(self, session: ActiveSession, store: RangeSource, path: str, chunk: _Chunk) -> None:
+    def _read(self, session: ActiveSession, store: Store, path: str, server: str, chunk: _Chunk) -> None:
         """Fetch a chunk in a thread of the pool, and copy its members into the buffer."""
         try:
             if not self.cancelled:
-                self._copy(session, store, path, chunk)
+                self._copy(self._pieces(session, store, path, server, chunk), chunk)
             self._done.put(None)
         except BaseException as error:  # noqa: BLE001  # raised by wait(), whatever it is
             self._done.put(error)
 
-    def _copy(self, session: ActiveSession, store: RangeSource, path: str, chunk: _Chunk) -> None:
+    def _pieces(
+        self, session: ActiveSession, store: Store, path: str, server: str, chunk: _Chunk
+    ) -> Iterator[memoryview]:
+        """Read a chunk, through the cache if there is one."""
+        url = chunk.url
+
+        def fetch(start: int, end: int) -> Iterator[memoryview]:
+            return read_range(
+                store,
+                RangeRequest(str(url), path, start, end, url.size, url.etag),
+                session.options.retry,
+                in_flight=session.in_flight,
+                on_found=lambda version: None,
+                sleep=lambda seconds: session.pool.sleep(seconds, is_closed=lambda: self.cancelled),
+            )
+
+        if session.cache is None:
+            return fetch(chunk.start, chunk.end)
+        if url.etag is None or url.size is None:
+            say_uncached(url)
+            return fetch(chunk.start, chunk.end)
+        return CachedBlocks(session.cache, str(url), url.size, url.etag, server, fetch).read(chunk.start, chunk.end)
+
+    def _copy(self, pieces: Iterator[memoryview], chunk: _Chunk) -> None:
         starts = self.members.starts[chunk.members]
         sizes = self.members.sizes[chunk.members]
         offsets = (self._ends[chunk.members] - sizes).tolist()  # in the buffer
         members = list(zip(starts.tolist(), (starts + sizes).tolist(), offsets, strict=True))
-        pieces = read_range(
-            store,
-            RangeRequest(str(chunk.url), path, chunk.start, chunk.end, chunk.url.size, chunk.url.etag),
-            session.options.retry,
-            in_flight=session.in_flight,
-            on_found=lambda version: None,
-            sleep=lambda seconds: session.pool.sleep(seconds, is_closed=lambda: self.cancelled),
-        )
         position, at = chunk.start, 0
         for piece in pieces:
             stop = position + len(piece)
@@ -148,23 +163,12 @@ class RangeCoalescer:
         if all(store.maps_files for store, _ in opened):
             return CoalescedRead(members, list(self._mapped_views(members, opened)))
         read = CoalescedRead(members, None)
-        sources = [self._cached(store, url) for (store, _), url in zip(opened, members.urls, strict=True)]
         # Two requests for the same block would store it twice
         gap_bytes = GAP_BYTES if self._session.cache is None else BLOCK_BYTES
         for index, chunk in _chunks(members, gap_bytes):
-            read.submit(self._session, sources[index], opened[index][1], chunk)
+            server = self._options_of(chunk.url).for_url(chunk.url).server()
+            read.submit(self._session, *opened[index], server, chunk)
         return read
-
-    def _cached(self, store: Store, url: RemoteUrl) -> RangeSource:
-        """Return what reads an object: through the cache, if there is one."""
-        cache = self._session.cache
-        if cache is None:
-            return store
-        if url.size is None or url.etag is None:
-            say_uncached(url)
-            return store
-        server = self._options_of(url).for_url(url).server()
-        return CachedBlocks(store, cache, str(url), url.size, url.etag, server)
 
     def _mapped_views(self, members: Members, opened: list[tuple[Store, str]]) -> Iterator[memoryview]:
         ranges = zip(members.objects.tolist(), members.starts.tolist(), members.sizes.tolist(), strict=True)

@@ -238,7 +238,7 @@ class DiskCache:
             found = self._take(name, num_bytes, taken)
         except OSError as error:
             found = False
-            self.warn_once(f"{_shown(name)} is not cached: {error}")
+            self.warn_once(f"{shown(name)} is not cached: {error}")
         if found:
             self._room.give_back(taken)
         return found
@@ -246,9 +246,7 @@ class DiskCache:
     def _take(self, name: str, num_bytes: int, taken: int) -> bool:
         """Take room for an object; returns whether there is any."""
         if taken > self._room.max_bytes:
-            self.warn_once(
-                f"{_shown(name)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,} can hold"
-            )
+            self.warn_once(f"{shown(name)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,} can hold")
             return False
         return self._room.take(taken, self._make_room)
 
@@ -286,7 +284,7 @@ class DiskCache:
         _warn_once(self._folder, problem)
 
 
-def _shown(name: str) -> str:
+def shown(name: str) -> str:
     """Return the URL in the name of an object, for messages."""
     return redact(name.rpartition("\n")[2])
 
