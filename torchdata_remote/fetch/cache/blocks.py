@@ -45,7 +45,9 @@ class CachedBlocks:
     def _cached(self, byte: int) -> memoryview | None:
         """Return the block that has a byte, if it is in the cache."""
         first = byte - byte % BLOCK_BYTES
-        found = self._cache.find(f"{self._name}@{first}", self._end(byte) - first, self._version)
+        name, num_bytes = f"{self._name}@{first}", self._end(byte) - first
+        # An epoch reads the first byte of each block once
+        found = self._cache.find(name, num_bytes, self._version, counts=byte == first)
         return None if found is None else found.read(0, None)
 
     def _download(self, start: int, end: int) -> Iterator[memoryview]:
@@ -56,13 +58,14 @@ class CachedBlocks:
             first, last = start - start % BLOCK_BYTES, self._end(end - 1)
         collected, at = bytearray(), first
         for piece in self._fetch(first, last):
-            while piece:
+            while piece and at < last:
                 part, piece = piece[: self._end(at) - at], piece[self._end(at) - at :]
-                yield part[max(0, start - at) : max(0, end - at)]
                 collected += part
                 at += len(part)
-                if at == self._end(at - 1):
+                if at in (self._end(at - 1), last):  # stored before a reader who has all bytes closes this
                     self._keep(at, collected)
+                    begin = at - len(collected)
+                    yield memoryview(collected)[max(0, start - begin) : max(0, end - begin)]
                     collected = bytearray()
 
     def _keep(self, end: int, data: bytearray) -> None:

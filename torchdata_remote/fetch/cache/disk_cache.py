@@ -159,16 +159,20 @@ class DiskCache:
         digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
         return f"{self._folder}/{digest[:2]}/{digest[2:32]}", int(digest[2:10], 16)
 
-    def find(self, name: str, num_bytes: int | None = None, version: str | None = None) -> CachedFile | None:
+    def find(
+        self, name: str, num_bytes: int | None = None, version: str | None = None, *, counts: bool = True
+    ) -> CachedFile | None:
         """Open a cached object; ``None`` if it is missing. One that is damaged, or not as expected, is removed.
 
         Args:
             name: of the object, which has one version at a time.
             num_bytes: of the object, if it is known.
             version: of the object, if it is known. If not, the caller compares it.
+            counts: whether this is the one time that an epoch reads the object.
         """
         path, key = self._path(name)
-        self._state.record(key)
+        if counts:
+            self._state.record(key)
         try:
             found = CachedFile(path, self._user)
             if num_bytes in (None, found.size) and version in (None, found.version):
