@@ -182,13 +182,17 @@ def split_sample_range(url: str) -> tuple[str, tuple[int, int] | None]:
 
 def _no_object(url: str) -> UrlError:
     shown = redact(url)
-    what = "is the text of samples of a shard, and no URL: put the pipe that made a str of it, such as map(), before"
     if isinstance(url, VirtualUrl):
         what = (
-            "stands for samples of a shard, and is no object. Only async_prefetch() and shard_tar_reader() read it: "
-            "put no other pipe that opens URLs behind"
+            "stands for some of its samples, as select(), a snapshot or sharding_filter_rank() yields them. Only "
+            "async_prefetch() and shard_tar_reader() read these: pass whole shards to anything else."
         )
-    return UrlError(f"{shown} {what} select(), join() and sharding_filter_rank().", url=shown)
+    else:
+        what = (
+            "is the text of samples of a shard, and no URL: put the pipe that made a str of it, such as map(), before "
+            "select(), join() and sharding_filter_rank()."
+        )
+    return UrlError(f"{shown} {what}", url=shown)
 
 
 def split_url(url: str) -> tuple[str, str, str]:

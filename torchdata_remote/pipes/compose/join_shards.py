@@ -140,8 +140,8 @@ def _remote(item: Any) -> RemoteUrl:
     if isinstance(url, VirtualUrl):
         shown = redact(url)
         raise JoinError(
-            f"{shown} stands for a part of a shard: join() takes whole shards, and no selection or snapshot of one. "
-            "select() after join().",
+            f"{shown} stands for a part of a shard: join() takes whole shards, without select(), and no "
+            "snapshot of selected samples.",
             url=shown,
         )
     return url if isinstance(url, RemoteUrl) else RemoteUrl(url)
