@@ -6,7 +6,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from itertools import accumulate, chain, pairwise, takewhile, zip_longest
+from itertools import chain, takewhile, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from ..coalesced import CoalescedRead, RangeCoalescer
 from ..local_files import Numbered
 from ..sample_table import Members
 from ..session import FetchSession
-from .footers import ObjectRanges, index_in
+from .footers import ObjectRanges, index_in, spans_of
 
 _GROUPS_PER_REQUEST = 4  # that are requested at once, times max_in_flight
 
@@ -69,19 +69,14 @@ def plan_of(source: ObjectRanges, columns: Columns, first_row: int, rows: tuple[
     """
     index, shown = index_in(source), redact(source.url)
     resolved = columns.resolve(index.schema, shown)
-    ends = list(accumulate(index.counts, initial=0))
-    if rows is not None and not 0 <= rows[0] <= rows[1] <= ends[-1]:
+    num_rows = sum(index.counts)
+    if rows is not None and not 0 <= rows[0] <= rows[1] <= num_rows:
         raise ObjectChangedError(
-            f"{shown}: no rows {rows[0]:,} to {rows[1]:,} in a file of {ends[-1]:,} rows. It was replaced: list it "
+            f"{shown}: no rows {rows[0]:,} to {rows[1]:,} in a file of {num_rows:,} rows. It was replaced: list it "
             "again.",
             url=shown,
         )
-    last = ends[-1] if rows is None else rows[1]
-    spans = {
-        number: (first, max(first, first_row), min(end, last))
-        for number, (first, end) in enumerate(pairwise(ends))
-        if max(first, first_row) < min(end, last)
-    }
+    spans = spans_of(index, first_row, num_rows if rows is None else rows[1])
     kept = index.kept(columns.row_filter, list(spans))
     groups = deque(PlannedGroup(number, *spans[number], index.ranges(number, resolved)) for number in kept)
     return Plan(source.url, source, index, resolved, groups)
