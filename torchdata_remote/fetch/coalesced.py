@@ -9,7 +9,6 @@ from types import TracebackType
 import numpy as np
 
 from ..core.options import MIB, StorageOptions
-from ..core.shard_view import ShardView
 from ..core.stats.counters import FETCH
 from ..core.threads.pool import next_item
 from ..storage import Store
@@ -18,7 +17,7 @@ from .downloads import Download, Part
 from .ranges import ObjectVersion
 from .sample_table import Members
 from .session import FetchSession
-from .views import ViewDownload, new_buffer
+from .views import Ranges, ViewDownload, new_buffer
 
 _WINDOW_BYTES = 8 * MIB  # one request for members that follow each other
 _GAP_BYTES = 128 << 10  # between members of a batch, whose requests run at once
@@ -103,7 +102,7 @@ class RangeCoalescer:
         order = np.lexsort((members.starts, members.objects))
         starts, sizes = members.starts[order], members.sizes[order]
         ones = np.ones(len(order), np.int64)
-        view = ShardView(tuple(members.urls), ones, members.objects[order], starts, starts + sizes)
+        view = Ranges(members.urls, ones, members.objects[order], starts, starts + sizes)
         buffer = new_buffer(view.num_bytes)
         # Two requests for the same block would store it twice
         gap_bytes = _GAP_BYTES if self.running.cache is None else BLOCK_BYTES

@@ -33,6 +33,29 @@ MOST_UNWANTED, PART_BYTES = 0.3, 8 * MIB
 MAX_GAP_BYTES = 512 << 10
 
 
+class Ranges(NamedTuple):
+    """Ranges of objects that are put together, as those of a ``ShardView``, which begin at any byte.
+
+    Args:
+        urls: of the objects, with sizes and etags as far as they are known.
+        counts: number of ranges of each sample; shape ``(num_samples,)``.
+        objects: index in ``urls`` of each range; shape ``(num_ranges,)``.
+        starts: first byte of each range; shape ``(num_ranges,)``.
+        stops: the byte after its last one; shape ``(num_ranges,)``.
+    """
+
+    urls: Sequence[RemoteUrl]
+    counts: Ints
+    objects: Ints
+    starts: Ints
+    stops: Ints
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all ranges."""
+        return int((self.stops - self.starts).sum())
+
+
 class Pieces(NamedTuple):
     """Wanted ranges of one object, in the order of their first bytes; they may overlap.
 
@@ -70,7 +93,7 @@ class ViewWindows:
 
     def __init__(
         self,
-        view: ShardView,
+        view: ShardView | Ranges,
         start: int,
         stop: int,
         part_bytes: int,
@@ -136,7 +159,7 @@ class ViewWindows:
         return len(self._firsts), int(num_bytes)
 
 
-def sample_starts(view: ShardView) -> Ints:
+def sample_starts(view: ShardView | Ranges) -> Ints:
     """Return the first byte in the view of each sample, then the end of the last one; shape ``(num_samples + 1,)``."""
     ends = np.append(0, np.cumsum(view.stops - view.starts))
     starts: Ints = ends[np.append(0, np.cumsum(view.counts))]
@@ -153,7 +176,7 @@ def _borders(starts: Ints, start: int, stop: int, part_bytes: int) -> Ints:
     return np.array(borders, np.int64)
 
 
-def _most_unwanted(view: ShardView, num_bytes: int) -> int:
+def _most_unwanted(view: ShardView | Ranges, num_bytes: int) -> int:
     """Return how many unwanted bytes may be read for some bytes of a view; those of all of its parts add up."""
     slack = len(np.unique(view.objects)) * PART_BYTES
     return int(num_bytes * (MOST_UNWANTED + slack / max(1, view.num_bytes)))
@@ -358,7 +381,7 @@ class ViewDownload(GatheredDownload):
     def __init__(
         self,
         lane: Planner,
-        view: ShardView,
+        view: ShardView | Ranges,
         start: int = 0,
         stop: int | None = None,
         *,

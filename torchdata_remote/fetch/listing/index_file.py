@@ -13,7 +13,7 @@ from ...core.urls import HTTP, LOCAL, S3, RemoteUrl, join_url, redact, split_url
 from ...errors import EmptyListingError, ManifestError, ObjectExistsError, ShardReadError
 from ...formats.compression.compress import open_compressor
 from ...formats.compression.decompress import CompressionLimits, decompressed
-from ...storage import Connection, open_store, publish, read_whole
+from ...storage import Connection, open_store, read_whole
 from .patterns import choice_start, folders_of, literal_url
 from .shard_set import options_beside
 
@@ -100,19 +100,31 @@ def write_index(
     folder, where = _IndexedFolder(url), join_url(*split_url(os.fspath(index)))
     options = options_beside(where, url, options)
     store, path = open_store(where, options, Connection(read_timeout_s=retry.progress_timeout_s))
-    if not overwrite and call_with_retries(lambda: store.find(path), retry, url=where) is not None:
-        shown = redact(where)
-        raise ObjectExistsError(f"{shown} exists already. Pass overwrite=True (--overwrite) to replace it.", url=shown)
-    compressor, data, num_objects = open_compressor(path), bytearray(), 0
-    for one in objects:
-        if (location := split_url(one)) != split_url(where):
-            line = (",\n" if num_objects else "[\n") + json.dumps(folder.entry_of(*location))
-            data += compressor.compress(line.encode()) if compressor else line.encode()
-            num_objects += 1
-    if not num_objects:
-        raise EmptyListingError(f"{redact(url)}: there are no objects for an index.", url=redact(url))
-    data += compressor.compress(b"\n]\n") + compressor.flush() if compressor else b"\n]\n"
-    publish(where, bytes(data), options, overwrite=overwrite)
+    # Made first: a store that cannot be written says so before anything is listed
+    writer, compressor, data, num_objects = (
+        store.create(path, overwrite=overwrite),
+        open_compressor(path),
+        bytearray(),
+        0,
+    )
+    try:
+        if not overwrite and call_with_retries(lambda: store.find(path), retry, url=where) is not None:
+            raise ObjectExistsError(
+                f"{redact(where)} exists already. Pass overwrite=True (--overwrite) to replace it.", url=redact(where)
+            )
+        for one in objects:
+            if (location := split_url(one)) != split_url(where):
+                line = (",\n" if num_objects else "[\n") + json.dumps(folder.entry_of(*location))
+                data += compressor.compress(line.encode()) if compressor else line.encode()
+                num_objects += 1
+        if not num_objects:
+            raise EmptyListingError(f"{redact(url)}: there are no objects for an index.", url=redact(url))
+        data += compressor.compress(b"\n]\n") + compressor.flush() if compressor else b"\n]\n"
+        writer.write(bytes(data))
+        writer.commit()
+    except BaseException:
+        writer.abort()
+        raise
     return num_objects
 
 

@@ -22,7 +22,7 @@ from ...core.retry import call_with_retries
 from ...core.shard_view import named_shard
 from ...core.stats.counters import LIST
 from ...core.threads.pool import Pool, PoolClosedError, next_item
-from ...core.urls import HTTP, LOCAL, RemoteUrl, join_url, object_path, redact, remote_urls, split_url
+from ...core.urls import HTTP, LOCAL, RemoteUrl, VirtualUrl, join_url, object_path, redact, remote_urls, split_url
 from ...errors import EmptyListingError, ShardReadError
 from ...formats.manifest import MANIFEST_NAME, load_manifest
 from ...formats.nested import is_archive_name, without_ending
@@ -126,6 +126,8 @@ class _Kind(Enum):
 
 
 def _kind_of(url: str) -> _Kind:
+    if isinstance(url, VirtualUrl):
+        return _Kind.LISTED
     if not isinstance(url, RemoteUrl) and has_braces(url):
         return _Kind.CHOICES
     if has_glob(url):
@@ -178,7 +180,7 @@ def list_source(
     are_choices = kind is _Kind.CHOICES
     for single in expand_braces(url) if are_choices else [url]:
         kind = _kind_of(single) if are_choices else kind
-        literal = literal_url(single)
+        literal = literal_url(named_shard(single))
         scheme, bucket, path = split_url(literal)
         if kind in (_Kind.LISTED, _Kind.SHARDS) or (are_choices and kind is _Kind.NAMED):
             named = [url if isinstance(url, RemoteUrl) else RemoteUrl(literal)]

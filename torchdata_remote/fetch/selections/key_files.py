@@ -59,18 +59,12 @@ def keys_of_table(table: Any, column: str, where: Any = None) -> StringColumn:
         ValueError: if there is no such column, or the expression does not fit the table.
         TypeError: if keys are not texts.
     """
-    shown, is_of_polars = check.a_kind(table), type(table).__module__.startswith("polars")
-    if _is_lazy(table) or (is_of_polars and _is_of("polars", where, "Expr")):
-        if _is_of("pyarrow", where, "Expression"):
-            raise check.marked(
-                TypeError("where is an expression of pyarrow, and keys a LazyFrame: write it for polars.")
-            )
-        frame = table.lazy()
+    shown = check.a_kind(table)
+    if _is_lazy(table):
         with _explained("keys", shown):
-            _require_column(column, frame.collect_schema().names(), shown)
+            _require_column(column, table.collect_schema().names(), shown)
         with _explained("keys" if where is None else "where", shown):
-            frame = (frame if where is None else frame.filter(where)).select(column).collect()
-        return key_column(frame[column], shown)
+            table, where = (table if where is None else table.filter(where)).select(column).collect(), None
     arrow = _pyarrow(shown)
     with _explained("keys", shown):
         reader = arrow.RecordBatchReader.from_stream(table)

@@ -10,8 +10,8 @@ import numpy as np
 
 from ...core.arguments import check
 from ...core.arguments.scalars import bool_of
-from ...core.shard_view import ShardView, is_view, key_sum, view_url
-from ...core.urls import RemoteUrl, object_path, redact
+from ...core.shard_view import ShardView, key_sum, view_url
+from ...core.urls import RemoteUrl, VirtualUrl, object_path, redact, split_sample_range
 from ...errors import EmptyListingError, MissingKeyError, MissingMemberError, UrlError
 from ...formats.key_index import KeyIndex
 from .keys import Bools, KeySearch
@@ -97,10 +97,10 @@ def require_whole_shards(urls: Iterable[str]) -> Iterator[RemoteUrl]:
         UrlError: for a range of samples, selected samples, or a zip.
     """
     for url in urls:
-        advice = None
-        if url.startswith("samples+"):
+        advice, (whole, samples) = None, split_sample_range(url)
+        if samples is not None:
             advice = "is a range of samples: put select() before sharding_filter_rank()."
-        elif is_view(url):
+        elif isinstance(whole, VirtualUrl):
             advice = "has been selected already: pass keys=, where= and members= to one select(), before join()."
         elif object_path(url).lower().endswith(".zip"):
             advice = "is a zip, and samples are selected from tars: filter() them after the reader."

@@ -12,9 +12,9 @@ from ...core.arguments import check
 from ...core.arguments.calls import explained
 from ...core.options import RetryPolicy, StorageOptions, policy_of
 from ...core.retry import call_with_retries
-from ...core.shard_view import split_view_url, view_url
+from ...core.shard_view import split_joined_url, split_view_url, view_url
 from ...core.threads.ordered_map import ordered_map
-from ...core.urls import HTTP, RemoteUrl, join_url, redact, split_url
+from ...core.urls import HTTP, RemoteUrl, join_url, redact, split_sample_range, split_url
 from ...errors import EmptyListingError, ObjectExistsError, ObjectNotFoundError, UrlError
 from ...formats.snapshot import (
     SNAPSHOT_SUFFIX,
@@ -189,9 +189,10 @@ def _without_secrets(url: str) -> RemoteUrl:
     Raises:
         UrlError: for one with credentials, or a range of samples.
     """
-    if url.startswith("samples+"):
+    whole, samples = split_sample_range(url)
+    if samples is not None:
         raise _refused(url, " is a range of samples: pass the pipe before sharding_filter_rank().")
-    if url.startswith("joined+"):
+    if len(split_joined_url(whole)) > 1:
         raise _refused(
             url,
             " stands for shards that are read side by side, which a snapshot cannot hold: join them by align='keys', "
@@ -241,6 +242,5 @@ def _as_stored(urls: Sequence[RemoteUrl], options: StorageOptions, retry: RetryP
 
     known = [(url, split_view_url(url)[1]) for url in urls]
     return [
-        stored(url) if view is None else view_url(view._replace(urls=tuple(map(stored, view.urls))))
-        for url, view in known
+        stored(url) if view is None else view_url(view.with_urls(tuple(map(stored, view.urls)))) for url, view in known
     ]

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING
 
 from ...core.concurrency_limit import ConcurrencyLimit
@@ -143,6 +143,19 @@ def index_in(source: ObjectRanges) -> TableIndex:
     return index_of(_footers.of(source), redact(source.url))
 
 
+def spans_of(index: TableIndex, first_row: int, last_row: int) -> dict[int, tuple[int, int, int]]:
+    """Return each row group with some of these rows: number of its first row, and of the first and last one of these.
+
+    Args:
+        index: of the file.
+        first_row: number in the file.
+        last_row: number of the row after the last one.
+    """
+    borders = pairwise(accumulate(index.counts, initial=0))
+    found = {number: (first, max(first, first_row), min(end, last_row)) for number, (first, end) in enumerate(borders)}
+    return {number: (first, start, stop) for number, (first, start, stop) in found.items() if start < stop}
+
+
 class TableFile:
     """A Parquet or Arrow file, whose footer is read. Without obstore, so that a process that only lists can be forked.
 
@@ -230,12 +243,12 @@ def list_groups(
         whole, rows = split_sample_range(url)
         source = ObjectRanges(whole, options, retry, in_flight, sleep)
         index = index_in(source)
-        ends = list(accumulate(index.counts, initial=0))
-        file = RemoteUrl(source.url, source.url.size, source.url.etag, num_samples=ends[-1])
-        found, (first, last) = [], rows or (0, ends[-1])
+        num_rows = sum(index.counts)
+        file = RemoteUrl(source.url, source.url.size, source.url.etag, num_samples=num_rows)
+        found, spans = list[RemoteUrl](), spans_of(index, *(rows or (0, num_rows)))
         for number in sorted(index.kept(row_filter, range(len(index.counts)))):
-            start, stop = max(ends[number], first), min(ends[number + 1], last)
-            if start < stop:
+            if number in spans:
+                _, start, stop = spans[number]
                 found.append(file.part(start, stop))
                 found[-1].num_samples = stop - start
         return found

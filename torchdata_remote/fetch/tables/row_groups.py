@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...core.shard_view import ShardView
 from ...core.threads.pool import PoolClosedError
 from ...core.urls import RemoteUrl, redact, split_sample_range
 from ...errors import ObjectChangedError
@@ -21,8 +20,8 @@ from ..local_files import Numbered
 from ..ranges import ObjectVersion
 from ..session import FetchSession
 from ..streams import open_ahead
-from ..views import GatheredDownload, ViewWindows, Window, new_buffer
-from .footers import ObjectRanges, index_in
+from ..views import GatheredDownload, Ranges, ViewWindows, Window, new_buffer
+from .footers import ObjectRanges, index_in, spans_of
 
 
 class PlannedGroup(NamedTuple):
@@ -75,19 +74,14 @@ def plan_of(source: ObjectRanges, columns: Columns, first_row: int, rows: tuple[
     """
     index, shown = index_in(source), redact(source.url)
     resolved = columns.resolve(index.schema, shown)
-    ends = list(accumulate(index.counts, initial=0))
-    if rows is not None and not 0 <= rows[0] <= rows[1] <= ends[-1]:
+    num_rows = sum(index.counts)
+    if rows is not None and not 0 <= rows[0] <= rows[1] <= num_rows:
         raise ObjectChangedError(
-            f"{shown}: no rows {rows[0]:,} to {rows[1]:,} in a file of {ends[-1]:,} rows. It was replaced: list it "
+            f"{shown}: no rows {rows[0]:,} to {rows[1]:,} in a file of {num_rows:,} rows. It was replaced: list it "
             "again.",
             url=shown,
         )
-    last = ends[-1] if rows is None else rows[1]
-    spans = {
-        number: (first, max(first, first_row), min(end, last))
-        for number, (first, end) in enumerate(pairwise(ends))
-        if max(first, first_row) < min(end, last)
-    }
+    spans = spans_of(index, first_row, num_rows if rows is None else rows[1])
     kept = index.kept(columns.row_filter, list(spans))
     groups = deque(PlannedGroup(number, *spans[number], index.ranges(number, resolved)) for number in kept)
     return Plan(source.url, source, index, resolved, groups)
@@ -131,7 +125,7 @@ class TableDownload(GatheredDownload):
 
     def _window(self, group: PlannedGroup) -> Window:
         starts, stops = np.array(group.ranges, np.int64).reshape(-1, 2).T
-        view = ShardView(tuple(self.urls), np.ones_like(starts), np.zeros_like(starts), starts, stops)
+        view = Ranges(self.urls, np.ones_like(starts), np.zeros_like(starts), starts, stops)
         num_bytes = group.num_bytes
         requests = ViewWindows(view, 0, num_bytes, num_bytes).requests(0) if num_bytes else []
         return Window(0, requests, new_buffer(num_bytes), max(1, num_bytes))

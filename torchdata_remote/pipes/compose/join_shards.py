@@ -9,9 +9,9 @@ from enum import Enum
 from itertools import chain
 from typing import Any
 
-from ...core.joined_url import joined_url, split_joined_url
 from ...core.options import RetryPolicy, StorageOptions
-from ...core.urls import RemoteUrl, redact
+from ...core.shard_view import joined_url, split_joined_url
+from ...core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
 from ...errors import EmptyListingError, JoinError
 from ...fetch.listing.shard_set import base_name
 from ...fetch.listing.source_argument import url_of
@@ -136,8 +136,14 @@ class ShardsOfJoin(DataPipe[str]):
 
 def _remote(item: Any) -> RemoteUrl:
     url = url_of(item, of="join")
-    if url.startswith(("view+", "samples+", "joined+")):
-        raise JoinError(f"{redact(url)} stands for a part of a shard: join() takes whole shards.", url=redact(url))
+    split_sample_range(url)
+    if isinstance(url, VirtualUrl):
+        shown = redact(url)
+        raise JoinError(
+            f"{shown} stands for a part of a shard: join() takes whole shards, without select(), and no "
+            "snapshot of selected samples.",
+            url=shown,
+        )
     return url if isinstance(url, RemoteUrl) else RemoteUrl(url)
 
 
