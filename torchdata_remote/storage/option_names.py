@@ -14,13 +14,12 @@ from ..core.arguments.suggestions import did_you_mean
 from ..core.options import FALLBACK_NAMES, StorageOptions
 from ..core.urls import AZURE, GS, HTTP, HUGGING_FACE, LOCAL, S3, WITHOUT_BUCKET, redact
 from ..errors import UrlError
-from .azure.settings import ADLFS_OPTIONS, AZURE_OPTIONS
-from .gcs.settings import OPTIONS as _GCS
+from .clouds.azure import ADLFS_OPTIONS, AZURE_OPTIONS
+from .clouds.gcs import OPTIONS as _GCS
+from .clouds.s3_values import ARGUMENTS, CONFIG_OF_S3
 from .hugging_face.settings import HUB_OPTIONS
 from .option_values import require_usable_values
 from .option_words import BY_AZURE, BY_GCS, BY_HUB, BY_S3, IN_CLIENT
-from .s3.endpoint import CONFIG_OF_S3
-from .s3.request_options import ARGUMENTS
 
 _S3 = {"key", "secret", "token", "endpoint_url", "region", "profile", "anon", *FALLBACK_NAMES}
 _NESTED = ("client_kwargs", "config_kwargs")

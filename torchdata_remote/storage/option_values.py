@@ -13,10 +13,8 @@ from typing import Any
 from ..core.arguments import check
 from ..core.options import FALLBACK_NAMES, StorageOptions
 from ..errors import UrlError
+from .clouds.s3_values import require_usable
 from .option_checks import option_flag, require_plain_text
-from .s3.endpoint import require_usable_config
-from .s3.network import require_usable_network
-from .s3.request_options import require_usable_arguments
 
 _TEXTS = {"key", "secret", "token", "endpoint_url", "region", "profile", "username", "password", *FALLBACK_NAMES}
 _TEXTS_OF_CLIENT = {
@@ -70,9 +68,7 @@ def require_usable_values(where: str, options: StorageOptions) -> None:
                 "such as {'read_timeout': 60}.",
                 url=where,
             )
-    require_usable_arguments(where, options)
-    require_usable_config(where, options)
-    require_usable_network(where, options)
+    require_usable(where, options)
     loop = options.get("loop")
     if loop is not None and not hasattr(loop, "call_soon_threadsafe"):
         kind = check.a_kind(loop)

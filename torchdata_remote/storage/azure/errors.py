@@ -19,8 +19,6 @@ from ..error_tables import from_obstore, status_and_code
 from ..errors import from_status
 
 _EXPIRED = re.compile(r"not valid in the specified time frame|Lifetime validation failed|has expired|is expired")
-# Answers to credentials that are not valid any more: codes of RFC 6749 and of Microsoft Entra ID
-_WITHDRAWN = re.compile(r"invalid_grant|invalid_client|unauthorized_client|access_denied|AADSTS(?:7000\d+|50\d+|65\d+)")
 _TRANSIENT = {"ServerBusy", "OperationTimedOut", "InternalError", "ContainerBeingDeleted", "AccountBeingCreated"}
 _EXISTS = {"BlobAlreadyExists", "UnauthorizedBlobOverwrite", "ConditionNotMet", "TargetConditionNotMet"}
 _DENIED = {
@@ -102,28 +100,6 @@ def _missing_container(url: str) -> MissingContainerError:
         "AZURE_STORAGE_ACCOUNT_NAME or the connection string) is the one that has it.",
         url=url,
     )
-
-
-def may_pass(error: BaseException, *, has_worked: bool) -> bool:
-    """Whether an error of azure-identity is one of a server or network, after which a token may be had again.
-
-    Args:
-        error: as raised.
-        has_worked: whether the same credentials have got a token before.
-    """
-    if has_worked and _WITHDRAWN.search(str(error)) is None:
-        return True
-    current: BaseException | None = error
-    while current is not None:
-        if {kind.__name__ for kind in type(current).__mro__} & {"ServiceRequestError", "ServiceResponseError"}:
-            return True
-        status = getattr(getattr(current, "response", None), "status_code", None) or getattr(
-            current, "status_code", None
-        )
-        if isinstance(status, int) and (status >= 500 or status in (408, 429)):
-            return True
-        current = current.__cause__
-    return False
 
 
 def from_reader(error: Exception, url: str) -> Exception:
