@@ -280,7 +280,7 @@ class _Identity:
 
     def _failed(self, error: Exception) -> Exception:
         first_line = redact_text(str(error).partition("\n")[0])
-        if self._has_worked and _WITHDRAWN.search(str(error)) is None or _is_of_network(error):
+        if (self._has_worked and _WITHDRAWN.search(str(error)) is None) or _is_of_network(error):
             message = f"{self._where}: no access token: {first_line.rstrip('.')}. {self._source}"
             return TransientStorageError(message, url=self._where)
         converted = to_package_error(lambda error, url: error, error, self._where)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..credentials import Credentials
@@ -25,9 +25,6 @@ class CloudBucket:
         client_options: of its HTTP client.
         credentials: of all requests.
         more_headers: returns headers of all requests that depend on the credentials.
-        attributes: of written objects, in obstore's words.
-        tags: of written objects.
-        written_otherwise: options that obstore has no word for, and that concern written objects only.
     """
 
     url: str
@@ -37,9 +34,6 @@ class CloudBucket:
     client_options: Mapping[str, Any]
     credentials: Credentials
     more_headers: Callable[[], Mapping[str, str]] = dict
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
-    written_otherwise: list[str] = field(default_factory=list)
 
     def open(self) -> ObjectStore:
         """Make a store of obstore. It keeps credentials until they end.

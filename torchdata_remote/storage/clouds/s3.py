@@ -8,7 +8,7 @@ import os
 import re
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from ...core.arguments import check
 from ...core.bucket_names import is_name_of_s3
@@ -41,38 +41,36 @@ _CLIENT = {
     "aws_session_token": "token",
     "use_ssl": "use_ssl",
 }
+_SAME_AS_HERE = {  # arguments of Config with the values that this package uses anyway
+    "signature_version": "s3v4",
+    "request_checksum_calculation": "when_required",
+    "response_checksum_validation": "when_required",
+}
 _CREDENTIALS = {"key", "username", "secret", "password", "token", "session"}  # names of s3fs
 _HOST = re.compile(r"[\w.-]+(:\d+)?/?")
-_AWS_HOST = re.compile(r"(.*\.)?s3([.-][a-z0-9-]+)*(\.[a-z0-9-]+)*\.amazonaws\.(com(\.cn)?|eu)")
+_AWS_HOST = re.compile(r"(.*\.)?s3[a-z0-9-]*(\.[a-z0-9-]+)*\.amazonaws\.(com(\.cn)?|eu)")
 _OWN_HOST = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")  # buckets that a certificate for *.HOST covers
 _ZONAL = ("--x-s3", "--xa-s3")  # ends of the names of directory buckets, and of their access points
 
 
 def untranslated(options: StorageOptions) -> list[str]:
-    """Return how the options are written that obstore has no word for. They select s3fs for all requests."""
-    client, config = mapping(options, "client_kwargs"), mapping(options, "config_kwargs")
-    arguments, of_s3 = mapping(options, "s3_additional_kwargs"), mapping(config, "s3")
-    same = {name for name, value in words.SAME_AS_HERE.items() if config.get(name) == value}
+    """Return how the options are written that obstore has no word for. They select s3fs."""
+    config = mapping(options, "config_kwargs")
+    same = {name for name, value in _SAME_AS_HERE.items() if config.get(name) == value}
     return [
         *(repr(name) for name in sorted(options.keys() - _FLAT - _ELSEWHERE) if options[name] is not None),
-        *(f"client_kwargs[{name!r}]" for name in sorted(client.keys() - _CLIENT.keys() - {"verify"})),
-        *(f"config_kwargs[{name!r}]" for name in sorted(config.keys() - words.CONFIG - same)),
-        *(f"config_kwargs['s3'][{name!r}]" for name in sorted(of_s3.keys() - words.OF_S3)),
         *(
-            f"config_kwargs['proxies_config'][{name!r}]"
-            for name in sorted(mapping(config, "proxies_config").keys() - {"proxy_ca_bundle"})
+            f"{shown}[{name!r}]"
+            for shown, given, known in (
+                ("client_kwargs", mapping(options, "client_kwargs"), _CLIENT.keys() | {"verify"}),
+                ("config_kwargs", config, words.CONFIG | same),
+                ("config_kwargs['s3']", mapping(config, "s3"), words.OF_S3),
+                ("config_kwargs['proxies_config']", mapping(config, "proxies_config"), {"proxy_ca_bundle"}),
+                ("s3_additional_kwargs", mapping(options, "s3_additional_kwargs"), words.ARGUMENTS),
+            )
+            for name in sorted(given.keys() - known)
         ),
-        *(f"s3_additional_kwargs[{name!r}]" for name in sorted(arguments.keys() - words.ARGUMENTS)),
     ]
-
-
-def _untranslated_in_writes(arguments: dict[str, Any]) -> list[str]:
-    names = arguments.keys() & words.ONLY_IN_S3FS
-    if arguments.get("ServerSideEncryption") == "aws:fsx":
-        names.add("ServerSideEncryption")
-    if arguments.get("ChecksumAlgorithm", "SHA256") not in words.CHECKSUMS:
-        names.add("ChecksumAlgorithm")
-    return [f"s3_additional_kwargs[{name!r}]" for name in sorted(names)]
 
 
 def s3_bucket(bucket: str, options: StorageOptions, read_timeout_s: float, region: str | None = None) -> CloudBucket:
@@ -99,19 +97,20 @@ def s3_bucket(bucket: str, options: StorageOptions, read_timeout_s: float, regio
     keys, fallback = aws.keys_of(given, url), aws.keys_of(given, url, "fallback_")
     session = aws.aws_session(given.get("profile"), url)
     signed_for = region or given.get("region") or session.get_config_variable("region") or "us-east-1"
-    address = _address(bucket, given, config, session, signed_for, url, moved=region is not None)
+    address = _address(bucket, given, config, session, signed_for, is_found=region is not None)
     arguments = mapping(options, "s3_additional_kwargs")
     if check.flag("storage_options['requester_pays']", options.get("requester_pays") or False):
-        arguments["RequestPayer"] = "requester"
+        arguments[words.PAYER] = "requester"
     network = _with_bundle(_network(options), session)
     note_authorities(url, network)
     client_options = obstore_client_options(address, config.get("read_timeout", read_timeout_s), network)
+    if words.OWNER in arguments:
+        client_options["default_headers"] = {"x-amz-expected-bucket-owner": arguments[words.OWNER]}
     issue = aws.chain_of(given.get("profile"), signed_for, fallback, url)
     if given.get("anon"):
         issue = partial(Issued, {}, None, aws.NOT_SIGNED)
     elif keys is not None:
         issue = partial(Issued, keys.fields, None, aws.OF_OPTIONS)
-    owner = {"x-amz-expected-bucket-owner": arguments[words.OWNER]} if words.OWNER in arguments else {}
     of_key = " Or SSECustomerKey of storage_options['s3_additional_kwargs'] is not that of the object."
     return CloudBucket(
         url,
@@ -122,16 +121,11 @@ def s3_bucket(bucket: str, options: StorageOptions, read_timeout_s: float, regio
             "region": signed_for,
             "virtual_hosted_style_request": True,  # says that the bucket is in the endpoint, in whatever way
             "s3_express": bucket.endswith(_ZONAL),  # sessions
-            **_config_of_requests(arguments, address, url),
+            "request_payer": words.PAYER in arguments,
+            **_encryption(arguments.get(words.KEY), address, url),
         },
-        client_options={**client_options, "default_headers": owner},
+        client_options=client_options,
         credentials=Credentials(issue, url, early_s=aws.EARLY_S, hint=of_key * (words.KEY in arguments)),
-        attributes={
-            **mapping(arguments, words.METADATA),
-            **{word: arguments[name] for name, word in words.AS_ATTRIBUTES.items() if name in arguments},
-        },
-        tags=dict(parse_qsl(arguments.get(words.TAGS, ""), keep_blank_values=True)),
-        written_otherwise=_untranslated_in_writes(arguments),
     )
 
 
@@ -149,43 +143,45 @@ def _flat(options: StorageOptions) -> dict[str, Any]:
 
 
 def _address(
-    bucket: str, given: dict[str, Any], config: dict[str, Any], session: Any, region: str, url: str, *, moved: bool
+    bucket: str, given: dict[str, Any], config: dict[str, Any], session: Any, region: str, *, is_found: bool
 ) -> str:
     """Return the URL of a bucket, behind which keys follow after a slash.
 
-    The rules are botocore's: the host of a bucket of AWS is its own unless its name has dots, and a server of the user
+    The rules are botocore's: a bucket of AWS has a host of its own unless its name has dots, and a server of the user
     has buckets in its path; ``addressing_style`` changes both.
     """
     from botocore.utils import ensure_boolean
 
     of_s3 = {**(session.get_config_variable("s3") or {}), **mapping(config, "s3")}
     style = of_s3.get("addressing_style")
-    server = given.get("endpoint_url") or _server_of_environment(session, url)
-    if server and not (moved and is_of_aws(server)):
-        scheme, host, path = *urlsplit(server)[:2], urlsplit(server).path.rstrip("/")
-        return f"{scheme}://{bucket}.{host}{path}" if style == "virtual" else f"{scheme}://{host}{path}/{bucket}"
+    server = given.get("endpoint_url") or _server_of_environment(session, f"s3://{bucket}")
+    if server and not (is_found and is_of_aws(server)):
+        scheme, _, rest = server.rstrip("/").partition("://")
+        return f"{scheme}://{bucket}.{rest}" if style == "virtual" else f"{scheme}://{rest}/{bucket}"
+
+    def variant(name: str, *places: dict[str, Any]) -> bool:
+        found = [place[name] for place in places if name in place] or [session.get_config_variable(name) or False]
+        return bool(ensure_boolean(found[0]))
+
     scheme = "https" if given.get("use_ssl", True) else "http"
-    found = session.get_component("endpoint_resolver").construct_endpoint(
-        "s3",
-        region,
-        use_fips_endpoint=_variant("use_fips_endpoint", config, {}, session),
-        use_dualstack_endpoint=_variant("use_dualstack_endpoint", config, of_s3, session),
-    )
-    host = found["hostname"] if found else f"s3.{region}.amazonaws.com"
+    service = "s3express" if bucket.endswith(_ZONAL) else "s3"
+    service += "-fips" * variant("use_fips_endpoint", config)
+    dualstack = ".dualstack" * variant("use_dualstack_endpoint", of_s3, config)
+    host = f"{service}{dualstack}.{region}.{_suffix_of(region, session)}"
     if bucket.endswith(_ZONAL):
-        service = host.partition(".")[0].replace("s3", "s3express", 1)
-        host = f"{service}-{bucket.split('--')[-2]}.{host.partition('.')[2]}"
+        host = host.replace(service, f"{service}-{bucket.split('--')[-2]}", 1)
     elif ensure_boolean(of_s3.get("use_accelerate_endpoint", False)):
-        host = host.replace(f".{region}", "").replace("s3.", "s3-accelerate.", 1)
+        host = f"s3-accelerate{dualstack}.amazonaws.com"
     elif style == "path" or _OWN_HOST.fullmatch(bucket) is None:
         return f"{scheme}://{host}/{bucket}"
     return f"{scheme}://{bucket}.{host}"
 
 
-def _variant(name: str, config: dict[str, Any], of_s3: dict[str, Any], session: Any) -> bool:
-    from botocore.utils import ensure_boolean
-
-    return bool(ensure_boolean(of_s3.get(name, config.get(name, session.get_config_variable(name))) or False))
+def _suffix_of(region: str, session: Any) -> str:
+    """Return the end of the hosts of a region, such as ``amazonaws.com.cn``."""
+    known = session.get_component("data_loader").load_data("partitions")["partitions"]
+    found = [one["outputs"]["dnsSuffix"] for one in known if re.match(one["regionRegex"], region)]
+    return str(found[0] if found else "amazonaws.com")
 
 
 def _server_of_environment(session: Any, url: str) -> str | None:
@@ -195,7 +191,7 @@ def _server_of_environment(session: Any, url: str) -> str | None:
     scoped = session.get_scoped_config()
     of_service = session.full_config.get("services", {}).get(scoped.get("services"), {}).get("s3", {})
     in_file = of_service.get("endpoint_url") or scoped.get("endpoint_url")
-    if in_file and "@" in in_file:
+    if "@" in (in_file or ""):
         raise UrlError(
             f"{url}: endpoint_url in ~/.aws/config holds credentials (an @), which logs and errors would show. Use "
             "aws_access_key_id and aws_secret_access_key there.",
@@ -213,18 +209,18 @@ def is_of_aws(address: str) -> bool:
     return _AWS_HOST.fullmatch((urlsplit(address).hostname or "").lower()) is not None
 
 
-def _config_of_requests(arguments: dict[str, Any], address: str, url: str) -> dict[str, Any]:
-    """Return what obstore puts into requests: encryption and the payer."""
-    found = {word: arguments[name] for name, word in words.IN_CONFIG.items() if name in arguments}
-    if key := words.customer_key(arguments.get(words.KEY, b"")):
-        if is_of_aws(address) and address.startswith("http://"):
-            raise UrlError(
-                f"{url}: SSECustomerKey is sent with each request, and AWS accepts it by https only; the address is "
-                f"{address}. Leave out use_ssl=False, or set the endpoint to https://.",
-                url=url,
-            )
-        found |= {"server_side_encryption": "sse-c", "sse_customer_key_base64": base64.b64encode(key).decode()}
-    return found
+def _encryption(key: object, address: str, url: str) -> dict[str, str]:
+    """Return what obstore sends with a key of the user."""
+    data = words.customer_key(key)
+    if data is None:
+        return {}
+    if is_of_aws(address) and address.startswith("http://"):
+        raise UrlError(
+            f"{url}: SSECustomerKey is sent with each request, and AWS accepts it by https only; the address is "
+            f"{address}. Leave out use_ssl=False, or set the endpoint to https://.",
+            url=url,
+        )
+    return {"server_side_encryption": "sse-c", "sse_customer_key_base64": base64.b64encode(data).decode()}
 
 
 def _network(options: StorageOptions) -> NetworkSettings:
@@ -274,7 +270,8 @@ def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
     keywords = {name: value for name, value in options.items() if name not in FALLBACK_NAMES}
     given, arguments = _flat(options), mapping(options, "s3_additional_kwargs")
     fallback, profile = aws.keys_of(given, url, "fallback_"), given.get("profile")
-    address = str(given.get("endpoint_url") or _server_of_environment(aws.aws_session(profile, url), url) or "https:")
+    session = aws.aws_session(profile, url)
+    address = str(given.get("endpoint_url") or _server_of_environment(session, url) or "https:")
     require_authorities(_network(options), address)
     if words.KEY in arguments:
         arguments[words.KEY] = words.customer_key(arguments[words.KEY])  # it takes bytes only
