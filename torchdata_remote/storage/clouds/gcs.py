@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -25,8 +25,7 @@ from .bucket import CloudBucket
 
 _log = logging.getLogger("torchdata_remote")
 _DEFAULT_ENDPOINT = "https://storage.googleapis.com"
-_EMULATOR_VARIABLE = "STORAGE_EMULATOR_HOST"
-_FILE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
+_EMULATOR_VARIABLE, _FILE_VARIABLE = "STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"
 _SCOPE = "https://www.googleapis.com/auth/devstorage."
 _EARLY_S = 225.0  # metadata servers have a new token four minutes before the end
 _CHOICES = {
@@ -36,14 +35,14 @@ _CHOICES = {
 }
 # Options of gcsfs about what this package does not do: caching listings, creating buckets, saving tokens
 _WITHOUT_EFFECT = {"cache_timeout", "check_connection", "default_location", "secure_serialize"}
-_DEFAULTS = {"asynchronous": False, "version_aware": False}  # which gcsfs has, and this package always follows
+_DEFAULTS = {"asynchronous": False, "version_aware": False}  # of gcsfs, and what this package does
 _TRANSLATED = {"token", "project", "endpoint_url", "requester_pays", *_CHOICES} | _WITHOUT_EFFECT
 _UNTRANSLATED = {"block_size", "requests_timeout", "session_kwargs", "loop", "timeout"}
 OPTIONS = frozenset(_TRANSLATED | _DEFAULTS.keys() | _UNTRANSLATED)  # of gcsfs
 _PROJECT = re.compile(r"[\x21-\x7e]+")  # it is sent as a header
 # Without it the server decompresses what is stored compressed, and ignores the range
 _STORED_BYTES = {"Accept-Encoding": "gzip"}
-_OPTION = "'token' of storage_options"
+_OPTION, _LOGIN = "'token' of storage_options", "the file of `gcloud auth application-default login`"
 # Codes of RFC 6749, 5.2: the credentials were withdrawn. Other faults of credentials that have worked pass
 _WITHDRAWN = re.compile(
     r"invalid_grant|invalid_client|unauthorized_client|access_denied|invalid_scope|disabled|deleted"
@@ -54,59 +53,37 @@ def untranslated(options: StorageOptions) -> list[str]:
     """Return the options that obstore has no word for. They select gcsfs."""
     given = {name: value for name, value in options.items() if value is not None}
     unknown = {name for name in given.keys() - _TRANSLATED if given[name] != _DEFAULTS.get(name, given)}
-    if given.get("token") == "cache":
-        unknown.add("token")
-    return [repr(name) for name in sorted(unknown)]
+    return [repr(name) for name in sorted(unknown | ({"token"} if given.get("token") == "cache" else set()))]
 
 
 def gcs_bucket(bucket: str, options: StorageOptions, read_timeout_s: float) -> CloudBucket:
     """Translate options without :func:`untranslated` ones.
 
     Raises:
-        UrlError: for a value that gcsfs would refuse, or that needs a person at a browser.
+        UrlError: for a value that gcsfs would refuse.
     """
-    url = f"gs://{bucket}"
     given = {name: value for name, value in options.items() if value is not None}
     for name, known in _CHOICES.items():
         if given.get(name, known[0]) not in known:
             choices = ", ".join(map(repr, known))
             raise UrlError(f"storage_options[{name!r}] is {given[name]!r}; expected one of {choices}.")
     endpoint_url, is_emulator = _endpoint(given.get("endpoint_url"))
-    token = given.get("token", "anon" if is_emulator else None)
-    _require_token(token)
     project, pays = given.get("project"), given.get("requester_pays", False)
-    if isinstance(pays, str) and pays.strip().lower() not in ("true", "false"):  # the project that pays
+    if isinstance(pays, str):  # the project that pays
         project, pays = pays, True
-    pays = option_flag("requester_pays", pays)
-    if project is not None and not isinstance(project, str):
-        raise UrlError(f"storage_options['project'] must be a str, got {check.a_kind(project)}.")
-    if project is not None and _PROJECT.fullmatch(project) is None:
+    if project is not None and _PROJECT.fullmatch(str(project)) is None:
         raise UrlError(f"storage_options name the project {project!r}, which has characters that no project has.")
-    tokens = _Tokens(token, _SCOPE + given.get("access", "read_write"), url, read_timeout_s)
-
-    def payer() -> dict[str, str]:
-        return {"x-goog-user-project": _payer(project or tokens.project, url)} if pays else {}
-
-    options_of_client = obstore_client_options(endpoint_url, read_timeout_s)
+    url, scope = f"gs://{bucket}", _SCOPE + given.get("access", "read_write")
+    tokens = _Tokens(given.get("token", "anon" if is_emulator else None), scope, url, read_timeout_s)
     return CloudBucket(
         url,
         "GCSStore",
         bucket,
         config={"base_url": endpoint_url},
-        client_options={**options_of_client, "default_headers": _STORED_BYTES},
+        client_options={**obstore_client_options(endpoint_url, read_timeout_s), "default_headers": _STORED_BYTES},
         credentials=Credentials(tokens.issue, url, early_s=_EARLY_S),
-        more_headers=payer,
+        more_headers=partial(tokens.payer, project) if option_flag("requester_pays", pays) else dict,
     )
-
-
-def _payer(project: str | None, url: str) -> str:
-    if not project:
-        raise UrlError(
-            f"{url}: storage_options['requester_pays'] needs a project that pays, and the credentials name none: pass "
-            "storage_options={'requester_pays': 'my-project'}.",
-            url=url,
-        )
-    return project
 
 
 def _endpoint(endpoint_url: Any) -> tuple[str, bool]:
@@ -129,24 +106,6 @@ def _endpoint(endpoint_url: Any) -> tuple[str, bool]:
     return endpoint_url.rstrip("/"), is_emulator
 
 
-def _require_token(given: Any) -> None:
-    if given == "browser":
-        problem = (
-            "is 'browser', which needs a person at each start. Log in once by `gcloud auth application-default "
-            "login`, and leave the option out."
-        )
-    elif isinstance(given, str) and given.lstrip().startswith("{"):
-        problem = "is the text of a JSON file. Pass the path of the file, or json.loads(text)."
-    elif given is None or isinstance(given, str | os.PathLike | Mapping) or hasattr(given, "refresh"):
-        return
-    else:
-        problem = (
-            "must be 'google_default', 'cloud', 'anon', a path of a JSON file, its content as a dict, an access token, "
-            f"or credentials of google.auth; got {check.a_kind(given)}."
-        )
-    raise UrlError(f"storage_options['token'] {problem}")
-
-
 class _Tokens:
     """Access tokens by google-auth. The credentials are looked up by the first call of :meth:`issue`.
 
@@ -159,9 +118,11 @@ class _Tokens:
 
     def __init__(self, token: Any, scope: str, url: str, read_timeout_s: float) -> None:
         self._token, self._scopes, self._url, self._read_timeout_s = token, [scope], url, read_timeout_s
-        self._refresh: Callable[[], Issued] | None = None
+        self._credentials: Any = None  # of google-auth
+        self._given: Issued | None = None  # instead of them
+        self._source = ""
+        self._project: str | None = None  # that the credentials belong to
         self._has_worked = False
-        self.project: str | None = None  # that the credentials belong to
 
     def issue(self) -> Issued:
         """Return a new token, or that there are no credentials.
@@ -169,138 +130,163 @@ class _Tokens:
         Raises:
             AccessDeniedError: if credentials cannot be loaded, or exchanged for a token.
             TransientStorageError: if the server of tokens does not answer.
-            UrlError: if a file or google-auth is missing.
+            UrlError: for a token of another kind; if a file or google-auth is missing.
         """
-        if self._refresh is None:
-            self._refresh = self._look_up()
-        return self._refresh()
-
-    def _look_up(self) -> Callable[[], Issued]:
-        named = self._token
-        if named == "anon":
-            return partial(Issued, {}, None, "The request was not signed (token='anon').", can_renew=False)
-        if named is None or named == "google_default":
-            return self._default(is_required=named is not None)
-        if isinstance(named, Mapping):
-            return self._of_content(dict(named), _OPTION)
-        if isinstance(named, str | os.PathLike) and named != "cloud":
-            return self._of_text(os.fspath(named))
-        _import_google(self._url)
-        from google.auth import compute_engine, credentials
-
-        make: Any = compute_engine.Credentials  # untyped
-        if named == "cloud":
-            source = "The credentials are from the metadata server (token='cloud')."
-            return self._refreshing(make(scopes=self._scopes), None, source)
-        with_scopes: Any = credentials.with_scopes_if_required
-        return self._refreshing(with_scopes(named, self._scopes), None, _sentence(_OPTION, named))
-
-    def _of_text(self, token: str) -> Callable[[], Issued]:
-        """Credentials in a file, or a token itself."""
-        path = os.path.expanduser(token)
-        if os.path.exists(path):
-            return self._of_content(self._content(path, "storage_options['token']"), f"{token} ({_OPTION})")
-        if token.endswith(".json") or token.startswith(("/", "~", "./", "../")):
-            raise UrlError(f"{self._url}: no such file: {token!r}, named by storage_options['token'].", url=self._url)
-        source = f"The token is {_OPTION}, which cannot be renewed."
-        return partial(Issued, {"token": bearer_token(token, self._url, source)}, None, source, can_renew=False)
-
-    def _content(self, path: str, named: str) -> Any:
-        try:
-            with open(path, encoding="utf-8") as file:
-                return json.load(file)
-        except (OSError, ValueError) as error:
-            kind = type(error).__name__
-            raise AccessDeniedError(
-                f"{self._url}: {named} names {path!r}, which is no JSON of Google ({kind}).", url=self._url
-            ) from None
-
-    def _of_content(self, content: Any, shown: str) -> Callable[[], Issued]:
-        """Credentials in the form of Google's JSON files. gcsfs accepts a user's without ``type``."""
-        google = _import_google(self._url)
-        if isinstance(content, dict) and "type" not in content:
-            content = {"type": "authorized_user" if "refresh_token" in content else "service_account", **content}
-        try:
-            if content.get("type") == "external_account":
-                credentials, project = _federated(content, self._scopes), None
-            else:
-                credentials, project = google.load_credentials_from_dict(content, scopes=self._scopes)
-        except (google.exceptions.GoogleAuthError, ValueError, AttributeError, TypeError, KeyError) as error:
-            raise AccessDeniedError(
-                f"{self._url}: the credentials of {shown} cannot be used ({type(error).__name__}): they are "
-                "incomplete, or of another kind than a service account, a user, or identity federation.",
-                url=self._url,
-            ) from None
-        return self._refreshing(credentials, project, _sentence(shown, credentials))
-
-    def _default(self, *, is_required: bool) -> Callable[[], Issued]:
-        """Search the environment, gcloud's file and the metadata server."""
-        file = os.environ.get(_FILE_VARIABLE)
-        try:
-            google = _import_google(self._url)
-        except UrlError:
-            if is_required or file:
-                raise
-            return self._without(
-                "google-auth, which finds credentials, is not installed (pip install 'torchdata_remote[gs]')."
-            )
-        if file:
-            return self._of_content(self._content(file, _FILE_VARIABLE), f"{file} ({_FILE_VARIABLE})")
-        try:
-            credentials, project = google.default(scopes=self._scopes, request=self._request())
-        except google.exceptions.DefaultCredentialsError as error:
-            if is_required:
-                raise AccessDeniedError(
-                    f"{self._url}: no application default credentials ({type(error).__name__}). Log in by `gcloud auth "
-                    f"application-default login`, set {_FILE_VARIABLE}, or pass storage_options={{'token': ...}}.",
-                    url=self._url,
-                ) from None
-            return self._without(
-                f"no credentials were found: not by {_FILE_VARIABLE}, not in the file of `gcloud auth "
-                "application-default login`, and there is no metadata server."
-            )
-        is_machine = type(credentials).__module__.startswith("google.auth.compute_engine")
-        shown = "the metadata server" if is_machine else "the file of `gcloud auth application-default login`"
-        return self._refreshing(credentials, project, _sentence(shown, credentials))
-
-    def _without(self, why: str) -> Callable[[], Issued]:
-        source = f"The request was not signed, because {why}"
-        _log.warning("%s: %s Pass storage_options={'token': 'anon'} if the bucket is public.", self._url, source)
-        return partial(Issued, {}, None, source, can_renew=False)
-
-    def _refreshing(self, credentials: Any, project: str | None, source: str) -> Callable[[], Issued]:
-        own = project or getattr(credentials, "project_id", None) or getattr(credentials, "quota_project_id", None)
-        self.project = own if isinstance(own, str) else None
-        return partial(self._refreshed, credentials, source)
-
-    def _refreshed(self, credentials: Any, source: str) -> Issued:
-        if self._has_worked or not credentials.token:  # one that is given can have a token
-            self._exchange(credentials, source)
+        if self._credentials is None and self._given is None:
+            self._look_up()
+        if self._given is not None:
+            return self._given
+        credentials = self._credentials
+        if self._has_worked or not credentials.token:  # those of the user may have one
+            self._exchange(credentials)
         self._has_worked = True
         ends: dt.datetime | None = credentials.expiry  # in UTC, without a time zone
         expires_s = None if ends is None else ends.replace(tzinfo=dt.timezone.utc).timestamp()
-        return Issued({"token": bearer_token(credentials.token, self._url, source)}, expires_s, source)
+        return Issued({"token": bearer_token(credentials.token, self._url, self._source)}, expires_s, self._source)
 
-    def _exchange(self, credentials: Any, source: str) -> None:
+    def payer(self, project: str | None) -> dict[str, str]:
+        """Return the header that names the project that pays, where the bucket's owner does not."""
+        project = project or self._project
+        if not project:
+            raise self._unusable(
+                "storage_options['requester_pays'] needs a project that pays, and the credentials name none: pass "
+                "storage_options={'requester_pays': 'my-project'}."
+            )
+        return {"x-goog-user-project": project}
+
+    def _unusable(self, problem: str) -> UrlError:
+        return UrlError(f"{self._url}: {problem}", url=self._url)
+
+    def _denied(self, problem: str) -> AccessDeniedError:
+        return AccessDeniedError(f"{self._url}: {problem}", url=self._url)
+
+    def _look_up(self) -> None:
+        """Find credentials of google-auth, a token that is given, or that there is none."""
+        given = self._token
+        if given == "anon":
+            self._given = Issued({}, None, "The request was not signed (token='anon').", can_renew=False)
+        elif given is None or given == "google_default":
+            self._default(is_required=given is not None)
+        elif isinstance(given, str | os.PathLike) and given != "cloud":
+            self._of_text(os.fspath(given))
+        elif isinstance(given, Mapping):
+            self._of_content(given, _OPTION)
+        elif given == "cloud":
+            self._use(self._import_google().compute_engine.Credentials(scopes=self._scopes), "the metadata server")
+        elif hasattr(given, "refresh"):
+            self._use(self._import_google().credentials.with_scopes_if_required(given, self._scopes), _OPTION)
+        else:
+            raise self._unusable(
+                "storage_options['token'] must be 'google_default', 'cloud', 'anon', a path of a JSON file, its "
+                f"content as a dict, an access token, or credentials of google.auth; got {check.a_kind(given)}."
+            )
+
+    def _of_text(self, text: str) -> None:
+        """Credentials in a file, or a token itself."""
+        path = os.path.expanduser(text)
+        if os.path.exists(path):
+            self._of_file(path, "storage_options['token']", f"{text} ({_OPTION})")
+            return
+        problem = ""
+        if text == "browser":
+            problem = (
+                "is 'browser', which needs a person at each start. Log in once by `gcloud auth application-default "
+                "login`, and leave the option out."
+            )
+        elif text.lstrip().startswith("{"):
+            problem = "is the text of a JSON file. Pass the path of the file, or json.loads(text)."
+        elif text.endswith(".json") or text.startswith(("/", "~", "./", "../")):
+            problem = f"is no token, and there is no such file: {text!r}."
+        if problem:
+            raise self._unusable(f"storage_options['token'] {problem}")
+        source = f"The token is {_OPTION}, which cannot be renewed."
+        self._given = Issued({"token": bearer_token(text, self._url, source)}, None, source, can_renew=False)
+
+    def _of_file(self, path: str, named: str, shown: str) -> None:
+        try:
+            with open(path, encoding="utf-8") as file:
+                content = json.load(file)
+        except (OSError, ValueError) as error:
+            kind = type(error).__name__
+            raise self._denied(f"{named} names {path!r}, which is no JSON of Google ({kind}).") from None
+        self._of_content(content, shown)
+
+    def _of_content(self, content: Any, shown: str) -> None:
+        """Credentials in the form of Google's JSON files. gcsfs accepts a user's without ``type``."""
+        google = self._import_google()
+        try:
+            kind = content.get("type") or ("authorized_user" if "refresh_token" in content else "service_account")
+            if kind == "external_account":
+                found: Any = _federated(dict(content), self._scopes)
+            else:
+                found, self._project = google.load_credentials_from_dict({**content, "type": kind}, self._scopes)
+        except (google.exceptions.GoogleAuthError, ValueError, AttributeError, TypeError, KeyError) as error:
+            raise self._denied(
+                f"the credentials of {shown} cannot be used ({type(error).__name__}): they are incomplete, or of "
+                "another kind than a service account, a user, or identity federation."
+            ) from None
+        self._use(found, shown)
+
+    def _default(self, *, is_required: bool) -> None:
+        """Search the environment, gcloud's file and the metadata server."""
+        file = os.environ.get(_FILE_VARIABLE)
+        if file:
+            self._of_file(file, _FILE_VARIABLE, f"{file} ({_FILE_VARIABLE})")
+            return
+        try:
+            google = self._import_google()
+            found, self._project = google.default(scopes=self._scopes, request=self._request())
+        except Exception as error:
+            if type(error).__name__ != "DefaultCredentialsError" and (is_required or not isinstance(error, UrlError)):
+                raise
+            if is_required:
+                raise self._denied(
+                    f"no application default credentials: {_first_line(error)}. Log in by `gcloud auth "
+                    f"application-default login`, set {_FILE_VARIABLE}, or pass storage_options={{'token': ...}}."
+                ) from None
+            source = (
+                f"The request was not signed, because no credentials were found: not by {_FILE_VARIABLE}, not in "
+                f"{_LOGIN}, and there is no metadata server, or no package google-auth."
+            )
+            _log.warning("%s: %s Pass storage_options={'token': 'anon'} if the bucket is public.", self._url, source)
+            self._given = Issued({}, None, source, can_renew=False)
+        else:
+            is_of_machine = type(found).__module__.startswith("google.auth.compute_engine")
+            self._use(found, "the metadata server" if is_of_machine else _LOGIN)
+
+    def _use(self, credentials: Any, shown: str) -> None:
+        named = (getattr(credentials, name, None) for name in ("project_id", "quota_project_id"))
+        self._project = self._project or next((one for one in named if isinstance(one, str)), None)
+        email = str(getattr(credentials, "service_account_email", ""))
+        self._source = f"The credentials are from {shown}{f', {email}' if '@' in email else ''}."
+        self._credentials = credentials
+
+    def _exchange(self, credentials: Any) -> None:
         from google.auth import exceptions
 
         try:
             credentials.refresh(self._request())
         except exceptions.GoogleAuthError as error:
-            shown = f"{self._url}: no access token: {_first_line(error)}."
-            if _may_pass(error, has_worked=self._has_worked):
-                raise TransientStorageError(f"{shown} {source}", url=self._url) from None
-            raise AccessDeniedError(
-                f"{shown} Log in again, or check the service account. {source}", url=self._url
-            ) from None
+            shown = f"no access token: {_first_line(error)}."
+            if self._may_pass(error):
+                raise TransientStorageError(f"{self._url}: {shown} {self._source}", url=self._url) from None
+            raise self._denied(f"{shown} Log in again, or check the service account. {self._source}") from None
         except (RemoteDataError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001  # google-auth expects a response as documented, which a proxy replaces
             raise unusable_response(
                 self._url,
                 f"no access token: the response of the server of tokens cannot be used ({type(error).__name__}). "
-                f"{source.rstrip('.')}",
+                f"{self._source.rstrip('.')}",
             ) from None
+
+    def _may_pass(self, error: Any) -> bool:
+        """Whether a fault is one of the server of tokens, and not of the credentials."""
+        from google.auth.exceptions import TransportError
+
+        is_of_network = isinstance(error, TransportError) or isinstance(error.__cause__, TransportError)
+        has_passed = self._has_worked and not _WITHDRAWN.search(str(error))
+        return bool(is_of_network or has_passed or getattr(error, "retryable", False))
 
     def _request(self) -> Any:
         """Make what google-auth sends its requests by, with the proxies and authorities of all other requests."""
@@ -309,6 +295,19 @@ class _Tokens:
         make: Any = Request  # untyped
         return make(_Http(self._read_timeout_s))
 
+    def _import_google(self) -> Any:
+        """Import google-auth, which takes 0.1 s."""
+        try:
+            import google.auth
+            import google.auth.compute_engine
+            import google.auth.credentials
+        except ImportError as error:
+            raise self._unusable(
+                f"Google's credentials need the package google-auth ({error}): pip install 'torchdata_remote[gs]'. A "
+                "public bucket needs none: storage_options={'token': 'anon'}."
+            ) from error
+        return google.auth
+
 
 class _Http:
     """The part of urllib3's pools that google-auth uses."""
@@ -316,22 +315,12 @@ class _Http:
     def __init__(self, read_timeout_s: float) -> None:
         self._read_timeout_s, self._pools = read_timeout_s, ServerPools(retries=False)
 
-    def request(self, method: str, url: str, **options: Any) -> Any:
+    def request(self, method: str, url: str, *, timeout: float | None = None, **options: Any) -> Any:
         import urllib3
 
-        asked_s = options.get("timeout")
-        limit_s = min(self._read_timeout_s, asked_s) if isinstance(asked_s, int | float) else self._read_timeout_s
-        options["timeout"] = urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, limit_s), read=limit_s)
-        return self._pools.manager(url).request(method, url, **options)
-
-
-def _may_pass(error: Any, *, has_worked: bool) -> bool:
-    """Whether a fault is one of the server of tokens, and not of the credentials."""
-    from google.auth import exceptions
-
-    if isinstance(error, exceptions.TransportError) or isinstance(error.__cause__, exceptions.TransportError):
-        return True
-    return bool(getattr(error, "retryable", False) or (has_worked and not _WITHDRAWN.search(str(error))))
+        limit_s = min(self._read_timeout_s, timeout or self._read_timeout_s)
+        limits = urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, limit_s), read=limit_s)
+        return self._pools.manager(url).request(method, url, timeout=limits, **options)
 
 
 def _federated(content: dict[str, Any], scopes: list[str]) -> Any:
@@ -346,28 +335,6 @@ def _federated(content: dict[str, Any], scopes: list[str]) -> Any:
     return kind.from_info(content, scopes=scopes)
 
 
-def _sentence(shown: str, credentials: Any) -> str:
-    email = str(getattr(credentials, "service_account_email", ""))
-    return f"The credentials are from {shown}{f', {email}' if '@' in email else ''}."
-
-
 def _first_line(error: Exception) -> str:
     text = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
     return redact_text(text.partition("\n")[0].rstrip("."))
-
-
-def _import_google(url: str) -> Any:
-    """Import google-auth, which takes 0.1 s.
-
-    Raises:
-        UrlError: if it is not installed.
-    """
-    try:
-        import google.auth
-    except ImportError as error:
-        raise UrlError(
-            f"{url}: Google's credentials need the package google-auth ({error}): pip install 'torchdata_remote[gs]'. "
-            "A public bucket needs none: storage_options={'token': 'anon'}.",
-            url=url,
-        ) from error
-    return google.auth
