@@ -102,10 +102,10 @@ def _missing_container(url: str) -> MissingContainerError:
     )
 
 
-def from_reader(error: Exception, url: str) -> Exception:
+def from_reader(error: Exception, url: str, *, anonymous: bool = False) -> Exception:
     """Convert an error of obstore. Its generic errors contain the response in their text only."""
     text = str(error)
     status, code = status_and_code(text)
     if status is None:
         return from_obstore(error, url)
-    return from_azure(status, code, url, details=text)
+    return from_azure(status, code, url, details=text, anonymous=anonymous)
