@@ -122,6 +122,7 @@ def s3_target(bucket: str, options: StorageOptions, read_timeout_s: float, regio
             "virtual_hosted_style_request": True,  # says that the bucket is in the endpoint, in whatever way
             "s3_express": bucket.endswith(_ZONAL),  # sessions
             "request_payer": words.PAYER in arguments,
+            "disable_bulk_delete": True,  # which some servers do not have
             **_encryption(arguments.get(words.KEY), address, url),
         },
         client_options=client_options,
