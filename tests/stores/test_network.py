@@ -122,12 +122,14 @@ def test_an_unknown_or_damaged_authority_is_an_error_that_names_it(
 def test_a_client_certificate_is_sent_with_every_request(
     moto: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By botocore, which a warning says: obstore has no setting for it. Without its key it is an error."""
+    """By s3fs, which a warning says: obstore has no setting for it. Without its key it is an error."""
     with tls_front(moto.endpoint_url, tmp_path, needs_client=True) as front:
         network: dict[str, Any] = {"endpoint_url": front.url, "client_kwargs": {"verify": front.ca_file}}
         certified = {**network, "config_kwargs": {"client_cert": front.client_files}}
         use(moto, certified)
-        assert any("read by botocore, more slowly: obstore cannot send a client" in one for one in warnings_of(caplog))
+        assert any(
+            "s3fs, more slowly: no translation for config_kwargs['client_cert']" in one for one in warnings_of(caplog)
+        )
         assert front.taken() == {"botocore"}
         with pytest.raises(StorageError):
             objects.read("s3://bucket/a", {**moto.storage_options, **network})

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..core.urls import redact
 from ..errors import TransientStorageError
-from .network_errors import mark_host_known
+from .errors import mark_host_known
 from .protocol import Answer, RedirectWithoutLocationError, UnreadableResponseError, UnsupportedByTransportError
 
 Read = Callable[[str, int, int | None, str | None], Answer]

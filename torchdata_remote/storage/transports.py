@@ -32,10 +32,9 @@ from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3, join_url
 from ..errors import UrlError
 from .azure.settings import azure_settings
-from .error_tables import unusable_options
+from .errors import unusable_options
 from .gcs.settings import gcs_settings
 from .local.store import LocalStore
-from .network import without_obstore
 from .obstore_choice import choose_obstore
 from .protocol import Store
 from .s3.settings import s3_settings, untranslated
@@ -93,12 +92,6 @@ def _s3(scheme: str, bucket: str, options: StorageOptions, connection: Connectio
         return None
     from .s3.store import S3Store
 
-    lacks = without_obstore(settings.network)
-    if lacks is not None and connection.backend is not Backend.BOTOCORE:
-        if connection.backend is Backend.OBSTORE:
-            return None
-        _log.warning("%s://%s is read by botocore, more slowly: obstore cannot send %s", scheme, bucket, lacks)
-        return S3Store(bucket, settings, read_by_obstore=False), f"botocore (obstore cannot send {lacks})"
     by_obstore, reason = choose_obstore(scheme, bucket, connection.backend, instead="botocore")
     return S3Store(bucket, settings, read_by_obstore=by_obstore), reason
 

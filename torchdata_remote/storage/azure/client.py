@@ -13,15 +13,13 @@ import urllib3
 
 from ...core.signatures import hide_signatures_in_log
 from ...errors import AccessDeniedError, ExpiredCredentialsError, UrlError
-from ..errors import with_source
+from ..errors import from_status, unusable_response, with_source
 from ..http.content_encoding import IDENTITY, require_unencoded
 from ..http.content_range import parse_content_length, parse_content_range, range_header
 from ..http.request import chunks_of, send, whole_body
 from ..network import ServerPools
-from ..network_errors import unusable_response
 from ..protocol import CONNECT_TIMEOUT_S, Answer, for_if_match, normalized_etag
 from .credentials import AzureCredentials
-from .errors import from_azure
 from .settings import AzureSettings
 
 T = TypeVar("T")
@@ -158,12 +156,11 @@ class AzureClient:
         except Exception:  # noqa: BLE001  # the status says enough
             details = ""
             response.close()
-        return from_azure(
+        return from_status(
             response.status,
             response.headers.get("x-ms-error-code", ""),
             shown,
             details=details,
             writing=writing,
             retry_after=response.headers.get("Retry-After"),
-            anonymous=self._credentials.are_anonymous,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import re
 import threading
 import time
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ from ...errors import AccessDeniedError, RemoteDataError, StorageError, Transien
 from ..errors import to_package_error
 from ..http.bearer_token import bearer_token
 from ..protocol import CONNECT_TIMEOUT_S
-from .errors import may_pass
 from .settings import AzureSettings
 
 _log = logging.getLogger("torchdata_remote")
@@ -27,6 +27,8 @@ _RENEW_S = 600.0  # before they expire
 _RENEW_AGAIN_S = 30.0  # after a failure, or where all that are issued expire sooner
 _SKEW = dt.timedelta(minutes=15)  # by which the clock of this machine may be ahead
 _EXTRA = "Install the packages for Azure: pip install 'torchdata_remote[az]'."
+# Answers to credentials that are not valid any more: codes of RFC 6749 and of Microsoft Entra ID
+_WITHDRAWN = re.compile(r"invalid_grant|invalid_client|unauthorized_client|access_denied|AADSTS(?:7000\d+|50\d+|65\d+)")
 
 
 class _Grant(NamedTuple):
@@ -180,7 +182,7 @@ class AzureCredentials:
         except (RemoteDataError, MemoryError):
             raise
         except Exception as error:
-            if may_pass(error, has_worked=self._has_worked):
+            if _may_pass(error, has_worked=self._has_worked):
                 first_line = redact_text(str(error).partition("\n")[0].rstrip("."))
                 raise TransientStorageError(
                     f"{self._where}: no access token: {first_line}. {self.source}", url=self._where
@@ -228,3 +230,25 @@ class AzureCredentials:
 
 def _keep(error: Exception, url: str) -> Exception:
     return error
+
+
+def _may_pass(error: BaseException, *, has_worked: bool) -> bool:
+    """Whether an error of azure-identity is one of a server or network, after which a token may be had again.
+
+    Args:
+        error: as raised.
+        has_worked: whether the same credentials have got a token before.
+    """
+    if has_worked and _WITHDRAWN.search(str(error)) is None:
+        return True
+    current: BaseException | None = error
+    while current is not None:
+        if {kind.__name__ for kind in type(current).__mro__} & {"ServiceRequestError", "ServiceResponseError"}:
+            return True
+        status = getattr(getattr(current, "response", None), "status_code", None) or getattr(
+            current, "status_code", None
+        )
+        if isinstance(status, int) and (status >= 500 or status in (408, 429)):
+            return True
+        current = current.__cause__
+    return False

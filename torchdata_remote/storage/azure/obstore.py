@@ -6,7 +6,6 @@ from typing import Any
 
 from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options, construction_by_obstore
 from .credentials import AzureCredentials
-from .errors import from_reader
 from .settings import AzureSettings
 
 
@@ -29,4 +28,4 @@ def azure_reader(container: str, settings: AzureSettings, credentials: AzureCred
     options = client_options(settings.read_timeout_s, settings.endpoint)
     with construction_by_obstore(root):
         store = AzureStore(container, client_options=options, retry_config=NO_RETRIES, **config)  # type: ignore[arg-type]
-    return ObstoreReader(store, root, if_match=True, table=from_reader)
+    return ObstoreReader(store, root, if_match=True)

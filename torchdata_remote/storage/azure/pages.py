@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 from xml.sax.saxutils import unescape
 
 from ..entry_table import EntryTable
-from ..network_errors import unusable_response
+from ..errors import unusable_response
 from ..protocol import Page, normalized_etag
 
 _BLOB = re.compile(

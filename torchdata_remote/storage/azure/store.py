@@ -15,10 +15,9 @@ from ..http.content_range import parse_content_length
 from ..obstore_reader import ObstoreReader, can_express
 from ..paging import every_page, first_page
 from ..preferred_reader import PreferredReader
-from ..protocol import Answer, Entry, Page, normalized_etag
+from ..protocol import Answer, Entry, MissingBucketError, Page, normalized_etag
 from .client import AzureClient
 from .credentials import AzureCredentials
-from .errors import MissingContainerError
 from .obstore import azure_reader
 from .pages import parse_page, seconds
 from .settings import AzureSettings
@@ -144,7 +143,7 @@ class AzureStore:
     def delete(self, path: str) -> None:
         try:
             self.request("DELETE", path)
-        except MissingContainerError:
+        except MissingBucketError:
             raise
         except ObjectNotFoundError:
             pass

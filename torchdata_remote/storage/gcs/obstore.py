@@ -7,7 +7,6 @@ from typing import Any
 
 from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options, construction_by_obstore
 from .client import STORED_BYTES
-from .errors import from_reader
 from .settings import GcsSettings
 from .tokens import Tokens
 
@@ -34,7 +33,7 @@ def gcs_reader(bucket: str, settings: GcsSettings, tokens: Tokens) -> ObstoreRea
             credential_provider=provider,
             **config,
         )
-    return ObstoreReader(store, f"gs://{bucket}/", if_match=True, table=from_reader)
+    return ObstoreReader(store, f"gs://{bucket}/", if_match=True)
 
 
 def _provider(tokens: Tokens) -> Callable[[], dict[str, Any]]:

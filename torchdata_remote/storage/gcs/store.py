@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError
 from ..entry_table import EntryTable
-from ..errors import translate_errors, with_source
-from ..network_errors import mark_host_known
+from ..errors import from_botocore, mark_host_known, translate_errors, with_source
 from ..obstore_reader import ObstoreReader, can_express
 from ..paging import every_page
 from ..preferred_reader import PreferredReader
@@ -21,7 +20,6 @@ from ..protocol import Answer, Page
 from ..s3.botocore_reader import BotocoreReader
 from ..s3.bucket_store import BucketStore
 from .client import make_gcs_client
-from .errors import from_client
 from .obstore import gcs_reader
 from .partial_names import own_name, without_partial
 from .settings import GcsSettings
@@ -85,7 +83,7 @@ class GcsStore(BucketStore):
         """Send one request by botocore, and raise this package's errors."""
 
         def send() -> Any:
-            with translate_errors(from_client, self.url(path), writing=writing):
+            with translate_errors(from_botocore, self.url(path), writing=writing):
                 return getattr(self.client, name)(Bucket=self._bucket, **arguments)
 
         response = self._with_renewed_token(send)

@@ -8,12 +8,10 @@ from collections.abc import Generator
 from typing import Any, Protocol
 
 from ...core.object_version import same_etag
-from ..error_tables import from_botocore
-from ..errors import translate_errors
+from ..errors import from_botocore, translate_errors, unusable_response
 from ..http.content_encoding import require_unencoded
 from ..http.content_range import parse_content_length, parse_content_range, range_header
 from ..http.request import stream_body
-from ..network_errors import unusable_response
 from ..preferred_reader import MAX_UNREADABLE
 from ..protocol import Answer, Entry, for_if_match, normalized_etag
 

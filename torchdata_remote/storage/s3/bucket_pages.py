@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.object_version import keys_as_paths, split_version
 from ..entry_table import EntryTable
-from ..network_errors import unusable_response
+from ..errors import unusable_response
 from ..paging import every_page, first_page
 from ..protocol import Page
 from .page_parser import ARCHIVED, to_page

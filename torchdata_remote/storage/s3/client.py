@@ -6,13 +6,13 @@ import contextlib
 import re
 from functools import partial
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from ...core.threads.forks import hold_forks
 from ...core.urls import redact
 from ...errors import RemoteDataError, StorageError, UrlError
-from ..error_tables import from_botocore
-from ..errors import from_status
-from ..network import authorities_of, proxies_are_named, proxy_for, require_authorities, require_for_botocore
+from ..errors import from_botocore, from_status
+from ..network import authorities_of, environment_proxies, proxy_for, require_authorities
 from .endpoint import bucket_endpoint, is_of_aws
 from .network import config_of_proxies
 from .settings import S3Settings, region_of
@@ -63,7 +63,6 @@ def make_client(settings: S3Settings, session: Any, url: str, bucket: str = "") 
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
                 proxies_config=config_of_proxies(network),
-                client_cert=network.client_cert,
                 user_agent=network.user_agent,
                 proxies=proxies,  # always given, so that botocore does not ask the environment
                 **settings.config,
@@ -74,7 +73,7 @@ def make_client(settings: S3Settings, session: Any, url: str, bucket: str = "") 
     require_authorities(network, str(client.meta.endpoint_url))
     proxy = proxy_for(_address(client, bucket), network.proxies)
     if proxy is not None:
-        require_for_botocore(proxy, url)
+        _require_for_botocore(proxy, url)
         client = create({"http": proxy, "https": proxy})
     if "@" in str(client.meta.endpoint_url):
         raise UrlError(
@@ -103,7 +102,7 @@ def _address(client: Any, bucket: str) -> str:
     """Address of a bucket, which may be a host of its own; of the service for a bucket that has none."""
     from botocore.exceptions import BotoCoreError
 
-    if bucket and proxies_are_named():
+    if bucket and environment_proxies():
         with contextlib.suppress(BotoCoreError):
             return bucket_endpoint(client, bucket).url
     return str(client.meta.endpoint_url)
@@ -132,3 +131,16 @@ def _require_region(url: str, response: tuple[Any, Any] | None, **about: Any) ->
 def follows_redirects(client: Any) -> bool:
     """Whether a client is one of AWS, which redirects requests to a bucket's region."""
     return is_of_aws(str(client.meta.endpoint_url))
+
+
+def _require_for_botocore(proxy: str, url: str) -> None:
+    """Refuse a user without a password, and letters outside of ASCII, which botocore sends without or not at all."""
+    parts = urlsplit(proxy)
+    if parts.username is None:
+        return
+    if not parts.username or not parts.password or not f"{unquote(parts.username)}{unquote(parts.password)}".isascii():
+        raise UrlError(
+            f"{url}: the proxy of {parts.hostname} needs a user and a password, of ASCII characters only: botocore "
+            "sends no others.",
+            url=url,
+        )

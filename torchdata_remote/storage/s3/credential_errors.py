@@ -8,8 +8,7 @@ from typing import Any
 
 from ...core.urls import redact
 from ...errors import AccessDeniedError, StorageError, TransientStorageError
-from ..errors import Table
-from ..network_errors import details_of, network_error
+from ..errors import Table, details_of, network_error
 from ..protocol import CredentialSourceError
 from .credential_source import name_of_source, profile_of
 

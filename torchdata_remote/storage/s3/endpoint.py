@@ -6,9 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ...core.arguments import check
 from ...core.options import StorageOptions
-from ...errors import UrlError
 from .network import CONFIG as CONFIG_OF_NETWORK
 
 _AWS_HOST = re.compile(
@@ -31,7 +29,6 @@ _DEFAULTS = {
     "request_checksum_calculation": "when_required",
     "response_checksum_validation": "when_required",
 }
-_FLAGS = frozenset({*_CONFIG, "use_accelerate_endpoint", "use_arn_region", "disable_multiregion_access_points"})
 
 
 def untranslated_config(options: StorageOptions) -> list[str]:
@@ -50,24 +47,6 @@ def config_of_endpoint(options: StorageOptions) -> dict[str, Any]:
     """Return the arguments of botocore's ``Config`` that select an address."""
     config = options.get("config_kwargs") or {}
     return {name: config[name] for name in (*_CONFIG, "s3") if name in config}
-
-
-def require_usable_config(where: str, options: StorageOptions) -> None:
-    """Validate the flags of ``config_kwargs`` that select an address; a text such as "false" would be a yes.
-
-    Raises:
-        UrlError: names the flag.
-    """
-    config = options.get("config_kwargs") or {}
-    of_s3 = config.get("s3")
-    shown = "storage_options['config_kwargs']"
-    if of_s3 is not None and not isinstance(of_s3, Mapping):
-        raise UrlError(f"{where}: {shown}['s3'] must be a dict, got {check.a_kind(of_s3)}.", url=where)
-    for path, found in ((shown, config), (f"{shown}['s3']", of_s3 or {})):
-        for name in sorted(found.keys() & _FLAGS):
-            if not isinstance(found[name], bool | None):
-                kind = check.a_kind(found[name])
-                raise UrlError(f"{where}: {path}[{name!r}] must be True or False, got {kind}.", url=where)
 
 
 def is_of_aws(url: str) -> bool:

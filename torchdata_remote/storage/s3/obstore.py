@@ -8,15 +8,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...core.object_version import split_version
-from ..error_tables import from_botocore
-from ..errors import translate_errors
+from ..errors import from_botocore, translate_errors
 from ..obstore_reader import NO_RETRIES, ObstoreReader, client_options, construction_by_obstore
 from ..protocol import Answer, UnsupportedByTransportError
 from .credential_chain import require_credentials
 from .directory_bucket import is_directory_bucket
 from .endpoint import Endpoint, bucket_endpoint, is_of_aws
 from .settings import S3Settings, region_of
-from .versions import obstore_error, version_of
+from .versions import version_of
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -43,7 +42,6 @@ class S3Reader(ObstoreReader):
             if_match=True,
             key=lambda path: split_version(path)[0],
             version=version_of,
-            table=obstore_error,
         )
         self.endpoint, self._credentials = endpoint, credentials
 

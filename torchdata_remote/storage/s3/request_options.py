@@ -8,18 +8,14 @@ storage class with what creates an object. obstore, which only reads, sends the 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...core.arguments import check
 from ...core.options import StorageOptions
-from ...errors import UrlError
-from ..option_checks import require_plain_text
 
 _OPTION = "s3_additional_kwargs"
-_SHOWN = f"storage_options[{_OPTION!r}]"
 _SSE, _KMS_KEY, _KMS_CONTEXT = "ServerSideEncryption", "SSEKMSKeyId", "SSEKMSEncryptionContext"
 _BUCKET_KEY, _ALGORITHM, _KEY = "BucketKeyEnabled", "SSECustomerAlgorithm", "SSECustomerKey"
 _OWNER, _PAYER = "ExpectedBucketOwner", "RequestPayer"
@@ -29,8 +25,6 @@ _TEXTS = (
     *(_SSE, _KMS_KEY, _KMS_CONTEXT, _ALGORITHM),
 )
 ARGUMENTS = frozenset({*_TEXTS, "Metadata", _BUCKET_KEY, _KEY})
-_ENCRYPTIONS = ("AES256", "aws:kms", "aws:kms:dsse", "aws:fsx")
-_BY_KMS = ("aws:kms", "aws:kms:dsse")
 _KEY_BYTES = 32  # of AES256, the only algorithm of SSE-C
 _HEADER = "x-amz-server-side-encryption-customer-"
 
@@ -74,7 +68,7 @@ def request_options(options: StorageOptions) -> RequestOptions:
     """Translate ``requester_pays`` and the names of ``s3_additional_kwargs`` that have a translation."""
     given = {name: one for name, one in (options.get(_OPTION) or {}).items() if name in ARGUMENTS and one is not None}
     if _KEY in given:
-        given[_KEY] = _customer_key(given[_KEY])
+        given[_KEY] = customer_key(given[_KEY])
     if check.flag("storage_options['requester_pays']", options.get("requester_pays") or False):
         given[_PAYER] = "requester"
     return RequestOptions(given)
@@ -85,7 +79,7 @@ def for_s3fs(keywords: dict[str, Any]) -> dict[str, Any]:
     given = keywords.get(_OPTION) or {}
     if given.get(_KEY) is None:
         return keywords
-    return {**keywords, _OPTION: {**given, _KEY: _customer_key(given[_KEY])}}
+    return {**keywords, _OPTION: {**given, _KEY: customer_key(given[_KEY])}}
 
 
 def untranslated_arguments(options: StorageOptions) -> list[str]:
@@ -93,7 +87,7 @@ def untranslated_arguments(options: StorageOptions) -> list[str]:
     return [f"{_OPTION}[{name!r}]" for name in sorted((options.get(_OPTION) or {}).keys() - ARGUMENTS)]
 
 
-def _customer_key(key: str | bytes) -> bytes:
+def customer_key(key: str | bytes) -> bytes:
     """Return the 32 bytes of a key: given as such, or as base64 in a text, as in a file of options.
 
     Raises:
@@ -105,70 +99,3 @@ def _customer_key(key: str | bytes) -> bytes:
     if len(data) != _KEY_BYTES:
         raise ValueError(f"expected {_KEY_BYTES} bytes")
     return data
-
-
-def require_usable_arguments(where: str, options: StorageOptions) -> None:
-    """Validate ``s3_additional_kwargs``. A key is never shown.
-
-    Args:
-        where: the URL, for the error, without credentials.
-        options: for s3; the mapping itself is validated.
-
-    Raises:
-        UrlError: for a value of another kind, an unknown encryption, or arguments that exclude or need each other.
-    """
-    given = {name: value for name, value in (options.get(_OPTION) or {}).items() if value is not None}
-    _require_kinds(where, given)
-    encryption = given.get(_SSE)
-    if encryption is not None and encryption not in _ENCRYPTIONS:
-        usual = ", ".join(map(repr, _ENCRYPTIONS[:3]))
-        raise _unusable(where, _SSE, f"is {encryption!r}; expected one of {usual}.")
-    for name in (_KMS_KEY, _KMS_CONTEXT, _BUCKET_KEY):
-        if name in given and encryption not in _BY_KMS:
-            raise _unusable(where, name, f"needs {_SSE!r}: 'aws:kms' or 'aws:kms:dsse' beside it.")
-    if (_KEY in given) != (_ALGORITHM in given):
-        raise _unusable(where, _KEY, f"and {_ALGORITHM!r}: 'AES256' belong together.")
-    if _KEY in given:
-        if encryption is not None:
-            raise _unusable(where, _KEY, f"and {_SSE!r} exclude each other: a key of yours, or one of the store.")
-        if given[_ALGORITHM] != "AES256":
-            raise _unusable(where, _ALGORITHM, f"is {given[_ALGORITHM]!r}; S3 knows 'AES256' only.")
-        _require_key(where, given[_KEY])
-        _require_https(where, options)
-
-
-def _require_kinds(where: str, given: Mapping[str, Any]) -> None:
-    for name, value in given.items():
-        if name in _TEXTS and not isinstance(value, str):
-            raise _unusable(where, name, f"must be a str, got {check.a_kind(value)}.")
-        if name in _TEXTS:
-            require_plain_text(where, f"{_SHOWN}[{name!r}]", value)
-        if name == _BUCKET_KEY and not isinstance(value, bool):
-            raise _unusable(where, name, f"must be a bool, got {check.a_kind(value)}.")
-        if name == _KEY and not isinstance(value, str | bytes | bytearray):
-            raise _unusable(where, name, f"must be bytes, or a str with their base64, got {check.a_kind(value)}.")
-        if name == "Metadata" and not (
-            isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair)
-        ):
-            raise _unusable(where, name, "must be a dict of str.")
-
-
-def _require_key(where: str, key: str | bytes) -> None:
-    try:
-        _customer_key(key)
-    except (ValueError, binascii.Error):
-        raise _unusable(
-            where, _KEY, f"must have {_KEY_BYTES} bytes, for AES256, or be a str with their base64; got {len(key)}."
-        ) from None
-
-
-def _require_https(where: str, options: StorageOptions) -> None:
-    nested = options.get("client_kwargs") or {}
-    endpoint_url = str(options.get("endpoint_url") or nested.get("endpoint_url") or "").lower()
-    host = endpoint_url.removeprefix("http://").partition("/")[0].partition(":")[0]
-    if endpoint_url.startswith("http://") and host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
-        raise _unusable(where, _KEY, "is sent with each request, and AWS accepts it by https only: use https://.")
-
-
-def _unusable(where: str, name: str, problem: str) -> UrlError:
-    return UrlError(f"{where}: {_SHOWN}[{name!r}] {problem}", url=where)

@@ -8,9 +8,8 @@ from typing import Any
 
 from ...core.options import FALLBACK_NAMES, StorageOptions
 from ...errors import AccessDeniedError
-from ..error_tables import from_botocore
-from ..errors import translate_errors
-from ..network import is_loopback, proxies_are_named
+from ..errors import from_botocore, translate_errors
+from ..network import environment_proxies, is_loopback
 from .credential_chain import use_chain
 from .fallback_credentials import METHOD, append_fallback, has_fallback, without_fallback
 from .request_options import for_s3fs
@@ -72,7 +71,7 @@ def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
         or (keywords.get("client_kwargs") or {}).get("endpoint_url")
         or os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", ""))
     )
-    if proxies_are_named() and is_loopback(str(endpoint_url)):
+    if environment_proxies() and is_loopback(str(endpoint_url)):
         keywords["config_kwargs"] = {"proxies": {}, **(keywords.get("config_kwargs") or {})}
     in_client = (keywords.get("client_kwargs") or {}).keys() & CLIENT_KWARGS.keys() - {"region_name", "endpoint_url"}
     explicit = {name for name in _OWN_CREDENTIALS if keywords.get(name) is not None}

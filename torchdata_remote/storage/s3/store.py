@@ -18,10 +18,8 @@ from ...errors import (
     TransientStorageError,
     UrlError,
 )
-from ..error_tables import from_botocore
-from ..errors import translate_errors
+from ..errors import from_botocore, mark_host_known, translate_errors
 from ..network import note_authorities
-from ..network_errors import mark_host_known
 from ..obstore_reader import can_express
 from ..preferred_reader import PreferredReader
 from ..protocol import Answer, CredentialSourceError, Entry, Page, WrongRegionError
@@ -40,7 +38,7 @@ from .page_parser import install_page_parser
 from .session import make_session
 from .settings import S3Settings
 from .upload import S3Writer
-from .versions import botocore_error, named, require_current, version_of
+from .versions import named, require_current, version_of
 
 T = TypeVar("T")
 _log = logging.getLogger("torchdata_remote")
@@ -134,7 +132,7 @@ class S3Store(BucketStore):
         """Send one request by botocore, and raise this package's errors."""
 
         def send() -> Any:
-            with translate_errors(botocore_error, self.url(path), writing=writing):
+            with translate_errors(from_botocore, self.url(path), writing=writing):
                 client = self.client
                 model = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[name])
                 more = self._settings.requests.of(model.input_shape.members)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..network_errors import unusable_response
+from ..errors import unusable_response
 
 _NEEDED = {
     "create_multipart_upload": "UploadId",
