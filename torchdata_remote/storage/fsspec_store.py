@@ -14,6 +14,7 @@ from ..core.notices.slow_notice import QUIET_S, Wait
 from ..core.options import StorageOptions
 from ..core.urls import HTTP, LOCAL, S3, join_url
 from ..errors import AccessDeniedError, ObjectNotFoundError, RemoteDataError, UrlError
+from .clouds.s3 import options_for_s3fs, source_of_options
 from .errors import (
     from_os,
     from_status,
@@ -28,8 +29,6 @@ from .http.content_encoding import with_encoding_check
 from .http.other_hosts import with_redirect_guard
 from .multipart import SLOW_BYTES_PER_S
 from .protocol import Answer, Entry, Page, single_chunk
-from .s3.credential_source import source_of_options
-from .s3.session import options_for_s3fs
 from .serial_filesystem import Filesystem, list_files, list_infos, repeat_if_changed, with_timeout
 from .whole_files import BufferedWriter, is_partial, make_folders, renames, write_whole
 

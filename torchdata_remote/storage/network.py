@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from ..core.arguments import check
 from ..core.notices.slow_notice import host_of
 from ..core.urls import redact
 from ..errors import UrlError
@@ -192,7 +193,7 @@ def proxy_for(url: str, proxies: Mapping[str, str] | None = None) -> str | None:
     proxy = found.get(url.partition(":")[0].lower()) or found.get("all")
     if not proxy or (proxies is None and (is_loopback(url) or _is_excluded(url, found))):
         return None
-    return usable_proxy(proxy, url)
+    return _usable(proxy, url)
 
 
 def _is_excluded(url: str, proxies: Mapping[str, str]) -> bool:
@@ -214,7 +215,7 @@ def _is_excluded(url: str, proxies: Mapping[str, str]) -> bool:
     return False
 
 
-def usable_proxy(proxy: str, url: str) -> str:
+def _usable(proxy: str, url: str) -> str:
     """Return a proxy's URL in the one form that all libraries accept.
 
     Raises:
@@ -243,6 +244,25 @@ def usable_proxy(proxy: str, url: str) -> str:
             url=where,
         )
     return f"{scheme.lower()}://{netloc}"
+
+
+def require_usable_proxies(where: str, shown: str, proxies: object) -> None:
+    """Validate the proxies of an option. Values are not shown.
+
+    Raises:
+        UrlError: names the option.
+    """
+    if not isinstance(proxies, Mapping):
+        raise UrlError(f"{where}: {shown} must be a dict, got {check.a_kind(proxies)}.", url=where)
+    for scheme, proxy in proxies.items():
+        if scheme not in ("http", "https", "all") or not isinstance(proxy, str | None):
+            raise UrlError(
+                f"{where}: {shown} must have URLs by scheme, such as {{'https': 'http://host:3128'}}, got the key "
+                f"{scheme!r} with {check.a_kind(proxy)}.",
+                url=where,
+            )
+        if proxy:
+            _usable(proxy, where)
 
 
 # Arguments of libraries
@@ -288,18 +308,6 @@ def obstore_client_options(url: str, read_timeout_s: float, network: NetworkSett
     if network.user_agent is not None:
         options["user_agent"] = network.user_agent
     return options
-
-
-def requests_arguments(url: str) -> dict[str, Any]:
-    """Return ``verify`` and ``proxies`` of a request by ``requests``.
-
-    The session's ``trust_env`` must be ``False``, or it reads the environment again.
-    """
-    verify, proxy = require_authorities(ENVIRONMENT, url), proxy_for(url)
-    return {
-        "verify": True if verify is None else verify,
-        "proxies": {} if proxy is None else {"http": proxy, "https": proxy},
-    }
 
 
 class ServerPools:

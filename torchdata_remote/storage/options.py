@@ -11,20 +11,19 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..core.arguments import check
 from ..core.arguments.suggestions import did_you_mean
 from ..core.options import FALLBACK_NAMES, StorageOptions
 from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3, WITHOUT_BUCKET, redact
 from ..errors import UrlError
-from .azure.settings import ADLFS_OPTIONS, AZURE_OPTIONS
-from .gcs.settings import OPTIONS as GCS_OPTIONS
+from .clouds.azure import ADLFS_OPTIONS, AZURE_OPTIONS
+from .clouds.gcs import OPTIONS as GCS_OPTIONS
+from .clouds.s3_values import ARGUMENTS, CONFIG_OF_S3, mapping, require_usable
 from .hugging_face.settings import HUB_OPTIONS
-from .network import read_certificates, require_client_certificate, usable_proxy
+from .network import read_certificates, require_client_certificate
 from .option_checks import option_flag, require_plain_text
-from .s3.endpoint import CONFIG_OF_S3
-from .s3.request_options import ARGUMENTS, customer_key
 
 # Names
 
@@ -106,24 +105,28 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
 
 
 def _require_s3(where: str, options: StorageOptions) -> None:
-    _require_values(where, "storage_options", "", options)
-    shown = {name: f"storage_options[{name!r}]" for name in _NESTED}
-    client, config, arguments = (options.get(name) or {} for name in _NESTED)
-    names = options.keys() - {*FALLBACK_NAMES, *_NESTED[:2]}
-    _require(where, "storage_options", names, _S3, _of_s3fs, _MEANT["s3"])
-    _require(where, shown["client_kwargs"], client, set(), _of_client, _MEANT["client_kwargs"])
-    _require(where, shown["config_kwargs"], config, set(), _of_config)
-    _require(where, f"{shown['config_kwargs']}['s3']", config.get("s3") or {}, CONFIG_OF_S3)
-    _require(where, shown["s3_additional_kwargs"], arguments, ARGUMENTS, _of_operations)
-    address = str(options.get("endpoint_url") or client.get("endpoint_url") or "")
-    _require_encryption(where, address, {name: value for name, value in arguments.items() if value is not None})
+    _require_dicts(where, "storage_options", options)
+    of_client, of_config, of_arguments = (f"storage_options[{name!r}]" for name in _NESTED)
+    client, config, arguments = (mapping(options, name) for name in _NESTED)
+    _require_texts(where, "storage_options", options, _TEXTS)
+    _require_texts(where, of_client, client, _TEXTS_OF_CLIENT)
+    for name in options.keys() & _FLAGS:
+        if options[name] is not None:
+            option_flag(name, options[name], where)
     if "config" in client:
-        raise UrlError(
-            f"{where}: {shown['client_kwargs']}['config'] is made from {shown['config_kwargs']}: pass a dict of its "
-            "arguments there, such as {'read_timeout': 60}.",
-            url=where,
-        )
-    if options.get("endpoint_url") is None and client.get("endpoint_url") is None:
+        advice = "pass a dict of its arguments there, such as {'read_timeout': 60}."
+        raise UrlError(f"{where}: {of_client}['config'] is made from {of_config}: {advice}", url=where)
+    loop = options.get("loop")
+    if loop is not None and not hasattr(loop, "call_soon_threadsafe"):
+        what = f"must be an event loop of asyncio, got {check.a_kind(loop)}"
+        raise UrlError(f"{where}: storage_options['loop'] {what}. Leave it out.", url=where)
+    require_usable(where, options)
+    _require(where, "storage_options", options.keys() - {*FALLBACK_NAMES, *_NESTED}, _S3, _of_s3fs, _MEANT["s3"])
+    _require(where, of_client, client, set(), _of_client, _MEANT["client_kwargs"])
+    _require(where, of_config, config, set(), _of_config)
+    _require(where, f"{of_config}['s3']", mapping(config, "s3"), CONFIG_OF_S3)
+    _require(where, of_arguments, arguments, ARGUMENTS, _of_operations)
+    if options.get("endpoint_url") is None and "endpoint_url" not in client:
         for variable in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
             _require_address(where, f"The environment variable {variable}", os.environ.get(variable, ""))
 
@@ -241,126 +244,36 @@ def _of_filesystem(scheme: str, *, any_name: bool = False) -> set[str]:
 
 # Values of s3
 
-
-class _Kind(NamedTuple):
-    """What a value must be, and whether it is shown if it is a number."""
-
-    expected: str
-    holds: Callable[[Any], bool]
-    is_number: bool = False
-
-
-def _is_files(value: Any, most: int) -> bool:
-    files = value if isinstance(value, list | tuple) and most > 1 else [value]
-    return 0 < len(files) <= most and all(isinstance(file, str | os.PathLike) for file in files)
-
-
-def _is_number(value: Any, kinds: Any) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool) and 0 < value < 1e6
-
-
-_TEXT = _Kind("a str", lambda value: isinstance(value, str))
-_FLAG = _Kind("True or False", lambda value: isinstance(value, bool))
-_DICT = _Kind("a dict", lambda value: isinstance(value, Mapping))
-_SECONDS = _Kind("a number of seconds above 0", lambda value: _is_number(value, int | float), is_number=True)
-_FILES = _Kind("a file with certificate and key, or two files", lambda value: _is_files(value, 2))
-_KEY = "SSECustomerKey"
-_FLAGS_OF_CONFIG = (
-    *("use_fips_endpoint", "use_dualstack_endpoint", "use_accelerate_endpoint", "use_arn_region"),
-    "disable_multiregion_access_points",
-)
-# By the path of names; without the names that are texts in every dict
-_KINDS = {
-    **dict.fromkeys(("key", "secret", "token", "endpoint_url", "region", "profile", "username", "password"), _TEXT),
-    **dict.fromkeys(FALLBACK_NAMES, _TEXT),
-    **dict.fromkeys((*_NESTED, "config_kwargs.s3", "config_kwargs.retries", "config_kwargs.proxies_config"), _DICT),
-    **dict.fromkeys(
-        (f"client_kwargs.{name}" for name in ("region_name", "endpoint_url", "api_version", "aws_access_key_id")), _TEXT
-    ),
-    **dict.fromkeys(
-        (f"client_kwargs.aws_{name}" for name in ("secret_access_key", "session_token", "account_id")), _TEXT
-    ),
-    "client_kwargs.verify": _Kind(
-        "a file of certificate authorities, True or False",
-        lambda value: isinstance(value, bool) or (value != "" and _is_files(value, 1)),
-    ),
-    **dict.fromkeys(("config_kwargs.connect_timeout", "config_kwargs.read_timeout"), _SECONDS),
-    "config_kwargs.max_pool_connections": _Kind(
-        "a number of connections above 0", lambda value: _is_number(value, int), is_number=True
-    ),
-    "config_kwargs.user_agent": _TEXT,
-    "config_kwargs.client_cert": _FILES,
-    "config_kwargs.proxies_config.proxy_client_cert": _FILES,
-    "config_kwargs.proxies_config.proxy_ca_bundle": _Kind("a file", lambda value: _is_files(value, 1)),
-    **dict.fromkeys(
-        (
-            *(f"config_kwargs.{name}" for name in _FLAGS_OF_CONFIG),
-            *(f"config_kwargs.s3.{name}" for name in _FLAGS_OF_CONFIG),
-            "s3_additional_kwargs.BucketKeyEnabled",
-        ),
-        _FLAG,
-    ),
-    **dict.fromkeys(
-        (f"s3_additional_kwargs.{name}" for name in ARGUMENTS - {"BucketKeyEnabled", _KEY, "Metadata"}), _TEXT
-    ),
-    f"s3_additional_kwargs.{_KEY}": _Kind(
-        "bytes, or a str with their base64", lambda value: isinstance(value, str | bytes | bytearray)
-    ),
-    "s3_additional_kwargs.Metadata": _Kind(
-        "a dict of str",
-        lambda value: (
-            isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair)
-        ),
-    ),
-    "loop": _Kind("an event loop of asyncio", lambda value: hasattr(value, "call_soon_threadsafe")),
-    "session": _Kind("a session of aiobotocore", lambda value: hasattr(value, "create_client")),
+_TEXTS = {"key", "secret", "token", "endpoint_url", "region", "profile", "username", "password", *FALLBACK_NAMES}
+_TEXTS_OF_CLIENT = {"region_name", "endpoint_url", "api_version", "aws_account_id"} | {
+    *("aws_access_key_id", "aws_secret_access_key", "aws_session_token"),
 }
-_PLAIN_AWS = re.compile(r"http://[^/:]*\.amazonaws\.com(\.cn)?(:\d+)?(/|$)", re.IGNORECASE)
 _FLAGS = {"anon", "use_ssl", "requester_pays", "asynchronous", "version_aware", "cache_regions"}
 _ADDRESS = re.compile(
     r"https?://(\[[0-9a-f:.]+\]|[\w.-]+)(:(?P<port>\d{1,5}))?(/[\w.~!$&'()*+,;=:%/-]*)?", re.IGNORECASE | re.ASCII
 )
 
 
-def _require_values(where: str, shown: str, path: str, given: Mapping[Any, Any]) -> None:
-    """Validate the kinds of values, also of those in dicts. ``None`` is a value that is left out."""
+def _require_dicts(where: str, shown: str, given: Mapping[Any, Any]) -> None:
+    """Validate that what holds further options is a dict, with names that are texts."""
     for name, value in given.items():
         if not isinstance(name, str):
             raise UrlError(f"{where}: {shown} must have names that are str, got {check.a_kind(name)}.", url=where)
-        here, of_value = f"{shown}[{name!r}]", f"{path}{name}"
-        kind = _KINDS.get(of_value)
-        if value is None:
-            continue
-        if kind is not None and not kind.holds(value):
-            is_shown = kind.is_number and isinstance(value, int | float)
-            advice = " Leave it out." if of_value == "loop" else ""
-            if kind is _TEXT and isinstance(value, bytes | bytearray):
-                advice = " Decode the bytes: value.decode()."
-            got = repr(value) if is_shown else check.a_kind(value)
-            raise UrlError(f"{where}: {here} must be {kind.expected}, got {got}.{advice}", url=where)
-        if not path and name in _FLAGS:
-            option_flag(name, value, where)
+        if name in _NESTED and not isinstance(value, Mapping | None):
+            raise UrlError(f"{where}: {shown}[{name!r}] must be a dict, got {check.a_kind(value)}.", url=where)
+        if isinstance(value, Mapping):
+            _require_dicts(where, f"{shown}[{name!r}]", value)
+
+
+def _require_texts(where: str, shown: str, given: Mapping[str, Any], texts: set[str]) -> None:
+    for name, value in given.items():
+        if name in texts and not isinstance(value, str | None):
+            advice = " Decode the bytes: value.decode()." if isinstance(value, bytes | bytearray) else ""
+            got = f"got {check.a_kind(value)}.{advice}"
+            raise UrlError(f"{where}: {shown}[{name!r}] must be a str, {got}", url=where)
+        require_plain_text(where, f"{shown}[{name!r}]", value)
         if name == "endpoint_url":
-            _require_address(where, here, value)
-        if of_value == "config_kwargs.proxies":
-            _require_proxies(where, here, value)
-        elif isinstance(value, Mapping):
-            _require_values(where, here, f"{of_value}.", value)
-        require_plain_text(where, here, value)
-
-
-def _require_proxies(where: str, shown: str, proxies: object) -> None:
-    if not isinstance(proxies, Mapping):
-        raise UrlError(f"{where}: {shown} must be a dict, got {check.a_kind(proxies)}.", url=where)
-    for scheme, proxy in proxies.items():
-        if scheme not in ("http", "https", "all") or not isinstance(proxy, str | None):
-            raise UrlError(
-                f"{where}: {shown} must have URLs by scheme, such as {{'https': 'http://host:3128'}}, got the key "
-                f"{scheme!r} with {check.a_kind(proxy)}.",
-                url=where,
-            )
-        if proxy:
-            usable_proxy(proxy, where)
+            _require_address(where, f"{shown}[{name!r}]", value or "")
 
 
 def _require_address(where: str, shown: str, address: str) -> None:
@@ -382,41 +295,14 @@ def _require_address(where: str, shown: str, address: str) -> None:
         )
 
 
-def _require_encryption(where: str, address: str, given: Mapping[str, Any]) -> None:
-    """Refuse an unknown encryption, and arguments that exclude or need each other."""
-    encryption, algorithm = given.get("ServerSideEncryption"), given.get("SSECustomerAlgorithm")
-    by_kms = ("aws:kms", "aws:kms:dsse")
-    needs_kms = given.keys() & {"SSEKMSKeyId", "SSEKMSEncryptionContext", "BucketKeyEnabled"}
-    problem = ""
-    if encryption not in (None, "AES256", *by_kms, "aws:fsx"):
-        problem = f"['ServerSideEncryption'] is {encryption!r}; expected one of 'AES256', 'aws:kms', 'aws:kms:dsse'."
-    elif needs_kms and encryption not in by_kms:
-        problem = f"[{min(needs_kms)!r}] needs 'ServerSideEncryption': 'aws:kms' or 'aws:kms:dsse' beside it."
-    elif (_KEY in given) != (algorithm is not None):
-        problem = f"[{_KEY!r}] and 'SSECustomerAlgorithm': 'AES256' belong together."
-    elif _KEY in given and encryption is not None:
-        problem = f"[{_KEY!r}] and 'ServerSideEncryption' exclude each other: a key of yours, or one of the store."
-    elif _KEY in given and algorithm != "AES256":
-        problem = f"['SSECustomerAlgorithm'] is {algorithm!r}; S3 knows 'AES256' only."
-    elif _KEY in given:
-        try:
-            customer_key(given[_KEY])
-        except ValueError:
-            problem = f"[{_KEY!r}] must have 32 bytes, for AES256, or be a str with their base64."
-        if _PLAIN_AWS.match(address):
-            problem = f"[{_KEY!r}] is sent with each request, and AWS accepts it by https only: use https://."
-    if problem:
-        raise UrlError(f"{where}: storage_options['s3_additional_kwargs']{problem}", url=where)
-
-
 def require_certificate_files(where: str, options: StorageOptions) -> None:
     """Validate the files of certificates. A library reports a missing one without its name, as a fault of the network.
 
     Raises:
         UrlError: names the option and the file.
     """
-    client, config = options.get("client_kwargs") or {}, options.get("config_kwargs") or {}
-    of_proxies = config.get("proxies_config") or {}
+    client, config = mapping(options, "client_kwargs"), mapping(options, "config_kwargs")
+    of_proxies = mapping(config, "proxies_config")
     shown = "storage_options['config_kwargs']"
     for files, source in (
         (client.get("verify"), "storage_options['client_kwargs']['verify']"),

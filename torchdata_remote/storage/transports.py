@@ -27,17 +27,16 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ..core.bucket_names import split_access_point
 from ..core.chained_urls import without_target
 from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3, join_url
 from ..errors import UrlError
-from .azure.settings import azure_settings
+from .clouds import azure, gcs, s3
 from .errors import unusable_options
-from .gcs.settings import gcs_settings
 from .local.store import LocalStore
 from .obstore_choice import choose_obstore
 from .protocol import Store
-from .s3.settings import s3_settings, untranslated
 
 _log = logging.getLogger("torchdata_remote")
 
@@ -81,41 +80,44 @@ def make_store(scheme: str, bucket: str, options: StorageOptions, connection: Co
     if scheme not in _SLOWER:
         return _fsspec_store(scheme, bucket, options, connection), "fsspec (the transport for all other URLs)"
     slower = _SLOWER[scheme]
-    what = ", ".join(untranslated(options)) if scheme in S3 else f"an option of {options!r}"
+    what = ", ".join(_UNTRANSLATED[scheme](options)) if scheme in _UNTRANSLATED else f"an option of {options!r}"
     _log.warning("%s://%s is read by %s, more slowly: no translation for %s", scheme, bucket, slower, what)
     return _fsspec_store(scheme, bucket, options, connection), f"{slower} (no translation for {what})"
 
 
 def _s3(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
-    settings = s3_settings(options, connection.read_timeout_s)
-    if settings is None:
+    if s3.untranslated(options) or split_access_point(bucket) is not None:
         return None
     from .s3.store import S3Store
 
     by_obstore, reason = choose_obstore(scheme, bucket, connection.backend, instead="botocore")
-    return S3Store(bucket, settings, read_by_obstore=by_obstore), reason
+    return S3Store(bucket, options, connection.read_timeout_s, read_by_obstore=by_obstore), reason
 
 
 def _google(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
-    settings = gcs_settings(options, connection.read_timeout_s)
-    if settings is None:
+    if gcs.untranslated(options):
         return None
     from .gcs.store import GcsStore
 
+    cloud = gcs.gcs_bucket(bucket, options, connection.read_timeout_s)
+
     by_obstore, reason = choose_obstore(scheme, bucket, connection.backend, instead="botocore")
-    return GcsStore(bucket, settings, read_by_obstore=by_obstore), reason
+    return GcsStore(bucket, cloud, connection.read_timeout_s, read_by_obstore=by_obstore), reason
 
 
 def _azure(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
     if connection.backend is Backend.BOTOCORE:
         return None
-    found = azure_settings(bucket, options, connection.read_timeout_s)
-    if found is None:
+    if azure.untranslated(options):
         return None
     from .azure.store import AzureStore
 
+    cloud = azure.azure_bucket(bucket, options, connection.read_timeout_s)
+
     by_obstore, reason = choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
-    return AzureStore(join_url(scheme, bucket, ""), *found, read_by_obstore=by_obstore), reason
+    return AzureStore(
+        join_url(scheme, bucket, ""), cloud, connection.read_timeout_s, read_by_obstore=by_obstore
+    ), reason
 
 
 def _http(scheme: str, host: str, options: StorageOptions, connection: Connection) -> _Made:
@@ -167,6 +169,11 @@ _OWN: dict[str, Callable[[str, str, StorageOptions, Connection], _Made]] = {
     **dict.fromkeys(LOCAL, _local),
     DATASETS: _datasets,
     HUGGING_FACE: _hub,
+}
+_UNTRANSLATED: dict[str, Callable[[StorageOptions], list[str]]] = {
+    **dict.fromkeys(S3, s3.untranslated),
+    **dict.fromkeys(GS, gcs.untranslated),
+    **dict.fromkeys(AZURE, azure.untranslated),
 }
 # What fsspec uses for options that have no translation
 _SLOWER = {

@@ -5,24 +5,23 @@ The protocol: https://learn.microsoft.com/en-us/rest/api/storageservices/blob-se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import urllib3
 
 from ...core.signatures import hide_signatures_in_log
-from ...errors import AccessDeniedError, ExpiredCredentialsError, UrlError
-from ..errors import from_status, unusable_response, with_source
+from ...errors import AccessDeniedError, UrlError
+from ..clouds.bucket import CloudBucket
+from ..errors import from_status, unusable_response
 from ..http.content_encoding import IDENTITY, require_unencoded
 from ..http.content_range import parse_content_length, parse_content_range, range_header
 from ..http.request import chunks_of, send, whole_body
 from ..network import ServerPools
 from ..protocol import CONNECT_TIMEOUT_S, Answer, for_if_match, normalized_etag
-from .credentials import AzureCredentials
-from .settings import AzureSettings
 
-T = TypeVar("T")
 VERSION = "2023-11-03"
 _UNRESERVED = "/~"
 _SUCCESS = {"GET": (200, 206), "HEAD": (200,), "PUT": (201,), "DELETE": (202,)}
@@ -32,40 +31,16 @@ class AzureClient:
     """Sends requests for one container. Thread-safe; not to be shared by processes.
 
     Args:
-        container: its name.
-        settings: endpoint and timeout.
-        credentials: of the container.
+        cloud: its endpoint and credentials.
+        read_timeout_s: seconds without a byte after which a request fails.
     """
 
-    def __init__(self, container: str, settings: AzureSettings, credentials: AzureCredentials) -> None:
+    def __init__(self, cloud: CloudBucket, read_timeout_s: float) -> None:
         hide_signatures_in_log("urllib3.connectionpool")  # it logs the URLs of requests, which have the SAS
-        self._root = f"{settings.endpoint}/{quote(container, safe='$')}"
-        self._credentials = credentials
-        timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=settings.read_timeout_s)
+        self._root = f"{cloud.config['endpoint']}/{quote(cloud.name, safe='$')}"
+        self._credentials, self._cloud = cloud.credentials, cloud
+        timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s)
         self._pools = ServerPools(timeout=timeout, retries=False)
-
-    def with_renewal(self, shown: str, operation: Callable[[], T]) -> T:
-        """Call ``operation``. If the store refuses the credentials as expired, get others, and call it once more.
-
-        Args:
-            shown: URL for errors.
-            operation: sends a request.
-        """
-        refused = self._credentials.current()
-        try:
-            try:
-                return operation()
-            except ExpiredCredentialsError:
-                if not self._credentials.renew(refused):
-                    raise
-            return operation()
-        except AccessDeniedError as error:
-            message, ended = with_source(error, self._credentials.source), self._credentials.ended()
-            if ended is not None:
-                message = f"{shown}: the SAS has expired at {ended}. Make a new one. {self._credentials.source}"
-                raise ExpiredCredentialsError(message, url=shown) from None
-            error.args = (message,)
-            raise
 
     def call(
         self,
@@ -95,7 +70,7 @@ class AzureClient:
             response = self._send(method, path, shown, query or {}, headers or {}, body)
             return response.headers, whole_body(response, shown)
 
-        return self.with_renewal(shown, send)
+        return self._credentials.with_renewal(send)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None, shown: str) -> Answer:
         """Read bytes of an object."""
@@ -103,7 +78,7 @@ class AzureClient:
         headers = {**IDENTITY} if wanted is None else {**IDENTITY, "Range": wanted}
         if (expected := for_if_match(etag)) is not None:
             headers["If-Match"] = expected
-        response = self.with_renewal(shown, lambda: self._send("GET", path, shown, {}, headers, None))
+        response = self._credentials.with_renewal(lambda: self._send("GET", path, shown, {}, headers, None))
         try:
             received = response.headers
             require_unencoded(received.get("Content-Encoding"), path, shown)
@@ -132,12 +107,12 @@ class AzureClient:
                 "Azure.",
                 url=shown,
             )
-        grant = self._credentials.current()
+        fields = self._credentials.current().fields
         target = f"{self._root}/{quote(path, safe=_UNRESERVED)}" if path else self._root
-        parameters = "&".join(filter(None, (urlencode(query, quote_via=quote), grant.query)))
+        parameters = "&".join(filter(None, (urlencode(query, quote_via=quote), self._query(fields))))
         every = {"x-ms-version": VERSION, **headers}
-        if grant.token:
-            every["Authorization"] = f"Bearer {grant.token}"
+        if "token" in fields:
+            every["Authorization"] = f"Bearer {fields['token']}"
         url = f"{target}?{parameters}" if parameters else target
         response = send(self._pools, method, url, shown, every, body)
         if response.status in _SUCCESS[method]:
@@ -148,6 +123,19 @@ class AzureClient:
                 shown, f"{method} was answered {response.status}, which Azure does not: is it the page of a proxy?"
             )
         raise self._refused(response, shown, writing=method == "PUT")
+
+    def _query(self, fields: Mapping[str, Any]) -> str:
+        if "access_key" not in fields:
+            return str(fields.get("sas_token", ""))
+        try:
+            from azure.storage.blob import ContainerSasPermissions, generate_container_sas
+        except ImportError:
+            message = f"{self._cloud.url}: an account key needs a package: pip install 'torchdata_remote[az]'."
+            raise AccessDeniedError(message, url=self._cloud.url) from None
+        account, key = self._cloud.config["account_name"], fields["access_key"]
+        allowed = ContainerSasPermissions(read=True, add=True, create=True, write=True, delete=True, list=True)
+        end = dt.datetime.now(dt.timezone.utc) + dt.timedelta(hours=1)
+        return str(generate_container_sas(account, self._cloud.name, key, permission=allowed, expiry=end))
 
     def _refused(self, response: Any, shown: str, *, writing: bool) -> Exception:
         try:

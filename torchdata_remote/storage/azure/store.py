@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from ...errors import ObjectNotFoundError
+from ..clouds.bucket import CloudBucket
 from ..entry_table import EntryTable
 from ..errors import from_status
 from ..folder_walk import page_after
@@ -17,10 +18,7 @@ from ..paging import every_page, first_page
 from ..preferred_reader import PreferredReader
 from ..protocol import Answer, Entry, MissingBucketError, Page, normalized_etag
 from .client import AzureClient
-from .credentials import AzureCredentials
-from .obstore import azure_reader
 from .pages import parse_page, seconds
-from .settings import AzureSettings
 from .upload import AzureWriter
 
 _MAX_NAMES = 5000  # Azure's limit for a page
@@ -35,8 +33,8 @@ class AzureStore:
 
     Args:
         root: URL of the container, with a slash at its end.
-        container: its name.
-        settings: endpoint and credentials.
+        cloud: endpoint and credentials.
+        read_timeout_s: seconds without a byte after which a request fails.
         read_by_obstore: whether to read by obstore what it can.
     """
 
@@ -44,10 +42,10 @@ class AzureStore:
     maps_files = False
     lists_in_order = False  # with a hierarchical namespace, folders are listed as a tree
 
-    def __init__(self, root: str, container: str, settings: AzureSettings, *, read_by_obstore: bool) -> None:
-        self._root, self._container, self._settings = root, container, settings
-        self._credentials = AzureCredentials(container, settings, root)
-        self._client = AzureClient(container, settings, self._credentials)
+    def __init__(self, root: str, cloud: CloudBucket, read_timeout_s: float, *, read_by_obstore: bool) -> None:
+        self._root, self._cloud = root, cloud
+        self._credentials = cloud.credentials
+        self._client = AzureClient(cloud, read_timeout_s)
         self._lock = threading.RLock()
         self._obstore: tuple[int, ObstoreReader] | None = None  # it keeps a token until it expires
         self._read = PreferredReader(
@@ -126,14 +124,14 @@ class AzureStore:
 
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         # It asks for credentials first, where their errors are not obstore's
-        return self._client.with_renewal(self.url(path), lambda: self._reader().read(path, start, end, etag))
+        return self._credentials.with_renewal(lambda: self._reader().read(path, start, end, etag))
 
     def _reader(self) -> ObstoreReader:
         """Made by the first read, since a parent that only lists can be forked; again when a token was refused."""
         with self._lock:
             renewals = self._credentials.renewals
             if self._obstore is None or self._obstore[0] != renewals:
-                reader = azure_reader(self._container, self._settings, self._credentials, self._root)
+                reader = ObstoreReader(self._cloud.open(), self._root, if_match=True)
                 self._obstore = renewals, reader
             return self._obstore[1]
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ..clouds.aws_credentials import _shared_loader as shared_loader
+from ..clouds.bucket import CloudBucket
 from ..s3.client import make_client
 from ..s3.headers import tolerate_malformed_headers
 from ..s3.page_parser import install_page_parser
-from ..s3.session import shared_loader
 from ..s3.settings import S3Settings
-from .settings import GcsSettings
-from .tokens import Tokens
 
 GENERATION_MATCH = "x-goog-if-generation-match"
 # What botocore would read from the environment and files of AWS, and its names and defaults
@@ -31,32 +30,29 @@ _WITHOUT_AWS: dict[str, tuple[None, None, Any, None]] = {
 STORED_BYTES = {"Accept-Encoding": "gzip"}
 
 
-def make_gcs_client(settings: GcsSettings, tokens: Tokens, url: str) -> Any:
+def make_gcs_client(cloud: CloudBucket, read_timeout_s: float) -> Any:
     """Make a client that does not retry.
 
     Args:
-        settings: of the store.
-        tokens: for its requests.
-        url: of the bucket, for errors.
+        cloud: endpoint and credentials.
+        read_timeout_s: seconds without a byte after which a request fails.
     """
     import botocore.session
 
     session = botocore.session.Session(session_vars=_WITHOUT_AWS)
     session.register_component("data_loader", shared_loader(None))
-    shape = S3Settings(
-        endpoint_url=settings.endpoint_url, region="auto", anon=True, read_timeout_s=settings.read_timeout_s
-    )
-    client = make_client(shape, session, url)
+    shape = S3Settings(endpoint_url=cloud.config["base_url"], region="auto", anon=True, read_timeout_s=read_timeout_s)
+    client = make_client(shape, session, cloud.url)
     install_page_parser(client)
     tolerate_malformed_headers(client)
 
     def translate(request: Any, **_: Any) -> None:
         _speak_google(request.headers)
-        token, project = tokens.current(), tokens.user_project()
+        token = cloud.credentials.current().fields.get("token")
         if token is not None:
-            request.headers["Authorization"] = f"Bearer {token.text}"
-        if project is not None:
-            request.headers["x-goog-user-project"] = project
+            request.headers["Authorization"] = f"Bearer {token}"
+        for name, value in cloud.more_headers().items():
+            request.headers[name] = value
 
     def ask_for_stored_bytes(request: Any, **_: Any) -> None:
         for name, value in STORED_BYTES.items():

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
-from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError
+from ...errors import ObjectNotFoundError
+from ..clouds.bucket import CloudBucket
 from ..entry_table import EntryTable
-from ..errors import from_botocore, mark_host_known, translate_errors, with_source
+from ..errors import from_botocore, mark_host_known, translate_errors
 from ..obstore_reader import ObstoreReader, can_express
 from ..paging import every_page
 from ..preferred_reader import PreferredReader
@@ -20,13 +21,8 @@ from ..protocol import Answer, Page
 from ..s3.botocore_reader import BotocoreReader
 from ..s3.bucket_store import BucketStore
 from .client import make_gcs_client
-from .obstore import gcs_reader
 from .partial_names import own_name, without_partial
-from .settings import GcsSettings
-from .tokens import Tokens
 from .upload import GcsWriter
-
-T = TypeVar("T")
 
 
 class GcsStore(BucketStore):
@@ -34,19 +30,21 @@ class GcsStore(BucketStore):
 
     Args:
         bucket: its name.
-        settings: endpoint and credentials.
+        cloud: endpoint and credentials.
+        read_timeout_s: seconds without a byte after which a request fails.
         read_by_obstore: whether to read by obstore what it can.
     """
 
     maps_files = False
 
-    def __init__(self, bucket: str, settings: GcsSettings, *, read_by_obstore: bool) -> None:
+    def __init__(self, bucket: str, cloud: CloudBucket, read_timeout_s: float, *, read_by_obstore: bool) -> None:
         super().__init__(f"gs://{bucket}")
-        self._bucket, self._settings = bucket, settings
+        self._bucket, self._cloud, self._read_timeout_s = bucket, cloud, read_timeout_s
         self.may_ignore_ranges = False  # until responses show it
-        self._tokens = Tokens(settings, self._root)
         self._client: Any = None  # created at first use
-        self._obstore: ObstoreReader | None = None  # made by the first read: a parent that only lists can be forked
+        self._obstore: tuple[int, ObstoreReader] | None = (
+            None  # made by the first read: a parent that only lists can be forked
+        )
         self._by_botocore = BotocoreReader(self)
         self._read = PreferredReader(
             self._root, self._read_by_obstore, self.read_without_obstore, can_express if read_by_obstore else None
@@ -57,27 +55,8 @@ class GcsStore(BucketStore):
         """The client of botocore."""
         with self._lock:
             if self._client is None:
-                self._client = make_gcs_client(self._settings, self._tokens, self._root)
+                self._client = make_gcs_client(self._cloud, self._read_timeout_s)
             return self._client
-
-    def _with_renewed_token(self, operation: Callable[[], T]) -> T:
-        """Call ``operation``. If the store refuses the token, get a new one and call it once more."""
-        renewals = self._tokens.renewals
-        try:
-            try:
-                return operation()
-            except ExpiredCredentialsError:
-                if not self._tokens.renew(renewals):
-                    raise
-                with self._lock:
-                    self._obstore = None  # it keeps the token
-            return operation()
-        except AccessDeniedError as error:
-            message = with_source(error, self._tokens.source)
-            if isinstance(error, ExpiredCredentialsError) and self._tokens.is_anonymous:
-                raise AccessDeniedError(message, url=error.url) from None
-            error.args = (message,)
-            raise
 
     def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> Any:
         """Send one request by botocore, and raise this package's errors."""
@@ -86,7 +65,7 @@ class GcsStore(BucketStore):
             with translate_errors(from_botocore, self.url(path), writing=writing):
                 return getattr(self.client, name)(Bucket=self._bucket, **arguments)
 
-        response = self._with_renewed_token(send)
+        response = self._cloud.credentials.with_renewal(send)
         mark_host_known(self.url(""))
         return response
 
@@ -98,17 +77,15 @@ class GcsStore(BucketStore):
         return self._by_botocore.read(path, start, end, etag)
 
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        def read() -> Answer:
-            self._tokens.current()  # here, where its errors are not obstore's
-            return self._reader().read(path, start, end, etag)
-
-        return self._with_renewed_token(read)
+        return self._cloud.credentials.with_renewal(lambda: self._reader().read(path, start, end, etag))
 
     def _reader(self) -> ObstoreReader:
         with self._lock:
-            if self._obstore is None:
-                self._obstore = gcs_reader(self._bucket, self._settings, self._tokens)
-            return self._obstore
+            renewals = self._cloud.credentials.renewals
+            if self._obstore is None or self._obstore[0] != renewals:  # it keeps the token
+                reader = ObstoreReader(self._cloud.open(), f"{self._root}/", if_match=True)
+                self._obstore = renewals, reader
+            return self._obstore[1]
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
         return without_partial(super().list_page(prefix, recursive=recursive, token=token, after=after))

@@ -67,7 +67,7 @@ def untranslated(options: StorageOptions) -> list[str]:
     ]
 
 
-def s3_settings(options: StorageOptions, read_timeout_s: float = READ_TIMEOUT_S) -> S3Settings | None:
+def s3_settings(options: StorageOptions, read_timeout_s: float = READ_TIMEOUT_S) -> S3Settings:
     """Translate storage options; ``None`` if one of them has no translation."""
     flat = {name: value for name, value in options.items() if name not in _ELSEWHERE and value is not None}
     for name, value in (options.get("client_kwargs") or {}).items():
@@ -81,8 +81,6 @@ def s3_settings(options: StorageOptions, read_timeout_s: float = READ_TIMEOUT_S)
         raise UrlError(
             f"storage_options['endpoint_url'] is {endpoint_url!r}; expected such as 'https://host:port'{meant}"
         )
-    if untranslated(options):
-        return None
     return S3Settings(
         **flat,
         read_timeout_s=read_timeout_of(options) or read_timeout_s,

@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
-from ...core.bucket_names import is_name_of_s3, split_access_point
 from ...core.object_version import split_version
-from ...core.urls import redact
+from ...core.options import StorageOptions
 from ...errors import (
     AccessDeniedError,
     ExpiredCredentialsError,
     ObjectNotFoundError,
     StorageError,
     TransientStorageError,
-    UrlError,
 )
+from ..clouds.s3 import s3_bucket
 from ..errors import from_botocore, mark_host_known, translate_errors
-from ..network import note_authorities
-from ..obstore_reader import can_express
+from ..obstore_reader import ObstoreReader, can_express
 from ..preferred_reader import PreferredReader
 from ..protocol import Answer, CredentialSourceError, Entry, Page, WrongRegionError
 from .botocore_reader import BotocoreReader
 from .bucket_pages import S3Pages
 from .bucket_store import BucketStore
 from .client import follows_redirects, make_client
-from .credential_chain import require_credentials
-from .credential_source import advice_on_access
 from .directory_bucket import DirectoryBucketPages, is_directory_bucket
 from .endpoint import bucket_endpoint
 from .headers import tolerate_malformed_headers
 from .network import with_bundle
-from .obstore import S3Reader, s3_reader
 from .page_parser import install_page_parser
-from .session import make_session
-from .settings import S3Settings
+from .session import session_of
+from .settings import s3_settings
 from .upload import S3Writer
 from .versions import named, require_current, version_of
 
-T = TypeVar("T")
 _log = logging.getLogger("torchdata_remote")
 
 
@@ -49,20 +42,14 @@ class S3Store(BucketStore):
 
     Args:
         bucket: its name.
-        settings: endpoint, region, credentials.
+        options: of the user.
+        read_timeout_s: seconds without a byte after which a request fails.
         read_by_obstore: whether to read by obstore what it can.
     """
 
     maps_files = False
 
-    def __init__(self, bucket: str, settings: S3Settings, *, read_by_obstore: bool) -> None:
-        if not is_name_of_s3(bucket) and split_access_point(bucket) is None:
-            shown = redact(f"s3://{bucket}")
-            raise UrlError(
-                f"{shown}: no name of a bucket. It has letters, digits, dots, hyphens and underscores, or is the ARN "
-                "of an access point; a name in another notation, such as with %20, is not converted.",
-                url=shown,
-            )
+    def __init__(self, bucket: str, options: StorageOptions, read_timeout_s: float, *, read_by_obstore: bool) -> None:
         self.has_md5_etags = not is_directory_bucket(bucket)  # of objects that are not encrypted by KMS or SSE-C
         super().__init__(f"s3://{bucket}", S3Pages if self.has_md5_etags else DirectoryBucketPages)
         self._bucket = bucket
@@ -74,11 +61,15 @@ class S3Store(BucketStore):
             self.read_without_obstore,
             (lambda path: can_express(split_version(path)[0])) if read_by_obstore else None,
         )
-        self._session = make_session(settings, self._root)
+        self._options, self._read_timeout_s = options, read_timeout_s
+        settings = s3_settings(options, read_timeout_s)
+        self._cloud = s3_bucket(bucket, options, read_timeout_s)
+        self._session = session_of(self._cloud.credentials, settings, self._root)
         self._settings = replace(settings, network=with_bundle(settings.network, self._session))
-        note_authorities(self._root, self._settings.network)
         self._client: Any = None  # created at first use
-        self._obstore: S3Reader | None = None  # made by the first read: a parent that only lists can be forked
+        self._obstore: tuple[int, ObstoreReader] | None = (
+            None  # made by the first read: a parent that only lists can be forked
+        )
         self._asked_for_region = False
         self.supports_conditional_writes = True  # If-None-Match
 
@@ -91,31 +82,11 @@ class S3Store(BucketStore):
         """The client of botocore."""
         with self._lock:
             if self._client is None:
-                if not self._settings.anon:
-                    with translate_errors(from_botocore, self._root):
-                        require_credentials(self._session, self._root)
+                self._cloud.credentials.current()
                 self._client = make_client(self._settings, self._session, self._root, self._bucket)
                 install_page_parser(self._client)
                 tolerate_malformed_headers(self._client)
             return self._client
-
-    def _with_renewed_credentials(self, operation: Callable[[], T]) -> T:
-        """Call ``operation``. If the credentials have expired, load them again and call it once more."""
-        session = self._session
-        try:
-            return operation()
-        except ExpiredCredentialsError:
-            with self._lock:
-                if self._session is session:  # no other thread has renewed it
-                    self._session = make_session(self._settings, self._root)
-                    self._client = self._obstore = None
-                    self._asked_for_region = False
-            return operation()
-        except CredentialSourceError:
-            raise
-        except AccessDeniedError as error:
-            error.args = (f"{error}{advice_on_access(self._settings, session)}",)
-            raise
 
     def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
         if version_of(path) is not None:
@@ -138,7 +109,7 @@ class S3Store(BucketStore):
                 more = self._settings.requests.of(model.input_shape.members)
                 return getattr(client, name)(Bucket=self._bucket, **more, **arguments)
 
-        response = self._with_renewed_credentials(send)
+        response = self._cloud.credentials.with_renewal(send)
         mark_host_known(self.url(""))
         return response
 
@@ -146,25 +117,25 @@ class S3Store(BucketStore):
         return self._read(path, start, end, etag)
 
     def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        used: list[S3Reader] = []
+        used: list[ObstoreReader] = []
 
         def read() -> Answer:
             used.append(self._reader())
             return used[-1].read(path, start, end, etag)
 
         try:
-            return self._with_renewed_credentials(read)
+            return self._cloud.credentials.with_renewal(read)
         except CredentialSourceError:
             raise
         except (WrongRegionError, AccessDeniedError):  # 403: a redirect loses the signature
             if not used or not self._is_elsewhere(used[-1]):
                 raise
-        return self._with_renewed_credentials(read)
+        return self._cloud.credentials.with_renewal(read)
 
-    def _is_elsewhere(self, reader: S3Reader) -> bool:
+    def _is_elsewhere(self, reader: ObstoreReader) -> bool:
         """Whether the bucket is in another region than a reader assumes. AWS is asked once, by HEAD of the bucket."""
         with self._lock:
-            if self._obstore is not reader:
+            if self._obstore is None or self._obstore[1] is not reader:
                 return True  # another thread has found it
             if self._asked_for_region or not follows_redirects(self.client):
                 return False
@@ -175,8 +146,10 @@ class S3Store(BucketStore):
                 raise
             except StorageError:  # 400 without a reason, 403: botocore has noted the region nevertheless
                 _log.debug("%s: the region of the bucket is not known", self._root, exc_info=True)
-            if bucket_endpoint(self.client, self._bucket) == reader.endpoint:
+            region = bucket_endpoint(self.client, self._bucket).region
+            if region == self._cloud.config["region"]:
                 return False
+            self._cloud = s3_bucket(self._bucket, self._options, self._read_timeout_s, region)
             self._obstore = None
             return True
 
@@ -184,11 +157,21 @@ class S3Store(BucketStore):
         """Read like :meth:`read`, by botocore."""
         return self._by_botocore.read(path, start, end, etag)
 
-    def _reader(self) -> S3Reader:
+    def _reader(self) -> ObstoreReader:
         with self._lock:
-            if self._obstore is None:
-                self._obstore = s3_reader(self._bucket, self._settings, self._session, lambda: self.client)
-            return self._obstore
+            renewals = self._cloud.credentials.renewals
+            if self._obstore is None or self._obstore[0] != renewals:  # it keeps the credentials
+                self._obstore = (
+                    renewals,
+                    ObstoreReader(
+                        self._cloud.open(),
+                        f"{self._root}/",
+                        if_match=True,
+                        key=lambda path: split_version(path)[0],
+                        version=version_of,
+                    ),
+                )
+            return self._obstore[1]
 
     def create(self, path: str, *, overwrite: bool) -> S3Writer:
         require_current(path, self.url(path))

@@ -1,0 +1,137 @@
+"""Credentials of one bucket: issued by the library of its cloud, renewed in time, and not asked for by each request."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from ..errors import AccessDeniedError, ExpiredCredentialsError, StorageError
+
+T = TypeVar("T")
+_log = logging.getLogger("torchdata_remote")
+_ASK_AGAIN_S = 30.0  # between two questions to a source, while the credentials that it gave are valid
+_CLOCK_SKEW_S = 10.0
+_AT_LEAST_S = 1.0  # for which credentials are used, even if they end sooner
+
+
+class Issued(NamedTuple):
+    """Credentials for requests.
+
+    Args:
+        fields: as obstore's providers return them; empty for requests that are not signed.
+        expires_s: their own end, since 1970; ``None`` if they have none, or it is not known.
+        source: where they are from, as a sentence for errors.
+        can_renew: whether their source may have others.
+    """
+
+    fields: dict[str, Any]
+    expires_s: float | None
+    source: str
+    can_renew: bool = True
+
+    def __repr__(self) -> str:
+        return f"Issued({', '.join(sorted(self.fields))}, expires_s={self.expires_s})"
+
+
+class Credentials:
+    """The credentials of a bucket; a provider for obstore. Nothing is asked before the first request.
+
+    Args:
+        issue: asks the source for new ones, and raises this package's errors.
+        url: of the bucket, for errors.
+        early_s: how long before their end credentials are renewed. If that fails, they are used until they end.
+        hint: another reason for which access may be denied, for errors.
+    """
+
+    def __init__(self, issue: Callable[[], Issued], url: str, *, early_s: float = 0.0, hint: str = "") -> None:
+        self._issue, self._url, self._early_s, self._hint = issue, url, early_s, hint
+        self._issued: Issued | None = None
+        self._due_s = self._end_s = 0.0
+        self._lock = threading.RLock()
+        self.renewals = 0  # after the store has refused them: a store of obstore that keeps them has to be made anew
+        self.refresh_threshold = dt.timedelta(seconds=early_s)  # obstore asks again that early, too
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the credentials as obstore expects them."""
+        issued = self.current()
+        ends = None if issued.expires_s is None else dt.datetime.fromtimestamp(issued.expires_s, dt.timezone.utc)
+        return {**issued.fields, "expires_at": ends}
+
+    def current(self) -> Issued:
+        """Return valid credentials. Call it before a request: obstore keeps only the text of what a provider raises.
+
+        Raises:
+            AccessDeniedError: if there are none, or the source refuses.
+            TransientStorageError: if the source cannot be reached.
+        """
+        seen = self._issued
+        if seen is not None and time.time() < self._due_s:
+            return seen
+        is_valid = seen is not None and time.time() < self._end_s
+        if not self._lock.acquire(blocking=not is_valid):
+            assert seen is not None
+            return seen  # while another thread asks
+        try:
+            if self._issued is None or self._issued is seen:
+                self._renew_in_time()
+            assert self._issued is not None
+            return self._issued
+        finally:
+            self._lock.release()
+
+    def _renew_in_time(self) -> None:
+        now_s = time.time()
+        try:
+            self._issued = self._issue()
+        except StorageError as error:
+            if self._issued is None or now_s >= self._end_s:
+                raise
+            _log.warning("%s The current credentials are used until they expire.", error)
+        expires_s = self._issued.expires_s
+        if expires_s is None or not self._issued.can_renew:
+            self._due_s = self._end_s = math.inf
+        else:
+            self._end_s = expires_s - _CLOCK_SKEW_S
+            self._due_s = max(expires_s - self._early_s, min(now_s + _ASK_AGAIN_S, self._end_s), now_s + _AT_LEAST_S)
+
+    def with_renewal(self, request: Callable[[], T]) -> T:
+        """Send a request. If the store refuses its credentials as expired, get others, and send it once more.
+
+        Raises:
+            AccessDeniedError: with the source of the credentials.
+        """
+        issued = self.current()
+        try:
+            try:
+                return request()
+            except ExpiredCredentialsError:
+                if not issued.can_renew:
+                    raise
+                with self._lock:
+                    if self._issued is issued:  # no other thread has renewed them
+                        self._issued = None
+                        self.renewals += 1
+            issued = self.current()
+            return request()
+        except AccessDeniedError as error:
+            explained = self._explained(error, issued)
+            if explained is error:
+                raise
+            raise explained from None
+
+    def _explained(self, error: AccessDeniedError, issued: Issued) -> AccessDeniedError:
+        if self._issued is None or issued.source in str(error):  # the source itself has raised it
+            return error
+        if issued.expires_s is not None and not issued.can_renew and issued.expires_s < time.time():
+            ended = dt.datetime.fromtimestamp(issued.expires_s, dt.timezone.utc).isoformat()
+            message = f"{error.url}: the SAS has expired at {ended}. Make a new one. {issued.source}"
+            return ExpiredCredentialsError(message, url=error.url)
+        if isinstance(error, ExpiredCredentialsError) and not issued.fields:
+            return AccessDeniedError(f"{error} {issued.source}", url=error.url)
+        error.args = (f"{error} {issued.source}{self._hint}",)
+        return error
