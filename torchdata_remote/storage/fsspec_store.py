@@ -15,13 +15,19 @@ from ..core.options import StorageOptions
 from ..core.urls import HTTP, LOCAL, S3, join_url
 from ..errors import AccessDeniedError, ObjectNotFoundError, RemoteDataError, UrlError
 from .clouds.s3 import options_for_s3fs, source_of_options
-from .error_tables import from_os, unknown_scheme, unreadable_file, unusable_options
-from .errors import from_status, translate_errors
+from .errors import (
+    from_os,
+    from_status,
+    mark_host_known,
+    translate_errors,
+    unknown_scheme,
+    unreadable_file,
+    unusable_options,
+)
 from .fsspec_info import entry_of
 from .http.content_encoding import with_encoding_check
 from .http.other_hosts import with_redirect_guard
 from .multipart import SLOW_BYTES_PER_S
-from .network_errors import mark_host_known
 from .protocol import Answer, Entry, Page, single_chunk
 from .serial_filesystem import Filesystem, list_files, list_infos, repeat_if_changed, with_timeout
 from .whole_files import BufferedWriter, is_partial, make_folders, renames, write_whole

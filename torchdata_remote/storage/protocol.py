@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from ..errors import AccessDeniedError, StorageError, TransientStorageError
+from ..errors import AccessDeniedError, ObjectNotFoundError, StorageError, TransientStorageError
 
 CONNECT_TIMEOUT_S = 10
 
@@ -96,8 +96,14 @@ class RangeNotSatisfiableError(StorageError):
     """The range starts at or after the object's end."""
 
 
-class UnreadableResponseError(StorageError):
-    """This transport cannot read the response; another one may."""
+class MissingBucketError(ObjectNotFoundError):
+    """There is no such bucket, rather than no such object in it."""
+
+
+class UnreadableResponseError(TransientStorageError):
+    """This transport cannot read the response; another one may, or the next one is no mistake of a proxy."""
+
+    likely_permanent = True
 
 
 class UnsupportedRequestError(StorageError):

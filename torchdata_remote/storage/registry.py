@@ -11,8 +11,7 @@ from ..core.retry import call_with_retries
 from ..core.urls import S3, join_url, redact, split_url
 from ..errors import UrlError
 from . import request_counts
-from .option_names import require_known_options
-from .option_values import require_certificate_files
+from .options import require_certificate_files, require_known_options
 from .protocol import Store
 from .transports import Connection, make_store
 

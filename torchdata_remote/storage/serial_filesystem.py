@@ -21,7 +21,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from ..core.urls import HTTP
 from ..errors import RemoteDataError
-from .error_tables import KINDS_OF_VALUES, is_missing_on_webdav
+from .errors import KINDS_OF_VALUES, is_missing_on_webdav
 from .protocol import CONNECT_TIMEOUT_S
 
 _TIMEOUTS = {"ftp": "timeout"}  # the option that limits the time without a byte

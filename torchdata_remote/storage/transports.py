@@ -33,7 +33,7 @@ from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3
 from ..errors import StorageError, UrlError
 from .clouds import azure, gcs, s3
-from .error_tables import unusable_options
+from .errors import unusable_options
 from .local.store import LocalStore
 from .protocol import Store
 

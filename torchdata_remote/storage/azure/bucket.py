@@ -10,10 +10,10 @@ from ...core.options import StorageOptions
 from ...errors import UrlError
 from ..clouds.azure import azure_target
 from ..clouds.bucket import CloudBucket
+from ..errors import from_obstore
 from ..obstore_reader import ODD_KEY
 from ..obstore_writer import HiddenWriter
 from ..protocol import ObjectWriter
-from .errors import from_reader
 
 if TYPE_CHECKING:
     from ..obstore_store import ObstoreStore
@@ -40,7 +40,7 @@ class AzureBucket(CloudBucket):
         self.root = f"{scheme}://{bucket}/"
 
     def table(self, error: Exception, url: str) -> Exception:
-        return from_reader(error, url, anonymous=self.target.credentials.are_anonymous)
+        return from_obstore(error, url)
 
     def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
         if _CHANGED.search(path):

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from ...core.urls import redact
 from ...errors import AccessDeniedError, TransientStorageError
 from ..credentials import Issued
-from ..errors import Table, translate_errors
-from ..network_errors import details_of, network_error
+from ..errors import Table, details_of, network_error, translate_errors
 from ..option_checks import require_plain_text
 from ..protocol import CONNECT_TIMEOUT_S, CredentialSourceError
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import StorageError
 from ..credentials import Credentials
-from ..network import ENVIRONMENT, NetworkSettings
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -28,7 +27,6 @@ class Target:
         client_options: of its HTTP client.
         credentials: of all requests.
         more_headers: returns headers of all requests that depend on the credentials.
-        network: TLS and proxies, for requests by other libraries.
     """
 
     url: str
@@ -38,7 +36,6 @@ class Target:
     client_options: Mapping[str, Any]
     credentials: Credentials
     more_headers: Callable[[], Mapping[str, str]] = dict
-    network: NetworkSettings = ENVIRONMENT
 
 
 class CloudBucket:

@@ -16,9 +16,9 @@ from ...core.options import StorageOptions
 from ...core.urls import redact_text
 from ...errors import AccessDeniedError, RemoteDataError, TransientStorageError, UrlError
 from ..credentials import Credentials, Issued
+from ..errors import unusable_response
 from ..http.bearer_token import bearer_token
 from ..network import ServerPools, obstore_client_options
-from ..network_errors import unusable_response
 from ..option_checks import is_server_url, option_flag
 from ..protocol import CONNECT_TIMEOUT_S
 from .bucket import Target

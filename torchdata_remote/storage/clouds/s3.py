@@ -19,10 +19,10 @@ from ..credentials import Credentials, Issued
 from ..network import (
     ENVIRONMENT,
     NetworkSettings,
+    environment_proxies,
     is_loopback,
     note_authorities,
     obstore_client_options,
-    proxies_are_named,
     require_authorities,
 )
 from . import aws_credentials as aws
@@ -127,7 +127,6 @@ def s3_target(bucket: str, options: StorageOptions, read_timeout_s: float, regio
         },
         client_options=client_options,
         credentials=Credentials(issue, url, early_s=aws.EARLY_S, hint=of_key * (words.KEY in arguments)),
-        network=network,
     )
 
 
@@ -234,25 +233,16 @@ def _encryption(key: object, address: str, url: str) -> dict[str, str]:
 def _network(options: StorageOptions) -> NetworkSettings:
     """Return TLS, proxies and connections; the environment decides what the options leave open."""
     config, verify = mapping(options, "config_kwargs"), mapping(options, "client_kwargs").get("verify")
-    of_proxies = mapping(config, "proxies_config")
+    authorities = mapping(config, "proxies_config").get("proxy_ca_bundle")
     return NetworkSettings(
         verify=os.fspath(verify) if isinstance(verify, os.PathLike) else verify,
         verify_source="" if verify is None else "storage_options['client_kwargs']['verify']",
-        client_cert=_files(config.get("client_cert")),
         proxies=config.get("proxies"),
-        proxy_authorities=_files(of_proxies.get("proxy_ca_bundle")),
-        proxy_client_cert=_files(of_proxies.get("proxy_client_cert")),
+        proxy_authorities=None if authorities is None else os.fspath(authorities),
         connect_timeout_s=config.get("connect_timeout", ENVIRONMENT.connect_timeout_s),
         max_connections=config.get("max_pool_connections", ENVIRONMENT.max_connections),
         user_agent=config.get("user_agent"),
     )
-
-
-def _files(given: Any) -> Any:
-    """Return a file or two files as texts."""
-    if isinstance(given, list | tuple):
-        return tuple(map(os.fspath, given))
-    return None if given is None else os.fspath(given)
 
 
 def _with_bundle(network: NetworkSettings, session: Any) -> NetworkSettings:
@@ -284,7 +274,7 @@ def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
     if words.KEY in arguments:
         arguments[words.KEY] = words.customer_key(arguments[words.KEY])  # it takes bytes only
         keywords["s3_additional_kwargs"] = arguments
-    if proxies_are_named() and is_loopback(address):
+    if environment_proxies() and is_loopback(address):
         keywords["config_kwargs"] = {"proxies": {}, **mapping(options, "config_kwargs")}
     has_own = given.get("anon") or "key" in given or any(options.get(name) is not None for name in _CREDENTIALS)
     if fallback is not None and not has_own:

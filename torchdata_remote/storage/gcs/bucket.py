@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from ...core.options import StorageOptions
 from ..clouds.bucket import CloudBucket
 from ..clouds.gcs import gcs_target
-from ..network_errors import unusable_response
+from ..errors import from_obstore, unusable_response
 from ..obstore_reader import ODD_KEY
 from ..obstore_writer import HiddenWriter
 from ..protocol import ObjectWriter
-from .errors import from_reader
 
 if TYPE_CHECKING:
     from ..obstore_store import ObstoreStore
@@ -39,7 +38,7 @@ class GcsBucket(CloudBucket):
         super().__init__(gcs_target(bucket, options, read_timeout_s))
 
     def table(self, error: Exception, url: str) -> Exception:
-        return from_reader(error, url)
+        return from_obstore(error, url)
 
     def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
         return path, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -12,8 +13,7 @@ from ...core.urls import redact
 from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError, StorageError, UrlError
 from ..clouds.bucket import CloudBucket
 from ..clouds.s3 import is_of_aws, properties_of, s3_target
-from ..error_tables import from_obstore, from_urllib3, status_and_code
-from ..errors import translate_errors
+from ..errors import from_obstore, status_and_code
 from ..network import ServerPools
 from ..obstore_reader import ODD_KEY
 from ..protocol import ObjectWriter, WrongRegionError
@@ -53,10 +53,10 @@ class S3Bucket(CloudBucket):
         if self._asked_for_region or not is_of_aws(address):
             return False
         self._asked_for_region = True
-        pools = ServerPools(self.target.network, timeout=self._read_timeout_s)
-        with translate_errors(from_urllib3, self.target.url):
+        pools, region = ServerPools(timeout=self._read_timeout_s), None
+        with contextlib.suppress(Exception):  # the error of the request remains
             found = pools.manager(address).request("HEAD", address, retries=False, redirect=False)
-        region = found.headers.get("x-amz-bucket-region")
+            region = found.headers.get("x-amz-bucket-region")
         if region in (None, self.target.config["region"]):
             return False
         self.target = s3_target(self.target.name, self._options, self._read_timeout_s, region)

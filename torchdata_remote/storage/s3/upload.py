@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.retry import call_with_retries
 from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError
-from ..error_tables import from_botocore, from_os
-from ..errors import translate_errors
+from ..errors import from_botocore, from_os, translate_errors, unusable_response
 from ..multipart import SLOW_BYTES_PER_S
-from ..network_errors import unusable_response
 from ..obstore_writer import WRITER_ID, ObstoreWriter
 from ..protocol import UnsupportedRequestError
 
