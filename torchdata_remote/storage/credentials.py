@@ -8,11 +8,10 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ..errors import AccessDeniedError, ExpiredCredentialsError, StorageError
 
-T = TypeVar("T")
 _log = logging.getLogger("torchdata_remote")
 _ASK_AGAIN_S = 30.0  # between two questions to a source, while the credentials that it gave are valid
 _CLOCK_SKEW_S = 10.0
@@ -53,17 +52,22 @@ class Credentials:
         self._issued: Issued | None = None
         self._due_s = self._end_s = 0.0
         self._lock = threading.RLock()
-        self.renewals = 0  # after the store has refused them: a store of obstore that keeps them has to be made anew
+        self.fault: Exception | None = None  # of the last call by obstore, which keeps only its text
         self.refresh_threshold = dt.timedelta(seconds=early_s)  # obstore asks again that early, too
 
     def __call__(self) -> dict[str, Any]:
         """Return the credentials as obstore expects them."""
-        issued = self.current()
+        try:
+            issued = self.current()
+            self.fault = None
+        except Exception as error:
+            self.fault = error
+            raise
         ends = None if issued.expires_s is None else dt.datetime.fromtimestamp(issued.expires_s, dt.timezone.utc)
         return {**issued.fields, "expires_at": ends}
 
     def current(self) -> Issued:
-        """Return valid credentials. Call it before a request: obstore keeps only the text of what a provider raises.
+        """Return valid credentials.
 
         Raises:
             AccessDeniedError: if there are none, or the source refuses.
@@ -99,39 +103,31 @@ class Credentials:
             self._end_s = expires_s - _CLOCK_SKEW_S
             self._due_s = max(expires_s - self._early_s, min(now_s + _ASK_AGAIN_S, self._end_s), now_s + _AT_LEAST_S)
 
-    def with_renewal(self, request: Callable[[], T]) -> T:
-        """Send a request. If the store refuses its credentials as expired, get others, and send it once more.
+    @property
+    def are_anonymous(self) -> bool:
+        """Whether requests are not signed."""
+        return self._issued is not None and not self._issued.fields
 
-        Raises:
-            AccessDeniedError: with the source of the credentials.
-        """
-        issued = self.current()
-        try:
-            try:
-                return request()
-            except ExpiredCredentialsError:
-                if not issued.can_renew:
-                    raise
-                with self._lock:
-                    if self._issued is issued:  # no other thread has renewed them
-                        self._issued = None
-                        self.renewals += 1
-            issued = self.current()
-            return request()
-        except AccessDeniedError as error:
-            explained = self._explained(error, issued)
-            if explained is error:
-                raise
-            raise explained from None
+    def renew(self, error: StorageError) -> bool:
+        """Discard credentials that the store has refused as expired; whether there may be others."""
+        with self._lock:
+            can_renew = self._issued is None or self._issued.can_renew
+            if isinstance(error, ExpiredCredentialsError) and can_renew:
+                self._issued = None
+                return True
+            return False
 
-    def _explained(self, error: AccessDeniedError, issued: Issued) -> AccessDeniedError:
-        if self._issued is None or issued.source in str(error):  # the source itself has raised it
+    def explain(self, error: StorageError) -> StorageError:
+        """Add the source of the credentials to an error of access."""
+        issued = self._issued
+        if issued is None or not isinstance(error, AccessDeniedError) or issued.source in str(error):
             return error
         if issued.expires_s is not None and not issued.can_renew and issued.expires_s < time.time():
             ended = dt.datetime.fromtimestamp(issued.expires_s, dt.timezone.utc).isoformat()
             message = f"{error.url}: the SAS has expired at {ended}. Make a new one. {issued.source}"
             return ExpiredCredentialsError(message, url=error.url)
+        message = f"{error} {issued.source}{self._hint}"
         if isinstance(error, ExpiredCredentialsError) and not issued.fields:
-            return AccessDeniedError(f"{error} {issued.source}", url=error.url)
-        error.args = (f"{error} {issued.source}{self._hint}",)
+            return AccessDeniedError(message, url=error.url)
+        error.args = (message,)
         return error

@@ -20,7 +20,7 @@ from ..http.bearer_token import bearer_token
 from ..network import obstore_client_options
 from ..option_checks import is_server_url, option_flag
 from ..protocol import CONNECT_TIMEOUT_S
-from .bucket import CloudBucket
+from .bucket import Target
 
 # Those that adlfs reads, too
 _VARIABLES = {
@@ -63,7 +63,7 @@ def untranslated(options: StorageOptions) -> list[str]:
     return found
 
 
-def azure_bucket(bucket: str, options: StorageOptions, read_timeout_s: float) -> CloudBucket:
+def azure_target(bucket: str, options: StorageOptions, read_timeout_s: float) -> Target:
     """Translate options without :func:`untranslated` ones.
 
     Args:
@@ -88,7 +88,7 @@ def azure_bucket(bucket: str, options: StorageOptions, read_timeout_s: float) ->
     is_secondary = "secondary" in (options.get("location_mode") or "primary")
     endpoint = _endpoint(where, host or options.get("account_host") or "", account, parts, is_secondary=is_secondary)
     issue = _credential(where, options, given, parts, read_timeout_s)
-    return CloudBucket(
+    return Target(
         where,
         "AzureStore",
         container,

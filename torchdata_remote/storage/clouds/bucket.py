@@ -6,16 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...errors import StorageError
 from ..credentials import Credentials
-from ..obstore_reader import NO_RETRIES, construction_by_obstore
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
+_NO_RETRIES = {"max_retries": 0}
+
 
 @dataclass(frozen=True, repr=False)
-class CloudBucket:
-    """A bucket or container.
+class Target:
+    """Where a bucket is, and how requests are sent.
 
     Args:
         url: for errors.
@@ -35,26 +37,57 @@ class CloudBucket:
     credentials: Credentials
     more_headers: Callable[[], Mapping[str, str]] = dict
 
-    def open(self) -> ObjectStore:
+
+class CloudBucket:
+    """A bucket or container.
+
+    Args:
+        target: of its requests.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target, self.root = target, f"{target.url}/"
+
+    def connect(self, *, reading: bool, retry: bool = False) -> ObjectStore:
         """Make a store of obstore. It keeps credentials until they end.
+
+        Args:
+            reading: whether it is for reads only.
+            retry: whether it repeats requests by itself.
 
         Raises:
             AccessDeniedError: if there are no credentials.
             TransientStorageError: if their source cannot be reached.
-            UnsupportedByTransportError: if obstore refuses the configuration.
         """
         import obstore.store
 
-        is_signed = bool(self.credentials.current().fields)
-        headers = {**self.client_options.get("default_headers", {}), **self.more_headers()}
-        with construction_by_obstore(self.url):
-            store: ObjectStore = getattr(obstore.store, self.kind)(
-                self.name,
-                client_options={**self.client_options, "default_headers": headers},
-                retry_config=NO_RETRIES,
-                # Also without a signature: else obstore searches for credentials itself
-                credential_provider=self.credentials,
-                **self.config,
-                **({} if is_signed else {"skip_signature": True}),
-            )
-            return store
+        target = self.target
+        target.credentials.current()
+        headers = {**target.client_options.get("default_headers", {}), **target.more_headers()}
+        config = {**target.config, "skip_signature": target.credentials.are_anonymous}
+        if not retry:
+            config["retry_config"] = _NO_RETRIES
+        store: ObjectStore = getattr(obstore.store, target.kind)(
+            target.name,
+            client_options={**target.client_options, "default_headers": headers},
+            credential_provider=target.credentials,  # always, or obstore searches for some itself
+            **config,
+        )
+        return store
+
+    @property
+    def provider_fault(self) -> Exception | None:
+        """Why obstore got no credentials; it keeps only the text."""
+        return self.target.credentials.fault
+
+    def renew(self, error: StorageError) -> bool:
+        """Find other credentials after an error; whether the request is worth another attempt."""
+        return self.target.credentials.renew(error)
+
+    def explain(self, error: StorageError) -> StorageError:
+        """Add what the credentials have to do with an error."""
+        return self.target.credentials.explain(error)
+
+    def paths(self, keys: list[str]) -> list[str]:
+        """Return the paths of keys."""
+        return keys

@@ -21,7 +21,7 @@ from ..http.bearer_token import bearer_token
 from ..network import ServerPools, obstore_client_options
 from ..option_checks import is_server_url, option_flag
 from ..protocol import CONNECT_TIMEOUT_S
-from .bucket import CloudBucket
+from .bucket import Target
 
 _log = logging.getLogger("torchdata_remote")
 _DEFAULT_ENDPOINT = "https://storage.googleapis.com"
@@ -56,7 +56,7 @@ def untranslated(options: StorageOptions) -> list[str]:
     return [repr(name) for name in sorted(unknown | ({"token"} if given.get("token") == "cache" else set()))]
 
 
-def gcs_bucket(bucket: str, options: StorageOptions, read_timeout_s: float) -> CloudBucket:
+def gcs_target(bucket: str, options: StorageOptions, read_timeout_s: float) -> Target:
     """Translate options without :func:`untranslated` ones.
 
     Raises:
@@ -75,7 +75,7 @@ def gcs_bucket(bucket: str, options: StorageOptions, read_timeout_s: float) -> C
         raise UrlError(f"storage_options name the project {project!r}, which has characters that no project has.")
     url, scope = f"gs://{bucket}", _SCOPE + given.get("access", "read_write")
     tokens = _Tokens(given.get("token", "anon" if is_emulator else None), scope, url, read_timeout_s)
-    return CloudBucket(
+    return Target(
         url,
         "GCSStore",
         bucket,

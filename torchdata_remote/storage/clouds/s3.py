@@ -27,7 +27,7 @@ from ..network import (
 )
 from . import aws_credentials as aws
 from . import s3_values as words
-from .bucket import CloudBucket
+from .bucket import Target
 from .s3_values import mapping
 
 _FLAT = {"key", "secret", "token", "endpoint_url", "region", "profile", "anon", "use_ssl", *FALLBACK_NAMES}
@@ -73,7 +73,7 @@ def untranslated(options: StorageOptions) -> list[str]:
     ]
 
 
-def s3_bucket(bucket: str, options: StorageOptions, read_timeout_s: float, region: str | None = None) -> CloudBucket:
+def s3_target(bucket: str, options: StorageOptions, read_timeout_s: float, region: str | None = None) -> Target:
     """Translate options without :func:`untranslated` ones. The AWS environment decides what they leave open.
 
     Args:
@@ -112,7 +112,7 @@ def s3_bucket(bucket: str, options: StorageOptions, read_timeout_s: float, regio
     elif keys is not None:
         issue = partial(Issued, keys.fields, None, aws.OF_OPTIONS)
     of_key = " Or SSECustomerKey of storage_options['s3_additional_kwargs'] is not that of the object."
-    return CloudBucket(
+    return Target(
         url,
         "S3Store",
         bucket,
@@ -122,11 +122,18 @@ def s3_bucket(bucket: str, options: StorageOptions, read_timeout_s: float, regio
             "virtual_hosted_style_request": True,  # says that the bucket is in the endpoint, in whatever way
             "s3_express": bucket.endswith(_ZONAL),  # sessions
             "request_payer": words.PAYER in arguments,
+            "disable_bulk_delete": True,  # which some servers do not have
             **_encryption(arguments.get(words.KEY), address, url),
         },
         client_options=client_options,
         credentials=Credentials(issue, url, early_s=aws.EARLY_S, hint=of_key * (words.KEY in arguments)),
     )
+
+
+def properties_of(options: StorageOptions) -> dict[str, Any]:
+    """Return the properties of written objects, in botocore's words."""
+    arguments = mapping(options, "s3_additional_kwargs")
+    return {name: value for name, value in arguments.items() if name not in (words.PAYER, words.OWNER)}
 
 
 def _flat(options: StorageOptions) -> dict[str, Any]:

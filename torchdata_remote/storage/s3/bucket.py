@@ -1,0 +1,97 @@
+"""A bucket of S3 for obstore: its region, versions of objects, and what writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ...core.object_version import keys_as_paths, split_version
+from ...core.options import StorageOptions
+from ...core.urls import redact
+from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError, StorageError, UrlError
+from ..clouds.bucket import CloudBucket
+from ..clouds.s3 import is_of_aws, properties_of, s3_target
+from ..errors import from_obstore, status_and_code
+from ..network import ServerPools
+from ..obstore_reader import ODD_KEY
+from ..protocol import ObjectWriter, WrongRegionError
+from .upload import S3Writer, remove_unfinished
+
+if TYPE_CHECKING:
+    from ..obstore_store import ObstoreStore
+
+_DELETE_MARKER = 405  # for a version that says that the object was deleted
+_NO_SUCH_VERSION = ("InvalidArgument", "NoSuchVersion")
+
+
+class S3Bucket(CloudBucket):
+    """One bucket.
+
+    Args:
+        bucket: its name.
+        options: of the user.
+        read_timeout_s: seconds without a byte after which a request fails.
+    """
+
+    odd = re.compile(rf"{ODD_KEY.pattern}|\?versionId=")
+    hides_uploads = False
+
+    def __init__(self, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
+        super().__init__(s3_target(bucket, options, read_timeout_s))
+        self._options, self._read_timeout_s = options, read_timeout_s
+        self.lists_in_order = not self.target.config["s3_express"]
+        self._asked_for_region = False
+
+    def renew(self, error: StorageError) -> bool:
+        if isinstance(error, ExpiredCredentialsError):
+            return super().renew(error)
+        address = self.target.config["endpoint"]
+        if not isinstance(error, WrongRegionError | AccessDeniedError):  # 403: a redirect loses the signature
+            return False
+        if self._asked_for_region or not is_of_aws(address):
+            return False
+        self._asked_for_region = True
+        pools, region = ServerPools(timeout=self._read_timeout_s), None
+        with contextlib.suppress(Exception):  # the error of the request remains
+            found = pools.manager(address).request("HEAD", address, retries=False, redirect=False)
+            region = found.headers.get("x-amz-bucket-region")
+        if region in (None, self.target.config["region"]):
+            return False
+        self.target = s3_target(self.target.name, self._options, self._read_timeout_s, region)
+        return True
+
+    def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
+        key, version = split_version(path)
+        if version is not None and writing:
+            url = self.root + path
+            raise UrlError(
+                f"{url}: a version of an object is neither written nor deleted: leave out ?versionId={version}. If it "
+                "is a part of the key, add ?versionId= after it.",
+                url=url,
+            )
+        return key, version
+
+    def paths(self, keys: list[str]) -> list[str]:
+        return keys_as_paths(keys)
+
+    def table(self, error: Exception, url: str) -> Exception:
+        """Convert an error of obstore. AWS answers 400 for a version that does not exist, to HEAD without a reason."""
+        status, code = status_and_code(str(error))
+        version = split_version(url)[1]
+        if version is not None and (
+            status == _DELETE_MARKER or (status == 400 and (not code or code in _NO_SUCH_VERSION))
+        ):
+            shown = redact(url)
+            return ObjectNotFoundError(
+                f"{shown}: no such version {version!r}. If ?versionId= is a part of the key, add ?versionId= after it.",
+                url=shown,
+            )
+        return from_obstore(error, url)
+
+    def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
+        return S3Writer(store, key, properties_of(self._options), overwrite=overwrite)
+
+    def remove_unfinished(self, store: ObstoreStore, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
+        remove_unfinished(store, prefix, is_left)
