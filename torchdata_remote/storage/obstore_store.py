@@ -60,9 +60,6 @@ class Bucket(Protocol):
     def provider_fault(self) -> Exception | None:
         """Why obstore got no credentials; it keeps only the text."""
 
-    def table(self, error: Exception, url: str) -> Exception:
-        """Convert an exception of obstore to this package's error."""
-
     def connect(self, *, reading: bool, retry: bool = False) -> ObjectStore:
         """Make an obstore store, for reads or for all else, that repeats no request unless it is told to."""
 
@@ -114,7 +111,6 @@ class ObstoreStore(ObstoreReader):
             lambda: bucket.connect(reading=True),
             lambda *arguments: self.slower.read(*arguments),
             odd=bucket.odd,
-            table=bucket.table,
         )
         self.bucket, self.lists_in_order = bucket, bucket.lists_in_order
         self.begins_anywhere = bucket.lists_in_order
@@ -183,12 +179,12 @@ class ObstoreStore(ObstoreReader):
             return self._general
 
     def _failure(self, error: BaseException, path: str, *, writing: bool = False) -> BaseException:
-        if isinstance(error, obstore.exceptions.AlreadyExistsError):
-            return from_status(412, "", self.url(path), writing=True)
-        if writing and isinstance(error, obstore.exceptions.PreconditionError):
-            return from_status(412, "", self.url(path), writing=True)
         fault = self.bucket.provider_fault
-        converted = fault if fault is not None and isinstance(error, Exception) else self._converted(error, path)
+        converted = (
+            fault
+            if fault is not None and isinstance(error, Exception)
+            else self._converted(error, path, writing=writing)
+        )
         if isinstance(converted, StorageError) and not isinstance(converted, CredentialSourceError):
             return self.bucket.explain(converted)
         return converted

@@ -10,7 +10,6 @@ from ...core.options import StorageOptions
 from ...errors import UrlError
 from ..clouds.azure import azure_target
 from ..clouds.bucket import CloudBucket
-from ..errors import from_obstore
 from ..obstore_reader import ODD_KEY
 from ..obstore_writer import HiddenWriter
 from ..protocol import ObjectWriter
@@ -38,9 +37,6 @@ class AzureBucket(CloudBucket):
     def __init__(self, scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
         super().__init__(azure_target(bucket, options, read_timeout_s))
         self.root = f"{scheme}://{bucket}/"
-
-    def table(self, error: Exception, url: str) -> Exception:
-        return from_obstore(error, url)
 
     def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
         if _CHANGED.search(path):

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 from ...core.object_version import keys_as_paths, split_version
 from ...core.options import StorageOptions
-from ...core.urls import redact
-from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError, StorageError, UrlError
+from ...errors import AccessDeniedError, ExpiredCredentialsError, StorageError, UrlError
 from ..clouds.bucket import CloudBucket
 from ..clouds.s3 import is_of_aws, properties_of, s3_target
-from ..errors import from_obstore, status_and_code
 from ..network import ServerPools
 from ..obstore_reader import ODD_KEY
 from ..protocol import ObjectWriter, WrongRegionError
@@ -21,9 +19,6 @@ from .upload import S3Writer, remove_unfinished
 
 if TYPE_CHECKING:
     from ..obstore_store import ObstoreStore
-
-_DELETE_MARKER = 405  # for a version that says that the object was deleted
-_NO_SUCH_VERSION = ("InvalidArgument", "NoSuchVersion")
 
 
 class S3Bucket(CloudBucket):
@@ -75,20 +70,6 @@ class S3Bucket(CloudBucket):
 
     def paths(self, keys: list[str]) -> list[str]:
         return keys_as_paths(keys)
-
-    def table(self, error: Exception, url: str) -> Exception:
-        """Convert an error of obstore. AWS answers 400 for a version that does not exist, to HEAD without a reason."""
-        status, code = status_and_code(str(error))
-        version = split_version(url)[1]
-        if version is not None and (
-            status == _DELETE_MARKER or (status == 400 and (not code or code in _NO_SUCH_VERSION))
-        ):
-            shown = redact(url)
-            return ObjectNotFoundError(
-                f"{shown}: no such version {version!r}. If ?versionId= is a part of the key, add ?versionId= after it.",
-                url=shown,
-            )
-        return from_obstore(error, url)
 
     def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
         return S3Writer(store, key, properties_of(self._options), overwrite=overwrite)
