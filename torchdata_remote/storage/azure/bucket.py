@@ -10,7 +10,6 @@ from ...core.options import StorageOptions
 from ...errors import UrlError
 from ..clouds.azure import azure_target
 from ..clouds.bucket import CloudBucket
-from ..errors import from_obstore
 from ..obstore_reader import ODD_KEY
 from ..obstore_writer import HiddenWriter
 from ..protocol import ObjectWriter
@@ -31,16 +30,14 @@ class AzureBucket(CloudBucket):
         read_timeout_s: seconds without a byte after which a request fails.
     """
 
-    odd = re.compile(rf"{ODD_KEY.pattern}|\\")
+    odd = odd_key = re.compile(rf"{ODD_KEY.pattern}|\\")
     lists_in_order = False  # with a hierarchical namespace, folders are listed as a tree
     hides_uploads = True
+    lists_by_fsspec = False
 
     def __init__(self, scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
         super().__init__(azure_target(bucket, options, read_timeout_s))
         self.root = f"{scheme}://{bucket}/"
-
-    def table(self, error: Exception, url: str) -> Exception:
-        return from_obstore(error, url)
 
     def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
         if _CHANGED.search(path):

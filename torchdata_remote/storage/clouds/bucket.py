@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import StorageError
 from ..credentials import Credentials
+from ..errors import from_obstore, from_status
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -87,6 +88,12 @@ class CloudBucket:
     def explain(self, error: StorageError) -> StorageError:
         """Add what the credentials have to do with an error."""
         return self.target.credentials.explain(error)
+
+    def table(self, error: Exception, url: str, *, writing: bool = False) -> Exception:
+        """Convert an exception of obstore to this package's error."""
+        if writing and type(error).__name__ in ("AlreadyExistsError", "PreconditionError"):
+            return from_status(412, "", url, writing=True)
+        return from_obstore(error, url, writing=writing)
 
     def paths(self, keys: list[str]) -> list[str]:
         """Return the paths of keys."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.options import StorageOptions
 from ..clouds.bucket import CloudBucket
 from ..clouds.gcs import gcs_target
-from ..errors import from_obstore, unusable_response
+from ..errors import unusable_response
 from ..obstore_reader import ODD_KEY
 from ..obstore_writer import HiddenWriter
 from ..protocol import ObjectWriter
@@ -30,15 +30,13 @@ class GcsBucket(CloudBucket):
         read_timeout_s: seconds without a byte after which a request fails.
     """
 
-    odd = ODD_KEY
+    odd = odd_key = ODD_KEY
     lists_in_order = True
     hides_uploads = True
+    lists_by_fsspec = False
 
     def __init__(self, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
         super().__init__(gcs_target(bucket, options, read_timeout_s))
-
-    def table(self, error: Exception, url: str) -> Exception:
-        return from_obstore(error, url)
 
     def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
         return path, None

@@ -13,7 +13,7 @@ from ...core.urls import redact
 from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError, StorageError, UrlError
 from ..clouds.bucket import CloudBucket
 from ..clouds.s3 import is_of_aws, properties_of, s3_target
-from ..errors import from_obstore, status_and_code
+from ..errors import status_and_code
 from ..network import ServerPools
 from ..obstore_reader import ODD_KEY
 from ..protocol import ObjectWriter, WrongRegionError
@@ -35,6 +35,7 @@ class S3Bucket(CloudBucket):
         read_timeout_s: seconds without a byte after which a request fails.
     """
 
+    odd_key = ODD_KEY
     odd = re.compile(rf"{ODD_KEY.pattern}|\?versionId=")
     hides_uploads = False
 
@@ -42,6 +43,8 @@ class S3Bucket(CloudBucket):
         super().__init__(s3_target(bucket, options, read_timeout_s))
         self._options, self._read_timeout_s = options, read_timeout_s
         self.lists_in_order = not self.target.config["s3_express"]
+        # obstore signs the header of the bucket's owner only where there is a body or an object
+        self.lists_by_fsspec = bool(self.target.client_options.get("default_headers"))
         self._asked_for_region = False
 
     def renew(self, error: StorageError) -> bool:
@@ -76,7 +79,7 @@ class S3Bucket(CloudBucket):
     def paths(self, keys: list[str]) -> list[str]:
         return keys_as_paths(keys)
 
-    def table(self, error: Exception, url: str) -> Exception:
+    def table(self, error: Exception, url: str, *, writing: bool = False) -> Exception:
         """Convert an error of obstore. AWS answers 400 for a version that does not exist, to HEAD without a reason."""
         status, code = status_and_code(str(error))
         version = split_version(url)[1]
@@ -88,7 +91,7 @@ class S3Bucket(CloudBucket):
                 f"{shown}: no such version {version!r}. If ?versionId= is a part of the key, add ?versionId= after it.",
                 url=shown,
             )
-        return from_obstore(error, url)
+        return super().table(error, url, writing=writing)
 
     def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
         return S3Writer(store, key, properties_of(self._options), overwrite=overwrite)
