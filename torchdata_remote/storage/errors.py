@@ -30,7 +30,6 @@ from ..errors import (
 )
 from .network import describe_authorities
 from .protocol import (
-    MissingBucketError,
     RangeNotSatisfiableError,
     RedirectWithoutLocationError,
     UnreadableResponseError,
@@ -71,11 +70,6 @@ def to_package_error(table: Table, error: Exception, url: str, **options: bool) 
     converted = known if isinstance(known, RemoteDataError) else _from_unknown(error, url)
     converted.args = (redact_text(str(converted)),)  # such as the address of a proxy, with its password
     return converted
-
-
-def with_source(error: Exception, source: str) -> str:
-    """Return the message of an error of access with the sentence that says where the credentials are from, once."""
-    return str(error) if source in str(error) else f"{error} {source}"
 
 
 # Responses of stores
@@ -222,7 +216,7 @@ def _missing(status: int, code: str, url: str, store: str) -> ObjectNotFoundErro
     if code in _BUCKET_CODES:
         bucket, kind = url.partition("://")[2].partition("/")[0], "container" if store == "az" else "bucket"
         where = f"Check its spelling, and that {_BUCKET.get(store, _BUCKET['s3'])} that has it."
-        return MissingBucketError(f"{url}: no such {kind}: {bucket!r}. {where}", url=url)
+        return ObjectNotFoundError(f"{url}: no such {kind}: {bucket!r}. {where}", url=url)
     if status == 404 or code in ("NoSuchKey", "NotFound"):
         return ObjectNotFoundError(f"{url}: {_MISSING.get(store, 'no such object.')}", url=url)
     return None
@@ -279,7 +273,6 @@ _NOT_HTTP = re.compile(
     "(?i)bad ?status ?line|invalid ?header|unmatching values|duplicate content-length|invalid character in content-|"
     r"wrong.version.number|RECORD_LAYER_FAILURE|InvalidContentType|UnsupportedProtocol|Parse\(|ResponseParserError"
 )
-_UNSENDABLE = re.compile(r"Invalid header value b?['\"]")  # of http.client, with the value
 _SERVER = re.compile(r"https?://([^/\s\"'<>?]+)|connect to host ([^\s\"']+)|host='([^']+)'(?:, port=(\d+))?")
 _TO_CHECK = {
     "s3": "the endpoint_url (in storage_options, AWS_ENDPOINT_URL or ~/.aws/config), the region",
@@ -332,12 +325,6 @@ def network_error(url: str, what: str, details: str) -> StorageError:
     if _REDIRECTS.search(details):
         advice = "too many redirects. Use the URL at which the object is stored."
         return StorageError(f"{shown}: {what}: {advice}", url=shown)
-    if _UNSENDABLE.search(details):
-        return StorageError(
-            f"{shown}: a header of the request would hold a line break or another control character. It is in the key, "
-            "the token, the region or another option, or in the environment: remove it.",
-            url=shown,
-        )
     if _PROXY_LOGIN.search(details):
         return _refused_by_proxy(url)
     unknown, refused, no_tunnel = (bool(one.search(details)) for one in (_UNKNOWN_HOST, _REFUSED, _NO_TUNNEL))

@@ -1,8 +1,8 @@
 """List a prefix page by page, while the next pages are being requested; where there are folders, several at a time.
 
 The pages of one listing are sequential, but a listing can begin after any key. After some pages one request asks for
-the names of the folders there. From then on runs of folders are listed concurrently, each as a range of keys. The last page
-of a range also has keys of the next one, which show whether the store began it where it was asked to.
+the names of the folders there. From then on runs of folders are listed concurrently, each as a range of keys. The last
+page of a range also has keys of the next one, which show whether the store began it where it was asked to.
 """
 
 from __future__ import annotations
@@ -133,25 +133,27 @@ def _pages(store: Store, url: str, listing: _Listing, retry: RetryPolicy) -> Gen
             page_or_error = error
         receive(request, page_or_error)
 
-    try:
+    def take() -> tuple[bool, EntryTable | None]:
+        with lock:
+            page = listing.take() if listing else None
+            if page is not None:
+                submit()
+            return bool(listing) or page is not None, page
+
+    with contextlib.closing(pool):
         with lock:
             submit()
         while True:
-            with lock:
-                if not listing:
-                    return
-                page = listing.take()
-                if page is not None:
-                    submit()
+            is_left, page = take()
             if page is not None:
                 yield page
                 continue
+            if not is_left:
+                return
             with LIST.waiting():
                 fault = next_item(received)
             if fault is not None:
                 raise fault
-    finally:
-        pool.close()
 
 
 @dataclass

@@ -63,7 +63,7 @@ ENVIRONMENT = NetworkSettings()
 # Certificates
 
 
-def authorities_of(network: NetworkSettings) -> tuple[bool | str | None, str]:
+def _authorities(network: NetworkSettings) -> tuple[bool | str | None, str]:
     """Return the file of authorities and who named it; ``False``, ``True`` or ``None`` as in the settings."""
     if network.verify is not None:
         return network.verify, network.verify_source
@@ -77,7 +77,7 @@ def require_authorities(network: NetworkSettings, url: str) -> bool | str | None
     Raises:
         UrlError: names the file, and the option or the variable.
     """
-    verify, source = authorities_of(network)
+    verify, source = _authorities(network)
     if isinstance(verify, str) and url.lower().startswith("https:"):
         read_certificates(verify, source, url)
     return verify
@@ -153,7 +153,7 @@ def describe_authorities(url: str) -> str:
 
 
 def _described(network: NetworkSettings) -> str:
-    verify, source = authorities_of(network)
+    verify, source = _authorities(network)
     return f"{verify} ({source})" if isinstance(verify, str) else "those of the system or of certifi"
 
 
@@ -287,7 +287,7 @@ def obstore_client_options(url: str, read_timeout_s: float, network: NetworkSett
         "read_timeout": f"{round(read_timeout_s * 1000)}ms",
         "timeout": "86400s",  # of a whole request: the caller watches its progress
     }
-    verify, source = authorities_of(network)
+    verify, source = _authorities(network)
     if verify is False:
         options["allow_invalid_certificates"] = True
     elif isinstance(verify, str) and url.lower().startswith("https:"):

@@ -12,7 +12,7 @@ import obstore
 
 from ..errors import ExpiredCredentialsError, ObjectNotFoundError, StorageError, TransientStorageError
 from .entry_table import EntryTable
-from .errors import from_status
+from .errors import from_status, unusable_response
 from .folder_walk import page_after
 from .local.names import PARTIAL_SUFFIX
 from .obstore_reader import ObstoreReader, note_use
@@ -47,14 +47,18 @@ class Bucket(Protocol):
     Args:
         root: URL of the bucket, with a slash at its end.
         odd: matches the paths that obstore cannot request exactly, or that name a version.
+        odd_key: the same of keys.
         lists_in_order: whether listings have the order of keys, and can begin at any key.
+        lists_by_fsspec: whether an option has no word in obstore's listings.
         hides_uploads: whether large objects are first written under a hidden name.
     """
 
     root: str
     odd: re.Pattern[str]
+    odd_key: re.Pattern[str]
     lists_in_order: bool
     hides_uploads: bool
+    lists_by_fsspec: bool
 
     @property
     def provider_fault(self) -> Exception | None:
@@ -115,10 +119,10 @@ class ObstoreStore(ObstoreReader):
         self.bucket, self.lists_in_order = bucket, bucket.lists_in_order
         self.begins_anywhere = bucket.lists_in_order
         self.supports_conditional_writes = True
-        self._odd_keys, self._make_slower, self._has_slower = bucket.odd, make_slower, has_slower
+        self._odd_keys, self._make_slower, self._has_slower = bucket.odd_key, make_slower, has_slower
         self._slower: Store | None = None
         self._general: ObjectStore | None = None  # for all but reads
-        self._is_listed_slowly = False
+        self._is_listed_slowly = bucket.lists_by_fsspec
         self._warned: set[str] = set()
 
     def url(self, path: str) -> str:
@@ -203,8 +207,12 @@ class ObstoreStore(ObstoreReader):
     def _read_after(self, error: BaseException, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         failure, store = self._failure(error, path), self._store
         if store is not None and self._renewed(store, failure):
-            return self.call(path, lambda renewed: self._get(renewed, path, start, end, etag), reading=True)
+            return self.call(
+                path, lambda renewed: self._get(renewed, path, start, end, etag), reading=True, may_repeat=False
+            )
         if isinstance(failure, UnreadableResponseError | UnsupportedByTransportError):
+            if not self._has_slower:
+                raise unusable_response(self.url(path), str(failure)) from failure
             return super()._read_after(error, path, start, end, etag)
         raise failure from failure.__cause__
 
@@ -283,7 +291,7 @@ class ObstoreStore(ObstoreReader):
         begin = token or max(after, _before(prefix) if self.lists_in_order and prefix != folder else "")
         stream, batch = self._listing(folder, begin, token, limit)
         if not self.lists_in_order:  # not to be continued at a key
-            batch += [one for rest in self._every(folder, stream) for one in rest]
+            batch = self._whole(folder, stream, batch)
         table = self._entries(batch)
         is_last = len(batch) < limit or not self.lists_in_order
         if is_last or not (batch[-1]["path"].startswith(prefix) or batch[-1]["path"] < prefix):
@@ -306,9 +314,22 @@ class ObstoreStore(ObstoreReader):
 
         return self._clear(folder, following)
 
-    def _every(self, folder: str, pages: Iterator[Any]) -> Iterator[Any]:
-        while batch := self._clear(folder, lambda _: next(pages, None)):
-            yield batch
+    def _whole(self, folder: str, stream: Iterator[Any], batch: list[Any]) -> list[Any]:
+        """Return the rest of a listing without order.
+
+        Raises:
+            StorageError: if the store repeats a page: the listing would not end.
+        """
+        seen, found = set[str](), list[Any]()
+        while batch:
+            for one in batch:
+                if one["path"] in seen:
+                    url = self.url(folder)
+                    raise StorageError(f"{url}: the store lists {one['path']!r} twice. List again.", url=url)
+                seen.add(one["path"])
+            found += batch
+            batch = self._clear(folder, lambda _: list(next(stream, ())))
+        return found
 
     def _clear(self, path: str, request: Callable[[ObjectStore], T]) -> T:
         """Send a request for a listing; a key that obstore cannot express is an error of its own."""

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from ..errors import AccessDeniedError, ObjectNotFoundError, StorageError, TransientStorageError
+from ..errors import AccessDeniedError, StorageError, TransientStorageError
 
 CONNECT_TIMEOUT_S = 10
 
@@ -94,10 +94,6 @@ def single_chunk(data: bytes | memoryview) -> Generator[memoryview, None, None]:
 
 class RangeNotSatisfiableError(StorageError):
     """The range starts at or after the object's end."""
-
-
-class MissingBucketError(ObjectNotFoundError):
-    """There is no such bucket, rather than no such object in it."""
 
 
 class UnreadableResponseError(TransientStorageError):

@@ -30,9 +30,10 @@ class AzureBucket(CloudBucket):
         read_timeout_s: seconds without a byte after which a request fails.
     """
 
-    odd = re.compile(rf"{ODD_KEY.pattern}|\\")
+    odd = odd_key = re.compile(rf"{ODD_KEY.pattern}|\\")
     lists_in_order = False  # with a hierarchical namespace, folders are listed as a tree
     hides_uploads = True
+    lists_by_fsspec = False
 
     def __init__(self, scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
         super().__init__(azure_target(bucket, options, read_timeout_s))

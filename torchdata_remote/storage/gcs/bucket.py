@@ -30,9 +30,10 @@ class GcsBucket(CloudBucket):
         read_timeout_s: seconds without a byte after which a request fails.
     """
 
-    odd = ODD_KEY
+    odd = odd_key = ODD_KEY
     lists_in_order = True
     hides_uploads = True
+    lists_by_fsspec = False
 
     def __init__(self, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
         super().__init__(gcs_target(bucket, options, read_timeout_s))

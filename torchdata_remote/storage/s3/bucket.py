@@ -30,6 +30,7 @@ class S3Bucket(CloudBucket):
         read_timeout_s: seconds without a byte after which a request fails.
     """
 
+    odd_key = ODD_KEY
     odd = re.compile(rf"{ODD_KEY.pattern}|\?versionId=")
     hides_uploads = False
 
@@ -37,6 +38,8 @@ class S3Bucket(CloudBucket):
         super().__init__(s3_target(bucket, options, read_timeout_s))
         self._options, self._read_timeout_s = options, read_timeout_s
         self.lists_in_order = not self.target.config["s3_express"]
+        # obstore signs the header of the bucket's owner only where there is a body or an object
+        self.lists_by_fsspec = bool(self.target.client_options.get("default_headers"))
         self._asked_for_region = False
 
     def renew(self, error: StorageError) -> bool:
