@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import re
 from collections.abc import Callable
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # Without it the server decompresses what is stored compressed, and ignores the range
 _STORED_BYTES = {"Accept-Encoding": "gzip"}
+_CLOCK_SKEW = dt.timedelta(seconds=10)
 _MD5 = re.compile("[0-9a-f]{32}")
 
 
@@ -73,11 +75,10 @@ class GcsBucket:
         except Exception as error:
             self.provider_fault = error
             raise
-        return (
-            {"token": "", "expires_at": None}
-            if token is None
-            else {"token": token.text, "expires_at": token.expires_at}
-        )
+        if token is None:
+            return {"token": "", "expires_at": None}
+        end = token.expires_at
+        return {"token": token.text, "expires_at": None if end is None else end - _CLOCK_SKEW}
 
     def table(self, error: Exception, url: str, *, writing: bool = False) -> Exception:
         if writing and is_refused_condition(error):
