@@ -18,6 +18,7 @@ import pytest
 
 from tests.servers.azurite import ACCOUNT, KEY, AzuritePlace
 from tests.servers.raw import answer, raw
+from tests.servers.s3 import wait_until
 from tests.servers.scripted import Request, Response, Scripted, scripted
 from tests.support import objects
 from tests.support.objects import text_of
@@ -34,6 +35,7 @@ from torchdata_remote.errors import (
 SAS = "sv=2023-11-03&sr=c&sig=c2VjcmV0%3D"
 CLOUD = f"DefaultEndpointsProtocol=https;AccountName=pets;AccountKey={KEY};EndpointSuffix=core.windows.net"
 DATE = "Mon, 27 Jan 2025 10:00:00 GMT"
+OBSTORE = "obstore, which asks for credentials ten times a second at most,"
 _numbers = itertools.count()
 
 
@@ -74,12 +76,13 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
         yield running
 
 
-def use(cloud: Cloud, **options: Any) -> None:
+def use(cloud: Cloud, **options: Any) -> bool:
     """Read and list."""
     text = f"BlobEndpoint={cloud.server.url}/pets;AccountName=pets"
     given_options = {"connection_string": text, **options}
     assert objects.read("az://box/a", given_options) == b"bytes"
     assert objects.listed("az://box/", given_options) == ["az://box/a"]
+    return False
 
 
 class Given:
@@ -119,9 +122,9 @@ def test_tokens_are_renewed_in_time_and_once_where_one_is_refused(
     monkeypatch.setattr(time, "time", lambda: now_s)
     for _ in range(2):
         use(cloud)
-        use(cloud)
-        now_s += 31
-    assert cloud.num_tokens == 2, "those that hold for a minute are renewed after half of it"
+    assert cloud.num_tokens == 1
+    now_s += 31  # those that hold for a minute are renewed after half of it
+    wait_until(lambda: use(cloud) or cloud.num_tokens == 2, OBSTORE)
     credential = Given(*(token(f"token-of-test-{number}") for number in range(1, 9)))
     cloud.refused = {"token-of-test-1"}
     use(cloud, credential=credential)
@@ -141,6 +144,7 @@ def test_a_failed_renewal_is_no_error_while_the_token_is_valid(
     use(cloud, credential=credential)
     soon_s = time.time() + 31
     monkeypatch.setattr(time, "time", lambda: soon_s)
+    wait_until(lambda: use(cloud, credential=credential) or credential.num_calls == 2, OBSTORE)
     for _ in range(3):
         use(cloud, credential=credential)
     assert credential.num_calls == 2
@@ -150,9 +154,9 @@ def test_a_failed_renewal_is_no_error_while_the_token_is_valid(
     monkeypatch.setattr(time, "time", lambda: later_s)
     credential.answers = [unavailable, withdrawn]
     with pytest.raises(TransientStorageError, match="no access token: no route"):
-        use(cloud, credential=credential)
+        wait_until(lambda: bool(use(cloud, credential=credential)), OBSTORE)
     with pytest.raises(StorageError, match="invalid_client") as caught:
-        use(cloud, credential=credential)
+        wait_until(lambda: bool(use(cloud, credential=credential)), OBSTORE)
     assert not isinstance(caught.value, TransientStorageError)
 
 
@@ -185,6 +189,9 @@ def test_no_credentials_or_no_package_say_what_to_do(cloud: Cloud, monkeypatch: 
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(AccessDeniedError, match=r"pip install 'torchdata_remote\[az\]'"):
         use(cloud, location_mode="primary")
+    use(cloud, account_key="a2V5")
+    assert all(str(sent).startswith("SharedKey pets:") for sent in cloud.sent())
+    cloud.server.requests.clear()
     use(cloud, anon=True)
     assert cloud.sent() == {None}
 
@@ -224,14 +231,14 @@ def test_requests_go_to_the_endpoint_of_the_account(
 @pytest.mark.parametrize(
     ("options", "environment", "sent"),
     [
-        ({"account_key": KEY}, {}, "SharedKey pets:|sig="),
+        ({"account_key": KEY}, {}, "SharedKey pets:"),
         ({"credential": SAS}, {}, SAS),
-        ({"credential": KEY}, {}, "SharedKey pets:|sig="),
+        ({"credential": KEY}, {}, "SharedKey pets:"),
         ({"credential": Given(token("token-x"))}, {}, "Bearer token-x"),
         ({"more": f";SharedAccessSignature={SAS}"}, {}, SAS),
-        ({"more": f";AccountKey={KEY}"}, {}, "SharedKey pets:|sig="),
+        ({"more": f";AccountKey={KEY}"}, {}, "SharedKey pets:"),
         ({"anon": True, "account_key": KEY}, {}, ""),
-        ({}, {"AZURE_STORAGE_ACCOUNT_KEY": KEY}, "SharedKey pets:|sig="),
+        ({}, {"AZURE_STORAGE_ACCOUNT_KEY": KEY}, "SharedKey pets:"),
         ({}, {"AZURE_STORAGE_SAS_TOKEN": SAS}, SAS),
         ({}, {"AZURE_STORAGE_ANON": "true"}, ""),
         ({}, {"AZURE_STORAGE_ANON": "false"}, "Bearer token-1"),
@@ -248,7 +255,7 @@ def test_the_first_credential_that_is_there_is_used(
     use(cloud, **options, connection_string=text)
     for one in cloud.of("/pets"):
         shown = f"{one.target} {one.headers.get('authorization')}"
-        assert any(one in shown for one in sent.split("|"))
+        assert sent in shown
         assert sent or not re.search("sig=|Bearer|SharedKey", shown)
 
 

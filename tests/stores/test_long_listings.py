@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, urlsplit
 from xml.etree import ElementTree as ET
+from xml.sax.saxutils import escape
 
 import pytest
 from hypothesis import given
@@ -68,13 +69,13 @@ class Bucket:
 
     def page(self, rows: list[str], folders: list[str], following: str | None) -> Response:
         contents = "".join(
-            f"<Contents><Key>{quote(key)}</Key><LastModified>{DATE}</LastModified><Size>1</Size></Contents>"
+            f"<Contents><Key>{escape(key)}</Key><LastModified>{DATE}</LastModified><Size>1</Size></Contents>"
             for key in rows
         )
-        contents += "".join(f"<CommonPrefixes><Prefix>{quote(one)}</Prefix></CommonPrefixes>" for one in folders)
+        contents += "".join(f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>" for one in folders)
         more = "" if following is None else f"<NextContinuationToken>{quote(following)}</NextContinuationToken>"
         flag = str(following is not None).lower()
-        about = f"<EncodingType>url</EncodingType><IsTruncated>{flag}</IsTruncated>{more}"
+        about = f"<IsTruncated>{flag}</IsTruncated>{more}"
         return Response(200, f"<ListBucketResult>{about}{contents}</ListBucketResult>".encode())
 
     def respond(self, request: Request) -> Response:

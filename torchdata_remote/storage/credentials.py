@@ -5,16 +5,25 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import math
+import re
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..errors import AccessDeniedError, ExpiredCredentialsError, StorageError
+from ..core.urls import redact_text
+from ..errors import AccessDeniedError, ExpiredCredentialsError, StorageError, TransientStorageError
 
 _log = logging.getLogger("torchdata_remote")
 _ASK_AGAIN_S = 30.0  # between two questions to a source, while the credentials that it gave are valid
 _CLOCK_SKEW_S = 10.0
+# Answers to credentials that are not valid any more: codes of RFC 6749, 5.2, and of Microsoft Entra ID
+_WITHDRAWN = re.compile(
+    r"invalid_grant|invalid_client|unauthorized_client|access_denied|invalid_scope|disabled|deleted|"
+    r"AADSTS(?:7000\d+|50\d+|65\d+)"
+)
+_NO_TOKEN = {"token": ""}  # obstore asks for one to delete from Google without a signature
+_OF_NETWORK = {"TransportError", "ServiceRequestError", "ServiceResponseError"}
 _AT_LEAST_S = 1.0  # for which credentials are used, even if they end sooner
 
 
@@ -64,7 +73,7 @@ class Credentials:
             self.fault = error
             raise
         ends = None if issued.expires_s is None else dt.datetime.fromtimestamp(issued.expires_s, dt.timezone.utc)
-        return {**issued.fields, "expires_at": ends}
+        return {**(issued.fields or _NO_TOKEN), "expires_at": ends}
 
     def current(self) -> Issued:
         """Return valid credentials.
@@ -131,3 +140,30 @@ class Credentials:
             return AccessDeniedError(message, url=error.url)
         error.args = (message,)
         return error
+
+
+def no_token(error: Exception, url: str, source: str, advice: str, *, has_worked: bool) -> StorageError:
+    """Make the error for a token that was not issued: one that passes, or one of the credentials.
+
+    Args:
+        error: of a library for credentials.
+        url: of the bucket.
+        source: where the credentials are from, as a sentence.
+        advice: for one of the credentials.
+        has_worked: whether they have got a token before; then only a server that refuses them is no passing fault.
+    """
+    text = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
+    line = f"{url}: no access token: {redact_text(text.partition(chr(10))[0]).rstrip('.')}."
+    if (has_worked and _WITHDRAWN.search(str(error)) is None) or _may_pass(error):
+        return TransientStorageError(f"{line} {source}", url=url)
+    return AccessDeniedError(f"{line} {advice} {source}", url=url)
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    """Whether an error, or one of its causes, is one of a server or a network: of google-auth or azure-identity."""
+    if error is None:
+        return False
+    status = getattr(getattr(error, "response", error), "status_code", None)
+    is_of_server = isinstance(status, int) and (status >= 500 or status in (408, 429))
+    is_known = not _OF_NETWORK.isdisjoint(kind.__name__ for kind in type(error).__mro__)
+    return is_of_server or is_known or bool(getattr(error, "retryable", False)) or _may_pass(error.__cause__)

@@ -158,18 +158,17 @@ class ObstoreStore(ObstoreReader):
     ) -> T:
         """Send one request; once more with other credentials, or in another region, if the store refuses the first."""
         store: ObjectStore | None = None
-        try:
-            store = (self._store or self._connected()) if reading else self._for_all()
-            return request(store)
-        except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
-            failure = self._failure(error, path, writing=writing)
+        while True:
+            try:
+                store = (self._store or self._connected()) if reading else self._for_all()
+                return request(store)
+            except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
+                failure = self._failure(error, path, writing=writing)
+            if isinstance(failure, UnreadableResponseError):  # of a proxy
+                raise unusable_response(self.url(path), str(failure)) from failure
             if store is None or not may_repeat or not self._renewed(store, failure):
                 raise failure from failure.__cause__
-        try:
-            return request(self._connected() if reading else self._for_all())
-        except BaseException as error:  # noqa: BLE001  # as above
-            failure = self._failure(error, path, writing=writing)
-            raise failure from failure.__cause__
+            may_repeat = False
 
     def connect_with_retries(self) -> ObjectStore:
         """Make an obstore store that repeats requests by itself."""

@@ -13,9 +13,8 @@ from typing import Any
 
 from ...core.arguments import check
 from ...core.options import StorageOptions
-from ...core.urls import redact_text
-from ...errors import AccessDeniedError, RemoteDataError, TransientStorageError, UrlError
-from ..credentials import Credentials, Issued
+from ...errors import AccessDeniedError, RemoteDataError, UrlError
+from ..credentials import Credentials, Issued, no_token
 from ..errors import unusable_response
 from ..http.bearer_token import bearer_token
 from ..network import ServerPools, obstore_client_options
@@ -43,10 +42,6 @@ _PROJECT = re.compile(r"[\x21-\x7e]+")  # it is sent as a header
 # Without it the server decompresses what is stored compressed, and ignores the range
 _STORED_BYTES = {"Accept-Encoding": "gzip"}
 _OPTION, _LOGIN = "'token' of storage_options", "the file of `gcloud auth application-default login`"
-# Codes of RFC 6749, 5.2: the credentials were withdrawn. Other faults of credentials that have worked pass
-_WITHDRAWN = re.compile(
-    r"invalid_grant|invalid_client|unauthorized_client|access_denied|invalid_scope|disabled|deleted"
-)
 
 
 def untranslated(options: StorageOptions) -> list[str]:
@@ -241,7 +236,7 @@ class _Tokens:
                 raise
             if is_required:
                 raise self._denied(
-                    f"no application default credentials: {_first_line(error)}. Log in by `gcloud auth "
+                    f"no application default credentials ({type(error).__name__}). Log in by `gcloud auth "
                     f"application-default login`, set {_FILE_VARIABLE}, or pass storage_options={{'token': ...}}."
                 ) from None
             source = (
@@ -267,10 +262,8 @@ class _Tokens:
         try:
             credentials.refresh(self._request())
         except exceptions.GoogleAuthError as error:
-            shown = f"no access token: {_first_line(error)}."
-            if self._may_pass(error):
-                raise TransientStorageError(f"{self._url}: {shown} {self._source}", url=self._url) from None
-            raise self._denied(f"{shown} Log in again, or check the service account. {self._source}") from None
+            advice = "Log in again, or check the service account."
+            raise no_token(error, self._url, self._source, advice, has_worked=self._has_worked) from None
         except (RemoteDataError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001  # google-auth expects a response as documented, which a proxy replaces
@@ -279,14 +272,6 @@ class _Tokens:
                 f"no access token: the response of the server of tokens cannot be used ({type(error).__name__}). "
                 f"{self._source.rstrip('.')}",
             ) from None
-
-    def _may_pass(self, error: Any) -> bool:
-        """Whether a fault is one of the server of tokens, and not of the credentials."""
-        from google.auth.exceptions import TransportError
-
-        is_of_network = isinstance(error, TransportError) or isinstance(error.__cause__, TransportError)
-        has_passed = self._has_worked and not _WITHDRAWN.search(str(error))
-        return bool(is_of_network or has_passed or getattr(error, "retryable", False))
 
     def _request(self) -> Any:
         """Make what google-auth sends its requests by, with the proxies and authorities of all other requests."""
@@ -333,8 +318,3 @@ def _federated(content: dict[str, Any], scopes: list[str]) -> Any:
     elif "executable" in (content.get("credential_source") or {}):
         kind = pluggable.Credentials
     return kind.from_info(content, scopes=scopes)
-
-
-def _first_line(error: Exception) -> str:
-    text = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
-    return redact_text(text.partition("\n")[0].rstrip("."))
