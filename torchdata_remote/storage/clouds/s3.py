@@ -270,7 +270,9 @@ def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
     fallback, profile = aws.keys_of(given, url, "fallback_"), given.get("profile")
     session = aws.aws_session(profile, url)
     address = str(given.get("endpoint_url") or _server_of_environment(session, url) or "https:")
-    require_authorities(_network(options), address)
+    verify = require_authorities(_with_bundle(_network(options), session), address)
+    if isinstance(verify, str):  # it does not read all variables
+        keywords["client_kwargs"] = {**mapping(options, "client_kwargs"), "verify": verify}
     if words.KEY in arguments:
         arguments[words.KEY] = words.customer_key(arguments[words.KEY])  # it takes bytes only
         keywords["s3_additional_kwargs"] = arguments
