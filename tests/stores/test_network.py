@@ -315,9 +315,7 @@ def test_a_store_on_this_machine_is_reached_past_a_proxy_of_the_environment(
 
 @pytest.mark.parametrize(
     "proxy",
-    [
-        *("socks5://me:s3cret@p:1", "http://me:s3cret/x@p", "http://me:s3cret@:1", "http://me:1?s3cret@p:1"),
-    ],
+    ["socks5://me:s3cret@p:1", "http://me:s3cret/x@p", "http://me:s3cret@:1", "http://me:1?s3cret@p:1"],
 )
 def test_a_proxy_that_not_every_library_can_use_is_refused_without_its_password(proxy: str) -> None:
     """Or reads would work, and listings fail."""

@@ -43,8 +43,8 @@ _PATH = re.compile(r"[^\s@#\\]+")
 _SIGNED = re.compile(r"[\x21\x24-\x7e]+")
 _SAS = re.compile(r"(?:^|[?&])sig=")
 _ADVICE = (
-    "azure-identity found no credentials: set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, run `az login`, use "
-    "a managed identity, or pass storage_options={'anon': True} for a public container."
+    "azure-identity found no credentials: set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, run `az login`, "
+    "use a managed identity, or pass storage_options={'anon': True} for a public container."
 )
 _KEY = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 # Public: the account of the emulators (https://learn.microsoft.com/azure/storage/common/storage-use-azurite)

@@ -271,7 +271,7 @@ def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
     session = aws.aws_session(profile, url)
     address = str(given.get("endpoint_url") or _server_of_environment(session, url) or "https:")
     verify = require_authorities(_with_bundle(_network(options), session), address)
-    if isinstance(verify, str):  # botocore does not read SSL_CERT_FILE
+    if isinstance(verify, str):  # it does not read all variables
         keywords["client_kwargs"] = {**mapping(options, "client_kwargs"), "verify": verify}
     if words.KEY in arguments:
         arguments[words.KEY] = words.customer_key(arguments[words.KEY])  # it takes bytes only

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from ...core.object_version import keys_as_paths, split_version
 from ...core.options import StorageOptions
 from ...errors import AccessDeniedError, ExpiredCredentialsError, StorageError, UrlError
 from ..clouds.bucket import CloudBucket
 from ..clouds.s3 import is_of_aws, properties_of, s3_target
-from ..network import ServerPools
 from ..obstore_reader import ODD_KEY
 from ..protocol import ObjectWriter, WrongRegionError
 from .upload import S3Writer, remove_unfinished
@@ -51,14 +50,31 @@ class S3Bucket(CloudBucket):
         if self._asked_for_region or not is_of_aws(address):
             return False
         self._asked_for_region = True
-        pools, region = ServerPools(timeout=self._read_timeout_s), None
-        with contextlib.suppress(Exception):  # the error of the request remains
-            found = pools.manager(address).request("HEAD", address, retries=False, redirect=False)
-            region = found.headers.get("x-amz-bucket-region")
+        region = self._region_at_aws(address)
         if region in (None, self.target.config["region"]):
             return False
         self.target = s3_target(self.target.name, self._options, self._read_timeout_s, region)
         return True
+
+    def _region_at_aws(self, address: str) -> str | None:
+        """Ask for the region of the bucket, by the proxy and with the authorities of all requests."""
+        import urllib3
+
+        options = self.target.client_options
+        tls: dict[str, Any] = {"ca_cert_data": options.get("root_certificate")}
+        if options.get("allow_invalid_certificates"):
+            tls = {"cert_reqs": "CERT_NONE"}
+        proxy = urlsplit(options.get("proxy_url", address))
+        pools = urllib3.PoolManager(**tls)
+        if proxy.geturl() != address:
+            user = f"{unquote(proxy.username or '')}:{unquote(proxy.password or '')}"
+            login = urllib3.make_headers(proxy_basic_auth=user) if proxy.username else {}
+            pools = urllib3.ProxyManager(proxy.geturl(), proxy_headers=login, **tls)
+        try:
+            found = pools.request("HEAD", address, retries=False, redirect=False, timeout=self._read_timeout_s)
+        except urllib3.exceptions.HTTPError:
+            return None  # the error of the request remains
+        return found.headers.get("x-amz-bucket-region")
 
     def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
         key, version = split_version(path)
