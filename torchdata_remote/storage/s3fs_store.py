@@ -7,6 +7,7 @@ and mix versions; its listings leave out what it may not see.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import logging
 import os
@@ -117,6 +118,12 @@ def _arguments(options: StorageOptions, url: str, read_timeout_s: float) -> dict
     return {**keywords, "session": session, "config_kwargs": config, "skip_instance_cache": True}
 
 
+def _filesystem(arguments: dict[str, Any]) -> Any:
+    filesystem: Any = s3fs.S3FileSystem(**arguments)
+    filesystem.retries = 1  # of s3fs, above those of botocore
+    return filesystem
+
+
 def _require_https(params: dict[str, Any], **_: Any) -> None:
     """Refuse to send a key of the user (SSE-C) in the clear to AWS, which would not accept it."""
     if _AWS_BY_HTTP.match(params["url"]) is not None and _CUSTOMER_KEY in params["headers"]:
@@ -146,7 +153,7 @@ class S3fsStore:
 
     def __init__(self, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
         self._bucket, self._root = bucket, f"s3://{bucket}"
-        self._make: Callable[[], Any] = lambda: s3fs.S3FileSystem(**_arguments(options, self._root, read_timeout_s))
+        self._make: Callable[[], Any] = lambda: _filesystem(_arguments(options, self._root, read_timeout_s))
         self._source = source_of_options(options)
         self._in_order = not bucket.endswith("--x-s3")  # directory buckets list by folders, and from the start only
         self._lock = threading.RLock()
@@ -181,7 +188,6 @@ class S3fsStore:
             raise
 
     def _send(self, filesystem: Any, name: str, path: str, writing: bool, arguments: dict[str, Any]) -> dict[str, Any]:
-        filesystem.retries = 1  # of s3fs, above botocore's
         with translate_errors(_from_s3fs, self.url(path), writing=writing):
             call = filesystem._call_s3(name, filesystem.req_kw, Bucket=self._bucket, **arguments)
             response: dict[str, Any] = _run(call)
@@ -200,13 +206,12 @@ class S3fsStore:
         response = self.request("get_object", path, **arguments)
         body, url, received = response["Body"], self.url(path), normalized_etag(response.get("ETag"))
         try:
-            headers, status = (
-                response["ResponseMetadata"]["HTTPHeaders"],
-                response["ResponseMetadata"]["HTTPStatusCode"],
-            )
+            about = response["ResponseMetadata"]
+            headers = about["HTTPHeaders"]
             require_unencoded(headers.get("content-encoding"), path, url)
             length = parse_content_length(headers.get("content-length"))
-            first, after, total = parse_content_range(status, headers.get("content-range"), length, url)
+            content_range = headers.get("content-range")
+            first, after, total = parse_content_range(about["HTTPStatusCode"], content_range, length, url)
             if total is None:
                 total = self._size(path, received)
         except BaseException:
@@ -299,32 +304,28 @@ class S3fsStore:
         self.request("delete_object", path, **named(path))
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        more: dict[str, Any] = {}
-        try:
-            while True:
+        more: dict[str, Any] | None = {}
+        with self._if_supported():
+            while more is not None:
                 found = self.request("list_multipart_uploads", prefix, Prefix=prefix, **more)
                 for upload in found.get("Uploads", ()):
                     key = upload["Key"]
                     if "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2]):
                         self.abort_upload(key, upload["UploadId"])
-                if not found.get("IsTruncated"):
-                    return
-                more = {"KeyMarker": found["NextKeyMarker"], "UploadIdMarker": found["NextUploadIdMarker"]}
-        except ObjectNotFoundError:
-            return  # rclone's response if there are none
-        except ExpiredCredentialsError:
-            raise
-        except (AccessDeniedError, UnsupportedRequestError) as error:
-            self.warn_once(_KEEPS_UPLOADS, error)
+                markers = "KeyMarker", "UploadIdMarker"
+                more = {name: found[f"Next{name}"] for name in markers} if found.get("IsTruncated") else None
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         """Delete the parts of an upload. They stay if the store, or these credentials, do not allow it."""
-        try:
+        with self._if_supported():
             self.request("abort_multipart_upload", key, Key=key, UploadId=upload_id)
+
+    @contextlib.contextmanager
+    def _if_supported(self) -> Iterator[None]:
+        try:
+            yield
         except ObjectNotFoundError:
-            pass  # completed or aborted since
-        except ExpiredCredentialsError:
-            raise
+            pass  # completed or aborted since; rclone's response if there are no uploads
         except (AccessDeniedError, UnsupportedRequestError) as error:
             self.warn_once(_KEEPS_UPLOADS, error)
 
