@@ -34,7 +34,7 @@ CREATING = {"PutObject", "CreateMultipartUpload"}
 OF_UPLOAD = {"UploadPart", "CompleteMultipartUpload"}
 ALL = READING | CREATING | OF_UPLOAD | {"ListObjectsV2", "DeleteObject"}
 LARGE = 16 << 20  # and more are sent in parts
-BY_EACH = [Backend.OBSTORE, Backend.BOTOCORE]
+BY_EACH = [Backend.OBSTORE]
 
 
 def use_everything(bucket: str, options: dict[str, Any]) -> None:
