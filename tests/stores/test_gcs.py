@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import itertools
 import json
 import socket
@@ -330,7 +329,7 @@ def test_requests_have_the_headers_of_google_only(google: Google, monkeypatch: p
     with pytest.raises(RemoteDataError):  # this server keeps nothing
         objects.write("gs://bucket/d/", {**options, "endpoint_url": google.url})
     assert not [name for one in google.requests for name in one.headers if name.startswith(("x-amz", "amz-sdk"))]
-    for one in google.of_storage()[:2]:
+    for one in google.of_storage()[:1]:
         assert (one.headers["range"], one.headers["if-match"]) == ("bytes=0-4", '"1"')
         assert one.headers["accept-encoding"] == "gzip"
     puts = [one for one in google.requests if one.method == "PUT"]
@@ -338,8 +337,6 @@ def test_requests_have_the_headers_of_google_only(google: Google, monkeypatch: p
     for put in puts:
         assert put.headers["x-goog-if-generation-match"] == "0"
         assert "if-none-match" not in put.headers
-        md5 = hashlib.md5(put.body, usedforsecurity=False).digest()
-        assert base64.b64decode(put.headers["content-md5"]) == md5
 
 
 def test_the_emulator_of_the_environment_is_used_without_credentials(

@@ -1,8 +1,8 @@
 """List a prefix page by page, while the next pages are being requested; where there are folders, several at a time.
 
 The pages of one listing are sequential, but a listing can begin after any key. After some pages one request asks for
-the names of the folders there. From then on runs of folders are listed concurrently, each as a range of keys. The last page
-of a range also has keys of the next one, which show whether the store began it where it was asked to.
+the names of the folders there. From then on runs of folders are listed concurrently, each as a range of keys. The last
+page of a range also has keys of the next one, which show whether the store began it where it was asked to.
 """
 
 from __future__ import annotations
@@ -98,60 +98,85 @@ def _path(entry: Entry) -> str:
 
 
 def _pages(store: Store, url: str, listing: _Listing, retry: RetryPolicy) -> Generator[EntryTable, None, None]:
-    """Yield the pages of a listing that are not empty, in order, while the next ones are being requested.
+    """Yield the pages of a listing that are not empty, in order, while the next ones are being requested."""
+    with contextlib.closing(_Requests(store, url, listing, retry)) as requests:
+        requests.submit()
+        while True:
+            is_left, page = requests.take()
+            if page is not None:
+                yield page
+            elif is_left:
+                requests.wait()
+            else:
+                return
+
+
+class _Requests:
+    """Sends the requests of a listing in threads.
 
     The thread that receives a page sends the request for the next one. So pages are requested one after the other at
     the pace of the store, whatever the consumer does with those before them.
+
+    Args:
+        store: to be listed.
+        url: for errors.
+        listing: that makes the requests.
+        retry: for each of them.
     """
-    pool, lock = Pool(MAX_IN_FLIGHT), threading.RLock()
-    received: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
-    def receive(request: _Request, page: Page | BaseException) -> None:
-        fault: BaseException | None = None
-        try:
-            with lock:
-                request.receive(page)
-                submit()
-        except BaseException as error:  # noqa: BLE001  # raised by the consumer, which would wait forever
-            fault = error
-        received.put(fault)
+    def __init__(self, store: Store, url: str, listing: _Listing, retry: RetryPolicy) -> None:
+        self._store, self._url, self._listing, self._retry = store, url, listing, retry
+        self._pool, self._lock = Pool(MAX_IN_FLIGHT), threading.RLock()
+        self._received: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
-    def submit() -> None:
-        for request in listing.next_requests():
-            try:
-                pool.submit(fetch, request, on_dropped=partial(receive, request))
-            except PoolClosedError as error:  # noqa: PERF203  # once for each page
-                request.receive(error)
+    def close(self) -> None:
+        self._pool.close()
 
-    def fetch(request: _Request) -> None:
+    def submit(self) -> None:
+        """Send the requests that are to be sent now."""
+        with self._lock:
+            for request in self._listing.next_requests():
+                try:
+                    self._pool.submit(self._fetch, request, on_dropped=partial(self._receive, request))
+                except PoolClosedError as error:  # noqa: PERF203  # once for each page
+                    request.receive(error)
+
+    def take(self) -> tuple[bool, EntryTable | None]:
+        """Return whether pages are left, and the next one if it was received."""
+        with self._lock:
+            page = self._listing.take() if self._listing else None
+            if page is not None:
+                self.submit()
+            return bool(self._listing), page
+
+    def wait(self) -> None:
+        """Wait until a request was received."""
+        with LIST.waiting():
+            fault = next_item(self._received)
+        if fault is not None:
+            raise fault
+
+    def _fetch(self, request: _Request) -> None:
         started_s = time.perf_counter()
         try:
-            page = call_with_retries(lambda: request.send(store), retry, url=url, sleep=pool.sleep)
+            page = call_with_retries(
+                lambda: request.send(self._store), self._retry, url=self._url, sleep=self._pool.sleep
+            )
             LIST.worked(started_s, 0, items=len(page.entries), requests=1)
             page_or_error: Page | BaseException = page
         except BaseException as error:  # noqa: BLE001  # raised where the page is taken
             page_or_error = error
-        receive(request, page_or_error)
+        self._receive(request, page_or_error)
 
-    try:
-        with lock:
-            submit()
-        while True:
-            with lock:
-                if not listing:
-                    return
-                page = listing.take()
-                if page is not None:
-                    submit()
-            if page is not None:
-                yield page
-                continue
-            with LIST.waiting():
-                fault = next_item(received)
-            if fault is not None:
-                raise fault
-    finally:
-        pool.close()
+    def _receive(self, request: _Request, page: Page | BaseException) -> None:
+        fault: BaseException | None = None
+        try:
+            with self._lock:
+                request.receive(page)
+                self.submit()
+        except BaseException as error:  # noqa: BLE001  # raised by the consumer, which would wait forever
+            fault = error
+        self._received.put(fault)
 
 
 @dataclass

@@ -181,7 +181,7 @@ class ObstoreReader:
                 self._store = self._connect()
             return self._store
 
-    def _converted(self, error: BaseException, path: str) -> BaseException:
+    def _converted(self, error: BaseException, path: str, **options: bool) -> BaseException:
         """Return this package's error for one of obstore, with its cause."""
         url = self._root + path
         if type(error).__name__ == "PanicException":  # of Rust: the class cannot be imported
@@ -190,7 +190,7 @@ class ObstoreReader:
         if not isinstance(error, Exception):
             return error
         try:
-            with translate_errors(self._table, url):
+            with translate_errors(self._table, url, **options):
                 raise error
         except (RemoteDataError, MemoryError) as converted:
             return converted

@@ -15,6 +15,7 @@ from .entry_table import EntryTable
 from .errors import from_status
 from .folder_walk import page_after
 from .local.names import PARTIAL_SUFFIX
+from .network_errors import unusable_response
 from .obstore_reader import ObstoreReader, note_use
 from .obstore_writer import own_name
 from .protocol import (
@@ -47,18 +48,22 @@ class Bucket(Protocol):
     Args:
         root: URL of the bucket, with a slash at its end.
         odd: matches the paths that obstore cannot request exactly, or that name a version.
+        odd_key: the same of keys.
         lists_in_order: whether listings have the order of keys, and can begin at any key.
+        lists_by_fsspec: whether an option has no word in obstore's listings.
         hides_uploads: whether large objects are first written under a hidden name.
         provider_fault: why obstore got no credentials; it keeps only the text.
     """
 
     root: str
     odd: re.Pattern[str]
+    odd_key: re.Pattern[str]
     lists_in_order: bool
     hides_uploads: bool
+    lists_by_fsspec: bool
     provider_fault: Exception | None
 
-    def table(self, error: Exception, url: str) -> Exception:
+    def table(self, error: Exception, url: str, *, writing: bool = False) -> Exception:
         """Convert an exception of obstore to this package's error."""
 
     def connect(self, *, reading: bool, retry: bool = False) -> ObjectStore:
@@ -117,10 +122,10 @@ class ObstoreStore(ObstoreReader):
         self.bucket, self.lists_in_order = bucket, bucket.lists_in_order
         self.begins_anywhere = bucket.lists_in_order
         self.supports_conditional_writes = True
-        self._odd_keys, self._make_slower, self._has_slower = bucket.odd, make_slower, has_slower
+        self._odd_keys, self._make_slower, self._has_slower = bucket.odd_key, make_slower, has_slower
         self._slower: Store | None = None
         self._general: ObjectStore | None = None  # for all but reads
-        self._is_listed_slowly = False
+        self._is_listed_slowly = bucket.lists_by_fsspec
         self._warned: set[str] = set()
 
     def url(self, path: str) -> str:
@@ -156,18 +161,17 @@ class ObstoreStore(ObstoreReader):
     ) -> T:
         """Send one request; once more with other credentials, or in another region, if the store refuses the first."""
         store: ObjectStore | None = None
-        try:
-            store = (self._store or self._connected()) if reading else self._for_all()
-            return request(store)
-        except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
-            failure = self._failure(error, path, writing=writing)
+        while True:
+            try:
+                store = (self._store or self._connected()) if reading else self._for_all()
+                return request(store)
+            except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
+                failure = self._failure(error, path, writing=writing)
+            if isinstance(failure, UnreadableResponseError):  # of a proxy
+                raise unusable_response(self.url(path), str(failure)) from failure
             if store is None or not may_repeat or not self._renewed(store, failure):
                 raise failure from failure.__cause__
-        try:
-            return request(self._connected() if reading else self._for_all())
-        except BaseException as error:  # noqa: BLE001  # as above
-            failure = self._failure(error, path, writing=writing)
-            raise failure from failure.__cause__
+            may_repeat = False
 
     def connect_with_retries(self) -> ObjectStore:
         """Make an obstore store that repeats requests by itself."""
@@ -181,12 +185,10 @@ class ObstoreStore(ObstoreReader):
             return self._general
 
     def _failure(self, error: BaseException, path: str, *, writing: bool = False) -> BaseException:
-        if isinstance(error, obstore.exceptions.AlreadyExistsError):
-            return from_status(412, "", self.url(path), writing=True)
-        if writing and isinstance(error, obstore.exceptions.PreconditionError):
-            return from_status(412, "", self.url(path), writing=True)
-        fault = self.bucket.provider_fault
-        converted = fault if fault is not None and isinstance(error, Exception) else self._converted(error, path)
+        fault, options = self.bucket.provider_fault, {"writing": True} if writing else {}
+        converted = (
+            fault if fault is not None and isinstance(error, Exception) else self._converted(error, path, **options)
+        )
         if isinstance(converted, StorageError) and not isinstance(converted, CredentialSourceError):
             return self.bucket.explain(converted)
         return converted
@@ -205,8 +207,12 @@ class ObstoreStore(ObstoreReader):
     def _read_after(self, error: BaseException, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         failure, store = self._failure(error, path), self._store
         if store is not None and self._renewed(store, failure):
-            return self.call(path, lambda renewed: self._get(renewed, path, start, end, etag), reading=True)
+            return self.call(
+                path, lambda renewed: self._get(renewed, path, start, end, etag), reading=True, may_repeat=False
+            )
         if isinstance(failure, UnreadableResponseError | UnsupportedByTransportError):
+            if not self._has_slower:
+                raise unusable_response(self.url(path), str(failure)) from failure
             return super()._read_after(error, path, start, end, etag)
         raise failure from failure.__cause__
 
@@ -285,7 +291,7 @@ class ObstoreStore(ObstoreReader):
         begin = token or max(after, _before(prefix) if self.lists_in_order and prefix != folder else "")
         stream, batch = self._listing(folder, begin, token, limit)
         if not self.lists_in_order:  # not to be continued at a key
-            batch += [one for rest in self._every(folder, stream) for one in rest]
+            batch = self._whole(folder, stream, batch)
         table = self._entries(batch)
         is_last = len(batch) < limit or not self.lists_in_order
         if is_last or not (batch[-1]["path"].startswith(prefix) or batch[-1]["path"] < prefix):
@@ -308,9 +314,22 @@ class ObstoreStore(ObstoreReader):
 
         return self._clear(folder, following)
 
-    def _every(self, folder: str, pages: Iterator[Any]) -> Iterator[Any]:
-        while batch := self._clear(folder, lambda _: next(pages, None)):
-            yield batch
+    def _whole(self, folder: str, stream: Iterator[Any], batch: list[Any]) -> list[Any]:
+        """Return the rest of a listing without order.
+
+        Raises:
+            StorageError: if the store repeats a page: the listing would not end.
+        """
+        seen, found = set[str](), list[Any]()
+        while batch:
+            for one in batch:
+                if one["path"] in seen:
+                    url = self.url(folder)
+                    raise StorageError(f"{url}: the store lists {one['path']!r} twice. List again.", url=url)
+                seen.add(one["path"])
+            found += batch
+            batch = self._clear(folder, lambda _: list(next(stream, ())))
+        return found
 
     def _clear(self, path: str, request: Callable[[ObjectStore], T]) -> T:
         """Send a request for a listing; a key that obstore cannot express is an error of its own."""

@@ -33,9 +33,10 @@ class AzureBucket:
         settings: endpoint and credentials.
     """
 
-    odd = re.compile(rf"{ODD_KEY.pattern}|\\")
+    odd = odd_key = re.compile(rf"{ODD_KEY.pattern}|\\")
     lists_in_order = False  # with a hierarchical namespace, folders are listed as a tree
     hides_uploads = True
+    lists_by_fsspec = False
 
     def __init__(self, root: str, container: str, settings: AzureSettings) -> None:
         self.root, self._container, self._settings = root, container, settings
@@ -50,8 +51,8 @@ class AzureBucket:
         if self._credentials.are_anonymous:
             config["skip_signature"] = True
         else:
-            self._provide()  # raises here what would be wrong at each request
-            config["credential_provider"] = self._provide
+            found = [self._provide()]  # raises here what would be wrong at each request
+            config["credential_provider"] = lambda: found.pop() if found else self._provide()
         if not retry:
             config["retry_config"] = NO_RETRIES
         options: Any = obstore_client_options(settings.endpoint, settings.read_timeout_s)
@@ -66,8 +67,8 @@ class AzureBucket:
             raise
         return found
 
-    def table(self, error: Exception, url: str) -> Exception:
-        return from_reader(error, url, anonymous=self._credentials.are_anonymous)
+    def table(self, error: Exception, url: str, *, writing: bool = False) -> Exception:
+        return from_reader(error, url, writing=writing, anonymous=self._credentials.are_anonymous)
 
     def renew(self, error: StorageError) -> bool:
         credentials = self._credentials

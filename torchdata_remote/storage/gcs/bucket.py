@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...errors import AccessDeniedError, ExpiredCredentialsError, StorageError
-from ..errors import with_source
+from ..errors import from_status, with_source
 from ..network import obstore_client_options
 from ..network_errors import unusable_response
 from ..obstore_reader import NO_RETRIES, ODD_KEY
-from ..obstore_writer import HiddenWriter
+from ..obstore_writer import HiddenWriter, is_refused_condition
 from ..protocol import ObjectWriter
 from .errors import from_reader
 from .settings import GcsSettings
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # Without it the server decompresses what is stored compressed, and ignores the range
 _STORED_BYTES = {"Accept-Encoding": "gzip"}
+_CLOCK_SKEW = dt.timedelta(seconds=10)
 _MD5 = re.compile("[0-9a-f]{32}")
 
 
@@ -36,9 +38,10 @@ class GcsBucket:
         settings: endpoint and credentials.
     """
 
-    odd = ODD_KEY
+    odd = odd_key = ODD_KEY
     lists_in_order = True
     hides_uploads = True
+    lists_by_fsspec = False
 
     def __init__(self, bucket: str, settings: GcsSettings) -> None:
         self.root, self._name, self._settings = f"gs://{bucket}/", bucket, settings
@@ -61,8 +64,8 @@ class GcsBucket:
         if not retry:
             config["retry_config"] = NO_RETRIES
         # With a provider obstore does not look for credentials, among whose files are some that it cannot read
-        provider: Any = self._provide
-        self._provide()  # raises here what would be wrong at each request
+        found = [self._provide()]  # raises here what would be wrong at each request
+        provider: Any = lambda: found.pop() if found else self._provide()  # noqa: E731
         return GCSStore(self._name, client_options=options, credential_provider=provider, **config)
 
     def _provide(self) -> dict[str, Any]:
@@ -72,13 +75,14 @@ class GcsBucket:
         except Exception as error:
             self.provider_fault = error
             raise
-        return (
-            {"token": "", "expires_at": None}
-            if token is None
-            else {"token": token.text, "expires_at": token.expires_at}
-        )
+        if token is None:
+            return {"token": "", "expires_at": None}
+        end = token.expires_at
+        return {"token": token.text, "expires_at": None if end is None else end - _CLOCK_SKEW}
 
-    def table(self, error: Exception, url: str) -> Exception:
+    def table(self, error: Exception, url: str, *, writing: bool = False) -> Exception:
+        if writing and is_refused_condition(error):
+            return from_status(412, "", url, writing=True)
         return from_reader(error, url)
 
     def renew(self, error: StorageError) -> bool:

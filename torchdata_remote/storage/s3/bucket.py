@@ -13,11 +13,11 @@ from ...core.object_version import key_as_path, keys_as_paths, split_version
 from ...core.urls import redact
 from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError, StorageError, UrlError
 from ..error_tables import from_botocore, from_obstore, from_urllib3, status_and_code
-from ..errors import translate_errors
+from ..errors import from_status, translate_errors
 from ..multipart import UPLOAD_PART_BYTES
 from ..network import ServerPools, note_authorities, obstore_client_options
 from ..obstore_reader import NO_RETRIES, ODD_KEY
-from ..obstore_writer import HiddenWriter
+from ..obstore_writer import HiddenWriter, is_refused_condition
 from ..protocol import ObjectWriter, WrongRegionError
 from .credential_chain import require_credentials
 from .credential_source import advice_on_access
@@ -46,6 +46,7 @@ class S3Bucket:
         settings: endpoint, region, credentials.
     """
 
+    odd_key = ODD_KEY
     odd = re.compile(rf"{ODD_KEY.pattern}|\?versionId=")
     hides_uploads = False
 
@@ -64,6 +65,8 @@ class S3Bucket:
         self._session = make_session(settings, self._where)
         self.settings = replace(settings, network=with_bundle(settings.network, self._session))
         note_authorities(self._where, self.settings.network)
+        # obstore signs the header only where there is a body or an object
+        self.lists_by_fsspec = bool(self.settings.requests.of({"ExpectedBucketOwner"}))
         self._region: str | None = None  # that AWS has named
         self._asked_for_region = False
 
@@ -87,6 +90,8 @@ class S3Bucket:
                 config["credential_provider"] = self._provider(require_credentials(self._session, self._where))
         options: Any = obstore_client_options(address.url, settings.read_timeout_s, settings.network)
         headers = settings.requests.reading_headers()
+        if headers.pop("x-amz-request-payer", None):
+            config["request_payer"] = True
         if not reading:
             headers = {name: value for name, value in headers.items() if "customer" not in name}
         if headers:
@@ -150,8 +155,10 @@ class S3Bucket:
     def paths(self, keys: list[str]) -> list[str]:
         return keys_as_paths(keys)
 
-    def table(self, error: Exception, url: str) -> Exception:
+    def table(self, error: Exception, url: str, *, writing: bool = False) -> Exception:
         """Convert an error of obstore. AWS answers 400 for a version that does not exist, to HEAD without a reason."""
+        if writing and is_refused_condition(error):
+            return from_status(412, "", url, writing=True)
         status, code = status_and_code(str(error))
         version = split_version(url)[1]
         if version is not None and (
