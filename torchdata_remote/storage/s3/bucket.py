@@ -9,22 +9,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...core.bucket_names import is_name_of_s3
-from ...core.object_version import keys_as_paths, split_version
+from ...core.object_version import key_as_path, keys_as_paths, split_version
 from ...core.urls import redact
 from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError, StorageError, UrlError
 from ..error_tables import from_botocore, from_obstore, from_urllib3, status_and_code
 from ..errors import from_status, translate_errors
+from ..multipart import UPLOAD_PART_BYTES
 from ..network import ServerPools, note_authorities, obstore_client_options
 from ..obstore_reader import NO_RETRIES, ODD_KEY
-from ..obstore_writer import is_refused_condition
+from ..obstore_writer import HiddenWriter, is_refused_condition
 from ..protocol import ObjectWriter, WrongRegionError
 from .credential_chain import require_credentials
 from .credential_source import advice_on_access
 from .endpoint import Address, bucket_address, is_directory_bucket
 from .network import with_bundle
+from .request_options import ARGUMENTS
 from .session import make_session
 from .settings import S3Settings, region_of
-from .upload import S3Writer, remove_unfinished
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ..obstore_store import ObstoreStore
 
 _CREDENTIALS_TTL = dt.timedelta(minutes=5)  # botocore renews those that expire at least ten minutes before
+_OF_EVERY_REQUEST = {"RequestPayer", "ExpectedBucketOwner"}
 _DELETE_MARKER = 405  # for a version that says that the object was deleted
 _NO_SUCH_VERSION = ("InvalidArgument", "NoSuchVersion")
 
@@ -170,7 +172,37 @@ class S3Bucket:
         return from_obstore(error, url)
 
     def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
-        return S3Writer(store, key, self.settings.requests, overwrite=overwrite)
+        if self.settings.requests.of(ARGUMENTS - _OF_EVERY_REQUEST):  # properties, for which obstore has no words
+            return store.slower.create(key_as_path(key), overwrite=overwrite)
+        return _Writer(store, key, overwrite=overwrite)
 
     def remove_unfinished(self, store: ObstoreStore, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
-        remove_unfinished(store, prefix, is_left)
+        slower: Any = store.slower
+        slower.remove_unfinished(prefix, is_left)
+
+
+class _Writer(HiddenWriter):
+    """Writes a small object by obstore, and a large one by s3fs: obstore has no condition for the end of an upload."""
+
+    _large: ObjectWriter | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._large is None and len(self._buffer) + len(data) > UPLOAD_PART_BYTES:
+            store: Any = self._store
+            self._large = store.slower.create(key_as_path(self._path), overwrite=self._overwrite)
+            self._large.write(bytes(self._take_buffer()))
+        if self._large is None:
+            super().write(data)
+        else:
+            self._large.write(data)
+
+    def commit(self) -> None:
+        if self._large is None:
+            super().commit()
+        else:
+            self._large.commit()
+
+    def abort(self) -> None:
+        super().abort()
+        if self._large is not None:
+            self._large.abort()
