@@ -85,7 +85,7 @@ def test_a_large_object_is_whole_after_its_responses_were_broken(moto: S3Server,
     with FaultyStore(moto.endpoint_url, BODIES, seed=0) as store:
         broken = {**moto.storage_options, "endpoint_url": store.endpoint_url, **options}
         url = objects.found(f"s3://{bucket}/large", broken, retry=objects.PATIENT)
-        data = objects.read(url, broken, retry=objects.PATIENT, part_bytes=2 << 20, max_in_flight=16)
+        data = objects.read(url, broken, retry=objects.PATIENT, part_bytes=2 << 20, max_in_flight=4)
         assert store.counts["well"] < sum(store.counts.values())
     assert hashlib.sha256(data).digest() == hashlib.sha256(large).digest()
 
