@@ -1,65 +1,42 @@
 """Write by obstore: one PUT for a small object; a large one in parts under a hidden name, which is then copied.
 
-An object carries the id of its writer as metadata. By that a writer recognises its own object after a response was
-lost. A condition and parts exclude each other in obstore, but a copy may have one.
+A condition and parts exclude each other in obstore, but a copy may have one.
 """
 
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import obstore
 
 from ..core.retry import call_with_retries
-from ..errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError, StorageError
-from .errors import from_status
+from ..errors import AccessDeniedError, ExpiredCredentialsError, StorageError
 from .local.names import PARTIAL_SUFFIX
-from .multipart import MAX_PARTS_IN_FLIGHT, UPLOAD_PART_BYTES, MultipartWriter, make_visible
-from .protocol import Entry, UnsupportedRequestError
+from .multipart import MAX_PARTS_IN_FLIGHT, UPLOAD_PART_BYTES, WRITER_ID, ConditionalStore, ConditionalWriter
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-WRITER_ID = "torchdata_remote_upload"  # the name of the metadata; Azure allows no hyphens
 _MAX_NAME_BYTES = 1024
 _PARTIAL = re.compile(rf"\.(.*)-[0-9a-f]{{32}}{re.escape(PARTIAL_SUFFIX)}", re.DOTALL)
-_CHECKS_BEFORE_WRITING = (
-    "refuses If-None-Match: whether an object exists is checked before it is written, and one that another process "
-    "writes at the same moment is replaced"
-)
 _CANNOT_DELETE = (
     "does not let these credentials delete objects (storage.objects.delete): a second copy of each large object that "
     "was written without overwrite=True stays stored, omitted by listings of this package, and billed"
 )
 
 
-class WritableStore(Protocol):
+class WritableStore(ConditionalStore, Protocol):
     """What a writer needs of its store."""
-
-    supports_conditional_writes: bool
-
-    def url(self, path: str) -> str:
-        """URL of an object, for errors."""
 
     def call(
         self, path: str, request: Callable[[ObjectStore], Any], *, writing: bool = False, may_repeat: bool = True
     ) -> Any:
         """Send one request."""
 
-    def find(self, path: str) -> Entry | None:
-        """Return the object, if it exists."""
-
-    def attributes(self, path: str) -> dict[str, Any]:
-        """Return the attributes that an object is stored with."""
-
     def delete(self, path: str) -> None:
         """Delete an object."""
-
-    def warn_once(self, what: str, error: StorageError) -> None:
-        """Warn of a feature that this store lacks."""
 
     def connect_with_retries(self) -> ObjectStore:
         """Make an obstore store that repeats requests by itself."""
@@ -94,7 +71,7 @@ def own_name(path: str) -> str | None:
     return None if found is None else found[1]
 
 
-class ObstoreWriter(MultipartWriter[Any]):
+class ObstoreWriter(ConditionalWriter[Any]):
     """An object that is being written; its parts are written by subclasses.
 
     Args:
@@ -104,10 +81,8 @@ class ObstoreWriter(MultipartWriter[Any]):
     """
 
     def __init__(self, store: WritableStore, path: str, *, overwrite: bool) -> None:
-        super().__init__()
-        self._store, self._path, self._overwrite = store, path, overwrite
-        self._id = uuid.uuid4().hex
-        self._url = store.url(path)
+        super().__init__(store, path, overwrite=overwrite)
+        self._store = store
 
     def _put(self, data: bytearray) -> None:
         def put(store: ObjectStore, *, is_new: bool) -> None:
@@ -128,35 +103,6 @@ class ObstoreWriter(MultipartWriter[Any]):
 
     def _send(self, request: Callable[[ObjectStore], Any], *, may_repeat: bool = True) -> Any:
         return self._store.call(self._path, request, writing=True, may_repeat=may_repeat)
-
-    def _publish(self, send: Callable[[bool], Any], num_bytes: int) -> None:
-        """Send the request that makes the object visible, on condition that none exists if need be."""
-        if not self._overwrite:
-            self._require_absent()  # some stores ignore the condition, and send no error
-        if not self._overwrite and self._store.supports_conditional_writes:
-            try:
-                self._make_visible(lambda: send(True), num_bytes)
-            except UnsupportedRequestError as error:
-                self._store.supports_conditional_writes = False
-                self._store.warn_once(_CHECKS_BEFORE_WRITING, error)
-                self._require_absent()
-            else:
-                return
-        self._make_visible(lambda: send(False), num_bytes)
-
-    def _make_visible(self, send: Callable[[], Any], num_bytes: int = 0) -> None:
-        make_visible(send, lambda: self._is_own(self._path), self._retry, url=self._url, num_bytes=num_bytes)
-
-    def _is_own(self, path: str) -> bool:
-        """Whether the object of this name is the one of this writer."""
-        try:
-            return bool(self._store.attributes(path).get(WRITER_ID) == self._id)
-        except (ObjectNotFoundError, AccessDeniedError):
-            return False
-
-    def _require_absent(self) -> None:
-        if call_with_retries(lambda: self._store.find(self._path), self._retry, url=self._url) is not None:
-            raise from_status(412, "", self._url, writing=True)
 
 
 class HiddenWriter(ObstoreWriter):

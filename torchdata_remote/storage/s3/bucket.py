@@ -7,14 +7,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from ...core.object_version import keys_as_paths, split_version
+from ...core.object_version import key_as_path, keys_as_paths, split_version
 from ...core.options import StorageOptions
 from ...errors import AccessDeniedError, ExpiredCredentialsError, StorageError, UrlError
 from ..clouds.bucket import CloudBucket
 from ..clouds.s3 import is_of_aws, properties_of, s3_target
+from ..multipart import UPLOAD_PART_BYTES
 from ..obstore_reader import ODD_KEY
+from ..obstore_writer import HiddenWriter
 from ..protocol import ObjectWriter, WrongRegionError
-from .upload import S3Writer, remove_unfinished
 
 if TYPE_CHECKING:
     from ..obstore_store import ObstoreStore
@@ -91,7 +92,37 @@ class S3Bucket(CloudBucket):
         return keys_as_paths(keys)
 
     def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
-        return S3Writer(store, key, properties_of(self._options), overwrite=overwrite)
+        if properties_of(self._options):  # properties, for which obstore has no words
+            return store.slower.create(key_as_path(key), overwrite=overwrite)
+        return _Writer(store, key, overwrite=overwrite)
 
     def remove_unfinished(self, store: ObstoreStore, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
-        remove_unfinished(store, prefix, is_left)
+        slower: Any = store.slower
+        slower.remove_unfinished(prefix, is_left)
+
+
+class _Writer(HiddenWriter):
+    """Writes a small object by obstore, and a large one by s3fs: obstore has no condition for the end of an upload."""
+
+    _large: ObjectWriter | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._large is None and len(self._buffer) + len(data) > UPLOAD_PART_BYTES:
+            store: Any = self._store
+            self._large = store.slower.create(key_as_path(self._path), overwrite=self._overwrite)
+            self._large.write(bytes(self._take_buffer()))
+        if self._large is None:
+            super().write(data)
+        else:
+            self._large.write(data)
+
+    def commit(self) -> None:
+        if self._large is None:
+            super().commit()
+        else:
+            self._large.commit()
+
+    def abort(self) -> None:
+        super().abort()
+        if self._large is not None:
+            self._large.abort()
