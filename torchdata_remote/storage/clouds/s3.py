@@ -110,7 +110,7 @@ def s3_target(bucket: str, options: StorageOptions, read_timeout_s: float, regio
     if given.get("anon"):
         issue = partial(Issued, {}, None, aws.NOT_SIGNED)
     elif keys is not None:
-        issue = partial(Issued, keys.fields, None, aws.OF_OPTIONS)
+        issue = partial(Issued, keys, None, aws.OF_OPTIONS)
     of_key = " Or SSECustomerKey of storage_options['s3_additional_kwargs'] is not that of the object."
     return Target(
         url,
@@ -282,7 +282,7 @@ def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
     if fallback is not None and not has_own:
         issued = aws.chain_of(profile, given.get("region", "us-east-1"), fallback, url)()
         if issued.source == aws.OF_FALLBACK:
-            keywords |= fallback._asdict()
+            keywords |= zip(("key", "secret", "token"), fallback.values(), strict=True)
     return keywords
 
 
