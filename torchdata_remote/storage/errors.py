@@ -7,10 +7,8 @@ than its class: ``to_package_error`` converts those. ``from_status`` knows what 
 from __future__ import annotations
 
 import contextlib
-import email.utils
 import html
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
 
 from ..core.arguments.suggestions import did_you_mean
@@ -193,7 +191,8 @@ def from_status(
     if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUSES:
         transient = TransientStorageError(message, url=url)
         transient.overloaded = status in _OVERLOADED_STATUSES or code in _OVERLOADED_CODES
-        transient.retry_after_s = _seconds(retry_after)
+        if retry_after is not None and retry_after.strip().isdecimal() and retry_after.isascii():  # no date
+            transient.retry_after_s = float(retry_after)
         return transient
     if writing and (status == 412 or code in _EXISTS_CODES or (status == 409 and not code)):
         return ObjectExistsError(f"{url} exists already, and is not overwritten without overwrite=True.", url=url)
@@ -240,19 +239,6 @@ def _refused(status: int, code: str, url: str, store: str, message: str, said: s
     if status == 400 and not code and store == "s3":
         message += " It gives no reason. Check the region, the session token, and endpoint_url."
     return StorageError(message, url=url)
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """Parse a Retry-After header, which contains seconds or a date."""
-    if retry_after is None:
-        return None
-    if retry_after.isascii() and retry_after.strip().isdigit():
-        return float(retry_after)
-    try:
-        date = email.utils.parsedate_to_datetime(retry_after)
-    except (ValueError, OverflowError):
-        return None
-    return None if date.tzinfo is None else max(0.0, date.timestamp() - time.time())
 
 
 # Requests without a usable response
@@ -459,16 +445,15 @@ def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Excep
             region=problem.get("Region") or headers.get("x-amz-bucket-region"),
             said="" if is_status else str(problem.get("Message", "")),
         )
-    if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError | boto.CredentialRetrievalError):
+    if isinstance(
+        error,
+        boto.NoCredentialsError | boto.PartialCredentialsError | boto.CredentialRetrievalError | boto.ProfileNotFound,
+    ):
         return AccessDeniedError(
-            f"{shown}: {error}. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or "
+            f"{shown}: {error}. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile of ~/.aws/config, or "
             "storage_options={'key':, 'secret':}; a public bucket needs storage_options={'anon': True}.",
             url=shown,
         )
-    if isinstance(error, boto.ProfileNotFound):
-        return AccessDeniedError(f"{shown}: {error}. See ~/.aws/config.", url=shown)
-    if isinstance(error, boto.ParamValidationError):
-        return UrlError(f"{shown}: {error}", url=shown)
     if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError | HTTPError):
         return network_error(url, what, details_of(error))
     if isinstance(error, ResponseParserError):

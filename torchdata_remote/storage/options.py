@@ -36,9 +36,7 @@ _SHARING = ("s3", "https", "gs", "az", "hf", "sftp", "ftp", "smb", "webdav")  # 
 _MEANT: dict[str, dict[str, str]] = {
     "s3": {
         **dict.fromkeys(("access_key", "access_key_id", "aws_access_key", "aws_access_key_id"), "key"),
-        **dict.fromkeys(
-            ("secret_key", "secret_access_key", "aws_secret_access_key", "aws_secret_key", "secrets"), "secret"
-        ),
+        **dict.fromkeys(("secret_key", "secret_access_key", "aws_secret_access_key", "aws_secret_key"), "secret"),
         **dict.fromkeys(("session_token", "aws_session_token"), "token"),
         **dict.fromkeys(("aws_endpoint_url", "aws_endpoint", "host", "url"), "endpoint_url"),
         **dict.fromkeys(("region_name", "aws_region", "default_region"), "region"),
