@@ -66,11 +66,10 @@ class KeyNumbers:
             hashes = _hashes(keys)
             places = np.searchsorted(self._sorted, hashes)
             known = np.flatnonzero(self._sorted[np.minimum(places, len(self._sorted) - 1)] == hashes)
+            firsts = self._order[places[known]].tolist()
             found[known] = [
-                first if self._keys[first] == keys[at] else self._first(keys[at], place + 1)
-                for at, place, first in zip(
-                    known.tolist(), places[known].tolist(), self._order[places[known]].tolist(), strict=True
-                )
+                first if text == keys[at] else self._first(keys[at], int(places[at]) + 1)
+                for at, first, text in zip(known.tolist(), firsts, self._keys.at(firsts), strict=True)
             ]
         return found
 
@@ -152,8 +151,7 @@ class KeyTable:
             # Adjacent members are one range
             starts, stops, counts = index.ranges(np.isin(index.members, chosen))
             has_any = counts > 0
-            for key in compress(index.keys, has_any.tolist()):
-                self.keys.append(key)
+            self.keys.extend(list(compress(index.keys, has_any.tolist())))
             self.num_without += int((~has_any).sum())
             self.urls.append(url)
             firsts.append(len(self.keys))
