@@ -302,6 +302,8 @@ def of_config(**arguments: Any) -> dict[str, Any]:
         ({"client_kwargs": {"aws_secret_access_key": 5}}, "['aws_secret_access_key'] must be a str, got an int"),
         *(({name: "PASSWORD"}, f"storage_options[{name!r}] must be a dict, got a str") for name in MAPPINGS),
         ({"config_kwargs": {5: 1}}, "['config_kwargs'] must have names that are str, got an int"),
+        (of_config(retries=3), "['config_kwargs']['retries'] must be a dict, got an int"),
+        ({"session": 3}, "storage_options['session'] must be a session of aiobotocore, got an int"),
         ({"loop": 3}, "storage_options['loop'] must be an event loop of asyncio, got an int. Leave it out"),
         (of_request(ServerSideEncryption="kms"), "is 'kms'; expected one of 'AES256', 'aws:kms', 'aws:kms:dsse'"),
         (of_request(SSEKMSKeyId="k"), "needs 'ServerSideEncryption': 'aws:kms'"),

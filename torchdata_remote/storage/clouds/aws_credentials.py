@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...core.urls import redact
 from ...errors import AccessDeniedError, TransientStorageError
@@ -54,24 +54,8 @@ _SOURCES = {
 }
 
 
-class Keys(NamedTuple):
-    """A key pair, and the token of a session."""
-
-    key: str
-    secret: str
-    token: str | None
-
-    def __repr__(self) -> str:
-        return "Keys()"
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """As obstore's providers return them."""
-        return {"access_key_id": self.key, "secret_access_key": self.secret, "token": self.token}
-
-
-def keys_of(options: Mapping[str, Any], url: str, prefix: str = "") -> Keys | None:
-    """Return the keys in options; ``None`` without any.
+def keys_of(options: Mapping[str, Any], url: str, prefix: str = "") -> dict[str, Any] | None:
+    """Return the keys in options as obstore's providers do; ``None`` without any.
 
     Raises:
         AccessDeniedError: if one of a pair is missing.
@@ -82,7 +66,7 @@ def keys_of(options: Mapping[str, Any], url: str, prefix: str = "") -> Keys | No
             f"{url}: storage_options needs '{prefix}key' and '{prefix}secret' together, and both for '{prefix}token'.",
             url=url,
         )
-    return None if key is None else Keys(key, str(secret), token)
+    return None if key is None else {"access_key_id": key, "secret_access_key": secret, "token": token}
 
 
 def aws_session(profile: str | None, url: str) -> Any:
@@ -111,7 +95,7 @@ def _shared_loader(data_path: str | None) -> Any:
     return create_loader(data_path)
 
 
-def chain_of(profile: str | None, region: str, fallback: Keys | None, url: str) -> Callable[[], Issued]:
+def chain_of(profile: str | None, region: str, fallback: dict[str, Any] | None, url: str) -> Callable[[], Issued]:
     """Return a function that asks botocore's sources for credentials. Each call reads environment and files anew.
 
     Args:
@@ -137,13 +121,14 @@ def chain_of(profile: str | None, region: str, fallback: Keys | None, url: str) 
                 frozen = None if found is None else found.get_frozen_credentials()
             if frozen is not None:
                 name = _named(method, 0, session)
-                keys = Keys(frozen.access_key, frozen.secret_key, frozen.token)
-                for field, value in keys.fields.items():
+                names = ("access_key_id", "secret_access_key", "token")
+                fields = dict(zip(names, (frozen.access_key, frozen.secret_key, frozen.token), strict=True))
+                for field, value in fields.items():
                     require_plain_text(url, f"{field} of {name}", value)
                 ends = getattr(found, "_expiry_time", None)  # it has no public name
-                return Issued(keys.fields, ends and ends.timestamp(), f"The credentials are from {name}.")
+                return Issued(fields, ends and ends.timestamp(), f"The credentials are from {name}.")
         if fallback is not None:
-            return Issued(fallback.fields, None, OF_FALLBACK)
+            return Issued(fallback, None, OF_FALLBACK)
         raise _none_found(session, url)
 
     return issue

@@ -110,7 +110,7 @@ def s3_target(bucket: str, options: StorageOptions, read_timeout_s: float, regio
     if given.get("anon"):
         issue = partial(Issued, {}, None, aws.NOT_SIGNED)
     elif keys is not None:
-        issue = partial(Issued, keys.fields, None, aws.OF_OPTIONS)
+        issue = partial(Issued, keys, None, aws.OF_OPTIONS)
     of_key = " Or SSECustomerKey of storage_options['s3_additional_kwargs'] is not that of the object."
     return Target(
         url,
@@ -162,7 +162,8 @@ def _address(
     of_s3 = {**(session.get_config_variable("s3") or {}), **mapping(config, "s3")}
     style = of_s3.get("addressing_style")
     server = given.get("endpoint_url") or _server_of_environment(session, f"s3://{bucket}")
-    if server and not (is_found and is_of_aws(server)):
+    is_zonal = bucket.endswith(_ZONAL)
+    if server and not (is_of_aws(server) and (is_found or is_zonal)):
         scheme, _, rest = server.rstrip("/").partition("://")
         return f"{scheme}://{bucket}.{rest}" if style == "virtual" else f"{scheme}://{rest}/{bucket}"
 
@@ -171,11 +172,11 @@ def _address(
         return bool(ensure_boolean(found[0]))
 
     scheme = "https" if given.get("use_ssl", True) else "http"
-    service = "s3express" if bucket.endswith(_ZONAL) else "s3"
+    service = "s3express" if is_zonal else "s3"
     service += "-fips" * variant("use_fips_endpoint", config)
     dualstack = ".dualstack" * variant("use_dualstack_endpoint", of_s3, config)
     host = f"{service}{dualstack}.{region}.{_suffix_of(region, session)}"
-    if bucket.endswith(_ZONAL):
+    if is_zonal:
         host = host.replace(service, f"{service}-{bucket.split('--')[-2]}", 1)
     elif ensure_boolean(of_s3.get("use_accelerate_endpoint", False)):
         host = f"s3-accelerate{dualstack}.amazonaws.com"
@@ -282,7 +283,7 @@ def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
     if fallback is not None and not has_own:
         issued = aws.chain_of(profile, given.get("region", "us-east-1"), fallback, url)()
         if issued.source == aws.OF_FALLBACK:
-            keywords |= fallback._asdict()
+            keywords |= zip(("key", "secret", "token"), fallback.values(), strict=True)
     return keywords
 
 
