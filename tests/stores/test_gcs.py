@@ -91,7 +91,7 @@ def read(options: dict[str, Any], backend: Backend = Backend.OBSTORE, **more: An
 
 
 def use(options: dict[str, Any]) -> None:
-    """Send a read by obstore and a listing by botocore."""
+    """Send a read and a listing."""
     assert read(options, Backend.AUTOMATIC) == DATA
     with pytest.raises(FileNotFoundError):
         objects.listed("gs://bucket/d/", options)

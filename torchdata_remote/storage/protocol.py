@@ -23,6 +23,8 @@ def normalized_etag(received: object) -> str | None:
     """
     if not isinstance(received, str):
         return None
+    if len(received) > 2 and received[0] == received[-1] == '"':  # as nearly all
+        return received
     weak, tag = "", received.strip()
     if tag.startswith("W/"):
         weak, tag = "W/", tag[2:]
