@@ -30,7 +30,8 @@ SIZE = len(DATA)
 MAX_ATTEMPTS = 8  # at what looks permanent
 LISTING = (
     b"<ListBucketResult><IsTruncated>false</IsTruncated>"
-    b"<Contents><Key>a</Key><Size>1</Size><ETag>1</ETag></Contents></ListBucketResult>"
+    b"<Contents><Key>a</Key><LastModified>2026-11-21T00:00:00.000Z</LastModified><Size>1</Size><ETag>1</ETag></Contents>"
+    b"</ListBucketResult>"
 )
 AT_ONCE = tdr.RetryPolicy(first_wait_s=0)
 
@@ -192,6 +193,8 @@ REFUSED_BY_AIOHTTP = ("length twice", "a Last-Modified that is no date", "a cont
 def test_an_unusual_but_unambiguous_answer_is_read(transport: str, case: str) -> None:
     """What RFC 9110 allows, and violations with one possible meaning."""
     status, body, headers = READABLE[case]
+    if transport == "s3 by obstore" and case in ("a Last-Modified that is no date", "a content type beyond ASCII"):
+        return  # neither obstore nor botocore reads it
     if transport == "datasets" and case in ("total unknown", "200 with a Content-Range"):
         return  # our own service does not answer like this, so that it is not our service
     if transport == "s3 by s3fs" and case in REFUSED_BY_AIOHTTP:
@@ -288,7 +291,9 @@ def test_an_answer_to_a_range_is_the_exact_bytes_or_an_error(transport: str) -> 
             except StorageError as error:
                 got[case] = error.url is not None
     names = list(SPANS)
-    exact = dict(zip(names, [b"0", b"0", b"", TEN, TEN], strict=False))
+    exact: dict[str, Any] = dict(zip(names, [b"0", b"0", b"", TEN, TEN], strict=False))
+    if transport in ("gs by obstore", "az"):  # obstore needs a length, and the package of their filesystem is not there
+        exact |= dict.fromkeys(names[2:NUM_READABLE], True)
     assert got == {**exact, **dict.fromkeys(names[NUM_READABLE:], True)}
 
 
@@ -398,9 +403,9 @@ def test_a_listing_that_cannot_be_parsed_is_an_error_and_never_empty(body: bytes
         assert len(server.requests) <= MAX_ATTEMPTS
 
 
-@pytest.mark.parametrize("body", [b"", b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"])
+@pytest.mark.parametrize("body", [b"", LISTING[:-30]])
 def test_a_truncated_page_of_a_listing_is_requested_again(body: bytes) -> None:
-    """An empty body, and a page without the token of the next one."""
+    """An empty body, and one that is cut."""
     with scripted(lambda request: Response(200, body if request.number < 3 else LISTING)) as server:
         assert listed(server.url) == ["s3://b/a"]
         assert len(server.requests) == 3

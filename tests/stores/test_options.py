@@ -282,7 +282,7 @@ def of_config(**arguments: Any) -> dict[str, Any]:
             (of_config(s3={name: "yes"}), f"['s3'][{name!r}] must be True or False, got a str")
             for name in FLAGS_OF_CONFIG
         ),
-        (of_config(proxies="http://u:PASSWORD@p"), "['proxies'] must be a dict, got str"),
+        (of_config(proxies="http://u:PASSWORD@p"), "['proxies'] must be a dict, got a str"),
         (of_config(proxies={"https": 5}), "['proxies'] must have URLs by scheme"),
         (of_config(proxies={"https": "http://u:PASSWORD@p:99999"}), "the proxy 'http://p:99999' is no URL"),
         (of_config(proxies_config=3), "['proxies_config'] must be a dict, got an int"),
@@ -300,7 +300,7 @@ def of_config(**arguments: Any) -> dict[str, Any]:
         ({"client_kwargs": {"verify": ""}}, "['verify'] must be a file of certificate authorities, True or False"),
         ({"client_kwargs": {"config": 3}}, "is made from storage_options['config_kwargs']"),
         ({"client_kwargs": {"aws_secret_access_key": 5}}, "['aws_secret_access_key'] must be a str, got an int"),
-        *(({name: "PASSWORD"}, f"storage_options[{name!r}] must be a dict, got str") for name in MAPPINGS),
+        *(({name: "PASSWORD"}, f"storage_options[{name!r}] must be a dict, got a str") for name in MAPPINGS),
         ({"config_kwargs": {5: 1}}, "['config_kwargs'] must have names that are str, got an int"),
         ({"loop": 3}, "storage_options['loop'] must be an event loop of asyncio, got an int. Leave it out"),
         (of_request(ServerSideEncryption="kms"), "is 'kms'; expected one of 'AES256', 'aws:kms', 'aws:kms:dsse'"),

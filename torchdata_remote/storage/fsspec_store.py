@@ -21,15 +21,18 @@ from ..core.object_version import same_etag
 from ..core.options import StorageOptions
 from ..core.urls import AZURE, GS, HTTP, LOCAL, join_url
 from ..errors import ObjectNotFoundError, RemoteDataError, UrlError
-from .error_tables import (
+from .errors import (
     KINDS_OF_VALUES,
     from_os,
+    from_status,
     is_missing_on_webdav,
+    mark_host_known,
+    translate_errors,
     unknown_scheme,
     unreadable_file,
     unusable_options,
+    unusable_response,
 )
-from .errors import from_status, translate_errors
 from .folder_walk import page_after
 from .fsspec_quirks import (
     http_keywords,
@@ -42,7 +45,6 @@ from .fsspec_quirks import (
     repeat_if_changed,
 )
 from .local.names import PARTIAL_SUFFIX
-from .network_errors import mark_host_known, unusable_response
 from .protocol import Answer, Entry, Page, normalized_etag, single_chunk
 
 # An installed package has an entry point for this

@@ -17,11 +17,9 @@ import obstore
 
 from ..core.urls import redact, redact_text
 from ..errors import RemoteDataError, UrlError
-from .error_tables import from_obstore
-from .errors import Table, translate_errors
+from .errors import Table, from_obstore, mark_host_known, translate_errors
 from .http.content_encoding import IDENTITY, require_unencoded
 from .network import obstore_client_options
-from .network_errors import mark_host_known
 from .protocol import (
     Answer,
     RedirectWithoutLocationError,

@@ -12,10 +12,9 @@ import obstore
 
 from ..errors import ExpiredCredentialsError, ObjectNotFoundError, StorageError, TransientStorageError
 from .entry_table import EntryTable
-from .errors import from_status
+from .errors import from_status, unusable_response
 from .folder_walk import page_after
 from .local.names import PARTIAL_SUFFIX
-from .network_errors import unusable_response
 from .obstore_reader import ObstoreReader, note_use
 from .obstore_writer import own_name
 from .protocol import (
@@ -52,7 +51,6 @@ class Bucket(Protocol):
         lists_in_order: whether listings have the order of keys, and can begin at any key.
         lists_by_fsspec: whether an option has no word in obstore's listings.
         hides_uploads: whether large objects are first written under a hidden name.
-        provider_fault: why obstore got no credentials; it keeps only the text.
     """
 
     root: str
@@ -61,10 +59,10 @@ class Bucket(Protocol):
     lists_in_order: bool
     hides_uploads: bool
     lists_by_fsspec: bool
-    provider_fault: Exception | None
 
-    def table(self, error: Exception, url: str, *, writing: bool = False) -> Exception:
-        """Convert an exception of obstore to this package's error."""
+    @property
+    def provider_fault(self) -> Exception | None:
+        """Why obstore got no credentials; it keeps only the text."""
 
     def connect(self, *, reading: bool, retry: bool = False) -> ObjectStore:
         """Make an obstore store, for reads or for all else, that repeats no request unless it is told to."""
@@ -117,7 +115,6 @@ class ObstoreStore(ObstoreReader):
             lambda: bucket.connect(reading=True),
             lambda *arguments: self.slower.read(*arguments),
             odd=bucket.odd,
-            table=bucket.table,
         )
         self.bucket, self.lists_in_order = bucket, bucket.lists_in_order
         self.begins_anywhere = bucket.lists_in_order
@@ -185,9 +182,11 @@ class ObstoreStore(ObstoreReader):
             return self._general
 
     def _failure(self, error: BaseException, path: str, *, writing: bool = False) -> BaseException:
-        fault, options = self.bucket.provider_fault, {"writing": True} if writing else {}
+        fault = self.bucket.provider_fault
         converted = (
-            fault if fault is not None and isinstance(error, Exception) else self._converted(error, path, **options)
+            fault
+            if fault is not None and isinstance(error, Exception)
+            else self._converted(error, path, writing=writing)
         )
         if isinstance(converted, StorageError) and not isinstance(converted, CredentialSourceError):
             return self.bucket.explain(converted)

@@ -23,6 +23,8 @@ def normalized_etag(received: object) -> str | None:
     """
     if not isinstance(received, str):
         return None
+    if len(received) > 2 and received[0] == received[-1] == '"':  # as nearly all
+        return received
     weak, tag = "", received.strip()
     if tag.startswith("W/"):
         weak, tag = "W/", tag[2:]
@@ -96,8 +98,10 @@ class RangeNotSatisfiableError(StorageError):
     """The range starts at or after the object's end."""
 
 
-class UnreadableResponseError(StorageError):
-    """This transport cannot read the response; another one may."""
+class UnreadableResponseError(TransientStorageError):
+    """This transport cannot read the response; another one may, or the next one is no mistake of a proxy."""
+
+    likely_permanent = True
 
 
 class UnsupportedRequestError(StorageError):

@@ -6,15 +6,13 @@ import logging
 import os
 import threading
 
-from ..core.options import RetryPolicy, StorageOptions
+from ..core.options import FALLBACK_NAMES, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import S3, join_url, redact, split_url
 from ..errors import UrlError
 from . import request_counts
-from .option_names import require_known_options
-from .option_values import require_certificate_files
+from .options import require_certificate_files, require_known_options
 from .protocol import Store
-from .s3.fallback_credentials import without_fallback
 from .transports import Connection, make_store
 
 _log = logging.getLogger("torchdata_remote")
@@ -50,8 +48,8 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
     """
     scheme, bucket, path = split_url(url)
     options = options.for_url(url)
-    if scheme not in S3:
-        options = without_fallback(options)
+    if scheme not in S3 and any(name in options for name in FALLBACK_NAMES):
+        options = StorageOptions({name: options[name] for name in options.keys() - {*FALLBACK_NAMES}})
     key = scheme, bucket, options.identity(), connection
     with _lock:
         if key not in _stores:

@@ -37,17 +37,14 @@ from ..errors import (
     TransientStorageError,
     UrlError,
 )
-from .error_tables import from_botocore
-from .errors import translate_errors
+from .clouds.s3 import options_for_s3fs, source_of_options
+from .errors import details_of, from_botocore, mark_host_known, network_error, translate_errors, unusable_response
 from .folder_walk import page_after
 from .http.content_encoding import require_unencoded
 from .http.content_range import parse_content_length, parse_content_range, range_header
 from .multipart import SLOW_BYTES_PER_S, WRITER_ID, ConditionalWriter
 from .network import ENVIRONMENT
-from .network_errors import details_of, mark_host_known, network_error, unusable_response
 from .protocol import Answer, Entry, Page, UnsupportedRequestError, for_if_match, normalized_etag
-from .s3.credential_source import source_of_options
-from .s3.session import options_for_s3fs
 
 _PIECE_BYTES, _PIECE_S = 1 << 20, 0.5  # of a body, that the loop reads before it hands them over
 _ANSWERED_BY = {"create_multipart_upload": "UploadId"} | dict.fromkeys(

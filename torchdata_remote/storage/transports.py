@@ -30,15 +30,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..core.bucket_names import split_access_point
 from ..core.chained_urls import without_target
 from ..core.options import Backend, RetryPolicy, StorageOptions
-from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3, join_url
+from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3
 from ..errors import StorageError, UrlError
-from .azure.settings import azure_settings
-from .error_tables import unusable_options
-from .gcs.settings import gcs_settings
+from .clouds import azure, gcs, s3
+from .errors import unusable_options
 from .local.store import LocalStore
-from .network import without_obstore
 from .protocol import Store
-from .s3.settings import s3_settings, untranslated
 
 if TYPE_CHECKING:
     from .obstore_store import Bucket
@@ -85,54 +82,48 @@ def make_store(scheme: str, bucket: str, options: StorageOptions, connection: Co
     if scheme not in _SLOWER:
         return _fsspec_store(scheme, bucket, options, connection), "fsspec (the transport for all other URLs)"
     slower = _SLOWER[scheme]
-    what = ", ".join(untranslated(options)) if scheme in S3 else f"an option of {options!r}"
+    what = ", ".join(_UNTRANSLATED[scheme](options)) if scheme in _UNTRANSLATED else f"an option of {options!r}"
     _log.warning("%s://%s is read by %s, more slowly: no translation for %s", scheme, bucket, slower, what)
     return _fsspec_store(scheme, bucket, options, connection), f"{slower} (no translation for {what})"
 
 
 def _s3(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
-    settings = s3_settings(options, connection.read_timeout_s)
-    if settings is None:
+    if s3.untranslated(options):
         return None
-    lacks = without_obstore(settings.network)
-    if lacks is None and split_access_point(bucket) is not None:
-        lacks = "to an access point"
-    if lacks is not None:
+    if split_access_point(bucket) is not None:
         if connection.backend is Backend.OBSTORE:
             return None
-        _log.warning("%s://%s is read by s3fs, more slowly: obstore cannot send %s", scheme, bucket, lacks)
-        return _fsspec_store(scheme, bucket, options, connection), f"s3fs (obstore cannot send {lacks})"
+        _log.warning("%s://%s is read by s3fs, more slowly: obstore knows no access points", scheme, bucket)
+        return _fsspec_store(scheme, bucket, options, connection), "s3fs (obstore knows no access points)"
 
     def connect() -> Bucket:
         from .s3.bucket import S3Bucket
 
-        return S3Bucket(bucket, settings)
+        return S3Bucket(bucket, options, connection.read_timeout_s)
 
     return _bucket(scheme, bucket, options, connection, connect)
 
 
 def _google(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
-    settings = gcs_settings(options, connection.read_timeout_s)
-    if settings is None:
+    if gcs.untranslated(options):
         return None
 
     def connect() -> Bucket:
         from .gcs.bucket import GcsBucket
 
-        return GcsBucket(bucket, settings)
+        return GcsBucket(bucket, options, connection.read_timeout_s)
 
     return _bucket(scheme, bucket, options, connection, connect)
 
 
 def _azure(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
-    found = azure_settings(bucket, options, connection.read_timeout_s)
-    if found is None:
+    if azure.untranslated(options):
         return None
 
     def connect() -> Bucket:
         from .azure.bucket import AzureBucket
 
-        return AzureBucket(join_url(scheme, bucket, ""), *found)
+        return AzureBucket(scheme, bucket, options, connection.read_timeout_s)
 
     return _bucket(scheme, bucket, options, connection, connect)
 
@@ -224,6 +215,11 @@ _OWN: dict[str, Callable[[str, str, StorageOptions, Connection], _Made]] = {
     **dict.fromkeys(LOCAL, _local),
     DATASETS: _datasets,
     HUGGING_FACE: _hub,
+}
+_UNTRANSLATED: dict[str, Callable[[StorageOptions], list[str]]] = {
+    **dict.fromkeys(S3, s3.untranslated),
+    **dict.fromkeys(GS, gcs.untranslated),
+    **dict.fromkeys(AZURE, azure.untranslated),
 }
 # What fsspec uses for options that have no translation
 _SLOWER = {

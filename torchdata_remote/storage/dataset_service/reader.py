@@ -7,9 +7,9 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
+from ..errors import unusable_response
 from ..http.content_range import parse_content_length, parse_content_range, range_header
 from ..http.request import stream_body
-from ..network_errors import unusable_response
 from ..obstore_reader import ODD_KEY, ObstoreReader, Read, http_store
 from ..protocol import Answer, for_if_match, normalized_etag
 from .client import ServiceClient, ServiceRequests
