@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import functools
 import logging
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
-from functools import partial
 from typing import Any, TypeVar
 
 import fsspec.asyn
@@ -24,6 +24,7 @@ from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.exceptions import ClientError
 from botocore.handlers import add_expect_header
+from botocore.loaders import create_loader
 
 from ..core.object_version import key_as_path, same_etag, split_version
 from ..core.options import StorageOptions
@@ -72,7 +73,7 @@ class _Session(AIOHTTPSession):  # type: ignore[misc]
 
     async def _get_session(self, proxy_url: str | None) -> Any:
         session = await super()._get_session(proxy_url)
-        vars(session).setdefault("request", partial(session.request, allow_redirects=False))
+        vars(session).setdefault("request", functools.partial(session.request, allow_redirects=False))
         return session
 
     async def send(self, request: Any) -> Any:
@@ -85,11 +86,18 @@ class _Session(AIOHTTPSession):  # type: ignore[misc]
         return response
 
 
+@functools.cache
+def _loader() -> Any:
+    """Return the loader that all sessions share, also those of forked children: each would read a megabyte of JSON."""
+    return create_loader(os.environ.get("AWS_DATA_PATH"))
+
+
 def _arguments(options: StorageOptions, url: str, read_timeout_s: float) -> dict[str, Any]:
     """Return the arguments of s3fs's filesystem."""
     keywords = options_for_s3fs(options, url)
     profile = keywords.pop("profile", None)
     session = keywords.pop("session", None) or AioSession(profile=profile)
+    session.register_component("data_loader", _loader())
     session.unregister("before-call.s3", add_expect_header)  # aiohttp waits for 100 Continue without a time limit
     session.register("before-call.s3", _require_https)
     if "region" in keywords:
@@ -316,7 +324,7 @@ class S3fsStore:
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         """Return a page like ``FolderStore.list_after``, from a listing of the whole folder."""
-        folders = partial(self._pages, more={"Delimiter": "/"})
+        folders = functools.partial(self._pages, more={"Delimiter": "/"})
         return page_after(folders, prefix, after, recursive=recursive, limit=limit)
 
     def create(self, path: str, *, overwrite: bool) -> _Writer:
