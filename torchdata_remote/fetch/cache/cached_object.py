@@ -66,7 +66,7 @@ class CachedObject:
             if view is not None:
                 assert self._num_bytes is not None
                 return Answer(start, start + len(view), self._num_bytes, self._etag, single_chunk(view))
-            answer = self._store.read(path, start, end, etag or self._etag)
+            answer = self._store.read(path, start, end, etag)
         if self._stores:
             self._note_version(answer)
         return answer

@@ -47,7 +47,7 @@ from .folder import (
     open_own_file,
     was_used,
 )
-from .shared_state import EXCLUSIVE, PAUSE, SHARED, STATE_BYTES, Room, SharedState, Totals, has_locks, lock
+from .shared_state import EXCLUSIVE, SHARED, STATE_BYTES, Room, SharedState, Totals, has_locks, lock
 
 _log = logging.getLogger("torchdata_remote")
 _warned_folders: dict[str, str] = {}  # and the problem
@@ -114,7 +114,7 @@ class DiskCache:
         self._room = Room(self._state, max_bytes - STATE_BYTES)
         self._token, self._numbers = uuid.uuid4().hex, itertools.count()  # of files that are written
         self._files: Iterator[tuple[str, os.stat_result]] | None = None  # which are looked at, to make room
-        self._unread_before_s, self._look_s, self._look_again_s = 0.0, 0.0, 0.0  # of the look at files
+        self._unread_before_s = 0.0  # those are removed
         with contextlib.suppress(OSError):  # a folder that is read-only now
             users = open_own_file(os.path.join(self._folder, _USERS), self._user)
             self._users = open(users, "rb", buffering=0)  # noqa: SIM115  # closed with this object, which ends the lock
@@ -228,8 +228,8 @@ class DiskCache:
         if not self._take(name, num_bytes, taken):
             return None
         temporary = os.path.join(self._folder, _WRITING, f"{self._token}-{next(self._numbers)}")
-        publish = partial(self._publish, temporary, self._path(name)[0])
-        return CachedFileWriter(temporary, num_bytes, version, publish, partial(_drop, temporary, taken, self._room))
+        publish, give_back = partial(self._publish, self._path(name)[0]), partial(self._room.give_back, taken)
+        return CachedFileWriter(temporary, num_bytes, version, publish, give_back)
 
     def has_room(self, name: str, num_bytes: int, version: str) -> bool:
         """Whether an object could be stored now. If the folder cannot be used, that is a warning."""
@@ -250,7 +250,7 @@ class DiskCache:
             return False
         return self._room.take(taken, self._make_room)
 
-    def _publish(self, temporary: str, path: str) -> None:
+    def _publish(self, path: str, temporary: str) -> None:
         """Give a complete file its name; it replaces what is there."""
         make_own_folder(os.path.dirname(path), self._user)
         with contextlib.suppress(OSError):
@@ -263,21 +263,21 @@ class DiskCache:
         """Remove what is not read any more, and if the bound was larger before, anything."""
         begin_s, max_bytes = time.monotonic(), self._room.max_bytes
         if self._files is None:
-            before_s = None if begin_s < self._look_again_s else self._state.unread_before(totals)
-            is_smaller = totals.used_bytes - totals.reserved_bytes > max_bytes
+            before_s, is_smaller = (
+                self._state.unread_before(totals),
+                totals.used_bytes - totals.reserved_bytes > max_bytes,
+            )
             if before_s is None and not is_smaller:
                 return
-            self._unread_before_s, self._look_s, self._files = before_s or 0.0, 0.0, self._objects()
+            self._unread_before_s, self._files = before_s or 0.0, self._objects()
         for path, status in self._files:
             if status.st_mtime < self._unread_before_s or totals.used_bytes > max_bytes:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
                     totals.used_bytes -= _room_of(status.st_size)
-            spent_s = time.monotonic() - begin_s
-            if totals.used_bytes + wanted <= max_bytes or spent_s > _MAX_CLEANING_S:
-                self._look_s += spent_s
+            if totals.used_bytes + wanted <= max_bytes or time.monotonic() - begin_s > _MAX_CLEANING_S:
                 return
-        self._files, self._look_again_s = None, time.monotonic() + PAUSE * self._look_s
+        self._files = None
 
     def warn_once(self, problem: str) -> None:
         """Warn of the first problem with this folder in this process; a full disk would cause one per object."""
@@ -292,13 +292,6 @@ def shown(name: str) -> str:
 def _room_of(length: int) -> int:
     """Return what a file of this length takes of the disk."""
     return -(-length // _BLOCK_BYTES) * _BLOCK_BYTES
-
-
-def _drop(temporary: str, taken_bytes: int, room: Room) -> None:
-    """Remove a file that was not finished. Safe in a finalizer."""
-    with contextlib.suppress(OSError):
-        os.unlink(temporary)
-    room.give_back(taken_bytes)
 
 
 def _warn_once(folder: str, problem: str) -> None:

@@ -175,17 +175,17 @@ class CachedFileWriter:
         path: of the file while it is written.
         num_bytes: of the object.
         version: of the object.
-        publish: called by ``commit``.
-        on_dropped: called if that never is. It must be safe in a finalizer.
+        publish: gives the complete file its name.
+        give_back: called if it never is complete. It must be safe in a finalizer.
 
     Raises:
         OSError: if the disk is full, or the folder was removed.
     """
 
     def __init__(
-        self, path: str, num_bytes: int, version: str, publish: Callable[[], None], on_dropped: Callable[[], None]
+        self, path: str, num_bytes: int, version: str, publish: Callable[[str], None], give_back: Callable[[], None]
     ) -> None:
-        self._is_done, self._on_dropped, self._pid = False, on_dropped, os.getpid()
+        self._is_done, self._path, self._give_back, self._pid = False, path, give_back, os.getpid()
         self._num_bytes, self._missing_bytes, self._version, self._publish = num_bytes, num_bytes, version, publish
         self._file: BinaryIO = open(os.open(path, _CREATE, 0o600), "r+b", buffering=0)  # noqa: SIM115  # by commit()
         if hasattr(os, "posix_fallocate"):  # macOS has none
@@ -222,14 +222,16 @@ class CachedFileWriter:
         crc32s = [zlib.crc32(map_file(descriptor, *block)) for block in itertools.pairwise(borders)]
         self._write_at(num_bytes, trailer(num_bytes, self._version, crc32s))
         self._file.close()
-        self._publish()
+        self._publish(self._path)
         self._is_done = True
 
     def abort(self) -> None:
         """Remove what was written. Safe in a finalizer."""
         if not self._is_done and os.getpid() == self._pid:  # a forked child has a copy
             self._is_done = True
-            self._on_dropped()
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+            self._give_back()
 
     def __del__(self) -> None:
         self.abort()

@@ -32,7 +32,7 @@ _SLACK = 1.25
 _WAIT_S, _RETRY_S, _POLL_S = 1.0, 5.0, 0.001
 _CLOSE_S = 0.1  # for the lock, in a finalizer
 _CHUNKS, _MAX_CHUNK_BYTES = 64, 64 << 20  # of the bound, which a process reserves at once
-PAUSE = 20  # times as long as a look for room took that found none, until the next one
+_PAUSE = 20  # times the CPU of a look for room that found none, until the next one
 KEYS = 1 << 32
 
 
@@ -222,9 +222,9 @@ class Room:
             self._free_bytes += self._given_back.popleft()
 
     def _reserve(self, num_bytes: int, make_room: Callable[[Totals, int], None]) -> bool:
-        begin_s = time.monotonic()
-        if num_bytes >= self._refused_bytes and begin_s < self._ask_again_s:
+        if num_bytes >= self._refused_bytes and time.monotonic() < self._ask_again_s:
             return False
+        began_s = time.thread_time()
         missing_bytes = num_bytes - self._free_bytes
         wanted_bytes = max(missing_bytes, self._chunk_bytes)
         with self._state.locked() as totals:
@@ -238,8 +238,8 @@ class Room:
             totals.reserved_bytes += self._free_bytes - self._reserved_bytes
             self._reserved_bytes = self._free_bytes
         if not is_enough:
-            self._refused_bytes, now_s = num_bytes, time.monotonic()
-            self._ask_again_s = now_s + PAUSE * (now_s - begin_s)
+            self._refused_bytes = num_bytes
+            self._ask_again_s = time.monotonic() + _PAUSE * (time.thread_time() - began_s)
         return is_enough
 
     def give_back(self, num_bytes: int) -> None:
