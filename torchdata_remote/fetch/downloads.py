@@ -19,6 +19,8 @@ from .cache.cached_object import CachedObject
 from .ranges import ObjectVersion, RangeRequest, RangeSource, ignore_version, read_range
 from .session import ActiveSession, FetchSession
 
+FIRST_BYTES = 1 << 20  # of an object of unknown size
+
 
 class Part:
     """A range of a download: queued, being requested, or here."""
@@ -110,7 +112,9 @@ class Download:
         return -(-unplanned_bytes // part_bytes)
 
     def next_part_bytes(self, part_bytes: int) -> int:
-        """Largest length of the next part."""
+        """Largest length of the next part; the first one of an unknown size tells it, and may be all."""
+        if self._end is None and not self.mapped:
+            part_bytes = min(part_bytes, FIRST_BYTES)
         if self._block_bytes > 1:  # of whole blocks
             part_bytes = max(1, part_bytes // self._block_bytes) * self._block_bytes
         return min(part_bytes, self.unplanned_bytes(self.planned_bytes + part_bytes))

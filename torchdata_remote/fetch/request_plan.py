@@ -80,7 +80,8 @@ class RequestPlan:
         planned = self._planned.get(key)
         if planned is None:
             plan = Download(start, stop, known, 1 if checksums is None else checksums.block_bytes)
-            part_bytes = self._part_bytes[store.maps_files and not self._has_cache]
+            plan.mapped = store.maps_files and not self._has_cache
+            part_bytes = self._part_bytes[plan.mapped]
             ranges = list(planned_ranges(plan, part_bytes, size))
             planned = self._planned[key] = ReadRequests(len(ranges), sum(end - start for start, end in ranges))
         return ReadRequests(planned.gets + index.gets, planned.num_bytes + index.num_bytes)

@@ -310,6 +310,11 @@ def obstore_client_options(url: str, read_timeout_s: float, network: NetworkSett
     return options
 
 
+def for_small_bodies(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return client options for responses that are read at once: they take at most twice as long as silence may."""
+    return {**options, "timeout": f"{2 * int(options['read_timeout'].removesuffix('ms'))}ms"}
+
+
 class ServerPools:
     """Pools of connections of urllib3, direct and by proxies. Each request, a redirected one too, uses the right one.
 

@@ -20,7 +20,7 @@ from ..core.urls import redact, redact_text
 from ..errors import RemoteDataError, StorageError, TransientStorageError, UrlError
 from .errors import Table, from_obstore, mark_host_known, translate_errors
 from .http.content_encoding import IDENTITY, require_unencoded
-from .network import obstore_client_options
+from .network import for_small_bodies, obstore_client_options
 from .protocol import (
     Answer,
     Entry,
@@ -29,6 +29,7 @@ from .protocol import (
     UnsupportedByTransportError,
     for_if_match,
     normalized_etag,
+    single_chunk,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 Read = Callable[[str, int, int | None, str | None], Answer]
 MAX_UNREADABLE = 8  # consecutive responses that only the fallback can read; then obstore is not used any more
+SMALL_BYTES = 1 << 20  # bodies that are one buffer: their pieces would cost more than the request
 NO_RETRIES: dict[str, Any] = {"max_retries": 0}
 # Empty and dot segments, which obstore strips or refuses, and control characters
 ODD_KEY = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f-\x9f]")
@@ -71,7 +73,8 @@ class ObstoreReader:
 
     Args:
         root: URL of the store, with a slash at its end.
-        connect: makes an obstore store, at the first request: a parent that has not used obstore can be forked.
+        connect: makes an obstore store, for small bodies or for others, at the first request of the kind: a parent that
+            has not used obstore can be forked.
         fallback: reads what obstore cannot, and says what is wrong where both fail.
         odd: matches the paths that obstore cannot request exactly; ``None`` to use the fallback only.
         if_match: whether to send If-Match.
@@ -82,7 +85,7 @@ class ObstoreReader:
     def __init__(
         self,
         root: str,
-        connect: Callable[[], ObjectStore],
+        connect: Callable[[bool], ObjectStore],
         fallback: Read,
         *,
         odd: re.Pattern[str] | None = ODD_KEY,
@@ -93,6 +96,7 @@ class ObstoreReader:
         self._root, self._connect, self._fallback, self._odd = root, connect, fallback, odd
         self._if_match, self._key, self._table = if_match, key, table
         self._store: ObjectStore | None = None
+        self._small: ObjectStore | None = None  # for requests whose bodies are read at once: they have a time limit
         self._num_unreadable = 0  # consecutive
         self._is_known = False  # whether the host has responded
         self._lock = threading.RLock()
@@ -102,10 +106,15 @@ class ObstoreReader:
         odd = self._odd
         if odd is None or odd.search(path) is not None:
             return self._read_odd(path, start, end, etag)
+        store: ObjectStore | None = None
         try:
-            answer = self._get(self._store or self._connected(), path, start, end, etag)
+            if end is not None and end - start <= SMALL_BYTES:
+                store = self._small or self._connected(small=True)
+            else:
+                store = self._store or self._connected()
+            answer = self._get(store, path, start, end, etag)
         except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
-            return self._read_after(error, path, start, end, etag)
+            return self._read_after(error, store, path, start, end, etag)
         if self._num_unreadable or not self._is_known:
             self._num_unreadable, self._is_known = 0, True
             mark_host_known(self._root)
@@ -155,7 +164,13 @@ class ObstoreReader:
         if encoding is not None:
             require_unencoded(encoding, path, self._root + path)
         meta, (first, after) = result.meta, result.range
-        return Answer(first, after, meta["size"], normalized_etag(meta["e_tag"]), self._chunks(path, result.stream(0)))
+        if store is not self._small:
+            chunks = self._chunks(path, result.stream(0))
+        elif after - first <= SMALL_BYTES:
+            chunks = single_chunk(memoryview(result.bytes()))
+        else:  # of a server that ignores ranges
+            return self._get(self._store or self._connected(), path, start, end, etag, **options)
+        return Answer(first, after, meta["size"], normalized_etag(meta["e_tag"]), chunks)
 
     def _chunks(self, path: str, stream: Iterable[Any]) -> Generator[memoryview, None, None]:
         try:
@@ -177,7 +192,15 @@ class ObstoreReader:
         """Read like :meth:`read`, by the fallback."""
         return self._read_by_fallback(path, start, end, etag)
 
-    def _read_after(self, error: BaseException, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+    def _read_after(
+        self,
+        error: BaseException,
+        store: ObjectStore | None,
+        path: str,
+        start: int,
+        end: int | None,
+        etag: str | None,
+    ) -> Answer:
         """Read by the fallback after an error of obstore, if it is not the store's."""
         failure = self._converted(error, path)
         if isinstance(failure, UnreadableResponseError):
@@ -197,11 +220,13 @@ class ObstoreReader:
             self._odd = None
             _log.warning("%s %s: it is read without obstore, more slowly", redact(self._root), why)
 
-    def _connected(self) -> ObjectStore:
+    def _connected(self, *, small: bool = False) -> ObjectStore:
         with self._lock:
-            if self._store is None:
-                note_use()
-                self._store = self._connect()
+            note_use()
+            if small:
+                self._small = self._small or self._connect(True)
+                return self._small
+            self._store = self._store or self._connect(False)
             return self._store
 
     def _converted(self, error: BaseException, path: str, **options: bool) -> BaseException:
@@ -230,16 +255,23 @@ def http_reader(
     """Make a reader of one HTTP host, such as ``https://host:port``, that sends ``headers`` with each request."""
     # If-Match fails for weak etags.
     return ObstoreReader(
-        origin + "/", lambda: http_store(origin, read_timeout_s, headers), fallback, odd=odd, if_match=False
+        origin + "/",
+        lambda small: http_store(origin, read_timeout_s, headers, small=small),
+        fallback,
+        odd=odd,
+        if_match=False,
     )
 
 
-def http_store(origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> ObjectStore:
+def http_store(
+    origin: str, read_timeout_s: float, headers: dict[str, str] | None = None, *, small: bool = False
+) -> ObjectStore:
     """Make an obstore store of an HTTP host, or of a folder there, that sends ``headers`` with each request."""
     from obstore.store import HTTPStore
 
     # Not for s3: obstore would sign the header, which proxies change. There it sends none, which has the same effect.
     options = {**obstore_client_options(origin, read_timeout_s), "default_headers": {**IDENTITY, **(headers or {})}}
+    options = for_small_bodies(options) if small else options
     try:
         return HTTPStore.from_url(origin, client_options=options, retry_config=NO_RETRIES)  # type: ignore[arg-type]
     except ValueError as error:

@@ -64,8 +64,8 @@ class Bucket(Protocol):
     def provider_fault(self) -> Exception | None:
         """Why obstore got no credentials; it keeps only the text."""
 
-    def connect(self, *, reading: bool, retry: bool = False) -> ObjectStore:
-        """Make an obstore store, for reads or for all else, that repeats no request unless it is told to."""
+    def connect(self, *, reading: bool, retry: bool = False, small: bool = False) -> ObjectStore:
+        """Make an obstore store, for reads, maybe of small bodies, or for all else; whether it repeats requests."""
 
     def renew(self, error: StorageError) -> bool:
         """Find other credentials, or another region, after an error; whether the request is worth another attempt."""
@@ -112,7 +112,7 @@ class ObstoreStore(ObstoreReader):
     def __init__(self, bucket: Bucket, make_slower: Callable[[], Store], *, has_slower: bool) -> None:
         super().__init__(
             bucket.root,
-            lambda: bucket.connect(reading=True),
+            lambda small: bucket.connect(reading=True, small=small),
             lambda *arguments: self.slower.read(*arguments),
             odd=bucket.odd,
         )
@@ -196,15 +196,23 @@ class ObstoreStore(ObstoreReader):
         if not isinstance(failure, StorageError) or isinstance(failure, CredentialSourceError):
             return False
         with self._lock:
-            if store is not self._store and store is not self._general:
+            if store not in (self._store, self._small, self._general):
                 return True  # another thread has renewed it
             if not self.bucket.renew(failure):
                 return False
-            self._store = self._general = None
+            self._store = self._small = self._general = None
             return True
 
-    def _read_after(self, error: BaseException, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        failure, store = self._failure(error, path), self._store
+    def _read_after(
+        self,
+        error: BaseException,
+        store: ObjectStore | None,
+        path: str,
+        start: int,
+        end: int | None,
+        etag: str | None,
+    ) -> Answer:
+        failure = self._failure(error, path)
         if store is not None and self._renewed(store, failure):
             return self.call(
                 path, lambda renewed: self._get(renewed, path, start, end, etag), reading=True, may_repeat=False
@@ -212,7 +220,7 @@ class ObstoreStore(ObstoreReader):
         if isinstance(failure, UnreadableResponseError | UnsupportedByTransportError):
             if not self._has_slower:
                 raise unusable_response(self.url(path), str(failure)) from failure
-            return super()._read_after(error, path, start, end, etag)
+            return super()._read_after(error, store, path, start, end, etag)
         raise failure from failure.__cause__
 
     def _read_odd(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import StorageError
 from ..credentials import Credentials
+from ..network import for_small_bodies
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -48,12 +49,13 @@ class CloudBucket:
     def __init__(self, target: Target) -> None:
         self.target, self.root = target, f"{target.url}/"
 
-    def connect(self, *, reading: bool, retry: bool = False) -> ObjectStore:
+    def connect(self, *, reading: bool, retry: bool = False, small: bool = False) -> ObjectStore:
         """Make a store of obstore. It keeps credentials until they end.
 
         Args:
             reading: whether it is for reads only.
             retry: whether it repeats requests by itself.
+            small: whether it is for small bodies.
 
         Raises:
             AccessDeniedError: if there are no credentials.
@@ -64,12 +66,13 @@ class CloudBucket:
         target = self.target
         target.credentials.current()
         headers = {**target.client_options.get("default_headers", {}), **target.more_headers()}
+        options = {**target.client_options, "default_headers": headers}
         config = {**target.config, "skip_signature": target.credentials.are_anonymous}
         if not retry:
             config["retry_config"] = _NO_RETRIES
         store: ObjectStore = getattr(obstore.store, target.kind)(
             target.name,
-            client_options={**target.client_options, "default_headers": headers},
+            client_options=for_small_bodies(options) if small else options,
             credential_provider=target.credentials,  # always, or obstore searches for some itself
             **config,
         )

@@ -88,7 +88,7 @@ def service_reader(client: ServiceClient, fallback: Read, *, by_obstore: bool) -
     origin, headers = f"{client.origin}/datasets", client.authorization
     return ObstoreReader(
         client.root,
-        lambda: http_store(origin, client.read_timeout_s, headers),
+        lambda small: http_store(origin, client.read_timeout_s, headers, small=small),
         fallback,
         odd=ODD_KEY if by_obstore else None,
         key=lambda path: path.replace("/", "/files/", 1),
