@@ -21,7 +21,11 @@ from torchdata_remote.errors import StorageError, TransientStorageError
 
 UNKNOWN = "no-such-host.invalid:9000"
 RANGE = b"Content-Length: 100000\r\nContent-Range: bytes 0-99999/100000"
-HEADERS = b'HTTP/1.1 206 Partial Content\r\nETag: "1"\r\n' + RANGE + b"\r\n\r\n"
+HEADERS = (
+    b'HTTP/1.1 206 Partial Content\r\nETag: "1"\r\nLast-Modified: Sat, 21 Nov 2026 00:00:00 GMT\r\n'
+    + RANGE
+    + b"\r\n\r\n"
+)
 CHECK = {
     "s3": r"Check the endpoint_url \(in storage_options, AWS_ENDPOINT_URL or ~/.aws/config\), the region and the spell",
     "http": "Check the host of the URL and the spelling",
