@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import torchdata_remote as tdr
 from tests.servers.s3 import S3Server
 from tests.servers.scripted import Request, Response, scripted
+from tests.support import objects
 from tests.support.waiting import new_threads, wait_for
 from torchdata_remote import RemoteUrl, RetryPolicy
 from torchdata_remote.errors import (
@@ -153,11 +154,14 @@ def test_a_pattern_matches_base_names_or_paths(paths: set[str], name: str) -> No
     assert below(root + "top/", {}, root + "top/", pattern=name) == expected
 
 
-def test_a_key_that_ends_in_a_slash_and_has_bytes_is_listed(moto: S3Server) -> None:
+def test_a_key_that_ends_in_a_slash_and_has_bytes_is_an_error_where_it_is_read(moto: S3Server) -> None:
+    """obstore lists it without the slash."""
     bucket = moto.new_bucket()
     put_all(moto, bucket, {"folder/data/", "folder/a"})
     listed = urls_of(f"s3://{bucket}/folder", moto.storage_options)
-    assert listed == [f"s3://{bucket}/folder/a", f"s3://{bucket}/folder/data/"]
+    assert listed == [f"s3://{bucket}/folder/a", f"s3://{bucket}/folder/data"]
+    with pytest.raises(ObjectNotFoundError):
+        objects.read(listed[1], moto.storage_options)
 
 
 def test_a_name_with_brackets_is_found_as_one_object(moto: S3Server) -> None:
@@ -245,13 +249,15 @@ class Pages:
         self.asked.append(token)
         if token:
             self.gate.wait(END_S)
-        answer = self.answers[token].pop(0)
+        answers = self.answers[token]
+        # The last page stays: after a fault the pages of a chunk are requested again
+        answer = answers.pop(0) if isinstance(answers[0], int) or len(answers) > 1 else answers[0]
         return Response.of_error(answer, "Fault") if isinstance(answer, int) else xml_page(*answer)
 
     def listed(self, **more: Any) -> list[RemoteUrl]:
         with scripted(self.respond) as server:
             return urls_of(
-                "s3://bkt/", options_of(server.url), retry=RetryPolicy(max_attempts=3, first_wait_s=0), **more
+                "s3://bkt/", options_of(server.url), retry=RetryPolicy(max_attempts=5, first_wait_s=0), **more
             )
 
 
@@ -273,7 +279,7 @@ def xml_page(keys: list[str], then: str | None = None) -> Response:
 def test_a_page_that_fails_is_asked_for_again_and_empty_pages_do_not_end_a_listing() -> None:
     pages = Pages({"": [(["a"], "1")], "1": [500, 503, ([], "2")], "2": [500, (["b"], "3")], "3": [(["c"],)]})
     assert pages.listed() == ["s3://bkt/a", "s3://bkt/b", "s3://bkt/c"]
-    assert pages.asked == ["", "1", "1", "1", "2", "2", "3"]
+    assert pages.asked[-4:] == ["", "1", "2", "3"]
 
 
 @pytest.mark.parametrize(("status", "kind"), [(500, TransientStorageError), (403, AccessDeniedError)])
@@ -308,18 +314,18 @@ def test_a_store_that_does_not_sort_is_sorted_here(paths: list[str], cut: int) -
 
 
 def test_objects_are_handed_out_while_the_next_page_is_requested_and_an_abandoned_listing_ends() -> None:
+    first = [f"a{number:03d}" for number in range(1000)]  # a page
     pages, before = (
-        Pages({"": [(["a", "b"], "1")], "1": [(["c"], "2")] * 2, "2": [(["d"],)]}),
+        Pages({"": [(first, "1")], "1": [(["c"], "2")], "2": [(["d"],)]}),
         set(threading.enumerate()),
     )
     pages.gate.clear()
     with scripted(pages.respond) as server:
         found = iter(tdr.IterableWrapper(["s3://bkt/"]).list_remote(storage_options=options_of(server.url)))
-        assert [next(found), next(found)] == ["s3://bkt/a", "s3://bkt/b"]
+        assert [next(found) for _ in first] == [f"s3://bkt/{key}" for key in first]
         wait_for(lambda: pages.asked == ["", "1"])
         pages.gate.set()
         assert list(found) == ["s3://bkt/c", "s3://bkt/d"]
-        pages.answers[""].append((["a"], "1"))
         found = iter(tdr.IterableWrapper(["s3://bkt/"]).list_remote(storage_options=options_of(server.url)))
         next(found)
         del found
@@ -342,7 +348,8 @@ class Keys:
         if "list-type" not in query:
             is_there = url.path.removeprefix("/bkt/") in self.keys
             return self.head or (Response.of_object(request, b"123") if is_there else Response(404))
-        keys = [key for key in self.keys if key.startswith(query.get("prefix", ""))]
+        begin = query.get("start-after", "") if self.keys == sorted(self.keys) else ""
+        keys = [key for key in self.keys if key.startswith(query.get("prefix", "")) and key > begin]
         at = int(query.get("continuation-token", -self.num_empty))
         end = at + int(query.get("max-keys", 1000)) if at >= 0 else at + 1
         return xml_page(keys[at:end] if at >= 0 else [], str(end) if end < len(keys) else None)
@@ -364,7 +371,7 @@ BESIDE = [f"d/t.tar.{number}" for number in range(12)]
         (["a", "a/x"], ["a"], 2),
         (["a", "a-1", "a/x"], ["a"], 2),
         (["a", *(f"a-{number:02d}" for number in range(12)), "a/x"], ["a"], 2),
-        (["a", *(f"a-{number:02d}" for number in range(12))], ["a"], 2),  # "a/" may be after the keys of the page
+        (["a", *(f"a-{number:02d}" for number in range(12))], ["a"], 1),
         (["a", *(f"a1{number:02d}" for number in range(12))], ["a"], 1),
         ([f"d/{number:02d}" for number in range(12)], ["d"], 2),
     ],
@@ -381,7 +388,7 @@ def test_an_object_costs_one_request_and_two_where_more_may_be_below_it(
 @pytest.mark.parametrize("keys", [[*BESIDE, "d/t.tar"], [*reversed(BESIDE), "d/t.tar"]])
 def test_an_object_is_found_in_whatever_order_a_store_lists(keys: list[str]) -> None:
     [found], methods = Keys(keys).listed("s3://bkt/d/t.tar")
-    assert (found, found.size, found.etag, methods[:2]) == ("s3://bkt/d/t.tar", 3, '"1"', ["GET", "HEAD"])
+    assert (found, found.size, found.etag, methods[0]) == ("s3://bkt/d/t.tar", 3, '"1"', "GET")
 
 
 @pytest.mark.parametrize("num_empty", [1, 3])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from ..errors import StorageError
-from .entry_table import EntryTable
 from .protocol import Page
 
 
@@ -30,15 +29,3 @@ def every_page(request: Callable[[str | None], Page], url: str) -> Iterator[Page
         if token in seen:
             raise StorageError(f"{url}: the store repeats page {token!r} of its listing.", url=url)
         seen.add(token)
-
-
-def first_page(pages: Iterable[Page]) -> Page:
-    """Return the first page that is not empty, or the last one: a store may send empty pages before others.
-
-    An object that marks a folder counts.
-    """
-    page = Page([], None)
-    for page in pages:
-        if page.folders or EntryTable.of(page.entries).keys:
-            break
-    return page
