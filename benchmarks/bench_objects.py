@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from measure import Job
@@ -35,6 +36,10 @@ SIDES = {  # name: peer, in flight, fraction of the objects
     "litdata-128": ("litdata", 128, 1),
     "ceiling-32": ("ceiling", 32, 1),
     "ceiling-128": ("ceiling", 128, 1),
+    "ceiling-512": ("ceiling", 512, 1),
+    "ours-unlisted-128": ("ours-unlisted", 128, 1),
+    "ours-braces-128": ("ours-braces", 128, 1),
+    "ours-http-128": ("ours-http", 128, 1),
 }
 QUICK = ("ours-32", "ours-128", "ours-512", "s3fs-128", "s3torchconnector-32", "ceiling-32", "ceiling-128")
 
@@ -43,10 +48,36 @@ def of_littles_law(readings: Round) -> float | None:
     return readings["ours-32"].samples_per_s / LITTLES_LAW_PER_S if "ours-32" in readings else None
 
 
+def cpu(ours: str, theirs: str) -> Callable[[Round], float | None]:
+    """How many times as much processor time one side takes for an object as another one."""
+
+    def value(readings: Round) -> float | None:
+        if ours not in readings or theirs not in readings:
+            return None
+        one, other = readings[ours], readings[theirs]
+        return (one.cpu_s / one.samples) / (other.cpu_s / other.samples)
+
+    return value
+
+
 TARGETS = (
     Target("ours, 32 in flight, of Little's law", of_littles_law, 0.85),
-    Target("ours, 32 in flight, against the ceiling", faster("ours-32", "ceiling-32")),
-    Target("ours, 512 in flight, against 128", faster("ours-512", "ours-128"), 0.95),
+    *(
+        target
+        for number in (32, 128, 512)
+        for target in (
+            Target(
+                f"ours, {number} in flight, against obstore in threads",
+                faster(f"ours-{number}", f"ceiling-{number}"),
+                0.85,
+            ),
+            Target("its processor time", cpu(f"ours-{number}", f"ceiling-{number}"), 1.5, at_most=True),
+        )
+    ),
+    *(
+        Target(f"ours, {shown}, against listed", faster(f"ours-{kind}-128", "ours-128"), 0.95)
+        for kind, shown in (("unlisted", "no listing"), ("braces", "brace range"), ("http", "http"))
+    ),
     Target("ours, 128 in flight, against s3fs at its best", faster("ours-128", "s3fs-32", "s3fs-128"), 7),
     Target("ours, 128 in flight, against s3fs as it comes", faster("ours-128", "s3fs-default")),
 )

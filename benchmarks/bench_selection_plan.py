@@ -1,4 +1,4 @@
-"""How long does it take to plan a selection, how much memory do the wanted keys take, and how long are the URLs?
+"""How long does it take to plan a selection, how much memory do the wanted keys take, and how long is the plan?
 
     python benchmarks/bench_selection_plan.py [--quick]
 
@@ -8,6 +8,7 @@ time. Samples have two members and keys of 20 characters; one of ten is selected
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 import time
@@ -18,7 +19,7 @@ import fsspec
 import numpy as np
 
 from torchdata_remote import IterableWrapper, RemoteUrl
-from torchdata_remote.fetch.selections.key_set import KeySearch, key_column
+from torchdata_remote.fetch.selections.keys import KeySearch, key_column
 from torchdata_remote.formats.key_index import KeyIndex, dump_keys
 
 NUM_SHARDS, NUM_SAMPLES, NUM_KEYS = (20, 100, 10_000) if "--quick" in sys.argv else (1_000, 1_000, 10_000_000)
@@ -60,7 +61,7 @@ def main() -> None:
         num_samples = sum(url.num_samples or 0 for url in found)
         print(
             f"select by {what}: {num_samples:,} of {len(keys):,} samples in {NUM_SHARDS:,} shards planned in "
-            f"{planned_s:.2f} s of processor time; {sum(map(len, found)) / num_samples:.1f} characters of URL for each"
+            f"{planned_s:.2f} s of processor time; {len(pickle.dumps(found)) / num_samples:.1f} bytes of plan for each"
         )
     tracemalloc.start()
     column = key_column(f"train/{number:014d}" for number in range(NUM_KEYS))

@@ -38,7 +38,7 @@ FOLDER = "s3://bucket/imagenet/train/"
 def strings(form: str, count: int) -> StringColumn:
     """Strings of one length."""
     data = "".join(map(form.format, range(count))).encode()
-    return StringColumn.from_columns(np.frombuffer(data, np.uint8), np.arange(1, count + 1) * (len(data) // count))
+    return StringColumn.view(np.frombuffer(data, np.uint8), np.arange(1, count + 1) * (len(data) // count))
 
 
 def columns_of(num_files: int) -> dict[str, StringColumn]:

@@ -35,8 +35,30 @@ def ours(job: Job) -> Iterator[int]:
     from torch.utils.data.datapipes.iter import IterableWrapper
 
     listed = IterableWrapper([f"s3://{job.bucket}/"]).list_remote(pattern="*.jpg")
-    urls = IterableWrapper(list(listed)[: len(job.names)], deepcopy=False)
-    pipe = urls.async_prefetch(max_in_flight=job.in_flight).file_reader()
+    return samples_of(list(listed)[: len(job.names)], job)
+
+
+def ours_unlisted(job: Job) -> Iterator[int]:
+    """URLs without a listing: sizes and versions are those that the responses report."""
+    return samples_of(job.urls, job)
+
+
+def ours_braces(job: Job) -> Iterator[int]:
+    """A range of names, as WebDataset writes it."""
+    last = job.names[-1].removesuffix(".jpg")
+    return samples_of([f"s3://{job.bucket}/{{{'0' * len(last)}..{last}}}.jpg"], job, listed=False)
+
+
+def ours_http(job: Job) -> Iterator[int]:
+    """Plain http URLs of the same objects."""
+    return samples_of([f"{job.endpoint_url}/{job.bucket}/{name}" for name in job.names], job)
+
+
+def samples_of(urls: list[str], job: Job, *, listed: bool = True) -> Iterator[int]:
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    source = IterableWrapper(urls, deepcopy=False)
+    pipe = (source if listed else source.list_remote()).async_prefetch(max_in_flight=job.in_flight).file_reader()
     return (len(sample["jpg"]) for sample in pipe)
 
 
@@ -133,6 +155,9 @@ OURS = ("torchdata_remote.datasets", "torchdata_remote.pipes", "obstore", "botoc
 
 PEERS = {
     "ours": Peer(OURS, ours, "torchdata_remote, {} in flight", "torchdata_remote"),
+    "ours-unlisted": Peer(OURS, ours_unlisted, "torchdata_remote, no listing, {} in flight", "torchdata_remote"),
+    "ours-braces": Peer(OURS, ours_braces, "torchdata_remote, brace range, {} in flight", "torchdata_remote"),
+    "ours-http": Peer(OURS, ours_http, "torchdata_remote, http, {} in flight", "torchdata_remote"),
     "s3fs": Peer(("s3fs",), s3fs_tuned, "s3fs cat, batch_size={}, max_concurrency=1", "s3fs"),
     "s3fs-default": Peer(("s3fs",), s3fs_cat, "s3fs cat, batch_size={}, all else as it comes", "s3fs"),
     "s3torchconnector": Peer(

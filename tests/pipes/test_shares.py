@@ -31,7 +31,7 @@ from torchdata_remote import (
     World,
     skip_with_warning,
 )
-from torchdata_remote.errors import EmptyShareError, ManifestError, RemoteDataError, SampleError
+from torchdata_remote.errors import EmptyShareError, ManifestError, RemoteDataError, SampleError, UrlError
 from torchdata_remote.testing import FaultyStore, all_worlds
 
 RANKS = WORKERS = st.integers(1, 4)
@@ -167,11 +167,11 @@ def test_a_part_keeps_what_the_manifest_told_of_its_shard_and_a_whole_shard_stay
 ) -> None:
     write(memory_folder, [4, 2])
     listed = list(IterableWrapper([f"{memory_folder}/index.json"]).list_remote())
-    for slot, what in enumerate(["+samples+0-2", "+samples+2-4", ""]):
+    for slot, what in enumerate(["samples 0 to 2", "samples 2 to 4", ""]):
         (part,) = ShardingFilterRank(IterableWrapper(listed), world=World(slot, 3))
         assert isinstance(part, RemoteUrl)
         whole = listed[slot // 2]
-        assert part == f"{what.removeprefix('+')}{'+' if what else ''}{whole}{what}"
+        assert part == (f"part of {whole} ({what})" if what else whole)
         assert (part.size, part.checksums, part.num_samples) == (whole.size, whole.checksums, whole.num_samples)
 
 
@@ -254,7 +254,7 @@ def test_shards_whose_samples_are_not_counted_are_not_split(memory_folder: str) 
             list(ShardingFilterRank(IterableWrapper(urls), world=World(0, 3)))
 
 
-def test_other_readers_refuse_a_part_and_a_bare_str_is_one_too(memory_folder: str) -> None:
+def test_other_readers_refuse_a_part_and_all_of_them_a_str_of_it(memory_folder: str) -> None:
     write(memory_folder, [6])
     listed = list(IterableWrapper([f"{memory_folder}/index.json"]).list_remote())
     for rank in range(3):
@@ -264,7 +264,10 @@ def test_other_readers_refuse_a_part_and_a_bare_str_is_one_too(memory_folder: st
         for name, reader in (("FileReader", "file_reader"), ("ShardZipReader", "shard_zip_reader")):
             with pytest.raises(RemoteDataError, match=rf"split by samples.* {name} reads whole objects only"):
                 list(getattr(IterableWrapper([part]), reader)())
-        assert len(list(IterableWrapper([str(part)]).shard_tar_reader())) == 2
+        for text in (str(part), f"{memory_folder}/{part.rpartition('/')[2]}"):
+            for reader in ("shard_tar_reader", "file_reader", "async_prefetch"):
+                with pytest.raises(UrlError, match=r"put the pipe that made a str .*before .*sharding_filter_rank\(\)"):
+                    list(getattr(IterableWrapper([text]), reader)())
 
 
 def test_only_the_bytes_of_a_part_are_requested(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import multiprocessing
 import operator
-import re
 import warnings
 from contextlib import suppress
 from itertools import chain
@@ -26,7 +25,7 @@ from torch.utils.data import DataLoader
 import torchdata_remote as tdr
 from tests.servers.files_over_http import files_over_http
 from tests.support.tables import FORMATS, file_bytes, numbered, put_table
-from torchdata_remote import IterableWrapper, ShardWriter, World, skip_with_warning
+from torchdata_remote import IterableWrapper, RemoteUrl, ShardWriter, World, skip_with_warning
 from torchdata_remote.errors import (
     EmptyListingError,
     EmptyShareError,
@@ -49,8 +48,7 @@ def wrapped(*urls: str) -> Any:
 
 def ranges(groups: Any) -> list[tuple[int, int] | None]:
     """The rows that the URLs of row groups stand for; ``None`` for a whole file."""
-    found = [re.match(r"samples\+(\d+)-(\d+)\+", str(url)) for url in groups]
-    return [None if one is None else (int(one[1]), int(one[2])) for one in found]
+    return [getattr(url, "samples", None) for url in groups]
 
 
 # Rows
@@ -196,7 +194,7 @@ def test_a_replaced_file_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(ObjectChangedError):
         list(IterableWrapper(groups).table_reader())
     with pytest.raises(ObjectChangedError, match="no rows 30 to 50 in a file of 40 rows"):
-        list(wrapped(f"samples+30-50+{path}+samples+30-50").table_reader())
+        list(wrapped(RemoteUrl(f"file://{path}").part(30, 50)).table_reader())
 
 
 # Requests

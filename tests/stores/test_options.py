@@ -282,7 +282,7 @@ def of_config(**arguments: Any) -> dict[str, Any]:
             (of_config(s3={name: "yes"}), f"['s3'][{name!r}] must be True or False, got a str")
             for name in FLAGS_OF_CONFIG
         ),
-        (of_config(proxies="http://u:PASSWORD@p"), "['proxies'] must be a dict, got str"),
+        (of_config(proxies="http://u:PASSWORD@p"), "['proxies'] must be a dict, got a str"),
         (of_config(proxies={"https": 5}), "['proxies'] must have URLs by scheme"),
         (of_config(proxies={"https": "http://u:PASSWORD@p:99999"}), "the proxy 'http://p:99999' is no URL"),
         (of_config(proxies_config=3), "['proxies_config'] must be a dict, got an int"),
@@ -300,8 +300,10 @@ def of_config(**arguments: Any) -> dict[str, Any]:
         ({"client_kwargs": {"verify": ""}}, "['verify'] must be a file of certificate authorities, True or False"),
         ({"client_kwargs": {"config": 3}}, "is made from storage_options['config_kwargs']"),
         ({"client_kwargs": {"aws_secret_access_key": 5}}, "['aws_secret_access_key'] must be a str, got an int"),
-        *(({name: "PASSWORD"}, f"storage_options[{name!r}] must be a dict, got str") for name in MAPPINGS),
+        *(({name: "PASSWORD"}, f"storage_options[{name!r}] must be a dict, got a str") for name in MAPPINGS),
         ({"config_kwargs": {5: 1}}, "['config_kwargs'] must have names that are str, got an int"),
+        (of_config(retries=3), "['config_kwargs']['retries'] must be a dict, got an int"),
+        ({"session": 3}, "storage_options['session'] must be a session of aiobotocore, got an int"),
         ({"loop": 3}, "storage_options['loop'] must be an event loop of asyncio, got an int. Leave it out"),
         (of_request(ServerSideEncryption="kms"), "is 'kms'; expected one of 'AES256', 'aws:kms', 'aws:kms:dsse'"),
         (of_request(SSEKMSKeyId="k"), "needs 'ServerSideEncryption': 'aws:kms'"),
@@ -450,7 +452,6 @@ UNTRANSLATED = {**SERVER, "default_fill_cache": False}
 CHOICES = [
     ("s3://{}/a", SERVER, Backend.AUTOMATIC, "is read by obstore (backend='automatic')"),
     ("s3://{}/a", SERVER, Backend.OBSTORE, "is read by obstore (backend='obstore')"),
-    ("s3://{}/a", SERVER, Backend.BOTOCORE, "is read by botocore (backend='botocore')"),
     ("s3://{}/a", SERVER, Backend.FSSPEC, "is read by fsspec (backend='fsspec')"),
     ("http://{}.invalid/a", {}, Backend.AUTOMATIC, "is read by obstore (backend='automatic')"),
     ("memory://{}/a", {"max_paths": 1}, Backend.AUTOMATIC, "is read by fsspec (the transport for all other URLs)"),
@@ -476,7 +477,6 @@ def test_the_library_that_reads_and_the_reason_are_logged_once(
         ("memory://a/b", {}, Backend.OBSTORE),
         ("http://host/a", {"block_size": 5}, Backend.OBSTORE),
         ("s3://bucket/a", UNTRANSLATED, Backend.OBSTORE),
-        ("az://box/a", {**PETS, "anon": True}, Backend.BOTOCORE),
         ("hf://datasets/a/b/c", {}, Backend.OBSTORE),
     ],
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import multiprocessing
 import random
+import re
 import tarfile
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_a_shard_of_any_size_appears_at_once_with_all_its_bytes(folder: Folder) 
     assert [sample["bin"] for sample in samples] == [b"12345", LARGE]
 
 
-@each("writes", lines=True)
+@each("writes", lines=True, transports=True)
 @pytest.mark.parametrize("ends", ["abort", "exception"])
 def test_a_writer_that_gives_up_leaves_no_part_of_its_open_shard(folder: Folder, ends: str) -> None:
     def write_some() -> None:
@@ -115,7 +116,7 @@ def test_what_exists_is_kept_unless_it_is_to_be_overwritten(folder: Folder) -> N
     ], "the second shard of before is deleted"
 
 
-@each("writes", "one_winner")
+@each("writes", "one_winner", transports=True)
 def test_one_of_several_writers_at_once_creates_an_object(folder: Folder) -> None:
     """The others get an error, and the object is that of the first."""
     objects.write(folder.url, folder.options)
@@ -149,7 +150,7 @@ def write_and_wait(folder: Folder, reports: Connection) -> None:
     reports.recv()
 
 
-@each("writes", "processes", lines=True)
+@each("writes", "processes", lines=True, transports=True)
 def test_a_killed_writer_leaves_no_part_of_a_shard_and_the_next_one_cleans_up(folder: Folder) -> None:
     """By SIGKILL. Claim and invisible parts are removed by the next writer, or by the server; those of others stay."""
     of_others = [f"{folder.name}{name}" for name in ("other.tar", "sub/1.tar") if folder.row.name == "moto"]
@@ -178,7 +179,7 @@ def test_a_killed_writer_leaves_no_part_of_a_shard_and_the_next_one_cleans_up(fo
 PAGE = Response(200, b"<html>busy</html>", {"Content-Type": "text/html"})
 BUSY, DENIED = Response.of_error(503, "SlowDown"), Response.of_error(403, "AccessDenied")
 # Those that create objects on conditions, and have different ways to recognise their own
-each_client = each("writes", "one_winner", "proxied", lines=True)
+each_client = each("writes", "one_winner", "proxied", lines=True, transports=True)
 
 
 def from_number(fault: Any, numbers: range) -> Callable[[Request, int], Any]:
@@ -225,8 +226,12 @@ def test_a_response_that_is_lost_or_wrong_does_not_make_the_own_object_an_error(
 def test_a_response_to_a_large_object_that_is_lost_or_wrong_is_made_up_for(folder: Folder) -> None:
     """To the beginning, a part and the end of an upload."""
     _, sent = written_through(folder, lambda seen, number: None, num_bytes=PART_BYTES)
-    of_shard = [seen for seen in sent if len(seen.body) > 1 << 20 or "0.tar" in seen.target]
-    of_shard = [seen for seen in of_shard if ".tar.idx" not in seen.target and ".tar.keys" not in seen.target]
+    of_shard = [seen for seen in sent if len(seen.body) > 1 << 20 or "0.tar" in unquote(seen.target)]
+    of_shard = [
+        seen
+        for seen in of_shard
+        if not {".tar.idx", ".tar.keys"} & set(re.findall(r"\.tar\.\w+", unquote(seen.target)))
+    ]
     ends = [seen for seen in of_shard if len(seen.body) <= 1 << 20]
     part = next(seen for seen in of_shard if len(seen.body) > 1 << 20)
 
@@ -236,12 +241,12 @@ def test_a_response_to_a_large_object_that_is_lost_or_wrong_is_made_up_for(folde
         return seen.method, len(seen.body) > 1 << 20, query, "copy" in str(seen.headers)
 
     for fault, wanted in [(LOST, key(ends[-1])), (LOST, key(ends[0])), (PAGE, key(part))]:
-        if fault is PAGE and folder.row.name == "datasets":
-            continue
+        if fault is PAGE and folder.row.name in ("datasets", "gcs", "azurite"):
+            continue  # for a part of obstore's stream, such a page is an error at once
         done = list[Request]()
 
         def decide(seen: Request, number: int, wanted: Any = wanted, fault: Any = fault, done: Any = done) -> Any:
-            is_it = key(seen) == wanted and ("0.tar" in seen.target or len(seen.body) > 1 << 20)
+            is_it = key(seen) == wanted and ("0.tar" in unquote(seen.target) or len(seen.body) > 1 << 20)
             if is_it and not done:
                 done.append(seen)
                 return fault

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UrlError
 from .bucket_names import is_name_before_at, split_access_point, without_user_info
@@ -17,16 +17,19 @@ from .chained_urls import without_chain
 from .checksums import Checksums
 from .local_path import local_path
 from .object_version import split_version
-from .sample_range import part_within, split_part_url
 from .signatures import hide_signatures, sas_mistake
 from .url_mistakes import without_host
+
+if TYPE_CHECKING:
+    from .shard_view import ShardView
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _USER_INFO = re.compile(r"://([^/]*)@")
 _USER_INFO_IN_TEXT = re.compile(r"://([^/\s\"'<>()]*)@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
-_MEMORY = re.compile(r"(?:samples\+\d+-\d+\+)?(?:(?:view|joined)\+\.\.\.\+)?memory://")
-_VIEW = re.compile(r"(view|joined)\+[A-Za-z0-9.-]*\+")
+# Of a VirtualUrl: its beginning, and its end, which is left where a URL was rebuilt from a path or a base name
+_SAMPLES, _PUT_TOGETHER = r"samples \d+ to \d+", "(view|join) [0-9a-f]{16}"
+_VIRTUAL = re.compile(rf"part of .*|.* \(({_SAMPLES}|({_SAMPLES} of )?{_PUT_TOGETHER})\)", re.DOTALL)
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
 AZURE = frozenset({"az", "abfs", "abfss"})
@@ -35,6 +38,8 @@ LOCAL = frozenset({"file", "local"})
 DATASETS = "datasets"
 HUGGING_FACE = "hf"
 WITHOUT_BUCKET = LOCAL | {"memory"}
+
+_Url = TypeVar("_Url", bound="RemoteUrl")
 
 
 class RemoteUrl(str):
@@ -62,7 +67,7 @@ class RemoteUrl(str):
     keys_crc32: int | None
 
     def __new__(
-        cls,
+        cls: type[_Url],
         url: str,
         size: int | None = None,
         etag: str | None = None,
@@ -71,7 +76,7 @@ class RemoteUrl(str):
         md5: str | None = None,
         index_crc32: int | None = None,
         keys_crc32: int | None = None,
-    ) -> RemoteUrl:
+    ) -> _Url:
         if not isinstance(url, str | os.PathLike):
             raise UrlError(f"RemoteUrl: expected a URL as str, got {type(url).__name__}: {url!r:.200}.")
         self = super().__new__(cls, url)
@@ -90,15 +95,56 @@ class RemoteUrl(str):
     def _known(self) -> tuple[Any, ...]:
         return self.size, self.etag, self.checksums, self.num_samples, self.md5, self.index_crc32, self.keys_crc32
 
-    def _with(self, url: str) -> RemoteUrl:
-        return RemoteUrl(url, *self._known())
+    def part(self, first: int, last: int) -> RemoteUrl:
+        """Return what stands for samples ``first`` to ``last`` (exclusive) of this shard, with what is known of it."""
+        if (first, last) == (0, self.num_samples):
+            return self
+        return VirtualUrl((self,), None, (first, last), *self._known())
+
+
+class VirtualUrl(RemoteUrl):
+    """What readers take for one shard, and no store has: samples of shards, or shards that are read side by side.
+
+    Its text names the first shard and is no URL, so what opens objects refuses it, and a ``str`` that was made of it.
+
+    Args:
+        shards: that are read; errors and samples name the first one.
+        view: the bytes of selected samples; ``None`` for all bytes of the shards.
+        samples: range (exclusive) of those of the shards or of the view; ``None`` for all.
+        known: fields of a :class:`RemoteUrl`, from ``size`` on. The etag of a view or of several shards is a digest.
+    """
+
+    __slots__ = ("samples", "shards", "view")
+
+    shards: tuple[RemoteUrl, ...]
+    view: ShardView | None
+    samples: tuple[int, int] | None
+
+    def __new__(
+        cls, shards: tuple[RemoteUrl, ...], view: ShardView | None, samples: tuple[int, int] | None, *known: Any
+    ) -> VirtualUrl:
+        etag = known[1]
+        what = [] if samples is None else ["samples {} to {}".format(*samples)]
+        if view is not None or len(shards) > 1:
+            what.append(f"{'join' if view is None else 'view'} {etag}")
+        self = super().__new__(cls, f"part of {shards[0]} ({' of '.join(what)})", *known)
+        self.shards, self.view, self.samples = shards, view, samples
+        return self
+
+    def __reduce__(self) -> Any:
+        return VirtualUrl, (self.shards, self.view, self.samples, *self._known())
 
     def part(self, first: int, last: int) -> RemoteUrl:
-        """Return the URL of samples ``first`` to ``last`` (exclusive) of this shard.
+        if (first, last) == (0, self.num_samples):
+            return self
+        begin = 0 if self.samples is None else self.samples[0]
+        return VirtualUrl(self.shards, self.view, (begin + first, begin + last), *self._known())
 
-        The range is part of the URL, so it survives a ``map`` that changes the middle of the URL: see ``part_url``.
-        """
-        return self if (first, last) == (0, self.num_samples) else self._with(part_within(self, first, last))
+    def whole(self) -> RemoteUrl:
+        """Return the shard, the shards or the view that this is a part of."""
+        if self.view is None and len(self.shards) == 1:
+            return self.shards[0]
+        return self if self.samples is None else VirtualUrl(self.shards, self.view, None, *self._known())
 
 
 def remote_urls(
@@ -119,19 +165,34 @@ def remote_urls(
 
 
 def split_sample_range(url: str) -> tuple[str, tuple[int, int] | None]:
-    """Split a URL into that of the whole object and the range of samples (exclusive), which is ``None`` for all.
+    """Split a URL into that of the whole shard or view and the range of samples (exclusive), which is ``None`` for all.
 
-    >>> split_sample_range("samples+3-9+s3://photos/0.tar+samples+3-9")
+    >>> split_sample_range(RemoteUrl("s3://photos/0.tar").part(3, 9))
     ('s3://photos/0.tar', (3, 9))
 
     Raises:
-        UrlError: for a sample range whose end was changed.
+        UrlError: for a ``str`` that was made of a :class:`VirtualUrl`.
     """
-    try:
-        whole, samples = split_part_url(url)
-    except ValueError as error:
-        raise UrlError(f"{redact(url)} {error}", url=redact(url)) from None
-    return (url._with(whole) if isinstance(url, RemoteUrl) and samples is not None else whole), samples
+    if isinstance(url, VirtualUrl):
+        return url.whole(), url.samples
+    if not isinstance(url, RemoteUrl) and (url.startswith("part of ") or url.endswith(")")) and _VIRTUAL.fullmatch(url):
+        raise _no_object(url)
+    return url, None
+
+
+def _no_object(url: str) -> UrlError:
+    shown = redact(url)
+    if isinstance(url, VirtualUrl):
+        what = (
+            "stands for some of its samples, as select(), a snapshot or sharding_filter_rank() yields them. Only "
+            "async_prefetch() and shard_tar_reader() read these: pass whole shards to anything else."
+        )
+    else:
+        what = (
+            "is the text of samples of a shard, and no URL: put the pipe that made a str of it, such as map(), before "
+            "select(), join() and sharding_filter_rank()."
+        )
+    return UrlError(f"{shown} {what}", url=shown)
 
 
 def split_url(url: str) -> tuple[str, str, str]:
@@ -154,6 +215,8 @@ def split_url(url: str) -> tuple[str, str, str]:
         return "file", "", url[7:]
     match = _SCHEME.match(url)
     if match is None:
+        if url.startswith("part of "):
+            raise _no_object(url)
         return "file", "", local_path(url, redact)
     scheme, rest = match[1].lower(), match[2]
     if "\0" in rest:
@@ -204,18 +267,18 @@ def join_url(scheme: str, bucket: str, path: str) -> str:
 def redact(url: str) -> str:
     """Remove user-info and, for http, the query from a URL: signed URLs carry credentials there.
 
+    Of a :class:`VirtualUrl` it is the URL of the first shard.
+
     >>> redact("https://me:pw@host/a.tar?X-Amz-Signature=00")
     'https://host/a.tar'
     """
-    shown = str(url)
-    if shown.startswith(("view+", "joined+", "samples+")):  # the code of a view is long, and may hold further URLs
-        shown = _VIEW.sub(r"\1+...+", shown, count=1)
+    shown = str(url.shards[0] if isinstance(url, VirtualUrl) else url)
     if "@" not in shown and "?" not in shown and "#" not in shown:
         return shown
     http = _HTTP_URL.search(shown)
     if http is not None:
         shown = shown[: http.end()] + re.split(r"[?#]", shown[http.end() :], maxsplit=1)[0]
-    if _MEMORY.match(shown):
+    if shown.startswith(("memory://", "part of memory://")):
         # It has no host, so an @ is part of a name
         return shown
     if http is None and "://" in shown:

@@ -14,10 +14,10 @@ from ..core.arguments.calls import explained
 from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
 from ..core.threads.ordered_map import Task, ordered_map
 from ..core.urls import RemoteUrl, redact
-from ..errors import ObjectChangedError, ShardReadError
+from ..errors import ShardReadError
 from ..fetch.coalesced import CoalescedRead, RangeCoalescer
 from ..fetch.listing.patterns import literal_url
-from ..fetch.listing.shard_set import base_name, read_shard_set
+from ..fetch.listing.shard_set import base_name, read_shard_set, require_size
 from ..fetch.listing.source_argument import require_folder, url_of
 from ..fetch.listing.url_table import StringColumn
 from ..fetch.sample_ranges import read_offsets
@@ -44,9 +44,6 @@ class _PendingBatch(NamedTuple):
     sizes: Int64s
     urls: list[RemoteUrl]
     read: CoalescedRead
-
-    def num_bytes(self) -> int:
-        return int(self.read.members.sizes.sum())
 
 
 @explained
@@ -118,7 +115,7 @@ class ShardedDataset(MapStyle[Any]):
             source = f"{source.rstrip('/')}/{MANIFEST_NAME}"
         found = read_shard_set(source, self._session.storage_options, options.retry)
         for shard, entry in zip(found.shards, found.manifest, strict=True):
-            _require_size(shard, entry.num_bytes)
+            require_size(shard, shard.size, entry.num_bytes)
         self._shards = ShardTable(found.shards)
         self._ends = np.cumsum(self._shards.counts)  # number of samples up to each shard
         self._offsets = ShardOffsets(self._shards.counts)
@@ -135,7 +132,7 @@ class ShardedDataset(MapStyle[Any]):
         options = self._session.options
         source, ahead, held_bytes = iter(batches), deque[_PendingBatch](), 0
         ended: Exception | None = None
-        with RangeCoalescer(self._session, lambda url: self._session.storage_options) as coalescer:
+        with RangeCoalescer(self._session) as coalescer:
             try:
                 while True:
                     while ended is None and (
@@ -143,12 +140,12 @@ class ShardedDataset(MapStyle[Any]):
                     ):
                         try:
                             ahead.append(self._request(next(source), coalescer))
-                            held_bytes += ahead[-1].num_bytes()
+                            held_bytes += ahead[-1].read.num_bytes
                         except Exception as error:  # noqa: BLE001, PERF203  # raised after the batches before it
                             ended = error
                     if ahead:
                         items = self._finish(ahead[0])
-                        held_bytes -= ahead.popleft().num_bytes()
+                        held_bytes -= ahead.popleft().read.num_bytes
                         yield items
                     elif isinstance(ended, StopIteration):
                         return
@@ -156,7 +153,7 @@ class ShardedDataset(MapStyle[Any]):
                         raise ended
             finally:
                 for pending in ahead:
-                    pending.read.cancelled = True  # requests that have not started are dropped
+                    pending.read.cancel()  # requests that have not started are dropped
 
     def _request(self, batch: Sequence[int], coalescer: RangeCoalescer) -> _PendingBatch:
         """Request the samples of a batch."""
@@ -217,16 +214,6 @@ class ShardedDataset(MapStyle[Any]):
                 url=shown,
             )
         return sample if self.transform is None else self.transform(sample)
-
-
-def _require_size(shard: RemoteUrl, expected_bytes: int) -> None:
-    if shard.size not in (None, expected_bytes):
-        shown = redact(shard)
-        raise ObjectChangedError(
-            f"{shown} has {shard.size:,} bytes, and its manifest says {expected_bytes:,}: it was replaced. Write the "
-            "manifest again: torchdata-remote manifest --overwrite FOLDER.",
-            url=shown,
-        )
 
 
 def _key_at(data: memoryview, url: str) -> str | None:

@@ -15,8 +15,8 @@ from ..core.shard_view import is_view
 from ..core.stats.counters import FETCH
 from ..core.urls import LOCAL, RemoteUrl, split_sample_range, split_url
 from ..storage import LocalStore, open_store, version_of
-from .object_stream import ObjectStream
-from .scheduler import PartScheduler
+from .engine import Lane
+from .object_stream import ObjectStream, PieceStream
 from .session import FetchSession, connection_of
 
 _FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0)
@@ -128,11 +128,10 @@ class FileStream(ObjectStream):
 
     def __init__(self, files: LocalFiles, url: str, path: str, number: int | None) -> None:
         self._files, self._listed, self._path = files, url, path
-        self.url, self.number = str(url), number
-        self.first_byte, self.last_byte, self._position, self._piece_bytes = 0, None, 0, 0
+        PieceStream.__init__(self, str(url), number, 0, None)
         self._size = url.size if isinstance(url, RemoteUrl) else None
         self._data: bytes | None = None
-        self._view, self._released, self._is_fetched, self._is_closed = _NOTHING, True, False, False
+        self._released, self._is_fetched, self._piece_bytes = True, False, 0
 
     @property
     def num_bytes(self) -> int | None:
@@ -158,11 +157,11 @@ class FileStream(ObjectStream):
 
     def _fetch(self) -> None:
         self._is_fetched = True
-        scheduler = PartScheduler(self._files.session)
+        lane = Lane(self._files.session)
         try:
-            super().__init__(scheduler, self._listed, self.number)
+            super().__init__(lane, self._listed, self.number)
         finally:
-            scheduler.release()
+            lane.release()
         FETCH.add(items=1)
 
     def _advance(self) -> bool:

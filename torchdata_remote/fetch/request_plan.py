@@ -9,11 +9,10 @@ from ..core.options import FetchOptions, StorageOptions
 from ..core.shard_view import is_view, split_view_url
 from ..core.urls import RemoteUrl, split_sample_range
 from ..storage import GET, LocalStore, counted_requests, open_store
-from .part_plan import PartPlan, planned_ranges
+from .downloads import Download, planned_ranges
 from .sample_ranges import wanted_bytes
 from .session import connection_of
-from .view_plan import ViewWindows
-from .view_stream import selected_in
+from .views import ViewWindows, selected_in
 
 
 class ReadRequests(NamedTuple):
@@ -80,7 +79,7 @@ class RequestPlan:
         key = start, stop, size, known, checksums and checksums.block_bytes, store.maps_files
         planned = self._planned.get(key)
         if planned is None:
-            plan = PartPlan(start, stop, known, 1 if checksums is None else checksums.block_bytes)
+            plan = Download(start, stop, known, 1 if checksums is None else checksums.block_bytes)
             part_bytes = self._part_bytes[store.maps_files and not self._has_cache]
             ranges = list(planned_ranges(plan, part_bytes, size))
             planned = self._planned[key] = ReadRequests(len(ranges), sum(end - start for start, end in ranges))

@@ -123,7 +123,7 @@ class SampleTable:
         table = cls()
         for name in _NUMBERS:
             setattr(table, name, array("q", columns[name.removeprefix("_")].tobytes()))
-        table.names = StringColumn.from_columns(columns["names.data"], columns["names.ends"])
+        table.names = StringColumn.view(columns["names.data"], columns["names.ends"])
         table.urls = UrlTable(urls)
         return table
 

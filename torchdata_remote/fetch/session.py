@@ -13,7 +13,7 @@ from ..core.options import FetchOptions, StorageOptions
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import Pool
 from ..errors import StorageError
-from ..storage import Connection, broken_link
+from ..storage import Connection, Store, broken_link, open_store
 from .cache.disk_cache import DiskCache, open_cache
 
 _CACHE_ADVICE = "Pass a folder of a local disk that this user can create and write to."
@@ -86,6 +86,20 @@ class ActiveSession:
         self.expected_bytes: int | None = None  # size of the next object, from those before; for unknown sizes
         self.kept = False  # whether threads outlive the last lane
         self._pid = os.getpid()
+        self._latest_store: tuple[str, StorageOptions, Store] | None = None  # URL of the bucket, with a slash
+
+    def open_store(self, url: str, options: StorageOptions) -> tuple[Store, str]:
+        """Return the store of a URL, and the path in it, as ``storage.open_store`` does."""
+        latest = self._latest_store
+        if latest is not None and url.startswith(latest[0]) and options is latest[1]:
+            path = str(url[len(latest[0]) :])
+            if "::" not in path and "\0" not in path:
+                return latest[2], path
+        store, path = open_store(url, options, self.connection)
+        root = str(url[: -len(path)]) if path and url.endswith(path) else ""
+        if root.count("/") == 3 and root.endswith("/"):
+            self._latest_store = root, options, store
+        return store, path
 
     def join(self) -> bool:
         """Start a lane; ``False`` if the threads have stopped, or belong to the process this one was forked from."""

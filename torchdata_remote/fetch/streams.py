@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from ..core.shard_view import is_view
 from ..core.stats.counters import FETCH
 from ..core.urls import redact, split_sample_range
 from ..errors import RemoteDataError, StateError
-from .download import Download
+from .downloads import Download
+from .engine import Lane, UnorderedLane
 from .listing.source_argument import url_of
 from .local_files import LocalFiles, Numbered, stream_files
-from .object_stream import ObjectStream
+from .object_stream import ObjectStream, ViewStream
 from .sample_ranges import wanted_bytes
-from .scheduler import PartScheduler
 from .session import FetchSession
-from .unordered_scheduler import UnorderedScheduler
-from .view_stream import ViewStream
 
 _MORE_AHEAD = 4  # for each object that is waited for; one for each other
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
@@ -43,34 +41,56 @@ def stream_objects(
     while True:
         fetched, source = yield from stream_files(files, source, in_order=session.options.in_order)
         for first in fetched:
-            yield from _fetch(chain([first], fetched), session)
+            yield from open_ahead(chain([first], fetched), session, _open)
             break
         else:
             return
 
 
-def _fetch(source: Iterator[Numbered], session: FetchSession) -> Generator[tuple[str, ObjectStream], None, None]:
-    """Open objects as streams that the session's threads fetch."""
+class Fetched(Protocol):
+    """A stream that a lane downloads."""
+
+    @property
+    def download(self) -> Download:
+        """Its parts."""
+
+    def close(self) -> None:
+        """Download no more."""
+
+
+FetchedT = TypeVar("FetchedT", bound=Fetched)
+
+
+def open_ahead(
+    source: Iterator[Numbered], session: FetchSession, opened: Callable[[Lane, str, int | None, int], FetchedT]
+) -> Generator[tuple[str, FetchedT], None, None]:
+    """Open streams that the session's threads fetch, some ahead of the one that is handed out.
+
+    Args:
+        source: of the objects. Read only in the thread that iterates.
+        session: limits and threads.
+        opened: opens one in a lane: URL, number, first byte.
+    """
     options = session.options
-    scheduler = PartScheduler(session) if options.in_order else UnorderedScheduler(session)
-    ahead: dict[Download, tuple[str, ObjectStream]] = {}  # opened and not handed out, in order
+    lane = Lane(session) if options.in_order else UnorderedLane(session)
+    ahead: dict[Download, tuple[str, FetchedT]] = {}  # opened and not handed out, in order
     try:
         ended: Exception | None = None
         num_ahead, num_waits = 2 * options.max_in_flight, 0
         most_ahead = _OBJECTS_AHEAD * options.max_in_flight
         while True:
-            while ended is None and (not ahead or (len(ahead) < num_ahead and scheduler.has_room())):
+            while ended is None and (not ahead or (len(ahead) < num_ahead and lane.has_room())):
                 try:
                     number, url, start = next(source)
-                    stream = _open(scheduler, session, url, number if options.in_order else None, start)
+                    stream = opened(lane, url, number if options.in_order else None, start)
                     ahead[stream.download] = url, stream
                 except Exception as error:  # noqa: BLE001, PERF203  # earlier objects are handed out first
                     ended = error
-            has_waited, num_waits = scheduler.num_waits > num_waits, scheduler.num_waits
+            has_waited, num_waits = lane.num_waits > num_waits, lane.num_waits
             num_ahead = min(num_ahead + (_MORE_AHEAD if has_waited else 1), most_ahead)
             if ahead:
                 FETCH.add(items=1)
-                yield ahead.pop(scheduler.next_object(ahead))
+                yield ahead.pop(lane.next_object(ahead))
             elif isinstance(ended, StopIteration):
                 return
             elif ended is not None:
@@ -79,18 +99,18 @@ def _fetch(source: Iterator[Numbered], session: FetchSession) -> Generator[tuple
         ended = None  # it refers to this frame, which would keep all of this until a collection
         for _, stream in reversed(ahead.values()):  # the last first, so that closing one plans nothing for the next
             stream.close()
-        scheduler.release()
+        lane.release()
 
 
-def _open(scheduler: PartScheduler, session: FetchSession, url: str, number: int | None, start: int) -> ObjectStream:
+def _open(lane: Lane, url: str, number: int | None, start: int) -> ObjectStream:
     """Open the object, or the range of samples that the URL names, from byte ``start`` on."""
     whole, samples = split_sample_range(url)
     if is_view(whole):
-        return ViewStream(scheduler, whole, number, start, samples)
+        return ViewStream(lane, whole, number, start, samples)
     if samples is None:
-        return ObjectStream(scheduler, whole, number, start)
-    first, stop = wanted_bytes(whole, samples, session.storage_options, session.options.retry)
-    return ObjectStream(scheduler, whole, number, max(first, start), stop)
+        return ObjectStream(lane, whole, number, start)
+    first, stop = wanted_bytes(whole, samples, lane.session.storage_options, lane.options.retry)
+    return ObjectStream(lane, whole, number, max(first, start), stop)
 
 
 def numbered_urls(urls: Iterable[str], state: StreamsState | None) -> Iterator[Numbered]:

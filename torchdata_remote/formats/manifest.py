@@ -43,6 +43,11 @@ class ShardInfo:
     index_crc32: int | None = None
     keys_crc32: int | None = None
 
+    @property
+    def sums_beside(self) -> tuple[int | None, int | None]:
+        """Checksums of the index and of the keys beside it."""
+        return self.index_crc32, self.keys_crc32
+
 
 def dump_manifest(shards: Sequence[ShardInfo], jobs: Sequence[Any] = ()) -> bytes:
     """Encode the manifest of the shards in its folder. URLs are base names, so that the folder can be moved.

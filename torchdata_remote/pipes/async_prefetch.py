@@ -10,7 +10,7 @@ from ..core.iter_datapipe import IterDataPipe, StreamWrapper, functional_datapip
 from ..core.options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..errors import StateError
-from ..fetch.lazy_members.jumping_streams import stream_by_jumps
+from ..fetch.jumps import stream_by_jumps
 from ..fetch.listing.source_argument import pipe_of
 from ..fetch.session import FetchSession
 from ..fetch.streams import stream_objects

@@ -12,10 +12,8 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import RetryPolicy, StorageOptions, policy_of
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.urls import RemoteUrl
-from ..fetch.listing.choices import Tars
-from ..fetch.listing.lookups import with_lookups
 from ..fetch.listing.source_argument import pipe_of, url_of
-from ..fetch.listing.sources import list_source
+from ..fetch.listing.sources import Tars, list_source, with_lookups
 from ..formats.error_policy import Skipped
 from ..formats.split_name import Split, shared_keys
 from .base.split_guard import SplitReader, require_split

@@ -12,7 +12,7 @@ from ..core.options import RetryPolicy, StorageOptions, policy_of
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.urls import RemoteUrl
 from ..fetch.listing.source_argument import pipe_of, url_of
-from ..fetch.tables.listing import list_groups
+from ..fetch.tables.footers import list_groups
 from ..formats.tables import RowFilter, require_pyarrow
 from .base.split_guard import SplitReader, require_split
 
@@ -39,7 +39,7 @@ class ListRowGroups(SplitReader[RemoteUrl]):
         storage_options: for the store, in fsspec's vocabulary.
 
     Yields:
-        RemoteUrl: ``samples+0-1000+s3://b/x.parquet+samples+0-1000`` for rows 0 to 999, with ``num_samples``, and
+        RemoteUrl: ``part of s3://b/x.parquet (samples 0 to 1000)`` for rows 0 to 999, with ``num_samples``, and
         ``size`` and ``etag`` of the file. A file with a single row group has its own URL.
 
     Raises:
@@ -53,8 +53,8 @@ class ListRowGroups(SplitReader[RemoteUrl]):
         ...     pq.write_table(pa.table({"n": range(5)}), file, row_group_size=3)
         >>> [(url, url.num_samples) for url in ListRowGroups(IterableWrapper(["memory://doc/x.parquet"]))]
         ... # doctest: +NORMALIZE_WHITESPACE
-        [('samples+0-3+memory://doc/x.parquet+samples+0-3', 3),
-         ('samples+3-5+memory://doc/x.parquet+samples+3-5', 2)]
+        [('part of memory://doc/x.parquet (samples 0 to 3)', 3),
+         ('part of memory://doc/x.parquet (samples 3 to 5)', 2)]
     """
 
     gives_urls = True

@@ -13,12 +13,13 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import RetryPolicy, StorageOptions, policy_of
 from ..core.urls import RemoteUrl
 from ..errors import MissingKeyError
+from ..fetch.listing.shard_set import options_beside
 from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.listing.url_table import StringColumn
-from ..fetch.selections.key_files import is_expression, is_table, keys_of_file, keys_of_table, options_beside
+from ..fetch.selections.key_files import is_expression, is_table, keys_of_file, keys_of_table
 from ..fetch.selections.key_indexes import key_indexes
-from ..fetch.selections.key_set import KeySearch, key_column
-from ..fetch.selections.selection import IndexedSample, Selection, planned_views, require_whole_shards
+from ..fetch.selections.keys import KeySearch, key_column
+from ..fetch.selections.selection import IndexedSample, planned_views, require_whole_shards
 from ..formats.error_policy import OnBadMember, raise_error
 from .base.chain import all_pipes
 from .base.datapipe import DataPipe
@@ -101,9 +102,9 @@ class Select(DataPipe[RemoteUrl]):
             raise ValueError("select needs keys=, where= or members=: without them it selects everything.")
         self._column = check.text("key_column", key_column, example="__key__")
         self._keys, self._expression = _keys_or_file(keys, where, self._column)
-        function = None if is_expression(where) else check.function_or_none("where", where, example=_EXAMPLE)
-        policy = check.function("on_missing_key", on_missing_key, example="skip_with_warning")
-        self._selection = Selection(function, _alternatives(members), policy)
+        self._where = None if is_expression(where) else check.function_or_none("where", where, example=_EXAMPLE)
+        self._members = _alternatives(members)
+        self._on_missing_key = check.function("on_missing_key", on_missing_key, example="skip_with_warning")
         self._on_bad_member = check.function("on_bad_member", on_bad_member, example="skip_with_warning")
         self._retry, self._storage_options = policy_of(retry), StorageOptions(storage_options)
         # The shards of the last plan, and what was selected of them
@@ -125,7 +126,7 @@ class Select(DataPipe[RemoteUrl]):
         search = None if keys is None else KeySearch(keys)
         policy = self._on_bad_member
         with closing(key_indexes(shards, self._storage_options, self._retry, on_bad_member=policy)) as indexes:
-            return planned_views(indexes, self._selection, search)
+            return planned_views(indexes, search, self._where, self._members, self._on_missing_key)
 
 
 def _require_listing(pipe: IterDataPipe[Any]) -> None:

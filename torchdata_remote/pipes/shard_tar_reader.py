@@ -13,7 +13,7 @@ from typing import Any, cast
 from ..core.arguments import check
 from ..core.arguments.amounts import whole
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
-from ..fetch.lazy_members.jumping_streams import stream_by_jumps
+from ..fetch.jumps import stream_by_jumps
 from ..fetch.streams import parts_of
 from ..formats.byte_reader import Skippable
 from ..formats.compression.decompress import CompressionLimits, decompressed

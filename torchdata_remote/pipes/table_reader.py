@@ -13,7 +13,7 @@ from ..errors import RemoteDataError
 from ..fetch.listing.source_argument import url_of
 from ..fetch.session import FetchSession
 from ..fetch.streams import numbered_urls
-from ..fetch.tables.row_groups import FetchedGroup, TableFetcher, TableStream
+from ..fetch.tables.row_groups import FetchedGroup, TableStream, stream_tables
 from ..formats.error_policy import OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun
 from ..formats.position import ReadPosition
@@ -140,7 +140,7 @@ def _opened(
     source: Iterable[Any], session: FetchSession, columns: Columns, state: Any
 ) -> Generator[tuple[str, TableStream], None, None]:
     # The fetcher's threads start with the first URL
-    yield from TableFetcher(session, columns).streams(numbered_urls(_only_urls(source), state))
+    yield from stream_tables(numbered_urls(_only_urls(source), state), session, columns)
 
 
 def _only_urls(items: Iterable[Any]) -> Iterator[str]:

@@ -13,10 +13,9 @@ from ..core.notices.progress_bar import Progress, hidden_unless
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, join_url, redact, split_url
 from ..errors import ObjectExistsError
-from ..fetch.listing.choices import Tars
 from ..fetch.listing.patterns import literal_url
 from ..fetch.listing.source_argument import require_folder, url_of
-from ..fetch.listing.sources import list_source
+from ..fetch.listing.sources import Tars, list_source
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
 from ..formats.companions import companion_urls

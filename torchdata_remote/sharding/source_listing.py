@@ -11,10 +11,9 @@ from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl, object_path, redact
 from ..errors import BadMemberError, ShardReadError
-from ..fetch.listing.choices import Tars
 from ..fetch.listing.patterns import literal_url, path_below
 from ..fetch.listing.shard_set import read_shard_set
-from ..fetch.listing.sources import list_source
+from ..fetch.listing.sources import Tars, list_source
 from ..fetch.sample_table import SampleTable
 from ..formats.companions import COMPANION_ENDINGS, companion_urls
 from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error

@@ -9,8 +9,7 @@ from ..core.urls import join_url, redact
 from ..errors import ObjectNotFoundError, UrlError
 from .http.headers import stay_at_host
 from .http.urllib3_reader import UrllibReader
-from .obstore_reader import ObstoreReader, can_express_http, http_reader
-from .preferred_reader import PreferredReader
+from .obstore_reader import ODD_HTTP_PATH, http_reader
 from .protocol import Answer, Entry, ObjectWriter, Page
 
 
@@ -39,31 +38,27 @@ class HttpStore:
     ) -> None:
         self._scheme, self._host = scheme, host
         self._read_timeout_s, self._headers = read_timeout_s, headers or {}
-        self._read = PreferredReader(
+        self._reader = http_reader(
             f"{scheme}://{host}",
-            lambda *arguments: self._reader.read(*arguments),
+            read_timeout_s,
             lambda *arguments: self._fallback.read(*arguments),
-            can_express_http if read_by_obstore and stay_at_host(self._headers) else None,
+            odd=ODD_HTTP_PATH if read_by_obstore and stay_at_host(self._headers) else None,
+            headers=self._headers,
         )
-
-    @cached_property
-    def _reader(self) -> ObstoreReader:
-        return http_reader(f"{self._scheme}://{self._host}", self._read_timeout_s, self._headers)
 
     @cached_property
     def _fallback(self) -> UrllibReader:
         return UrllibReader(f"{self._scheme}://{self._host}", self._read_timeout_s, self._headers)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        return self._read(path, start, end, etag)
+        return self._reader.read(path, start, end, etag)
 
     def read_if_changed(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
-        by_obstore = self._reader.read_if_changed
-        return self._read.if_changed(path, start, end, etag, by_obstore, self.stat)
+        return self._reader.get_if_changed(path, start, end, etag, self.stat)
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like :meth:`read`, by urllib3."""
-        return self._read.read_by_fallback(path, start, end, etag)
+        return self._fallback.read(path, start, end, etag)
 
     def stat(self, path: str) -> Entry:
         return self._fallback.stat(path)  # obstore reports a missing object if the server refuses HEAD

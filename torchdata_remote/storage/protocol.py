@@ -96,8 +96,10 @@ class RangeNotSatisfiableError(StorageError):
     """The range starts at or after the object's end."""
 
 
-class UnreadableResponseError(StorageError):
-    """This transport cannot read the response; another one may."""
+class UnreadableResponseError(TransientStorageError):
+    """This transport cannot read the response; another one may, or the next one is no mistake of a proxy."""
+
+    likely_permanent = True
 
 
 class UnsupportedRequestError(StorageError):

@@ -6,15 +6,12 @@ import logging
 import os
 import threading
 
-from ..core.options import RetryPolicy, StorageOptions
+from ..core.options import FALLBACK_NAMES, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import S3, join_url, redact, split_url
-from ..errors import UrlError
 from . import request_counts
-from .option_names import require_known_options
-from .option_values import require_certificate_files
+from .options import require_certificate_files, require_known_options
 from .protocol import Store
-from .s3.fallback_credentials import without_fallback
 from .transports import Connection, make_store
 
 _log = logging.getLogger("torchdata_remote")
@@ -50,12 +47,11 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
     """
     scheme, bucket, path = split_url(url)
     options = options.for_url(url)
-    if scheme not in S3:
-        options = without_fallback(options)
+    if scheme not in S3 and any(name in options for name in FALLBACK_NAMES):
+        options = StorageOptions({name: options[name] for name in options.keys() - {*FALLBACK_NAMES}})
     key = scheme, bucket, options.identity(), connection
     with _lock:
         if key not in _stores:
-            _refuse_samples(url)
             require_known_options(url, scheme, options)
             if scheme in S3:
                 require_certificate_files(redact(url), options)
@@ -65,16 +61,6 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
         if request_counts.counting:
             request_counts.watch(_stores[key])
         return _stores[key], path
-
-
-def _refuse_samples(url: str) -> None:
-    if url.startswith(("view+", "samples+")):
-        shown = redact(url)
-        raise UrlError(
-            f"{shown} stands for samples of a shard, and is no object. Only async_prefetch() and shard_tar_reader() "
-            "read it: put no other pipe that opens URLs behind select(), join() or sharding_filter_rank().",
-            url=shown,
-        )
 
 
 def publish(url: str, data: bytes, options: StorageOptions, *, overwrite: bool) -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.fetch.selections import sorted_hashes
-from torchdata_remote.fetch.selections.key_set import KeySearch, key_column
+from torchdata_remote.fetch.selections import keys as key_module
+from torchdata_remote.fetch.selections.keys import KeySearch, key_column
 
 KEYS = st.text(st.characters(codec="utf-8"), max_size=4)
 
@@ -19,7 +19,7 @@ KEYS = st.text(st.characters(codec="utf-8"), max_size=4)
 )
 def test_finds_what_a_set_finds(num_hashes: int, wanted: list[str], shards: list[list[str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sorted_hashes, "hash", lambda key: hash(key) % num_hashes, raising=False)
+        patch.setattr(key_module, "hash", lambda key: hash(key) % num_hashes, raising=False)
         search = KeySearch(key_column(wanted))
         for keys in shards:
             assert search.find(keys).tolist() == [key in set(wanted) for key in keys]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from torchdata_remote.core.shard_view import ShardView
 from torchdata_remote.core.urls import RemoteUrl
-from torchdata_remote.fetch.view_plan import ViewWindows, sample_starts
+from torchdata_remote.fetch.views import ViewWindows, sample_starts
 
 BLOCK = 512
 

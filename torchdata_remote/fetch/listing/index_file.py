@@ -14,14 +14,15 @@ from ...errors import EmptyListingError, ManifestError, ObjectExistsError, Shard
 from ...formats.compression.compress import open_compressor
 from ...formats.compression.decompress import CompressionLimits, decompressed
 from ...storage import Connection, open_store, read_whole
-from .patterns import folder_before_choice, literal_url
+from .patterns import choice_start, folders_of, literal_url
+from .shard_set import options_beside
 
 Index = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _UP = re.compile(r"(^|/)\.\.(/|$)")
 _ANYWHERE = S3 | HTTP | {"gs", "gcs", "az", "abfs", "abfss"}  # schemes that an index of any folder may name
-_WRITE_BYTES = 1 << 20
+_WRITE = "Write it: torchdata-remote index URL -o FILE."
 
 
 def read_index(
@@ -50,15 +51,15 @@ def read_index(
         >>> [(str(one), path) for one, path in found]
         [('s3://photos/scratch/train/cat/1.jpg', 'cat/1.jpg'), ('s3://photos/scratch/train/dog/2.jpg', 'dog/2.jpg')]
     """
-    source = _IndexedFolder(url)
-    if isinstance(index, (str, os.PathLike)):
-        where = _location(index)
+    folder = _IndexedFolder(url)
+    if isinstance(index, str | os.PathLike):
+        where = join_url(*split_url(os.fspath(index)))
         shown = redact(where)
-        entries: Sequence[str] = _parse(read_whole(where, source.options_for(where, options), retry), shown)
+        entries: Sequence[str] = _parse(read_whole(where, options_beside(where, url, options), retry), shown)
     else:
         shown, entries = f"the {type(index).__name__} given as index", index
-    _check(entries, source, shown)
-    return map(source.resolve, entries)
+    _check(entries, folder, shown)
+    return map(folder.resolve, entries)
 
 
 def write_index(
@@ -96,28 +97,30 @@ def write_index(
         >>> [str(one) for one, _ in read_index("memory://lists/cats.json.gz", "s3://photos/", **none)]
         ['s3://photos/cat/1.jpg']
     """
-    source, where = _IndexedFolder(url), _location(index)
-    shown, own_location = redact(where), split_url(where)
-    connection = Connection(read_timeout_s=retry.progress_timeout_s)
-    store, path = open_store(where, source.options_for(where, options), connection)
-    writer, compressor, num_objects, text = store.create(path, overwrite=overwrite), open_compressor(path), 0, "[\n"
+    folder, where = _IndexedFolder(url), join_url(*split_url(os.fspath(index)))
+    options = options_beside(where, url, options)
+    store, path = open_store(where, options, Connection(read_timeout_s=retry.progress_timeout_s))
+    # Made first: a store that cannot be written says so before anything is listed
+    writer, compressor, data, num_objects = (
+        store.create(path, overwrite=overwrite),
+        open_compressor(path),
+        bytearray(),
+        0,
+    )
     try:
         if not overwrite and call_with_retries(lambda: store.find(path), retry, url=where) is not None:
             raise ObjectExistsError(
-                f"{shown} exists already. Pass overwrite=True (--overwrite) to replace it.", url=shown
+                f"{redact(where)} exists already. Pass overwrite=True (--overwrite) to replace it.", url=redact(where)
             )
         for one in objects:
-            location = split_url(one)
-            if location != own_location:
-                text += (",\n" if num_objects else "") + json.dumps(source.entry_of(*location))
+            if (location := split_url(one)) != split_url(where):
+                line = (",\n" if num_objects else "[\n") + json.dumps(folder.entry_of(*location))
+                data += compressor.compress(line.encode()) if compressor else line.encode()
                 num_objects += 1
-            if len(text) >= _WRITE_BYTES:
-                writer.write(compressor.compress(text.encode()) if compressor else text.encode())
-                text = ""
         if not num_objects:
             raise EmptyListingError(f"{redact(url)}: there are no objects for an index.", url=redact(url))
-        text += "\n]\n"
-        writer.write(compressor.compress(text.encode()) + compressor.flush() if compressor else text.encode())
+        data += compressor.compress(b"\n]\n") + compressor.flush() if compressor else b"\n]\n"
+        writer.write(bytes(data))
         writer.commit()
     except BaseException:
         writer.abort()
@@ -129,22 +132,15 @@ class _IndexedFolder:
     """The folder of an index: resolves its entries."""
 
     def __init__(self, url: str) -> None:
-        self._scheme, self._bucket, path = split_url(literal_url(url))
         self._shown = redact(url)
+        self._scheme, self._bucket, path = split_url(literal_url(url))
         path = path.partition("?")[0] if self._scheme in HTTP else path
         self._folders = [path if path.endswith("/") or not path else path + "/"]
-        folder = folder_before_choice(url)
-        if folder is not None:  # a pattern, or a folder whose name looks like one
-            self._folders.append(folder)
+        if choice_start(url) is not None:  # a pattern, or a folder whose name looks like one
+            self._folders.append(split_url(folders_of(url)[1])[2])
         self._root = ""  # prefix of entries without a scheme
         if self._scheme in LOCAL:
             self._root = self._folders[0 if os.path.isdir(path) else -1]
-
-    def options_for(self, where: str, options: StorageOptions) -> StorageOptions:
-        """Return the options of the folder's store for an object in it, and empty options for any other store."""
-        scheme, host, _ = split_url(where)
-        kind, own = ("s3" if name in S3 else name for name in (scheme, self._scheme))
-        return options if kind == own and (scheme not in HTTP or host == self._bucket) else StorageOptions()
 
     def is_in_bucket(self, location: tuple[str, str, str]) -> bool:
         """Whether an object is in the folder's bucket."""
@@ -153,13 +149,11 @@ class _IndexedFolder:
     def resolve(self, entry: str) -> tuple[RemoteUrl, str]:
         """Return URL and path below the folder of a valid entry."""
         scheme, bucket, name = self.locate(entry)
-        url = RemoteUrl(join_url(scheme, bucket, self._root + name if scheme in LOCAL else name))
-        path = name.partition("?")[0] if scheme in HTTP else name
-        if self.is_in_bucket((scheme, bucket, name)) and scheme not in LOCAL:
-            for folder in self._folders:
-                if path.startswith(folder):
-                    return url, path[len(folder) :]
-        return url, path
+        if scheme in LOCAL:
+            return RemoteUrl(join_url(scheme, bucket, self._root + name)), name
+        url, path = RemoteUrl(join_url(scheme, bucket, name)), name.partition("?")[0] if scheme in HTTP else name
+        folders = self._folders if self.is_in_bucket((scheme, bucket, name)) else []
+        return url, path[len(next(filter(path.startswith, folders), "")) :]
 
     def locate(self, entry: str) -> tuple[str, str, str]:
         """Return scheme, bucket and key of an entry; for a local folder, its path below it instead of a key.
@@ -169,15 +163,14 @@ class _IndexedFolder:
         """
         if "\0" in entry or not entry:
             raise ValueError("expected the path of an object")
-        if "://" in entry and _SCHEME.match(entry):
+        scheme, bucket, name = self._scheme, self._bucket, entry
+        if _SCHEME.match(entry):
             scheme, bucket, name = split_url(entry)
             if scheme != self._scheme and scheme not in _ANYWHERE:
                 raise ValueError(f"expected one of the schemes {', '.join(sorted({self._scheme} | _ANYWHERE))}")
             if scheme in LOCAL and not name.startswith(self._root):
                 raise ValueError(f"it is outside of {self._shown}")
             name = name[len(self._root) :] if scheme in LOCAL else name
-        else:
-            scheme, bucket, name = self._scheme, self._bucket, entry
         if scheme in LOCAL:
             if name.startswith("/") or _UP.search(name):
                 raise ValueError(f"expected a path below {self._shown}, without ..")
@@ -187,48 +180,31 @@ class _IndexedFolder:
     def entry_of(self, scheme: str, bucket: str, key: str) -> str:
         """Return the entry that :meth:`resolve` maps to this object."""
         url = join_url(scheme, bucket, key)
-        if scheme in LOCAL and not (key.startswith(self._root) and self._root != key and not _UP.search(key)):
+        entry = key.removeprefix(self._root)
+        if scheme in LOCAL and (key == self._root or not key.startswith(self._root) or _UP.search(key)):
             raise ManifestError(
                 f"{url} is not below {self._shown}, so an index of it cannot name it. Pass the folder that holds it.",
                 url=url,
             )
-        entry = key[len(self._root) :]
         return entry if self.is_in_bucket((scheme, bucket, key)) and entry and not _SCHEME.match(entry) else url
 
 
-def _location(index: str | os.PathLike[str]) -> str:
-    path = os.fspath(index)
-    if not isinstance(path, str):
-        raise TypeError(f"A path must be a str, got {type(path).__name__}: {path!r:.200}")
-    return join_url(*split_url(path))
-
-
 def _parse(data: bytes, shown: str) -> list[str]:
+    what = 'expected an index, a JSON array of paths such as ["train/cat/1.jpg"], got'
     try:
         _, parts = decompressed([data], url=shown, limits=CompressionLimits())
         found = json.loads(b"".join(parts))
     except ShardReadError as error:
-        raise ManifestError(
-            f"{shown}: the index cannot be decompressed: it is damaged, truncated, or expands by more than a factor "
-            "of 100. Write it again: torchdata-remote index URL -o FILE.",
-            url=shown,
-        ) from error
+        why = "it is damaged, truncated, or expands by more than a factor of 100"
+        raise ManifestError(f"{shown}: the index cannot be decompressed: {why}. {_WRITE}", url=shown) from error
     except (ValueError, RecursionError) as error:
-        raise ManifestError(
-            f'{shown}: expected an index, a JSON array of paths such as ["train/cat/1.jpg"], got no JSON: {error}. '
-            "Write it: torchdata-remote index URL -o FILE.",
-            url=shown,
-        ) from error
+        raise ManifestError(f"{shown}: {what} no JSON: {error}. {_WRITE}", url=shown) from error
     if not isinstance(found, list):
-        raise ManifestError(
-            f'{shown}: expected an index, a JSON array of paths such as ["train/cat/1.jpg"], got a '
-            f"{type(found).__name__}. Write it: torchdata-remote index URL -o FILE.",
-            url=shown,
-        )
+        raise ManifestError(f"{shown}: {what} a {type(found).__name__}. {_WRITE}", url=shown)
     return found
 
 
-def _check(entries: Sequence[str], source: _IndexedFolder, shown: str) -> None:
+def _check(entries: Sequence[str], folder: _IndexedFolder, shown: str) -> None:
     """Require that every entry is valid, and that no object is named twice."""
     if not len(entries):
         raise ManifestError(f"{shown}: the index is empty, expected at least one path. Write it again.", url=shown)
@@ -240,10 +216,10 @@ def _check(entries: Sequence[str], source: _IndexedFolder, shown: str) -> None:
                 url=shown,
             )
         try:
-            location = source.locate(entry)
+            location = folder.locate(entry)
         except ValueError as error:  # or its subclass UrlError
             raise ManifestError(f"{shown}: entry {number:,} is {redact(entry)!r:.200}: {error}.", url=shown) from error
-        known.add(location[2] if source.is_in_bucket(location) else location)  # usually the entry itself: no copy
+        known.add(location[2] if folder.is_in_bucket(location) else location)  # usually the entry itself: no copy
         if len(known) == number:
             raise ManifestError(
                 f"{shown}: entry {number:,}, {redact(entry)!r:.200}, names an object for the second time.", url=shown

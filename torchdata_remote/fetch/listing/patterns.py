@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 
 from ...core.arguments.calls import explained
+from ...core.object_version import version_start
 from ...core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
 from ...errors import UrlError
-from .globs import glob_start, marks, unescape
 
+# A literal character alone in brackets (as by glob.escape), or a character that may be a pattern
+_TOKEN = re.compile(r"\[([*?\[{}])\]|[*?\[{}]")
 _RANGE = re.compile(r"(\d{1,4000})\.\.(\d{1,4000})")  # Python converts up to 4300 digits
-_MAX_NAMES = 10_000_000  # more are a slip of the keyboard, and would be listed for minutes without a request
 _STEPS = re.compile(r"\d+\.\.\d+\.\.\d+")
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_SPECIAL, _SPECIAL_IN_HTTP = re.compile(r"[*?\[{}]"), re.compile(r"[\[{}]")
+_MAX_NAMES = 10_000_000  # more are a slip of the keyboard, and would be listed for minutes without a request
+_HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
 
 
 @explained
@@ -37,9 +40,7 @@ def escape_url(url: str | os.PathLike[str]) -> str:
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(text, str):
         raise UrlError(f"escape_url: expected one URL or path, as str or os.PathLike, got {type(url).__name__}")
-    scheme = _ADDRESS.match(text)
-    special = _SPECIAL_IN_HTTP if scheme is not None and scheme[1].lower() in HTTP else _SPECIAL
-    return special.sub(r"[\g<0>]", text)
+    return re.sub(r"[\[{}]" if _HTTP_URL.match(text) else r"[*?\[{}]", r"[\g<0>]", text)
 
 
 def literal_url(url: str) -> str:
@@ -51,20 +52,69 @@ def literal_url(url: str) -> str:
     return url if isinstance(url, RemoteUrl) else unescape(url)
 
 
+def unescape(path: str) -> str:
+    """Replace each escaped character by itself.
+
+    >>> unescape("[*]a[[]1]")
+    '*a[1]'
+    """
+    return _TOKEN.sub(lambda token: token[1] or token[0], path)
+
+
+def _marks(path: str) -> Iterator[tuple[int, str]]:
+    """Yield index and character of each unescaped character that may be part of a glob or a brace group.
+
+    The version of an object (``?versionId=...``) is none.
+    """
+    for token in _TOKEN.finditer(path, 0, version_start(path)):
+        if token[1] is None:
+            yield token.start(), token[0]
+
+
+def glob_start(path: str, characters: str = "*?[") -> int | None:
+    """Return the index of the first unescaped character of a glob, or ``None``.
+
+    >>> glob_start("a[*]b/*.tar")
+    6
+    """
+    return next((index for index, character in _marks(path) if character in characters), None)
+
+
+def has_glob(url: str) -> bool:
+    """Whether a source URL has a glob; those of http servers and of a listing have none."""
+    if isinstance(url, RemoteUrl):
+        return False
+    scheme, _, path = split_url(url)
+    return scheme not in HTTP and glob_start(path) is not None
+
+
 def choice_start(url: str) -> int | None:
     """Return the index of the first character of a source URL that may be part of a pattern, or ``None``."""
-    return None if isinstance(url, RemoteUrl) else glob_start(url, others="{")
+    return None if isinstance(url, RemoteUrl) else glob_start(url, "*?[{")
 
 
-def folder_before_choice(source: str) -> str | None:
-    """Return the path of the last folder before the first character of a pattern; ``None`` without a pattern.
+def glob_regex(pattern: str) -> re.Pattern[str]:
+    """Compile a glob to a regular expression for whole paths.
 
-    >>> folder_before_choice("s3://photos/train[?]/c*/")
-    'train?/'
+    ``*`` and ``?`` stay within a folder, ``**`` crosses folders, ``[abc]`` and ``[!abc]`` are one character.
+
+    >>> bool(glob_regex("t-*.tar").fullmatch("t-1.tar")), bool(glob_regex("*.tar").fullmatch("a/t.tar"))
+    (True, False)
     """
-    scheme, _, path = split_url(source)
-    start = None if isinstance(source, RemoteUrl) else choice_start(path.partition("?")[0] if scheme in HTTP else path)
-    return None if start is None else literal_url(path[: path.rfind("/", 0, start) + 1])
+    out, i = "", 0
+    while i < len(pattern):
+        if pattern.startswith("**/", i):
+            out, i = out + "(?:.*/)?", i + 3
+        elif pattern.startswith("**", i):
+            out, i = out + ".*", i + 2
+        elif pattern[i] in "*?":
+            out, i = out + ("[^/]*" if pattern[i] == "*" else "[^/]"), i + 1
+        elif pattern[i] == "[" and (close := pattern.find("]", i + (3 if pattern[i + 1 : i + 2] == "!" else 2))) > 0:
+            one = fnmatch.translate(pattern[i : close + 1])  # "(?s:...)" and an end of string
+            out, i = out + "(?!/)" + one[4 : one.rindex(")")], close + 1
+        else:
+            out, i = out + re.escape(pattern[i]), i + 1
+    return re.compile(out, re.DOTALL)
 
 
 def path_below(source: str) -> Callable[[str], str]:
@@ -114,67 +164,63 @@ def expand_braces(url: str) -> Iterator[str]:
     return _expanded(url)
 
 
+def has_braces(url: str) -> bool:
+    """Whether :func:`expand_braces` expands anything."""
+    return _first_group(url) is not None
+
+
 def _expanded(url: str) -> Iterator[str]:
-    for group in _brace_groups(url):
-        choices = _choices(url, group)
-        if choices is not None:
-            for choice in choices:
-                yield from _expanded(url[: group.start] + choice + url[group.stop :])
-            return
-    yield url
+    group = _first_group(url)
+    if group is None:
+        yield url
+        return
+    before, choices, _, after = group
+    for choice in choices:
+        yield from _expanded(before + choice + after)
 
 
 def _num_names(url: str) -> int:
     """Count what :func:`expand_braces` yields, without expanding it."""
-    for group in _brace_groups(url):
-        choices = _choices(url, group)
-        if choices is not None:
-            numbers = _RANGE.fullmatch(url[group][1:-1])
-            num = sum(map(_num_names, choices)) if numbers is None else int(numbers[2]) - int(numbers[1]) + 1
-            return num * _num_names(url[group.stop :])
-    return 1
+    group = _first_group(url)
+    if group is None:
+        return 1
+    _, choices, num_numbers, after = group
+    return (num_numbers or sum(map(_num_names, choices))) * _num_names(after)
 
 
-def has_braces(url: str) -> bool:
-    """Whether :func:`expand_braces` expands anything."""
-    return any(_choices(url, group) is not None for group in _brace_groups(url))
+_Group = tuple[
+    str, Iterable[str], int, str
+]  # what is before it, its choices, how many they are if they are numbers, ...
 
 
-def _braces(url: str) -> dict[int, int]:
-    """Map the index of each unescaped brace to 1 (opening) or -1 (closing)."""
-    return {index: 1 if character == "{" else -1 for index, character in marks(url) if character in "{}"}
+def _first_group(url: str) -> _Group | None:
+    """Return the first group of braces that has choices, an outer one before those in it."""
+    marks, opened, groups = dict(_marks(url)), list[list[int]](), list[list[int]]()
+    for index, character in enumerate(url):
+        if character == "," and opened:
+            opened[-1].append(index)
+        elif marks.get(index) == "{":
+            opened.append([index])
+        elif marks.get(index) == "}" and opened:
+            groups.append([*opened.pop(), index])
+    return next(filter(None, (_group(url, borders) for borders in sorted(groups))), None)
 
 
-def _brace_groups(url: str) -> Iterator[slice]:
-    """Yield balanced ``{...}`` by their start, outer groups before inner ones."""
-    braces = _braces(url)
-    for start in (index for index, step in braces.items() if step > 0):
-        depth = 0
-        for stop in range(start, len(url)):
-            depth += braces.get(stop, 0)
-            if depth == 0:
-                yield slice(start, stop + 1)
-                break
-
-
-def _choices(url: str, group: slice) -> Iterable[str] | None:
-    """Return the choices of a group: the numbers of a range, or the texts between commas; else ``None``."""
-    body = url[group][1:-1]
+def _group(url: str, borders: list[int]) -> _Group | None:
+    """Return the group whose choices are between these characters; ``None`` if it has no choices."""
+    start, stop = borders[0], borders[-1]
+    before, body, after = url[:start], url[start + 1 : stop], url[stop + 1 :]
+    if len(borders) > 2:
+        return before, [url[first + 1 : last] for first, last in pairwise(borders)], 0, after
+    shown = f"{redact(url)}: the range {{{body}}}"
     if _STEPS.fullmatch(body):
-        raise UrlError(f"{redact(url)}: the range {url[group]} has a step, which is not supported.", url=redact(url))
-    numbers = _RANGE.fullmatch(body)
-    if numbers is not None:
-        first, last = int(numbers[1]), int(numbers[2])
-        if last < first:
-            raise UrlError(f"{redact(url)}: the range {url[group]} runs backwards.", url=redact(url))
-        padded = any(len(number) > 1 and number.startswith("0") for number in numbers.groups())
-        width = max(map(len, numbers.groups())) if padded else 0
-        return (f"{i:0{width}d}" for i in range(first, last + 1))
-    parts, depth, braces = [""], 0, _braces(body)
-    for index, character in enumerate(body):
-        depth += braces.get(index, 0)
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts if len(parts) > 1 else None
+        raise UrlError(f"{shown} has a step, which is not supported.", url=redact(url))
+    found = _RANGE.fullmatch(body)
+    if found is None:
+        return None
+    first, last = map(int, found.groups())
+    if last < first:
+        raise UrlError(f"{shown} runs backwards.", url=redact(url))
+    is_padded = any(len(number) > 1 and number.startswith("0") for number in found.groups())
+    width = max(map(len, found.groups())) if is_padded else 0
+    return before, (f"{number:0{width}d}" for number in range(first, last + 1)), last - first + 1, after

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.options import RetryPolicy, StorageOptions
-from ...core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
-from ...errors import AccessDeniedError, EmptyListingError, ManifestError, ObjectNotFoundError
+from ...core.urls import HTTP, S3, RemoteUrl, join_url, object_path, redact, split_url
+from ...errors import AccessDeniedError, EmptyListingError, ManifestError, ObjectChangedError, ObjectNotFoundError
 from ...formats.manifest import MANIFEST_NAME, ShardInfo, load_manifest
 from ...formats.nested import is_archive_name
 from ...storage import list_folder, read_whole
-from .choices import Tars
 from .patterns import literal_url, path_below
 from .source_argument import url_of
-from .sources import list_source
+from .sources import Tars, list_source
 
 
 def base_name(url: str) -> str:
@@ -82,28 +81,26 @@ def read_shard_set(manifest_url: str, options: StorageOptions, retry: RetryPolic
         ManifestError: if it is invalid, or names no shards.
     """
     url = join_url(*split_url(manifest_url))
+    shown = redact(url)
     try:
         manifest = tuple(load_manifest(read_whole(url, options, retry), url))
     except ObjectNotFoundError as error:
-        shown = redact(url)
         raise ObjectNotFoundError(
             f"{shown}: there is no manifest. Writers publish it last, so a job may be unfinished. "
             "For shards of other tools, write it: torchdata-remote manifest FOLDER.",
             url=shown,
         ) from error
     if not manifest:
-        shown = redact(url)
         raise EmptyListingError(f"{shown} names no shards: write them again, or remove it.", url=shown)
     folder: tuple[RemoteUrl, ...] = ()
     if split_url(url)[0] not in HTTP:
         folder = tuple(list_folder(url[: url.rindex("/") + 1], recursive=False, options=options, retry=retry))
     listed = {str(one): one for one in folder}
     shards = []
-    for shard in manifest:
-        listed_url = listed.get(shard.url)
-        size, etag = (shard.num_bytes, None) if listed_url is None else (listed_url.size, listed_url.etag)
-        sums = shard.md5, shard.index_crc32, shard.keys_crc32
-        shards.append(RemoteUrl(shard.url, size, etag, None, shard.num_samples, *sums))
+    for one in manifest:
+        found = listed.get(one.url)
+        size, etag = (one.num_bytes, None) if found is None else (found.size, found.etag)
+        shards.append(RemoteUrl(one.url, size, etag, None, one.num_samples, one.md5, *one.sums_beside))
     return ShardSet(shards, url, manifest, folder)
 
 
@@ -113,6 +110,28 @@ def read_if_there(url: str, options: StorageOptions, retry: RetryPolicy, *, by_o
         return read_whole(url, options, retry, by_obstore=by_obstore)
     except (ObjectNotFoundError, AccessDeniedError):  # S3 returns 403 for missing objects if listing is denied
         return None
+
+
+def require_size(url: str, found: int | None, expected: int | None, *, said: str = "and its manifest says") -> None:
+    """Require that a shard has the size that it had, where both are known.
+
+    Raises:
+        ObjectChangedError: if it has another one.
+    """
+    if None not in (found, expected) and found != expected:
+        shown = redact(url)
+        raise ObjectChangedError(
+            f"{shown} has {found:,} bytes, {said} {expected:,}. It was replaced: write its manifest again "
+            "(torchdata-remote manifest --overwrite FOLDER), or list it again.",
+            url=shown,
+        )
+
+
+def options_beside(url: str, other: str, options: StorageOptions) -> StorageOptions:
+    """Return the options for an object beside another: none in another kind of store, to which secrets are not sent."""
+    places = [split_url(join_url(*split_url(one)))[:2] for one in (url, other)]
+    kinds = [("s3" if scheme in S3 else scheme, host if scheme in HTTP else "") for scheme, host in places]
+    return options if kinds[0] == kinds[1] else StorageOptions()
 
 
 def list_objects(

@@ -43,19 +43,16 @@ def url_of(item: Any, *, of: str = "this") -> str:
     found = os.fspath(item) if isinstance(item, os.PathLike) else item
     if isinstance(found, str):
         return found
-    advice = ""
+    what = f"as str or os.PathLike, got {type(found).__name__}: {found!r:.200}."
     if isinstance(found, Mapping) and "__key__" in found:
-        raise UrlError(f"{of}: expected one URL or path, got a sample: {found['__key__']!r:.200}. {_AFTER_URLS}")
-    if isinstance(found, tuple) and len(found) == 2 and hasattr(found[1], "read"):
-        shown = redact(str(found[0]))
-        raise UrlError(f"{of}: expected one URL or path, got the stream of {shown!r:.200}. {_AFTER_URLS}")
-    if isinstance(found, (bytes, bytearray)):
-        advice = f" Decode it: {bytes(found).decode('utf-8', 'backslashreplace')!r:.200}."
+        what = f"got a sample: {found['__key__']!r:.200}. {_AFTER_URLS}"
+    elif isinstance(found, tuple) and len(found) == 2 and hasattr(found[1], "read"):
+        what = f"got the stream of {redact(str(found[0]))!r:.200}. {_AFTER_URLS}"
+    elif isinstance(found, (bytes, bytearray)):
+        what += f" Decode it: {bytes(found).decode('utf-8', 'backslashreplace')!r:.200}."
     elif isinstance(found, Iterable):
-        advice = " Call it once for each of them."
-    raise UrlError(
-        f"{of}: expected one URL or path, as str or os.PathLike, got {type(found).__name__}: {found!r:.200}.{advice}"
-    )
+        what += " Call it once for each of them."
+    raise UrlError(f"{of}: expected one URL or path, {what}")
 
 
 def urls_of(source: Any, *, of: str) -> list[str]:
@@ -75,23 +72,12 @@ def urls_of(source: Any, *, of: str) -> list[str]:
         (['s3://photos/train/'], ['a', 'b'])
     """
     if isinstance(source, _TEXT) or not isinstance(source, Iterable):
-        url = url_of(source, of=of)
-        split_url(url)
-        return [url]
-    wrapped = _wrapped(source)
-    if isinstance(wrapped, _TEXT):
-        shown = _shown(wrapped)
-        raise UrlError(
-            f"{of}: IterableWrapper reads the {type(wrapped).__name__} {shown!r:.200} as a list of URLs, one for each "
-            f"of its characters. Write {of}({shown!r:.200})"
-        )
-    if isinstance(source, Mapping):
-        raise UrlError(f"{of}: expected one URL or several, got a dict. Pass its values: list(urls.values()).")
-    if isinstance(source, Set):
-        raise UrlError(
-            f"{of}: expected one URL or a list of several, got a {type(source).__name__}, whose order differs between "
-            "processes. Write sorted(urls)."
-        )
+        source = [source]
+    if isinstance(wrapped := _wrapped(source), _TEXT):
+        raise _characters(of, wrapped, f"{of}({_shown(wrapped)!r:.200})")
+    if isinstance(source, Mapping | Set):
+        advice = "its values: list(urls.values())." if isinstance(source, Mapping) else "them in order: sorted(urls)."
+        raise UrlError(f"{of}: expected one URL or several, got a {type(source).__name__}. Pass {advice}")
     urls = [url_of(item, of=of) for item in source]
     for url in urls:
         split_url(url)
@@ -125,23 +111,28 @@ def pipe_of(source: T, *, of: str, holds: str = "URLs") -> T:
         UrlError: for a ``str``, ``bytes`` or path instead of a pipe, or instead of the list in the ``IterableWrapper``
             of a pipe of URLs: it would be iterated by characters.
     """
-    found: Any = source
-    if not isinstance(source, _TEXT):
-        found = _wrapped(source) if holds == "URLs" else None
-        if not isinstance(found, _TEXT):
-            if isinstance(source, Iterable):
-                return source
-            raise UrlError(f"{of}: expected a pipe of {holds}, got {check.shown(source)}.")
-    shown = _shown(found)
-    spelling = f"IterableWrapper([{shown!r:.200}]).{of}(...)"
-    what = f"the {type(found).__name__} {shown!r:.200}"
-    if holds != "URLs":
-        raise UrlError(f"{of}: expected a pipe of {holds}, got {what}.")
-    if found is source:
-        raise UrlError(f"{of}: expected a pipe of URLs, got {what}. Write {spelling}")
-    raise UrlError(
-        f"{of}: IterableWrapper reads {what} as a list of URLs, one for each of its characters. Write {spelling}"
-    )
+    if isinstance(source, _TEXT) or not isinstance(source, Iterable):
+        got = (
+            f"the {type(source).__name__} {_shown(source)!r:.200}" if isinstance(source, _TEXT) else check.shown(source)
+        )
+        advice = f" Write {_spelling(source, of)}" if isinstance(source, _TEXT) and holds == "URLs" else ""
+        raise UrlError(f"{of}: expected a pipe of {holds}, got {got}.{advice}")
+    if holds == "URLs" and isinstance(wrapped := _wrapped(source), _TEXT):
+        raise _characters(of, wrapped, _spelling(wrapped, of))
+    return source
+
+
+def _spelling(text: Any, of: str) -> str:
+    return f"IterableWrapper([{_shown(text)!r:.200}]).{of}(...)"
+
+
+def _characters(of: str, text: Any, spelling: str) -> UrlError:
+    what = f"{_named(text)} as a list of URLs, one for each of its characters"
+    return UrlError(f"{of}: IterableWrapper reads {what}. Write {spelling}")
+
+
+def _named(text: Any) -> str:
+    return f"the {type(text).__name__} {_shown(text)!r:.200}"
 
 
 def _shown(text: Any) -> str:

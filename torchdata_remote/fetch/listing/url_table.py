@@ -78,15 +78,8 @@ class StringColumn(Sequence[str]):
         return {"data": np.frombuffer(self._data, np.uint8), "ends": np.frombuffer(self._ends, np.int64)}
 
     @classmethod
-    def from_columns(cls, data: Column, ends: Column) -> StringColumn:
-        """Restore a table from :meth:`columns`."""
-        column = cls()
-        column._data, column._ends = bytearray(data.tobytes()), array("q", ends.tobytes())
-        return column
-
-    @classmethod
     def view(cls, data: Column, ends: Column) -> StringColumn:
-        """As :meth:`from_columns`, without a copy: nothing can be appended."""
+        """Restore a column from :meth:`columns`, without a copy: nothing can be appended."""
         column = cls()
         column._data, column._ends = data.data, ends.data
         return column

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ...core.arguments import check
 from ...core.arguments.suggestions import did_you_mean
 from ...core.options import RetryPolicy, StorageOptions
-from ...core.urls import HTTP, S3, RemoteUrl, join_url, object_path, redact, split_url
+from ...core.urls import RemoteUrl, join_url, object_path, redact, split_url
 from ...errors import ManifestError, RemoteDataError, SampleError, ShardReadError
 from ...formats.compression.decompress import CompressionLimits, decompressed
 from ...formats.tables import ADVICE, RowFilter, without_views
 from ...storage import read_whole
 from ..listing.patterns import literal_url
 from ..listing.url_table import StringColumn
-from ..tables.columns import TableFile
-from .key_set import key_column
+from ..tables.footers import TableFile
+from .keys import key_column
 
 _LINES, _CSV, _BINARY = (".txt",), (".csv",), (".parquet", ".arrow", ".feather", ".ipc")
 _COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
@@ -30,27 +30,21 @@ def is_table(source: Any) -> bool:
 
     A column, which is an iterable of keys, has the protocol too.
     """
-    if is_lazy(source):
-        return True
-    return hasattr(source, "__arrow_c_stream__") and (hasattr(source, "columns") or hasattr(source, "schema"))
-
-
-def is_lazy(source: Any) -> bool:
-    """Whether an object is a query of polars."""
-    return type(source).__name__ == "LazyFrame" and type(source).__module__.startswith("polars")
+    has_columns = hasattr(source, "columns") or hasattr(source, "schema")
+    return _is_lazy(source) or (hasattr(source, "__arrow_c_stream__") and has_columns)
 
 
 def is_expression(value: Any) -> bool:
     """Whether a filter is an expression of pyarrow or polars."""
-    return _is_of_pyarrow(value) or _is_of_polars(value)
+    return _is_of("pyarrow", value, "Expression") or _is_of("polars", value, "Expr")
 
 
-def _is_of_polars(value: Any) -> bool:
-    return type(value).__name__ == "Expr" and type(value).__module__.startswith("polars")
+def _is_lazy(source: Any) -> bool:
+    return _is_of("polars", source, "LazyFrame")
 
 
-def _is_of_pyarrow(value: Any) -> bool:
-    return type(value).__name__ == "Expression" and type(value).__module__.startswith("pyarrow")
+def _is_of(package: str, value: Any, name: str) -> bool:
+    return type(value).__name__ == name and type(value).__module__.startswith(package)
 
 
 def keys_of_table(table: Any, column: str, where: Any = None) -> StringColumn:
@@ -66,17 +60,17 @@ def keys_of_table(table: Any, column: str, where: Any = None) -> StringColumn:
         TypeError: if keys are not texts.
     """
     shown = check.a_kind(table)
-    if is_lazy(table) or (_is_of_polars(where) and type(table).__module__.startswith("polars")):
-        names = _called(lambda: table.lazy().collect_schema().names(), partial(_unreadable, shown))
-        _require_column(column, names, shown)
-        frame = table.lazy()
-        chosen = (frame if where is None else frame.filter(_for_polars(where))).select(column)
-        explain = partial(_unreadable if where is None else _unfit, shown)
-        return key_column(_called(chosen.collect, explain)[column], shown)
+    if _is_lazy(table):
+        with _explained("keys", shown):
+            _require_column(column, table.collect_schema().names(), shown)
+        with _explained("keys" if where is None else "where", shown):
+            table, where = (table if where is None else table.filter(where)).select(column).collect(), None
     arrow = _pyarrow(shown)
-    reader = _called(lambda: arrow.RecordBatchReader.from_stream(table), partial(_unreadable, shown))
-    _require_column(column, reader.schema.names, shown)
-    return _keys_of_arrow(_called(reader.read_all, partial(_unreadable, shown)), column, where, shown)
+    with _explained("keys", shown):
+        reader = arrow.RecordBatchReader.from_stream(table)
+        _require_column(column, reader.schema.names, shown)
+        rows = reader.read_all()
+    return _keys_of_arrow(rows, column, where, shown)
 
 
 def keys_of_file(url: str, column: str, where: Any, options: StorageOptions, retry: RetryPolicy) -> StringColumn:
@@ -103,7 +97,8 @@ def keys_of_file(url: str, column: str, where: Any, options: StorageOptions, ret
     if name.endswith(_LINES):
         if where is not None:
             raise check.marked(ValueError(f"where: {shown} has lines and no columns that an expression could filter."))
-        return key_column(_lines(_content(url, options, retry)), shown)
+        text = _content(url, options, retry).decode("utf-8-sig", "surrogateescape")
+        return key_column(filter(None, text.replace("\r\n", "\n").split("\n")), shown)
     if not name.endswith(_CSV + _BINARY):
         raise RemoteDataError(
             f"{shown}: keys are read from files named *{', *'.join(_LINES + _CSV + _BINARY)}. Pass those of "
@@ -119,13 +114,11 @@ def keys_of_file(url: str, column: str, where: Any, options: StorageOptions, ret
             file = TableFile(url, options, retry)
             _require_column(column, file.schema.names, shown)
             table = file.read(*_needed(file.schema, column, where, shown))
-    except ShardReadError as error:
-        what = str(error).removeprefix(f"{shown}: ").removesuffix(ADVICE).rstrip(". ")
-        raise _damaged(shown, what) from error
-    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, RemoteDataError):
+    except (arrow.ArrowException, OSError, UnicodeDecodeError, ShardReadError) as error:
+        if isinstance(error, RemoteDataError) and not isinstance(error, ShardReadError):
             raise
-        raise _damaged(shown, error) from error
+        what = str(error).removeprefix(f"{shown}: ").removesuffix(ADVICE).rstrip(". ")
+        raise ManifestError(f"{shown} is damaged, or no table of its kind: {what}.", url=shown) from error
     return _keys_of_arrow(table, column, where, shown)
 
 
@@ -145,7 +138,7 @@ def _needed(schema: Any, column: str, where: Any, shown: str) -> tuple[list[str]
     """Return the columns to read, and the filter if statistics may exclude row groups by it."""
     if where is None:
         return [column], None
-    if _is_of_polars(where):
+    if _is_of("polars", where, "Expr"):
         roots = set(where.meta.root_names())
         # Selectors have several outputs, and no names without a table
         is_named = not where.meta.has_multiple_outputs() and roots <= set(schema.names)
@@ -154,82 +147,54 @@ def _needed(schema: Any, column: str, where: Any, shown: str) -> tuple[list[str]
         row_filter = RowFilter(where)
         names = row_filter.names_in(schema, shown)
     except (SampleError, ValueError) as error:
-        raise _unfit(shown, error.__cause__ or error) from error
+        raise _unfit("where", shown, error.__cause__ or error) from error
     return list(dict.fromkeys([column, *names])), row_filter
 
 
-def options_beside(url: str, other: str, options: StorageOptions) -> StorageOptions:
-    """Return the options for an object beside another: none in another kind of store, to which secrets are not sent."""
-    places = [split_url(join_url(*split_url(one)))[:2] for one in (url, other)]
-    kinds = [("s3" if scheme in S3 else scheme, host if scheme in HTTP else "") for scheme, host in places]
-    return options if kinds[0] == kinds[1] else StorageOptions()
-
-
 def _keys_of_arrow(table: Any, column: str, where: Any, shown: str) -> StringColumn:
-    if _is_of_polars(where):
+    if _is_of("polars", where, "Expr"):
         import polars as pl
 
-        frame: Any = pl.from_arrow(table)
-        return key_column(_called(lambda: frame.filter(where)[column], partial(_unfit, shown)), shown)
+        with _explained("where", shown):
+            frame: Any = pl.from_arrow(table)
+            return key_column(frame.filter(where)[column], shown)
     table = table.cast(without_views(table.schema))
     if where is not None:
-        table = _called(lambda: table.filter(where), partial(_unfit, shown))
+        with _explained("where", shown):
+            table = table.filter(where)
     batches = table.select([column]).to_batches()
     return key_column((key for batch in batches for key in batch.column(0).to_pylist()), shown)
 
 
-def _called(run: Callable[[], Any], explain: Callable[[Exception], Exception]) -> Any:
-    """Call pyarrow or polars, and raise what explains their errors, which have trees of their own."""
+@contextmanager
+def _explained(argument: str, shown: str) -> Iterator[None]:
+    """Explain errors of pyarrow and polars, which have trees of their own."""
     try:
-        return run()
+        yield
     except Exception as error:
         if not type(error).__module__.startswith(("pyarrow", "polars")):
             raise
-        raise explain(error) from error
+        raise _unfit(argument, shown, error) from error
 
 
-def _unreadable(shown: str, error: Exception) -> ValueError:
-    """Error of a query, or of a table with a column of several types."""
-    return check.marked(ValueError(f"keys: {shown} cannot be read: {type(error).__name__}: {error}"))
+def _unfit(argument: str, shown: str, error: BaseException) -> ValueError:
+    what = f"{shown} cannot be {'filtered' if argument == 'where' else 'read'}"
+    return check.marked(ValueError(f"{argument}: {what}: {type(error).__name__}: {error}"))
 
 
-def _unfit(shown: str, error: BaseException) -> ValueError:
-    return check.marked(ValueError(f"where: {shown} cannot be filtered: {type(error).__name__}: {error}"))
-
-
-def _damaged(shown: str, why: object) -> ManifestError:
-    return ManifestError(f"{shown} is damaged, or no table of its kind: {why}.", url=shown)
-
-
-def _for_polars(where: Any) -> Any:
-    if _is_of_pyarrow(where):
-        raise check.marked(TypeError("where is an expression of pyarrow, and keys a LazyFrame: write it for polars."))
-    return where
-
-
-def _require_column(column: str, names: Iterable[str], shown: str) -> None:
-    names = list(names)
+def _require_column(column: str, names: Sequence[str], shown: str) -> None:
     if column not in names:
         near = did_you_mean(column, names) or f". It has {', '.join(map(repr, names[:10]))}."
         raise check.marked(ValueError(f"key_column={column!r}: {shown} has no such column{near}"))
-    if names.count(column) > 1:
-        raise check.marked(
-            ValueError(f"key_column={column!r}: {shown} has {names.count(column)} columns of that name.")
-        )
-
-
-def _lines(data: bytes) -> Iterator[str]:
-    """Yield the lines of a text that are not empty."""
-    return (line for line in data.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n").split("\n") if line)
+    if (number := list(names).count(column)) > 1:
+        raise check.marked(ValueError(f"key_column={column!r}: {shown} has {number} columns of that name."))
 
 
 def _content(url: str, options: StorageOptions, retry: RetryPolicy) -> bytes:
     """Read a file, and decompress it if it is compressed."""
-    shown = redact(url)
+    shown, data = redact(url), read_whole(url, options, retry, by_obstore=False)
     try:
-        _, parts = decompressed(
-            [read_whole(url, options, retry, by_obstore=False)], url=shown, limits=CompressionLimits()
-        )
+        _, parts = decompressed([data], url=shown, limits=CompressionLimits())
         return b"".join(parts)
     except ShardReadError as error:
         raise ManifestError(f"{shown}: the keys cannot be decompressed: {error}", url=shown) from error

@@ -22,9 +22,9 @@ from ...formats.tar import TarOptions, read_member_offsets
 from ..listing.shard_set import read_if_there
 from ..read_ahead import ReadAhead
 
-MAX_REQUESTS = 16
+_MAX_REQUESTS = 16
 _ZIP = b"PK\x03\x04", b"PK\x05\x06"
-_WRITE = "Write it: torchdata-remote manifest --overwrite FOLDER."
+_COMMAND = "torchdata-remote manifest --overwrite FOLDER."
 
 
 def key_indexes(
@@ -33,7 +33,6 @@ def key_indexes(
     retry: RetryPolicy,
     *,
     on_bad_member: OnBadMember = raise_error,
-    max_requests: int = MAX_REQUESTS,
 ) -> Generator[tuple[RemoteUrl, KeyIndex], None, None]:
     """Yield each shard with the index of its keys, in order.
 
@@ -45,7 +44,6 @@ def key_indexes(
         options: for the store.
         retry: policy for transient faults.
         on_bad_member: called with the error of a member of a shard without such a file.
-        max_requests: indexes that are read at once.
 
     Raises:
         ManifestError: if a file does not belong to its shard, or the shard cannot have one.
@@ -53,11 +51,16 @@ def key_indexes(
     """
     is_warned = False
     tasks = (partial(_read_with, url, options, retry, on_bad_member) for url in urls)
-    with closing(ordered_map(tasks, max_threads=max_requests)) as found:
+    with closing(ordered_map(tasks, max_threads=_MAX_REQUESTS)) as found:
         for url, index, is_scanned in found:
             if is_scanned and not is_warned:
                 is_warned = True
-                _warn(url)
+                warnings.warn(
+                    f"{redact(keys_url(url))} is missing: the keys of this shard, and of others without such a file, "
+                    f"were read from the shards' headers, which takes more requests. Write it: {_COMMAND}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             yield url, index
 
 
@@ -74,16 +77,17 @@ def _read_with(
     if data is None:
         return url, _scan(url, ReadAhead(url, options, retry=retry, sleep=wait), on_bad_member), True
     expected = url.keys_crc32
-    if expected is not None and zlib.crc32(data) != expected:  # as a block of a shard, once more
+    if expected not in (None, zlib.crc32(data)):  # as a block of a shard, once more
         data = read_if_there(keys_url(url), options, retry, by_obstore=False) or data
-    if expected is not None and zlib.crc32(data) != expected:
+    if expected not in (None, zlib.crc32(data)):
         raise _unusable(url, f"has the CRC-32 {zlib.crc32(data):08x}, and the shard's manifest has {expected:08x}")
     try:
         index = parse_keys(data, num_samples=url.num_samples, shard_bytes=url.size)
     except ValueError as error:
         raise _unusable(url, str(error)) from error
     if expected is None and len(index.keys):
-        _check_last(url, index, ReadAhead(url, options, retry=retry, start=_last_begin(index), sleep=wait))
+        begin = int(index.begins()[-index.counts[-1]])  # of the last sample's headers
+        _check_last(url, index, begin, ReadAhead(url, options, retry=retry, start=begin, sleep=wait))
     return url, index, False
 
 
@@ -105,7 +109,7 @@ def _scan(url: RemoteUrl, parts: ReadAhead, on_bad_member: OnBadMember) -> KeyIn
     if url.num_samples not in (None, len(index.keys)):
         raise ManifestError(
             f"{shown} has {len(index.keys):,} samples, and its manifest has {url.num_samples:,}: it was replaced. "
-            f"{_WRITE}",
+            f"Write it: {_COMMAND}",
             url=shown,
         )
     return index
@@ -120,43 +124,24 @@ def _samples(
         yield sample[KEY], [(name, *place) for name, place in sample.items() if name not in (KEY, URL)]
 
 
-def _last_begin(index: KeyIndex) -> int:
-    """Return the first byte of the last sample's headers."""
-    return int(index.begins()[-index.counts[-1]])
-
-
-def _check_last(url: RemoteUrl, index: KeyIndex, parts: ReadAhead) -> None:
+def _check_last(url: RemoteUrl, index: KeyIndex, begin: int, parts: ReadAhead) -> None:
     """Require that the shard has the last sample of the index, at its bytes, and nothing after it."""
-    shown, begin, count = redact(url), _last_begin(index), int(index.counts[-1])
-    expected = [
-        (index.extensions[member], start, size)
-        for member, start, size in zip(
-            index.members[-count:].tolist(), index.starts[-count:].tolist(), index.sizes[-count:].tolist(), strict=True
-        )
-    ]
+    last = slice(len(index.members) - int(index.counts[-1]), None)
+    names = [index.extensions[member] for member in index.members[last].tolist()]
+    expected = list(zip(names, index.starts[last].tolist(), index.sizes[last].tolist(), strict=True))
     options = TarOptions(url.size, begin, max_member_bytes=sys.maxsize)
     try:
         # Bad members were left out of the file, in front of the samples that follow
-        found = list(_samples(parts, shown, options, lambda error: None))
+        found = list(_samples(parts, redact(url), options, lambda error: None))
     except ShardReadError as error:
         raise _unusable(url, f"puts a sample at byte {begin:,}, where none begins") from error
     if found != [(index.keys[-1], expected)]:
         raise _unusable(url, f"has {index.keys[-1]!r:.200} as the last sample, and the shard has another one")
 
 
-def _warn(url: str) -> None:
-    warnings.warn(
-        f"{redact(keys_url(url))} is missing: the keys of this shard, and of others without such a file, were read "
-        f"from the shards' headers, which takes more requests. {_WRITE}",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-
-
 def _unusable(url: str, why: str) -> ManifestError:
     shown = redact(url)
     return ManifestError(
-        f"{redact(keys_url(url))} {why}. It is damaged, or of another version of {shown}. Write it again: "
-        "torchdata-remote manifest --overwrite FOLDER.",
+        f"{redact(keys_url(url))} {why}. It is damaged, or of another version of {shown}. Write it again: {_COMMAND}",
         url=shown,
     )

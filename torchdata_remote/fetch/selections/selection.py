@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import compress, islice
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ...core.arguments import check
 from ...core.arguments.scalars import bool_of
-from ...core.shard_view import ShardView, is_view, key_sum, view_url
-from ...core.urls import RemoteUrl, object_path, redact
+from ...core.shard_view import ShardView, key_sum, view_url
+from ...core.urls import RemoteUrl, VirtualUrl, object_path, redact, split_sample_range
 from ...errors import EmptyListingError, MissingKeyError, MissingMemberError, UrlError
-from ...formats.error_policy import raise_error
 from ...formats.key_index import KeyIndex
-from .key_set import KeySearch
-
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
+from .keys import Bools, KeySearch
 
 _MAX_SHOWN = 5
 
@@ -44,23 +38,12 @@ class IndexedSample(NamedTuple):
     members: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class Selection:
-    """What is selected.
-
-    Args:
-        where: returns whether a sample is selected; ``None`` for all.
-        members: alternatives for each member that is read; ``None`` for all members.
-        on_missing_key: policy for keys that no shard has.
-    """
-
-    where: Callable[[IndexedSample], Any] | None = None
-    members: tuple[tuple[str, ...], ...] | None = None
-    on_missing_key: Callable[[MissingKeyError], object] = raise_error
-
-
 def planned_views(
-    indexes: Iterable[tuple[RemoteUrl, KeyIndex]], selection: Selection, search: KeySearch | None
+    indexes: Iterable[tuple[RemoteUrl, KeyIndex]],
+    search: KeySearch | None,
+    where: Callable[[IndexedSample], Any] | None,
+    members: tuple[tuple[str, ...], ...] | None,
+    on_missing_key: Callable[[MissingKeyError], object],
 ) -> list[RemoteUrl]:
     """Return what is selected of each shard, in order; shards without a selected sample are left out.
 
@@ -69,8 +52,10 @@ def planned_views(
 
     Args:
         indexes: of the shards.
-        selection: what is selected.
         search: of the selected keys; ``None`` for all keys.
+        where: returns whether a sample is selected; ``None`` for all.
+        members: alternatives for each member that is read; ``None`` for all members.
+        on_missing_key: policy for keys that no shard has.
 
     Raises:
         MissingKeyError: for keys that no shard has, unless the policy returns.
@@ -84,12 +69,20 @@ def planned_views(
         num_shards += 1
         num_samples += len(index.keys)
         chosen = np.ones(len(index.keys), np.bool_) if search is None else search.find(index.keys)
-        if selection.where is not None:
-            _filter(chosen, url, index, selection.where)
+        if where is not None:
+            _filter(chosen, url, index, where)
         if chosen.any():
-            views.append(_view(url, index, chosen, selection.members))
+            views.append(_view(url, index, chosen, members))
     if search is not None and search.num_missing:
-        _report_missing(search, num_shards, selection.on_missing_key)
+        names = ", ".join(f"{key!r:.100}" for key in islice(search.missing(), _MAX_SHOWN))
+        more = ", ..." if search.num_missing > _MAX_SHOWN else ""
+        on_missing_key(
+            MissingKeyError(
+                f"select: {search.num_missing:,} of {search.num_wanted:,} keys are in none of {num_shards:,} shards: "
+                f"{names}{more}. A key is the path of a member without its extension, such as 'train/000017'. Pass "
+                "on_missing_key=skip_with_warning to select those that are there."
+            )
+        )
     if not views:
         raise EmptyListingError(
             f"select: none of {num_samples:,} samples in {num_shards:,} shards is selected. Check keys= and where=."
@@ -104,10 +97,10 @@ def require_whole_shards(urls: Iterable[str]) -> Iterator[RemoteUrl]:
         UrlError: for a range of samples, selected samples, or a zip.
     """
     for url in urls:
-        advice = None
-        if url.startswith("samples+"):
+        advice, (whole, samples) = None, split_sample_range(url)
+        if samples is not None:
             advice = "is a range of samples: put select() before sharding_filter_rank()."
-        elif is_view(url):
+        elif isinstance(whole, VirtualUrl):
             advice = "has been selected already: pass keys=, where= and members= to one select(), before join()."
         elif object_path(url).lower().endswith(".zip"):
             advice = "is a zip, and samples are selected from tars: filter() them after the reader."
@@ -148,37 +141,20 @@ def _view(url: RemoteUrl, index: KeyIndex, chosen: Bools, members: tuple[tuple[s
 
 def _wanted_members(url: str, index: KeyIndex, chosen: Bools, wanted: tuple[tuple[str, ...], ...]) -> Bools:
     """Return which members are read: of each list of alternatives the first one that the sample has."""
-    firsts, are_read = index.firsts()[:-1], np.zeros(len(index.members), np.bool_)
+    firsts, are_read = index.firsts(), np.zeros(len(index.members), np.bool_)
     for alternatives in wanted:
-        ranks = np.full(len(index.extensions), len(alternatives))
-        for rank, extension in reversed(list(enumerate(alternatives))):
-            ranks[[number for number, name in enumerate(index.extensions) if name == extension]] = rank
-        of_member = ranks[index.members]
-        best = np.minimum.reduceat(of_member, firsts)
-        if (lacking := np.flatnonzero((best == len(alternatives)) & chosen)).size:
-            raise _lacks_member(url, index, int(lacking[0]), alternatives)
-        are_read |= (of_member == np.repeat(best, index.counts)) & (of_member < len(alternatives))
+        none = len(alternatives)
+        ranks = [alternatives.index(name) if name in alternatives else none for name in index.extensions]
+        of_member = np.array(ranks, np.int64)[index.members]
+        best = np.minimum.reduceat(of_member, firsts[:-1])
+        if (lacking := np.flatnonzero((best == none) & chosen)).size:
+            number = int(lacking[0])
+            has = sorted(index.extensions[member] for member in index.members[firsts[number] : firsts[number + 1]])
+            raise MissingMemberError(
+                f"select: sample {index.keys[number]!r:.200} of {redact(url)} has no "
+                f"{' or '.join(map(repr, alternatives))}. It has {has}. Deselect it by where=lambda sample: "
+                f"{alternatives[0]!r} in sample.members, or separate alternatives by ';': members=('jpg;png', 'cls').",
+                url=redact(url),
+            )
+        are_read |= (of_member == np.repeat(best, index.counts)) & (of_member < none)
     return are_read
-
-
-def _lacks_member(url: str, index: KeyIndex, number: int, alternatives: tuple[str, ...]) -> MissingMemberError:
-    first, last = index.firsts()[number : number + 2]
-    has = sorted(index.extensions[member] for member in index.members[first:last])
-    return MissingMemberError(
-        f"select: sample {index.keys[number]!r:.200} of {redact(url)} has no {' or '.join(map(repr, alternatives))}. "
-        f"It has {has}. Deselect it by where=lambda sample: {alternatives[0]!r} in sample.members, or separate "
-        "alternatives by ';': members=('jpg;png', 'cls').",
-        url=redact(url),
-    )
-
-
-def _report_missing(search: KeySearch, num_shards: int, policy: Callable[[MissingKeyError], object]) -> None:
-    names = ", ".join(f"{key!r:.100}" for key in islice(search.missing(), _MAX_SHOWN))
-    more = ", ..." if search.num_missing > _MAX_SHOWN else ""
-    policy(
-        MissingKeyError(
-            f"select: {search.num_missing:,} of {search.num_wanted:,} keys are in none of {num_shards:,} shards: "
-            f"{names}{more}. A key is the path of a member without its extension, such as 'train/000017'. Pass "
-            "on_missing_key=skip_with_warning to select those that are there."
-        )
-    )

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ...core.arguments import check
 from ...core.arguments.calls import explained
 from ...core.options import RetryPolicy, StorageOptions, policy_of
 from ...core.retry import call_with_retries
-from ...core.urls import RemoteUrl, redact
-from ...errors import EmptyListingError, ObjectExistsError, UrlError
+from ...core.shard_view import split_joined_url, split_view_url, view_url
+from ...core.threads.ordered_map import ordered_map
+from ...core.urls import HTTP, RemoteUrl, join_url, redact, split_sample_range, split_url
+from ...errors import EmptyListingError, ObjectExistsError, ObjectNotFoundError, UrlError
 from ...formats.snapshot import (
     SNAPSHOT_SUFFIX,
     digest_of,
@@ -21,11 +24,11 @@ from ...formats.snapshot import (
     load_snapshot,
     num_samples_of,
 )
-from ...storage import Connection, open_store, publish, read_whole
+from ...storage import Connection, list_folder, open_store, publish, read_whole
 from ..listing.patterns import literal_url
+from ..listing.shard_set import options_beside, require_size
 from ..listing.source_argument import url_of
-from .key_files import options_beside
-from .shard_versions import absolute_url, shards_of, with_versions
+from ..listing.sources import find_named
 
 _MAX_REQUESTS = 16
 
@@ -117,32 +120,31 @@ def write_snapshot(
         [3, 3]
     """
     where, options, policy = _location(url, of="write_snapshot"), StorageOptions(storage_options), policy_of(retry)
+    shown = redact(where)
     if not is_snapshot_name(where):
-        raise UrlError(
-            f"{redact(where)}: the name of a snapshot ends in {SNAPSHOT_SUFFIX}, by which it is recognised.",
-            url=redact(where),
-        )
+        raise _refused(where, f": the name of a snapshot ends in {SNAPSHOT_SUFFIX}, by which it is recognised.")
     _require_one_order(urls)
     if isinstance(urls, str | os.PathLike):
-        shown = redact(os.fspath(urls))
+        found = redact(os.fspath(urls))
         raise UrlError(
-            f"write_snapshot: expected URLs of shards, got the {type(urls).__name__} {shown!r:.200}: list it, by "
-            f"IterableWrapper([{shown!r:.200}]).list_remote().",
-            url=shown,
+            f"write_snapshot: expected URLs of shards, got the {type(urls).__name__} {found!r:.200}: list it, by "
+            f"IterableWrapper([{found!r:.200}]).list_remote().",
+            url=found,
         )
-    found = [_without_secrets(one) for one in urls]
-    if not found:
+    shards = [_without_secrets(url_of(one, of="write_snapshot")) for one in urls]
+    if not shards:
         raise EmptyListingError("write_snapshot: there are no shards for a snapshot.")
-    own = options_beside(where, shards_of(found[0])[0], options)
+    own = options_beside(where, _shards_of(shards[0])[0], options)
     store, path = open_store(where, own, Connection(read_timeout_s=policy.progress_timeout_s))
+    exists = f"{shown} exists already, and a snapshot is never replaced. Choose another name."
     if call_with_retries(lambda: store.find(path), policy, url=where) is not None:
-        raise _exists(where)
-    found = with_versions(found, options, policy)
+        raise ObjectExistsError(exists, url=shown)
+    shards = _as_stored(shards, options, policy)
     try:
-        publish(where, dump_snapshot(found), own, overwrite=False)
+        publish(where, dump_snapshot(shards), own, overwrite=False)
     except ObjectExistsError as error:
-        raise _exists(where) from error
-    return _snapshot(where, found)
+        raise ObjectExistsError(exists, url=shown) from error
+    return _snapshot(where, shards)
 
 
 def _require_one_order(urls: Any) -> None:
@@ -160,47 +162,85 @@ def _require_one_order(urls: Any) -> None:
         pipe = fields.get("source_datapipe", fields.get("datapipe"))  # of this package, or of torch
 
 
-def _exists(where: str) -> ObjectExistsError:
-    shown = redact(where)
-    return ObjectExistsError(
-        f"{shown} exists already, and a snapshot is never replaced. Choose another name.", url=shown
-    )
-
-
 def _snapshot(where: str, urls: Sequence[RemoteUrl]) -> Snapshot:
-    sizes = [url.size for url in urls if url.size is not None]
-    num_bytes = sum(sizes) if len(sizes) == len(urls) else None
+    sizes = [url.size for url in urls]
+    num_bytes = None if None in sizes else sum(filter(None, sizes))
     return Snapshot(where, digest_of(urls), num_samples_of(urls), num_bytes, tuple(urls))
 
 
 def _location(url: Any, *, of: str) -> str:
-    return absolute_url(literal_url(url_of(url, of=of)))
+    return _absolute(literal_url(url_of(url, of=of)))
 
 
-def _without_secrets(url: Any) -> RemoteUrl:
+def _absolute(url: str) -> str:
+    """Return the URL of a local path, which may be relative; other URLs stay as they are."""
+    return join_url(*split_url(url))
+
+
+def _shards_of(url: RemoteUrl) -> tuple[RemoteUrl, ...]:
+    """Return the shards that a URL reads: itself, or those of selected samples."""
+    _, view = split_view_url(url)
+    return (url,) if view is None else view.urls
+
+
+def _without_secrets(url: str) -> RemoteUrl:
     """Return a URL that a snapshot may hold.
 
     Raises:
         UrlError: for one with credentials, or a range of samples.
     """
-    url = url_of(url, of="write_snapshot")
-    if url.startswith("samples+"):
-        shown = redact(url)
-        raise UrlError(f"{shown} is a range of samples: pass the pipe before sharding_filter_rank().", url=shown)
-    if url.startswith("joined+"):
-        shown = redact(url)
-        raise UrlError(
-            f"{shown} stands for shards that are read side by side, which a snapshot cannot hold: join them by "
-            "align='keys', or write a snapshot of each set.",
-            url=shown,
+    whole, samples = split_sample_range(url)
+    if samples is not None:
+        raise _refused(url, " is a range of samples: pass the pipe before sharding_filter_rank().")
+    if len(split_joined_url(whole)) > 1:
+        raise _refused(
+            url,
+            " stands for shards that are read side by side, which a snapshot cannot hold: join them by align='keys', "
+            "or write a snapshot of each set.",
         )
-    found = url if isinstance(url, RemoteUrl) else RemoteUrl(absolute_url(url))
-    for shard in shards_of(found):
+    found = url if isinstance(url, RemoteUrl) else RemoteUrl(_absolute(url))
+    for shard in _shards_of(found):
         if redact(shard) != str(shard):
-            shown = redact(shard)
-            raise UrlError(
-                f"{shown}: the URL has a query or user-info, which may be a signature or a password, and a snapshot is "
-                "kept: pass credentials by storage_options, and URLs without them.",
-                url=shown,
+            raise _refused(
+                shard,
+                ": the URL has a query or user-info, which may be a signature or a password, and a snapshot is kept: "
+                "pass credentials by storage_options, and URLs without them.",
             )
     return found
+
+
+def _refused(url: str, why: str) -> UrlError:
+    return UrlError(f"{redact(url)}{why}", url=redact(url))
+
+
+def _as_stored(urls: Sequence[RemoteUrl], options: StorageOptions, retry: RetryPolicy) -> list[RemoteUrl]:
+    """Return URLs with the size and etag that the store has of their shards, and local paths as URLs.
+
+    Folders are listed; an http server is asked for each shard.
+    """
+    shards = {shard for url in urls for shard in _shards_of(url)}
+    lacking = sorted({_absolute(shard) for shard in shards if None in (shard.etag, shard.size)})
+    single = [url for url in lacking if split_url(url)[0] in HTTP]
+    found: dict[str, RemoteUrl] = {}
+    tasks = [partial(find_named, url, options, retry) for url in single]
+    for url, (entry, _) in zip(single, ordered_map(tasks, max_threads=_MAX_REQUESTS), strict=True):
+        if entry is not None:
+            found[url] = RemoteUrl(url, entry.size, entry.etag)
+    for folder in sorted({url[: url.rindex("/") + 1] for url in lacking if url not in single}):
+        found |= {str(one): one for one in list_folder(folder, recursive=False, options=options, retry=retry)}
+    for url in lacking:
+        if url not in found:
+            raise ObjectNotFoundError(f"{redact(url)} is not there, and a snapshot cannot hold it.", url=redact(url))
+
+    def stored(shard: RemoteUrl) -> RemoteUrl:
+        where = _absolute(shard)
+        version = found.get(where, shard)
+        require_size(where, version.size, shard.size, said="where it had")
+        _, _, _, *others = shard.__getnewargs__()
+        size = shard.size if version.size is None else version.size
+        return RemoteUrl(where, size, shard.etag or version.etag, *others)
+
+    known = [(url, split_view_url(url)[1]) for url in urls]
+    return [
+        stored(url) if view is None else view_url(view.with_urls(tuple(map(stored, view.urls)))) for url, view in known
+    ]

@@ -1,29 +1,167 @@
-"""Fetch the row groups of tables: several ahead of the consumer, within a bound on memory."""
+"""Fetch the row groups of tables: a file is a download of the engine whose parts are row groups."""
 
 from __future__ import annotations
 
-import queue
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
-from itertools import chain, takewhile, zip_longest
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from ...core.stats.counters import FETCH
-from ...core.threads.pool import next_item
-from ...core.urls import redact, split_sample_range
-from ...errors import ShardReadError
-from ...formats.tables import Columns
-from ..coalesced import RangeCoalescer
+from ...core.threads.pool import PoolClosedError
+from ...core.urls import RemoteUrl, redact, split_sample_range
+from ...errors import ObjectChangedError
+from ...formats.tables import Columns, Resolved, TableIndex
+from ..downloads import Part, Planner
+from ..engine import Lane
 from ..local_files import Numbered
-from ..sample_table import Members
+from ..ranges import ObjectVersion
 from ..session import FetchSession
-from .footers import ObjectRanges
-from .plan import FailedRead, Plan, PlannedGroup, plan_of
+from ..streams import open_ahead
+from ..views import GatheredDownload, Ranges, ViewWindows, Window, new_buffer
+from .footers import ObjectRanges, index_in, spans_of
 
-_GROUPS_PER_REQUEST = 4  # that are requested at once, times max_in_flight
+
+class PlannedGroup(NamedTuple):
+    """A row group to read.
+
+    Args:
+        number: in the file.
+        first: number of its first row in the file.
+        start: number of the first row to yield.
+        stop: number of the row after the last one to yield.
+        ranges: its bytes.
+    """
+
+    number: int
+    first: int
+    start: int
+    stop: int
+    ranges: list[tuple[int, int]]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its ranges."""
+        return sum(end - begin for begin, end in self.ranges)
+
+
+class Plan(NamedTuple):
+    """What is read of one file."""
+
+    url: RemoteUrl
+    source: ObjectRanges
+    table: TableIndex
+    columns: Resolved
+    groups: deque[PlannedGroup]
+
+
+def plan_of(source: ObjectRanges, columns: Columns, first_row: int, rows: tuple[int, int] | None) -> Plan:
+    """Read the footer of a file, and plan its row groups.
+
+    Args:
+        source: of its bytes.
+        columns: that are chosen.
+        first_row: to yield.
+        rows: the range that the URL stands for; ``None`` for the whole file.
+
+    Raises:
+        StorageError: if the footer cannot be read.
+        ShardReadError: if it is damaged.
+        ObjectChangedError: if the file does not have these rows.
+        SampleError: if the columns or the filter do not fit.
+    """
+    index, shown = index_in(source), redact(source.url)
+    resolved = columns.resolve(index.schema, shown)
+    num_rows = sum(index.counts)
+    if rows is not None and not 0 <= rows[0] <= rows[1] <= num_rows:
+        raise ObjectChangedError(
+            f"{shown}: no rows {rows[0]:,} to {rows[1]:,} in a file of {num_rows:,} rows. It was replaced: list it "
+            "again.",
+            url=shown,
+        )
+    spans = spans_of(index, first_row, num_rows if rows is None else rows[1])
+    kept = index.kept(columns.row_filter, list(spans))
+    groups = deque(PlannedGroup(number, *spans[number], index.ranges(number, resolved)) for number in kept)
+    return Plan(source.url, source, index, resolved, groups)
+
+
+class TableDownload(GatheredDownload):
+    """A file whose footer is the first part, and whose row groups are the others. Positions are rows.
+
+    Args:
+        lane: downloads it.
+        url: of the file; size and etag are looked up if they are not known.
+        columns: to fetch.
+        first_row: to yield.
+        rows: the range that the URL stands for; ``None`` for the whole file.
+    """
+
+    def __init__(self, lane: Planner, url: str, columns: Columns, first_row: int, rows: tuple[int, int] | None) -> None:
+        super().__init__(lane, [url if isinstance(url, RemoteUrl) else RemoteUrl(url)])
+        self._columns, self._first_row, self._rows = columns, first_row, rows
+        self.table: Plan | None = None  # once the footer is here
+        self._unplanned: deque[PlannedGroup] = deque()
+
+    def unplanned_bytes(self, expected_bytes: int) -> int:
+        return expected_bytes if self.size is None else sum(max(1, group.num_bytes) for group in self._unplanned)
+
+    def unplanned_parts(self, part_bytes: int, unplanned_bytes: int) -> int:
+        return super().unplanned_parts(part_bytes, unplanned_bytes) if self.size is None else len(self._unplanned)
+
+    def next_part_bytes(self, part_bytes: int) -> int:
+        return max(1, self._unplanned[0].num_bytes) if self._unplanned else 1
+
+    def plan(self, part_bytes: int) -> Part:
+        if self.size is None:
+            part, self.can_plan = Part(0, None, 1), False
+        else:
+            group = self._unplanned.popleft()
+            self.can_plan = bool(self._unplanned)
+            part = self._window(group)
+        self.parts.append(part)
+        return part
+
+    def _window(self, group: PlannedGroup) -> Window:
+        starts, stops = np.array(group.ranges, np.int64).reshape(-1, 2).T
+        view = Ranges(self.urls, np.ones_like(starts), np.zeros_like(starts), starts, stops)
+        num_bytes = group.num_bytes
+        requests = ViewWindows(view, 0, num_bytes, num_bytes).requests(0) if num_bytes else []
+        return Window(0, requests, new_buffer(num_bytes), max(1, num_bytes))
+
+    def submit(self, part: Part, lane: Planner) -> None:
+        if isinstance(part, Window):
+            super().submit(part, lane)
+        else:
+            lane.running.pool.submit(self._read_footer, part, lane, on_dropped=None)
+
+    def _read_footer(self, part: Part, lane: Planner, dropped: PoolClosedError | None = None) -> None:
+        """Plan the row groups in a thread of the pool."""
+        try:
+            if dropped is not None:
+                raise dropped
+            if not self.closed:
+                running = lane.running
+                sleep = partial(running.pool.sleep, is_closed=lambda: self.closed)
+                options, retry = lane.session.storage_options, running.options.retry
+                source = ObjectRanges(self.urls[0], options, retry, running.in_flight, sleep)
+                self.table = plan_of(source, self._columns, self._first_row, self._rows)
+                num_bytes = sum(group.num_bytes for group in self.table.groups)
+                lane.learn(self, part, ObjectVersion(num_bytes, source.url.etag, 1))
+        except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
+            dropped = None
+            if not self.closed:
+                part.error = error
+        finally:
+            lane.part_ended(self)
+            part.pieces.put(None)
+
+    def learn(self, found: ObjectVersion) -> None:
+        assert self.table is not None  # which calls this
+        self.size, self.etag, self.urls = found.size, found.etag, [self.table.url]
+        self._unplanned = deque(self.table.groups)
+        self.can_plan = bool(self._unplanned) and not self.closed
 
 
 class FetchedGroup(NamedTuple):
@@ -38,43 +176,19 @@ class TableStream:
     """A file, or a range of its rows, whose row groups are fetched in order.
 
     Args:
-        fetcher: of this pass.
-        number: of the URL among those of the source.
+        columns: to fetch.
+        lane: downloads it.
         url: may be a part.
+        number: of the URL among those of the source.
         first_row: at which to resume; 0 for the beginning.
     """
 
-    def __init__(self, fetcher: TableFetcher, number: int, url: str, first_row: int) -> None:
+    def __init__(self, columns: Columns, lane: Lane, url: str, number: int | None, first_row: int) -> None:
         whole, rows = split_sample_range(url)
-        self.url, self.number = whole, number
-        self.rows = rows
+        self.url, self.number, self.closed = whole, number, False
         self.first_byte = max(first_row, 0 if rows is None else rows[0])  # rows are the positions of tables
-        self._fetcher = fetcher
-        self._plan: Plan | None = None
-        self._error: BaseException | None = None
-        self._arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.is_planned = False  # or the plan has failed
-        self.closed = False
-
-    def prepare(self, make: Callable[[], Plan]) -> None:
-        """Plan what to read, in a thread; an error is raised where the plan is used."""
-        try:
-            self._plan = None if self.closed else make()
-        except BaseException as error:  # noqa: BLE001  # raised by groups()
-            self._error = error
-        self.is_planned = True
-        self._arrived.put(None)
-
-    def fail(self, error: BaseException) -> None:
-        """Record that the plan was not made."""
-        self._error = error
-        self.is_planned = True
-        self._arrived.put(None)
-
-    @property
-    def planned(self) -> deque[PlannedGroup]:
-        """The row groups that were not taken, as far as they are known."""
-        return deque() if self._plan is None else self._plan.groups
+        self._lane = lane
+        self.download = lane.add(TableDownload(lane, whole, columns, self.first_byte, rows))
 
     def groups(self) -> Iterator[FetchedGroup]:
         """Yield the row groups, each when its bytes are here.
@@ -83,163 +197,34 @@ class TableStream:
             StorageError: for faults that retries did not solve.
             ShardReadError: if the footer is damaged.
         """
-        with FETCH.waiting():
-            next_item(self._arrived)
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error
-        plan = self._plan
-        assert plan is not None
-        while plan.groups:
-            group = plan.groups[0]
-            pieces = self._fetcher.take(self, plan, group)
-            plan.groups.popleft()
-            try:
-                yield FetchedGroup(plan, group, pieces)
-            finally:
-                del pieces
-                self._fetcher.release(group)
+        lane, download = self._lane, self.download
+        data, plan = lane.next_piece(download, 0), download.table
+        if plan is None or data is None:
+            return
+        for group in plan.groups:
+            assert data is not None  # there is a part for each group
+            ends = list(accumulate((stop - start for start, stop in group.ranges), initial=0))
+            yield FetchedGroup(plan, group, [data[start:end] for start, end in pairwise(ends)])
+            data = None
+            data = lane.next_piece(download, max(1, group.num_bytes))
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._fetcher.close_stream(self)
-            self._plan = None
+            self._lane.close(self.download)
 
 
-class TableFetcher:
-    """Fetches the row groups of one pass.
+def stream_tables(
+    source: Iterator[Numbered], session: FetchSession, columns: Columns
+) -> Generator[tuple[str, TableStream], None, None]:
+    """Yield a stream for each URL of a table. Footers and row groups of the next ones are fetched meanwhile.
 
     Args:
+        source: number, URL and first row of each. Read only in the thread that iterates.
         session: limits and threads.
         columns: to fetch.
+
+    Raises:
+        Exception: an error of ``source``, after the URLs before it.
     """
-
-    def __init__(self, session: FetchSession, columns: Columns) -> None:
-        self._session, self._columns = session, columns
-        self._coalescer = RangeCoalescer(session, lambda url: session.storage_options)
-        self._running = self._coalescer.session
-        self._open: list[TableStream] = []
-        self._ahead: deque[TableStream] = deque()
-        self._held_bytes, self._num_started = 0, 0
-        self._opens_more, self._is_left = True, False
-
-    def streams(self, source: Iterator[Numbered]) -> Generator[tuple[str, TableStream], None, None]:
-        """Yield a stream for each URL. The footers of the next ones are read meanwhile.
-
-        Args:
-            source: number, URL and first row of each. Read only in the thread that iterates.
-
-        Raises:
-            Exception: an error of ``source``, after the URLs before it.
-        """
-        ended: Exception | None = None
-        try:
-            while True:
-                while ended is None and len(self._ahead) < self._session.options.max_in_flight:
-                    try:
-                        stream = TableStream(self, *next(source))
-                        self._ahead.append(stream)
-                        make = partial(self._plan, stream)
-                        self._running.pool.submit(stream.prepare, make, on_dropped=stream.fail)
-                    except Exception as error:  # noqa: BLE001, PERF203  # earlier files are read first
-                        ended = error
-                self._request()
-                if self._ahead:
-                    stream = self._ahead.popleft()
-                    self._open.append(stream)
-                    yield str(stream.url), stream
-                elif isinstance(ended, StopIteration):
-                    return
-                elif ended is not None:
-                    raise ended
-        finally:
-            ended = None
-            self._opens_more = False
-            for stream in list(self._ahead):
-                stream.close()
-            self._settle()
-
-    def _plan(self, stream: TableStream) -> Plan:
-        running = self._running
-        sleep = partial(running.pool.sleep, is_closed=lambda: stream.closed)
-        source = ObjectRanges(
-            stream.url, self._session.storage_options, running.options.retry, running.in_flight, sleep
-        )
-        return plan_of(source, self._columns, stream.first_byte, stream.rows)
-
-    def _in_turn(self) -> Iterator[tuple[TableStream, PlannedGroup]]:
-        """Yield the planned row groups in the order in which they will be used.
-
-        None of those that are used after a file without a plan: its own would find no room.
-        """
-        turns = zip_longest(*([(stream, group) for group in stream.planned] for stream in self._open))
-        for one in chain.from_iterable(turns):
-            if one is not None:
-                yield one
-        if not all(stream.is_planned for stream in self._open):
-            return
-        for stream in takewhile(lambda stream: stream.is_planned, self._ahead):
-            for group in list(stream.planned):
-                yield stream, group
-
-    def _request(self) -> None:
-        """Request the row groups that have room."""
-        max_bytes = self._running.lane_bytes(self._session.num_lanes)
-        most = _GROUPS_PER_REQUEST * self._session.options.max_in_flight
-        for stream, group in self._in_turn():
-            if group.read is None:
-                if self._held_bytes and (self._held_bytes + group.num_bytes > max_bytes or self._num_started >= most):
-                    return
-                self._start(stream, group)
-
-    def _start(self, stream: TableStream, group: PlannedGroup) -> None:
-        assert stream._plan is not None
-        starts, ends = np.array(group.ranges, np.int64).reshape(-1, 2).T
-        zeros = np.zeros(len(starts), np.int64)
-        members = Members([stream._plan.url], [""] * len(starts), zeros, starts, ends - starts, np.array([len(starts)]))
-        self._held_bytes += group.num_bytes
-        self._num_started += 1
-        try:
-            group.read = self._coalescer.start_read(members)
-        except Exception as error:  # noqa: BLE001  # raised where the row group is read
-            group.read = FailedRead(error)
-
-    def take(self, stream: TableStream, plan: Plan, group: PlannedGroup) -> list[memoryview]:
-        """Wait for a row group."""
-        self._request()
-        if group.read is None:
-            self._start(stream, group)
-        assert group.read is not None
-        pieces = group.read.wait()
-        if [len(piece) for piece in pieces] != [stop - start for start, stop in group.ranges]:
-            shown = redact(plan.url)
-            raise ShardReadError(f"{shown}: row group {group.number} ends behind the file's end.", url=shown)
-        return pieces
-
-    def release(self, group: PlannedGroup) -> None:
-        """Record that a row group was used, or is not needed any more."""
-        if group.read is not None:
-            group.read.cancelled = True
-            group.read = None
-            self._held_bytes -= group.num_bytes
-            self._num_started -= 1
-
-    def close_stream(self, stream: TableStream) -> None:
-        """Drop the row groups of a stream. Safe in a finalizer."""
-        for group in stream.planned:
-            self.release(group)
-        for found in (self._open, self._ahead):
-            if stream in found:
-                found.remove(stream)
-        self._coalescer.unmap(str(stream.url))
-        self._settle()
-
-    def _settle(self) -> None:
-        """Let the threads end with the last stream."""
-        if not self._opens_more and not self._open and not self._ahead and not self._is_left:
-            self._is_left = True
-            self._coalescer.__exit__(None, None, None)
+    return open_ahead(source, session, partial(TableStream, columns))

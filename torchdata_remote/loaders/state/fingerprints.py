@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from ...core.joined_url import split_joined_url
 from ...core.object_version import bare_etag
-from ...core.shard_view import split_view_url
-from ...core.urls import LOCAL, RemoteUrl, redact, split_sample_range
+from ...core.urls import LOCAL, RemoteUrl, VirtualUrl, redact
 from ...errors import StateError
 from .content_sums import content_sums
 
@@ -20,7 +18,7 @@ Fingerprint = dict[str, Any]
 _COUNTS = {"size": "bytes", "samples": "samples"}
 _VERSIONS = {"md5": "MD5", "etag": "etag", "content": "content"}
 _MOST_ALONE, _MOST_NAMED = 32, 5
-_REDACTED = frozenset("?#@+")  # a URL without these has nothing to redact
+_REDACTED = frozenset("?#@")  # a URL without these has nothing to redact
 _MD5 = re.compile(r"[0-9a-fA-F]{32}")  # some listings leave it empty
 
 
@@ -73,10 +71,12 @@ def sorted_names(urls: Sequence[Any]) -> list[str]:
 
 def _name(url: Any) -> str:
     """Redact a URL. Local paths become URLs: the shards of a manifest are paths if the manifest is."""
+    if isinstance(url, VirtualUrl):
+        names = " joined with ".join(map(_name, url.shards if url.view is None else url.shards[:1]))
+        names = names if url.view is None else f"selection of {names}"
+        return names if url.samples is None else "samples {} to {} of {}".format(*url.samples, names)
     shown = str(url)
     if not _REDACTED.isdisjoint(shown):
-        if len(shards := split_joined_url(shown)) > 1:
-            return " joined with ".join(map(_name, shards))
         shown = redact(shown)
     return f"file://{shown}" if shown.startswith("/") else shown
 
@@ -156,7 +156,7 @@ def _columns(urls: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
     md5, etags = list(map(_md5, known)), list(map(_etag, known))
     read: list[Any] = list(urls)
     for index, url in enumerate(urls):
-        if isinstance(url, str) and "+" in url:
+        if isinstance(url, VirtualUrl):
             read[index], ranges = _read(url)
             md5[index], etags[index] = (_version(read[index], ranges, tag) for tag in (_md5, _etag))
     # Reading detects a shard that does not match the checksums of its manifest
@@ -171,15 +171,11 @@ def _columns(urls: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
     }
 
 
-def _read(url: str) -> tuple[tuple[Any, ...], str | None]:
+def _read(url: VirtualUrl) -> tuple[tuple[Any, ...], str | None]:
     """The objects that a URL reads and, of a view or of joined shards, a digest of their ranges."""
-    whole, _ = split_sample_range(url)
-    _, view = split_view_url(whole)
-    if view is None:
-        shards = split_joined_url(whole)
-        return shards, None if shards == (whole,) else ""
-    columns = b"".join(column.tobytes() for column in view[1:] if column is not None)
-    return view.urls, hashlib.blake2b(columns, digest_size=8).hexdigest()
+    if url.view is None:
+        return url.shards, None if len(url.shards) == 1 else ""
+    return url.shards, url.view.digest()
 
 
 def _version(shards: Sequence[Any], ranges: str | None, tag: Callable[[RemoteUrl], str | None]) -> str | None:

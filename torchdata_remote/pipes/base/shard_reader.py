@@ -13,7 +13,6 @@ from ...core.frameworks.collating import check_item
 from ...core.iter_datapipe import Filter, IterDataPipe
 from ...core.options import FetchOptions, StorageOptions
 from ...core.processes.parent_watch import end_worker_with_trainer
-from ...core.shard_view import named_shard
 from ...core.stats.counters import FETCH, READ
 from ...core.stats.timing import timed, timed_runs
 from ...core.urls import redact, split_sample_range
@@ -137,18 +136,18 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
         for pipe in all_pipes(self.source_datapipe):
             if isinstance(pipe, Filter) and any(getattr(above, "gives_parts", False) for above in all_pipes(pipe)):
                 raise RemoteDataError(
-                    "filter() after sharding_filter_rank() gets URLs of parts of shards here, such as "
-                    "samples+3-9+s3://b/0.tar+samples+3-9, and would drop data: put it before sharding_filter_rank()."
+                    "filter() after sharding_filter_rank() gets parts of shards here, such as 'part of s3://b/0.tar "
+                    "(samples 3 to 9)', and would drop data: put it before sharding_filter_rank()."
                 )
 
     def _opened(self, url: str, stream: Any, position: Position | None) -> OpenShard:
         num_samples: int | None = getattr(url, "num_samples", None)
-        url, samples = split_sample_range(str(url))
+        url, samples = split_sample_range(url)
         if not self.reads_parts:
             refuse_part(url, samples, type(self).__name__)
         start = Position(getattr(stream, "first_byte", 0)) if position is None else position
         tracked = ReadPosition(start)
-        return OpenShard(stream, tracked, self._shard(redact(named_shard(url)), stream, tracked, num_samples))
+        return OpenShard(stream, tracked, self._shard(redact(url), stream, tracked, num_samples))
 
     def _opened_again(
         self, streams: Iterator[tuple[str, Any]], number: int, position: Position | None

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from enum import Enum
 from itertools import chain
 from typing import Any
 
-from ...core.joined_url import joined_url, split_joined_url
 from ...core.options import RetryPolicy, StorageOptions
-from ...core.urls import RemoteUrl, redact
+from ...core.shard_view import joined_url, split_joined_url
+from ...core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
 from ...errors import EmptyListingError, JoinError
 from ...fetch.listing.shard_set import base_name
 from ...fetch.listing.source_argument import url_of
 from ...fetch.selections.join_plan import How, planned_views
 from ...fetch.selections.key_indexes import key_indexes
-from ...fetch.selections.key_table import KeyTable
+from ...fetch.selections.keys import KeyTable
 from ...formats.error_policy import OnBadMember
 from ..base.datapipe import DataPipe
 from ..base.slots import require_end
@@ -86,8 +87,8 @@ class JoinShards(DataPipe[RemoteUrl]):
             _log.info("join: shards are read side by side, in their order")
             return [joined_url(shards) for shards in zip(*sets.values(), strict=True)]
         tables = {name: self._table(name, urls) for name, urls in sets.items()}
-        views, counts = planned_views(tables, self.how)
-        _log.info("join by keys: %s", counts)
+        views, what = planned_views(tables, self.how)
+        _log.info("join by keys: %s", what)
         return views
 
     def _are_alike(self, sets: Mapping[str, list[RemoteUrl]]) -> bool:
@@ -99,10 +100,8 @@ class JoinShards(DataPipe[RemoteUrl]):
 
     def _table(self, name: str, urls: list[RemoteUrl]) -> KeyTable:
         members = self._members[name]
-        table = KeyTable(members)
-        for url, index in key_indexes(urls, self._options, self._retry, on_bad_member=self._on_bad_member):
-            table.add(url, index)
-        table.finish()
+        with closing(key_indexes(urls, self._options, self._retry, on_bad_member=self._on_bad_member)) as indexes:
+            table = KeyTable(indexes, members)
         if members is not None and (absent := sorted(members - table.extensions)):
             raise JoinError(f"No sample of the set {name!r} has a member {', '.join(map(repr, absent))}.")
         return table
@@ -137,8 +136,14 @@ class ShardsOfJoin(DataPipe[str]):
 
 def _remote(item: Any) -> RemoteUrl:
     url = url_of(item, of="join")
-    if url.startswith(("view+", "samples+", "joined+")):
-        raise JoinError(f"{redact(url)} stands for a part of a shard: join() takes whole shards.", url=redact(url))
+    split_sample_range(url)
+    if isinstance(url, VirtualUrl):
+        shown = redact(url)
+        raise JoinError(
+            f"{shown} stands for a part of a shard: join() takes whole shards, without select(), and no "
+            "snapshot of selected samples.",
+            url=shown,
+        )
     return url if isinstance(url, RemoteUrl) else RemoteUrl(url)
 
 

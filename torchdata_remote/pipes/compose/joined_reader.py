@@ -7,8 +7,8 @@ from contextlib import closing
 from itertools import islice
 from typing import Any
 
-from ...core.shard_view import is_view, split_view_url
-from ...core.urls import redact, split_sample_range
+from ...core.shard_view import is_view
+from ...core.urls import redact
 from ...errors import JoinError
 from ...formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler
 from ...formats.grouping import SampleRun
@@ -68,7 +68,7 @@ class JoinedTarReader(ShardTarReader):
         """Group the streams of each shard."""
         with closing(streams):
             for first in streams:
-                self._num_streams = 1 if is_view(_whole(first[0])) else len(self._members)
+                self._num_streams = 1 if is_view(first[0]) else len(self._members)
                 group = [first]
                 try:
                     group += islice(streams, self._num_streams - 1)
@@ -122,9 +122,7 @@ class JoinedStream:
     """
 
     def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
-        self.shown = [
-            redact(split_view_url(_whole(url))[0]) for url, _ in pairs
-        ]  # shards, as samples and errors name them
+        self.shown = [redact(url) for url, _ in pairs]  # shards, as samples and errors name them
         self.streams = [stream for _, stream in pairs]
         number = number_of(self.streams[0])
         self.number = None if number is None else number // len(pairs)
@@ -153,7 +151,3 @@ class JoinedPosition:
         """Encode for a saved state."""
         found = [one.current() for one in self.of]
         return [None if at is None else at.to_json() for at in found]
-
-
-def _whole(url: str) -> str:
-    return split_sample_range(str(url))[0]

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from ...core.options import RetryPolicy
 from ...errors import ObjectChangedError, ObjectNotFoundError, StorageError
-from ...fetch.range_download import RangeRequest
-from ...fetch.range_reader import read_range
+from ...fetch.ranges import RangeRequest, read_range
 from ..client.connect import DatasetFile
 from .byte_ranges import REQUEST_PARTS, CutPieces, parts
 from .destination import DestinationFolder
@@ -104,7 +103,6 @@ class _Download:
             wanted,
             self._shared.retry,
             in_flight=pool.in_flight,
-            on_found=lambda _: None,
             sleep=pool.sleep,
         ):
             pool.check()  # so that nothing is written after the pull ended

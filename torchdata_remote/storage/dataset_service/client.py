@@ -13,11 +13,9 @@ from urllib3.exceptions import LocationParseError
 
 from ...core.options import StorageOptions
 from ...errors import ObjectNotFoundError, StorageError, UrlError
-from ..error_tables import from_urllib3
-from ..errors import translate_errors
+from ..errors import from_urllib3, mark_host_known, translate_errors
 from ..http.content_encoding import IDENTITY, require_unencoded
 from ..network import ServerPools
-from ..network_errors import mark_host_known
 from ..protocol import CONNECT_TIMEOUT_S
 from .errors import from_service, message_of
 from .json_body import SMALL, BodyLimits, parse_json, read_body

@@ -7,8 +7,7 @@ import re
 
 from ...core.urls import redact
 from ...errors import AccessDeniedError
-from ..error_tables import from_obstore, status_and_code
-from ..errors import from_status
+from ..errors import from_obstore, from_status, status_and_code
 from .token import token_advice
 
 _MESSAGE = re.compile(r'\{"error":\s*"((?:[^"\\]|\\.)*)"')

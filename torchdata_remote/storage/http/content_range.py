@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ..network_errors import unusable_response
+from ..errors import unusable_response
 
 # Sizes are below 2**63; Python refuses to convert thousands of digits
 _CONTENT_RANGE = re.compile(

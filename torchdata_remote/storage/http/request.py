@@ -6,10 +6,8 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from ...errors import RemoteDataError
-from ..error_tables import from_urllib3
-from ..errors import to_package_error
+from ..errors import from_urllib3, mark_host_known, to_package_error
 from ..network import ServerPools
-from ..network_errors import mark_host_known
 
 _CHUNK_BYTES = 1 << 18
 

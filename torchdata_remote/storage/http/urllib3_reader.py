@@ -15,10 +15,8 @@ from urllib3.exceptions import MaxRetryError, ResponseError
 from ...core.signatures import hide_signatures_in_log
 from ...core.urls import redact
 from ...errors import RemoteDataError, StorageError
-from ..error_tables import from_urllib3
-from ..errors import from_status, to_package_error
+from ..errors import from_status, from_urllib3, to_package_error, unusable_response
 from ..network import ServerPools
-from ..network_errors import unusable_response
 from ..protocol import CONNECT_TIMEOUT_S, Answer, Entry, RangeNotSatisfiableError, normalized_etag, single_chunk
 from .content_encoding import IDENTITY, require_unencoded
 from .content_range import parse_content_length, parse_content_range, range_header

@@ -12,13 +12,11 @@ import urllib3
 
 from ...core.urls import redact_text
 from ...errors import ExpiredCredentialsError, StorageError
-from ..error_tables import from_urllib3
-from ..errors import to_package_error
+from ..errors import from_urllib3, to_package_error, unusable_response
 from ..http.content_encoding import IDENTITY, require_unencoded
 from ..http.content_range import parse_content_length
 from ..http.request import send, whole_body
 from ..network import ServerPools
-from ..network_errors import unusable_response
 from ..protocol import CONNECT_TIMEOUT_S, normalized_etag
 from .errors import from_hub
 from .repository import Repository

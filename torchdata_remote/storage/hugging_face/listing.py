@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from ...errors import StorageError
 from ..entry_table import EntryTable
-from ..network_errors import unusable_response
+from ..errors import unusable_response
 from ..protocol import Page
 from .client import HubClient
 from .errors import MissingFileError

@@ -6,11 +6,9 @@ from typing import Any
 from urllib.parse import quote
 
 from ...errors import AccessDeniedError, ObjectNotFoundError
-from ..error_tables import from_urllib3
-from ..errors import to_package_error
+from ..errors import from_urllib3, to_package_error, unusable_response
 from ..http.content_range import parse_content_length, parse_content_range, range_header
 from ..http.request import chunks_of
-from ..network_errors import unusable_response
 from ..protocol import Answer, Entry, normalized_etag
 from .client import HubClient, Received, RefusedLocationError
 from .locations import Location, Locations

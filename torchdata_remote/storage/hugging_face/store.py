@@ -9,8 +9,8 @@ from typing import NoReturn
 
 from ...core.urls import join_url
 from ...errors import AccessDeniedError, ObjectNotFoundError, UrlError
+from ..errors import unusable_response
 from ..folder_walk import page_after
-from ..network_errors import unusable_response
 from ..paging import every_page
 from ..protocol import Answer, Entry, ObjectWriter, Page
 from .client import HubClient

@@ -7,8 +7,7 @@ import errno
 import os
 
 from ...core.early_writeback import EarlyWriteback
-from ..error_tables import from_os
-from ..errors import translate_errors
+from ..errors import from_os, translate_errors
 
 WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -14,8 +13,7 @@ from ....core.retry import call_with_retries
 from ....core.threads.named_locks import NamedLocks
 from ....core.urls import RemoteUrl, join_url, split_url
 from ....errors import ObjectExistsError, UrlError
-from ....fetch.range_download import RangeRequest
-from ....fetch.range_reader import read_range
+from ....fetch.ranges import RangeRequest, read_range
 from ....storage import Entry, FolderStore, LocalStore, ObjectWriter, Page, open_store
 from ..problems import Problem
 from .lifetimes import Lifetimes, LiveFolder, LiveWriter
@@ -183,10 +181,7 @@ class DatasetRoot:
             return
         url = join_url(self._scheme, self._bucket, entry.path)
         wanted = RangeRequest(url, entry.path, start, stop, entry.size, entry.etag)
-        pieces = read_range(
-            self.store, wanted, _RETRY, in_flight=self._concurrency, on_found=lambda found: None, sleep=time.sleep
-        )
-        for piece in pieces:
+        for piece in read_range(self.store, wanted, _RETRY, in_flight=self._concurrency):
             for at in range(0, len(piece), chunk_bytes):
                 yield piece[at : at + chunk_bytes]
 

@@ -1,1 +1,0 @@
-"""Streams that pass over large members, which are read as files where they are needed."""

@@ -1,0 +1,462 @@
+"""S3 by s3fs: what obstore cannot do, such as odd keys, versions, access points, and processes that were forked.
+
+Only s3fs's client is used, by ``call_s3``. Its readers wait forever after a fault, put zeros where bytes are missing
+and mix versions; its listings leave out what it may not see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+import fsspec.asyn
+import s3fs
+from aiobotocore.httpsession import AIOHTTPSession
+from aiobotocore.session import AioSession
+from botocore.exceptions import ClientError
+from botocore.handlers import add_expect_header
+
+from ..core.object_version import key_as_path, same_etag, split_version
+from ..core.options import StorageOptions
+from ..core.retry import call_with_retries
+from ..core.urls import redact
+from ..errors import (
+    AccessDeniedError,
+    ExpiredCredentialsError,
+    ObjectNotFoundError,
+    StorageError,
+    TransientStorageError,
+    UrlError,
+)
+from .clouds.s3 import options_for_s3fs, source_of_options
+from .errors import details_of, from_botocore, mark_host_known, network_error, translate_errors, unusable_response
+from .folder_walk import page_after
+from .http.content_encoding import require_unencoded
+from .http.content_range import parse_content_length, parse_content_range, range_header
+from .multipart import SLOW_BYTES_PER_S, WRITER_ID, ConditionalWriter
+from .network import ENVIRONMENT
+from .protocol import Answer, Entry, Page, UnsupportedRequestError, for_if_match, normalized_etag
+
+_PIECE_BYTES, _PIECE_S = 1 << 20, 0.5  # of a body, that the loop reads before it hands them over
+_ANSWERED_BY = {"create_multipart_upload": "UploadId"} | dict.fromkeys(
+    ("put_object", "upload_part", "complete_multipart_upload"), "ETag"
+)
+_KEEPS_UPLOADS = (
+    "does not list or abort multipart uploads: parts of unfinished objects stay stored, invisible and billed. Remove "
+    "them by the store's own means, such as a lifecycle rule"
+)
+_AWS_BY_HTTP = re.compile(r"http://[^/]+\.amazonaws\.com(\.cn)?[:/]", re.IGNORECASE)
+_CUSTOMER_KEY = "x-amz-server-side-encryption-customer-key"
+_REDIRECTS = (301, 302, 303, 307, 308)
+T = TypeVar("T")
+_log = logging.getLogger("torchdata_remote")
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # fsspec's own hook leaves the lock as it was
+
+
+class _Session(AIOHTTPSession):  # type: ignore[misc]
+    """Follows no redirects: aiohttp would send the session token to the other host.
+
+    botocore follows those of AWS to another region. From other stores it would ask for the region without end.
+    """
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        session = await super()._get_session(proxy_url)
+        vars(session).setdefault("request", partial(session.request, allow_redirects=False))
+        return session
+
+    async def send(self, request: Any) -> Any:
+        response = await super().send(request)
+        if response.status_code in _REDIRECTS and "x-amz-bucket-region" not in response.headers:
+            target = redact(response.headers.get("location", "nowhere")).partition("?")[0].partition("#")[0]
+            raise StorageError(
+                f"The store redirects to {target}. Redirects are not followed: set endpoint_url to the right address."
+            )
+        return response
+
+
+def _arguments(options: StorageOptions, url: str, read_timeout_s: float) -> dict[str, Any]:
+    """Return the arguments of s3fs's filesystem."""
+    keywords = options_for_s3fs(options, url)
+    profile = keywords.pop("profile", None)
+    session = keywords.pop("session", None) or AioSession(profile=profile)
+    session.unregister("before-call.s3", add_expect_header)  # aiohttp waits for 100 Continue without a time limit
+    session.register("before-call.s3", _require_https)
+    if "region" in keywords:
+        keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | (keywords.get("client_kwargs") or {})
+    config = {
+        "retries": {"mode": "standard", "total_max_attempts": 1},
+        "connect_timeout": ENVIRONMENT.connect_timeout_s,
+        "read_timeout": read_timeout_s,
+        "max_pool_connections": ENVIRONMENT.max_connections,
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+        "http_session_cls": _Session,
+        **(keywords.get("config_kwargs") or {}),
+    }
+    return {**keywords, "session": session, "config_kwargs": config, "skip_instance_cache": True}
+
+
+def _filesystem(arguments: dict[str, Any]) -> Any:
+    filesystem: Any = s3fs.S3FileSystem(**arguments)
+    filesystem.retries = 1  # of s3fs, above those of botocore
+    return filesystem
+
+
+def _require_https(params: dict[str, Any], **_: Any) -> None:
+    """Refuse to send a key of the user (SSE-C) in the clear to AWS, which would not accept it."""
+    if _AWS_BY_HTTP.match(params["url"]) is not None and _CUSTOMER_KEY in params["headers"]:
+        raise UrlError(
+            "SSECustomerKey is sent with each request, and AWS accepts it by https only. Leave out use_ssl=False, or "
+            "set the endpoint to https://."
+        )
+
+
+def _from_s3fs(error: Exception, url: str, *, writing: bool = False) -> Exception:
+    """Convert an error of s3fs, which has botocore's as its cause. AWS answers 400 for a missing version."""
+    cause = error.__cause__ if isinstance(error, OSError) else None
+    known = cause if isinstance(cause, Exception) else error
+    version = split_version(url)[1]
+    if version is not None and isinstance(known, ClientError):
+        status = known.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        code = known.response.get("Error", {}).get("Code")
+        if status == 405 or (status == 400 and code in ("400", "InvalidArgument", "NoSuchVersion")):
+            how = "If ?versionId= is a part of the key, add ?versionId= after it."
+            return ObjectNotFoundError(f"{redact(url)}: no such version {version!r}. {how}", url=redact(url))
+    return from_botocore(known, url, writing=writing)
+
+
+def _named(path: str) -> dict[str, Any]:
+    """Return botocore's arguments that name an object: its key and, if the path has one, its version."""
+    key, version = split_version(path)
+    return {"Key": key} if version is None else {"Key": key, "VersionId": version}
+
+
+def _require_current(path: str, url: str) -> None:
+    version = split_version(path)[1]
+    if version is not None:
+        raise UrlError(
+            f"{url}: a version of an object is neither written nor deleted: leave out ?versionId={version}. If it is "
+            "a part of the key, add ?versionId= after it.",
+            url=url,
+        )
+
+
+class S3fsStore:
+    """One bucket.
+
+    Args:
+        bucket: its name, or the ARN of an access point.
+        options: of s3fs.
+        read_timeout_s: seconds without a byte after which a request fails.
+    """
+
+    may_ignore_ranges = False
+    maps_files = False
+
+    def __init__(self, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
+        self._bucket, self._root = bucket, f"s3://{bucket}"
+        self._make: Callable[[], Any] = lambda: _filesystem(_arguments(options, self._root, read_timeout_s))
+        self._source = source_of_options(options)
+        self._in_order = not bucket.endswith("--x-s3")  # directory buckets list by folders, and from the start only
+        self._lock = threading.RLock()
+        self._warned = set[str]()
+        self._filesystem = self._make()
+        self.metadata = dict((options.get("s3_additional_kwargs") or {}).get("Metadata") or {})  # of what is written
+        self.supports_conditional_writes = True  # until the store refuses If-None-Match
+
+    def url(self, path: str) -> str:
+        """URL of an object, for errors."""
+        return f"{self._root}/{path}"
+
+    def request(self, name: str, path: str, *, writing: bool = False, **arguments: Any) -> dict[str, Any]:
+        """Send one request; once more with other credentials if they have expired.
+
+        Args:
+            name: of botocore's method.
+            path: of the object, for errors.
+            writing: whether 412 says that the object exists.
+            arguments: of the method. Those of the options are added.
+        """
+        filesystem = self._filesystem
+        try:
+            return self._send(filesystem, name, path, writing, arguments)
+        except ExpiredCredentialsError:
+            with self._lock:
+                if self._filesystem is filesystem:  # no other thread has replaced it
+                    self._filesystem = self._make()
+            return self._send(self._filesystem, name, path, writing, arguments)
+        except AccessDeniedError as error:
+            error.args = (f"{error}{self._source}",)
+            raise
+
+    def _send(self, filesystem: Any, name: str, path: str, writing: bool, arguments: dict[str, Any]) -> dict[str, Any]:
+        with translate_errors(_from_s3fs, self.url(path), writing=writing):
+            call = filesystem._call_s3(name, filesystem.req_kw, Bucket=self._bucket, **arguments)
+            response: dict[str, Any] = _run(call)
+        mark_host_known(self._root)
+        needed = _ANSWERED_BY.get(name)
+        if needed is not None and not response.get(needed):
+            raise unusable_response(self.url(path), f"{name} was answered without {needed}: is it the page of a proxy?")
+        return response
+
+    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        arguments = _named(path)
+        if (wanted := range_header(start, end)) is not None:
+            arguments["Range"] = wanted
+        if (expected := for_if_match(etag)) is not None:
+            arguments["IfMatch"] = expected
+        response = self.request("get_object", path, **arguments)
+        body, url, received = response["Body"], self.url(path), normalized_etag(response.get("ETag"))
+        try:
+            about = response["ResponseMetadata"]
+            headers = about["HTTPHeaders"]
+            require_unencoded(headers.get("content-encoding"), path, url)
+            length = parse_content_length(headers.get("content-length"))
+            content_range = headers.get("content-range")
+            first, after, total = parse_content_range(about["HTTPStatusCode"], content_range, length, url)
+            if total is None:
+                total = self._size(path, received)
+        except BaseException:
+            _close(body)
+            raise
+        chunks = _chunks(body, after - first, url)
+        next(chunks)  # begin it: one that was not begun does not close the body
+        return Answer(first, after, total, received, chunks)
+
+    def _size(self, path: str, etag: str | None) -> int:
+        """Size of the object, if the response to a range does not say it."""
+        entry = self.stat(path)
+        if entry.size is None or not same_etag(etag, entry.etag):
+            raise unusable_response(self.url(path), f"the store does not send the size of the version {etag}")
+        return entry.size
+
+    def stat(self, path: str) -> Entry:
+        found = self.request("head_object", path, **_named(path))
+        return _entry(path, found.get("ContentLength"), found)
+
+    def attributes(self, path: str) -> dict[str, Any]:
+        """Return the metadata that an object is stored with."""
+        found: dict[str, Any] = self.request("head_object", path, **_named(path)).get("Metadata", {})
+        return found
+
+    def find(self, path: str) -> Entry | None:
+        return self.find_first(path, 1)[0]
+
+    def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
+        key, version = split_version(path)
+        if version is not None:
+            try:
+                return self.stat(path), Page([], None)
+            except ObjectNotFoundError:
+                return None, Page([], None)
+        more = {"MaxKeys": limit} if self._in_order else {}
+        for page in self._pages(key, more):
+            if page.entries or page.folders:
+                break
+        entry = next((one for one in page.entries if one.path == path), None)
+        # A key sorts before all keys that it is a prefix of. But some servers list in another order
+        if entry is None and page.next_token is not None and key and not key.endswith("/"):
+            entry = self._stat_if_allowed(path)
+        return entry, page
+
+    def _stat_if_allowed(self, path: str) -> Entry | None:
+        """Return an object; ``None`` if it is missing, or the store only allows to list it."""
+        try:
+            return self.stat(path)
+        except (TransientStorageError, ExpiredCredentialsError):
+            raise
+        except StorageError:
+            return None
+
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        more: dict[str, Any] = {} if recursive else {"Delimiter": "/"}
+        if token is not None:
+            more["ContinuationToken"] = token
+        elif after and self._in_order:
+            more["StartAfter"] = split_version(after)[0]
+        return self._page(prefix, more)
+
+    def _pages(self, prefix: str, more: dict[str, Any]) -> Iterator[Page]:
+        page, seen = self._page(prefix, more), set[str | None]()
+        yield page
+        while page.next_token is not None:
+            if page.next_token in seen:
+                raise StorageError(
+                    f"{self.url(prefix)}: the store repeats a page of its listing.", url=self.url(prefix)
+                )
+            seen.add(page.next_token)
+            page = self._page(prefix, {**more, "ContinuationToken": page.next_token})
+            yield page
+
+    def _page(self, prefix: str, more: dict[str, Any]) -> Page:
+        """Request a page, without markers of folders (empty objects whose key ends with a slash)."""
+        listed = prefix if self._in_order else prefix[: prefix.rfind("/") + 1]
+        found = self.request("list_objects_v2", prefix, Prefix=listed, **more)
+        if "IsTruncated" not in found or (found["IsTruncated"] and not found.get("NextContinuationToken")):
+            # botocore parses an empty body as an empty listing
+            raise unusable_response(self.url(prefix), "a page of the listing does not say whether it is the last one")
+        entries = [
+            _entry(key_as_path(one["Key"]), one["Size"], one)
+            for one in found.get("Contents", ())
+            if one["Size"] or not one["Key"].endswith("/")
+        ]
+        folders = [one["Prefix"] for one in found.get("CommonPrefixes", ())]
+        return Page(entries, found["NextContinuationToken"] if found["IsTruncated"] else None, folders)
+
+    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        """Return a page like ``FolderStore.list_after``, from a listing of the whole folder."""
+        folders = partial(self._pages, more={"Delimiter": "/"})
+        return page_after(folders, prefix, after, recursive=recursive, limit=limit)
+
+    def create(self, path: str, *, overwrite: bool) -> _Writer:
+        _require_current(path, self.url(path))
+        return _Writer(self, path, overwrite=overwrite)
+
+    def delete(self, path: str) -> None:
+        _require_current(path, self.url(path))
+        self.request("delete_object", path, **_named(path))
+
+    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        def is_left(key: str, began_s: float | None) -> bool:
+            return "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2])
+
+        self.remove_unfinished(prefix, is_left)
+
+    def remove_unfinished(self, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
+        """Abort the unfinished uploads below a prefix that ``is_left`` selects by key and time (seconds since 1970)."""
+        more: dict[str, Any] | None = {}
+        with self._if_supported():
+            while more is not None:
+                found = self.request("list_multipart_uploads", prefix, Prefix=prefix, **more)
+                for upload in found.get("Uploads", ()):
+                    began = upload.get("Initiated")
+                    if is_left(upload["Key"], None if began is None else began.timestamp()):
+                        self.abort_upload(upload["Key"], upload["UploadId"])
+                markers = "KeyMarker", "UploadIdMarker"
+                more = {name: found[f"Next{name}"] for name in markers} if found.get("IsTruncated") else None
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """Delete the parts of an upload. They stay if the store, or these credentials, do not allow it."""
+        with self._if_supported():
+            self.request("abort_multipart_upload", key, Key=key, UploadId=upload_id)
+
+    @contextlib.contextmanager
+    def _if_supported(self) -> Iterator[None]:
+        try:
+            yield
+        except ObjectNotFoundError:
+            pass  # completed or aborted since; rclone's response if there are no uploads
+        except (AccessDeniedError, UnsupportedRequestError) as error:
+            self.warn_once(_KEEPS_UPLOADS, error)
+
+    def warn_once(self, what: str, error: StorageError) -> None:
+        """Warn of a feature that this store does not support, and of the consequences."""
+        if what not in self._warned:
+            self._warned.add(what)
+            _log.warning("%s %s (%s)", self._root, what, error)
+
+
+class _Writer(ConditionalWriter[dict[str, Any]]):
+    """An object that is being written: by one request if it is small, else in parts."""
+
+    def __init__(self, store: S3fsStore, path: str, *, overwrite: bool) -> None:
+        super().__init__(store, path, overwrite=overwrite)
+        self._store, self._key = store, split_version(path)[0]
+
+    def _send(self, name: str, **arguments: Any) -> dict[str, Any]:
+        return self._store.request(name, self._path, writing=True, Key=self._key, **arguments)
+
+    def _call(self, name: str, **arguments: Any) -> dict[str, Any]:
+        expected_s = len(arguments.get("Body", b"")) / SLOW_BYTES_PER_S
+        return call_with_retries(
+            lambda: self._send(name, **arguments), self._retry, url=self._url, expected_s=expected_s
+        )
+
+    def _metadata(self) -> dict[str, str]:
+        return {**self._store.metadata, WRITER_ID: self._id}
+
+    def _put(self, data: bytearray) -> None:
+        self._end("put_object", Body=bytes(data), Metadata=self._metadata())
+
+    def _start_upload(self) -> str:
+        return str(self._call("create_multipart_upload", Metadata=self._metadata())["UploadId"])
+
+    def _send_part(self, upload_id: str, number: int, start: int, data: bytearray) -> dict[str, Any]:
+        made = self._call("upload_part", UploadId=upload_id, PartNumber=number, Body=bytes(data))
+        checksums = {name: one for name, one in made.items() if name.startswith("Checksum") and name != "ChecksumType"}
+        return {"PartNumber": number, "ETag": made["ETag"], **checksums}
+
+    def _complete(self, upload_id: str) -> None:
+        if self._buffer:
+            self._submit_part()
+        parts = {"Parts": self._wait_for_parts()}
+        self._end("complete_multipart_upload", UploadId=upload_id, MultipartUpload=parts)
+
+    def _end(self, name: str, **arguments: Any) -> None:
+        def send(is_new: bool) -> None:
+            self._send(name, **arguments, **({"IfNoneMatch": "*"} if is_new else {}))
+
+        self._publish(send, len(arguments.get("Body", b"")))
+
+    def _discard(self, upload_id: str) -> None:
+        call_with_retries(lambda: self._store.abort_upload(self._key, upload_id), self._retry, url=self._url)
+
+
+def _entry(path: str, size: int | None, found: dict[str, Any]) -> Entry:
+    modified = found.get("LastModified")
+    seconds = float(int(modified.timestamp())) if isinstance(modified, dt.datetime) else None  # whole ones, as in HEAD
+    return Entry(path, size, normalized_etag(found.get("ETag")), seconds)
+
+
+def _chunks(body: Any, num_bytes: int, url: str) -> Generator[memoryview, None, None]:
+    """Yield an empty piece, and the bytes of a body. Those that came before a fault are yielded, too."""
+    try:
+        yield memoryview(b"")
+        while num_bytes > 0:
+            piece, fault = _run(_piece(body, num_bytes))
+            num_bytes -= len(piece)
+            if piece:
+                yield memoryview(piece).toreadonly()
+            if fault is not None:  # also one of aiohttp that carries the status 400, which is not the server's
+                raise network_error(url, f"{type(fault).__name__}: {fault}", details_of(fault)) from fault
+    finally:
+        _close(body)
+
+
+async def _piece(body: Any, num_bytes: int) -> tuple[bytearray, Exception | None]:
+    """Read up to a MiB of a body, or what came in half a second; with the fault that ended it."""
+    piece, until_s = bytearray(), time.monotonic() + _PIECE_S
+    try:
+        while len(piece) < min(num_bytes, _PIECE_BYTES) and (not piece or time.monotonic() < until_s):
+            received = await body.read(min(num_bytes, _PIECE_BYTES) - len(piece))
+            if not received:
+                return piece, EOFError("the body ended early")
+            piece += received
+    except Exception as error:  # noqa: BLE001  # raised after the bytes before it
+        return piece, error
+    return piece, None
+
+
+def _close(body: Any) -> None:
+    fsspec.asyn.get_loop().call_soon_threadsafe(body.close)
+
+
+def _run(call: Coroutine[Any, Any, T]) -> T:
+    """Wait for a call in fsspec's loop. If the wait is interrupted, the call ends too."""
+    future = asyncio.run_coroutine_threadsafe(call, fsspec.asyn.get_loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
