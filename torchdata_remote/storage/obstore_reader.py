@@ -24,6 +24,7 @@ from .network import for_small_bodies, obstore_client_options
 from .protocol import (
     Answer,
     Entry,
+    RangeNotSatisfiableError,
     RedirectWithoutLocationError,
     UnreadableResponseError,
     UnsupportedByTransportError,
@@ -139,7 +140,8 @@ class ObstoreReader:
                 return None
             except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
                 failure = self._converted(error, path)
-                if isinstance(failure, TransientStorageError) or not isinstance(failure, StorageError):
+                known = isinstance(failure, TransientStorageError | RangeNotSatisfiableError)  # as read() raises them
+                if known or not isinstance(failure, StorageError):
                     raise failure from failure.__cause__
         return None if stat(path).etag == etag else self.read(path, start, end, None)
 
