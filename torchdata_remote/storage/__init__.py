@@ -4,8 +4,7 @@ from .entry_table import EntryTable
 from .listing.folder import list_folder
 from .listing.pages import list_prefix, list_tables
 from .local.names import PARTIAL_SUFFIX, broken_link, broken_link_error, is_internal_name, symlink_error
-from .local.store import LocalStore, version_of
-from .local.writer import LocalWriter
+from .local.store import LocalStore, LocalWriter, version_of
 from .option_names import check_options
 from .protocol import (
     Answer,

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from torchdata_remote.errors import AccessDeniedError
 from torchdata_remote.storage import PARTIAL_SUFFIX
-from torchdata_remote.storage.local import sorted_names
-from torchdata_remote.storage.local.sorted_names import SortedNamesCache
-from torchdata_remote.storage.local.sorted_paths import iter_sorted
+from torchdata_remote.storage.local import names
+from torchdata_remote.storage.local.names import SortedNamesCache, iter_sorted
 
 LATER_NS = 1 << 62  # as if all folders had been unchanged for long
 SEGMENTS = st.sampled_from(["a", "b", "a.b", "a0", "a-", "é", "\U0001f600", "ab", "\n", "~", "!"])
@@ -35,7 +34,7 @@ BUFFERS: list[Callable[[], SortedNamesCache]] = [
 def few_names_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks, runs and batches of two or three names."""
     for name, number in (("_BLOCK_NAMES", 2), ("_RUN_NAMES", 3), ("_SELECTED_NAMES", 2)):
-        monkeypatch.setattr(sorted_names, name, number)
+        monkeypatch.setattr(names, name, number)
 
 
 def make(root: pathlib.Path, paths: list[str]) -> set[str]:
