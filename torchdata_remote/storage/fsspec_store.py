@@ -17,8 +17,7 @@ from ..errors import AccessDeniedError, ObjectNotFoundError, RemoteDataError, Ur
 from .error_tables import from_os, unknown_scheme, unreadable_file, unusable_options
 from .errors import from_status, translate_errors
 from .fsspec_info import entry_of
-from .http.content_encoding import with_encoding_check
-from .http.other_hosts import with_redirect_guard
+from .http_guards import guarded
 from .multipart import SLOW_BYTES_PER_S
 from .network_errors import mark_host_known
 from .protocol import Answer, Entry, Page, single_chunk
@@ -63,7 +62,7 @@ class FsspecStore:
             }
         if "region" in keywords:
             keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | keywords.get("client_kwargs", {})
-        keywords = with_encoding_check(scheme, with_redirect_guard(scheme, keywords))
+        keywords = guarded(scheme, keywords)
         keywords = with_timeout(scheme, keywords, read_timeout_s)
         self._scheme, self._bucket = scheme, bucket
         self._credentials = source_of_options(options) if scheme in S3 else ""

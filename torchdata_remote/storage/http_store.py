@@ -2,16 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import re
+from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import Any
 
-from ..core.urls import join_url, redact
+from ..core.options import StorageOptions
+from ..core.urls import redact
 from ..errors import ObjectNotFoundError, UrlError
-from .http.headers import stay_at_host
-from .http.urllib3_reader import UrllibReader
+from .errors import from_status
+from .http import HttpClient, answer_of, body_of, origin_of, parse_content_length, range_header
+from .network_errors import mark_host_known, unusable_response
 from .obstore_reader import ObstoreReader, can_express_http, http_reader
-from .preferred_reader import PreferredReader
-from .protocol import Answer, Entry, ObjectWriter, Page
+from .protocol import (
+    Answer,
+    Entry,
+    ObjectWriter,
+    Page,
+    RangeNotSatisfiableError,
+    UnreadableResponseError,
+    UnsupportedByTransportError,
+    normalized_etag,
+)
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\x20-\x7e\x80-\xff]*")  # what HTTP allows, without tabs
+# What this package sets, by which a response would be another one than it expects
+_OWN = {"accept-encoding", "connection", "content-length", "host", "if-match", "if-none-match", "range"}
+# What obstore does not send to another host after a redirect, and what is no secret
+_LEFT_TO_OBSTORE = {"authorization", "cookie", "accept", "accept-language", "referer", "user-agent"}
+_REFUSED = {400, 401, 403}
+_MAX_UNREADABLE = 8  # responses that obstore cannot read; then it is not used any more
+_log = logging.getLogger("torchdata_remote")
+
+
+def http_headers(options: StorageOptions) -> dict[str, str] | None:
+    """Return the headers that options ask for; ``None`` if an option is for fsspec's filesystem only.
+
+    Args:
+        options: ``headers``, and ``client_kwargs`` with ``headers``; those of the first take precedence.
+
+    Raises:
+        UrlError: for a header that cannot be sent, or that this package sets. Values are never shown.
+    """
+    nested = options.get("client_kwargs") or {}
+    if options.keys() - {"headers", "client_kwargs"} or not isinstance(nested, Mapping) or nested.keys() - {"headers"}:
+        return None
+    found: dict[str, tuple[str, str]] = {}
+    for where, headers in (
+        ("storage_options['client_kwargs']['headers']", nested.get("headers")),
+        ("storage_options['headers']", options.get("headers")),
+    ):
+        found.update({name.lower(): (name, value) for name, value in _checked(where, headers).items()})
+    return dict(found.values())
+
+
+def _checked(where: str, headers: Any) -> Mapping[str, str]:
+    if not isinstance(headers, Mapping | None):
+        raise UrlError(f"{where} must be a dict such as {{'Authorization': ...}}, got {type(headers).__name__}.")
+    for name, value in (headers or {}).items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UrlError(f"{where}: {name!r:.50} is no name of a header.")
+        if not isinstance(value, str) or not _VALUE.fullmatch(value):
+            raise UrlError(f"{where}[{name!r}] must be a str without line breaks, in Latin-1.")
+        if name.lower() in _OWN:
+            raise UrlError(f"{where}: {name!r} is set by this package for each request. Remove it.")
+    return headers or {}
 
 
 class HttpStore:
@@ -37,41 +94,81 @@ class HttpStore:
         read_by_obstore: bool,
         headers: dict[str, str] | None = None,
     ) -> None:
-        self._scheme, self._host = scheme, host
-        self._read_timeout_s, self._headers = read_timeout_s, headers or {}
-        self._read = PreferredReader(
-            f"{scheme}://{host}",
-            lambda *arguments: self._reader.read(*arguments),
-            lambda *arguments: self._fallback.read(*arguments),
-            can_express_http if read_by_obstore and stay_at_host(self._headers) else None,
-        )
+        self._root, self._read_timeout_s, self._headers = f"{scheme}://{host}", read_timeout_s, headers or {}
+        self._by_obstore = read_by_obstore and {name.lower() for name in self._headers} <= _LEFT_TO_OBSTORE
+        self._num_unreadable = 0
 
     @cached_property
-    def _reader(self) -> ObstoreReader:
-        return http_reader(f"{self._scheme}://{self._host}", self._read_timeout_s, self._headers)
+    def _obstore(self) -> ObstoreReader:
+        return http_reader(self._root, self._read_timeout_s, self._headers)
 
     @cached_property
-    def _fallback(self) -> UrllibReader:
-        return UrllibReader(f"{self._scheme}://{self._host}", self._read_timeout_s, self._headers)
+    def _client(self) -> HttpClient:
+        return HttpClient(self._read_timeout_s)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        return self._read(path, start, end, etag)
+        if self._by_obstore and can_express_http(path):
+            try:
+                answer = self._obstore.read(path, start, end, etag)
+            except (UnreadableResponseError, UnsupportedByTransportError) as error:
+                self._num_unreadable += 1
+                if isinstance(error, UnsupportedByTransportError) or self._num_unreadable == _MAX_UNREADABLE:
+                    self._by_obstore = False
+                    _log.warning("%s is read without obstore, more slowly: %s", self._root, error)
+            else:
+                mark_host_known(self._root)
+                return answer
+        return self.read_without_obstore(path, start, end, etag)
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """Read like :meth:`read`, by urllib3."""
-        return self._read.read_by_fallback(path, start, end, etag)
+        """Read like :meth:`read`, by urllib3. A server that ignores ranges sends the whole object."""
+        url, wanted = f"{self._root}/{path}", range_header(start, end)
+        response = self._send("GET", url, {} if wanted is None else {"Range": wanted})
+        if response.status in (200, 203, 206):
+            return answer_of(response, path, url, size=lambda found: self._size(path, found))
+        response.close()
+        raise from_status(response.status, "", url, retry_after=response.headers.get("Retry-After"))
+
+    def _send(self, method: str, url: str, headers: Mapping[str, str]) -> Any:
+        here = origin_of(self._root)
+        *_, last = self._client.hops(
+            method, url, url, headers, lambda asked: self._headers if origin_of(asked) == here else {}
+        )
+        return last.response
+
+    def _size(self, path: str, etag: str | None) -> int:
+        found = self.stat(path)
+        if found.size is None or (None not in (etag, found.etag) and etag != found.etag):
+            raise unusable_response(f"{self._root}/{path}", f"the server does not send the size of the version {etag}")
+        return found.size
 
     def stat(self, path: str) -> Entry:
-        return self._fallback.stat(path)  # obstore reports a missing object if the server refuses HEAD
+        """Return size and etag by a HEAD request, ``None`` if the server does not send them."""
+        url = f"{self._root}/{path}"
+        response = self._send("HEAD", url, {})
+        status, headers = response.status, response.headers
+        body_of(response, url)  # none, but urllib3 has to see its end
+        if status in _REFUSED and "?" in path:  # it may be signed for GET only
+            try:
+                answer = self.read_without_obstore(path, 0, 1, None)
+            except RangeNotSatisfiableError:
+                answer = self.read_without_obstore(path, 0, None, None)
+            answer.chunks.close()
+            return Entry(path, answer.total_bytes, answer.etag)
+        if status in (405, 501):
+            return Entry(path, None, None)  # no HEAD here; the first GET reports a missing object
+        if status != 200:
+            raise from_status(status, "", url, retry_after=headers.get("Retry-After"))
+        return Entry(path, parse_content_length(headers.get("Content-Length")), normalized_etag(headers.get("ETag")))
 
     def find(self, path: str) -> Entry | None:
         try:
-            return self.stat(path)
+            return self.stat(path)  # obstore reports a missing object if the server refuses HEAD
         except ObjectNotFoundError:
             return None
 
     def _unsupported(self, path: str, reason: str) -> UrlError:
-        url = redact(join_url(self._scheme, self._host, path))
+        url = redact(f"{self._root}/{path}")
         return UrlError(f"{url}: http {reason}.", url=url)
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:

@@ -16,7 +16,7 @@ from ..core.urls import redact, redact_text
 from ..errors import RemoteDataError, UrlError
 from .error_tables import from_obstore
 from .errors import translate_errors
-from .http.content_encoding import IDENTITY, require_unencoded
+from .http import IDENTITY, require_unencoded
 from .network import ENVIRONMENT, NetworkSettings, obstore_client_options
 from .protocol import Answer, UnsupportedByTransportError, for_if_match, normalized_etag
 

@@ -126,13 +126,11 @@ def _azure(scheme: str, bucket: str, options: StorageOptions, connection: Connec
 
 
 def _http(scheme: str, host: str, options: StorageOptions, connection: Connection) -> _Made:
-    from .http.headers import http_headers
+    from .http_store import HttpStore, http_headers
 
     headers = None if connection.backend is Backend.BOTOCORE else http_headers(options)
     if headers is None:
         return None
-    from .http_store import HttpStore
-
     by_obstore, reason = choose_obstore(scheme, host, connection.backend, instead="urllib3")
     store = HttpStore(scheme, host, connection.read_timeout_s, read_by_obstore=by_obstore, headers=headers)
     return store, reason

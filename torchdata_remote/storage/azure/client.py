@@ -9,17 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
-import urllib3
-
-from ...core.signatures import hide_signatures_in_log
 from ...errors import AccessDeniedError, ExpiredCredentialsError, UrlError
 from ..errors import with_source
-from ..http.content_encoding import IDENTITY, require_unencoded
-from ..http.content_range import parse_content_length, parse_content_range, range_header
-from ..http.request import chunks_of, send, whole_body
-from ..network import ServerPools
+from ..http import HttpClient, answer_of, body_of, range_header
 from ..network_errors import unusable_response
-from ..protocol import CONNECT_TIMEOUT_S, Answer, for_if_match, normalized_etag
+from ..protocol import Answer, for_if_match
 from .credentials import AzureCredentials
 from .errors import from_azure
 from .settings import AzureSettings
@@ -40,11 +34,9 @@ class AzureClient:
     """
 
     def __init__(self, container: str, settings: AzureSettings, credentials: AzureCredentials) -> None:
-        hide_signatures_in_log("urllib3.connectionpool")  # it logs the URLs of requests, which have the SAS
         self._root = f"{settings.endpoint}/{quote(container, safe='$')}"
         self._credentials = credentials
-        timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=settings.read_timeout_s)
-        self._pools = ServerPools(timeout=timeout, retries=False)
+        self._http = HttpClient(settings.read_timeout_s)
 
     def with_renewal(self, shown: str, operation: Callable[[], T]) -> T:
         """Call ``operation``. If the store refuses the credentials as expired, get others, and call it once more.
@@ -95,29 +87,18 @@ class AzureClient:
 
         def send() -> tuple[Mapping[str, str], bytes]:
             response = self._send(method, path, shown, query or {}, headers or {}, body)
-            return response.headers, whole_body(response, shown)
+            return response.headers, body_of(response, shown)
 
         return self.with_renewal(shown, send)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None, shown: str) -> Answer:
         """Read bytes of an object."""
         wanted = range_header(start, end)
-        headers = {**IDENTITY} if wanted is None else {**IDENTITY, "Range": wanted}
+        headers = {} if wanted is None else {"Range": wanted}
         if (expected := for_if_match(etag)) is not None:
             headers["If-Match"] = expected
         response = self.with_renewal(shown, lambda: self._send("GET", path, shown, {}, headers, None))
-        try:
-            received = response.headers
-            require_unencoded(received.get("Content-Encoding"), path, shown)
-            length = parse_content_length(received.get("Content-Length"))
-            span = parse_content_range(response.status, received.get("Content-Range"), length, shown)
-            if span.total_bytes is None:
-                raise unusable_response(shown, "the store does not send the size of the object")
-        except BaseException:
-            response.close()
-            raise
-        found = normalized_etag(received.get("ETag"))
-        return Answer(span.start, span.end, span.total_bytes, found, chunks_of(response, shown))
+        return answer_of(response, path, shown)
 
     def _send(
         self,
@@ -141,7 +122,7 @@ class AzureClient:
         if grant.token:
             every["Authorization"] = f"Bearer {grant.token}"
         url = f"{target}?{parameters}" if parameters else target
-        response = send(self._pools, method, url, shown, every, body)
+        response = self._http.send(method, url, shown, every, body)
         if response.status in _SUCCESS[method]:
             return response
         if response.status < 300:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 from ...core.urls import redact_text
 from ...errors import AccessDeniedError, RemoteDataError, StorageError, TransientStorageError
 from ..errors import to_package_error
-from ..http.bearer_token import bearer_token
+from ..http import bearer_token
 from ..protocol import CONNECT_TIMEOUT_S
 from .errors import may_pass
 from .settings import AzureSettings

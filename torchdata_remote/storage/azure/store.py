@@ -11,7 +11,7 @@ from ...errors import ObjectNotFoundError
 from ..entry_table import EntryTable
 from ..errors import from_status
 from ..folder_walk import page_after
-from ..http.content_range import parse_content_length
+from ..http import parse_content_length
 from ..obstore_reader import ObstoreReader, can_express
 from ..paging import every_page, first_page
 from ..preferred_reader import PreferredReader

@@ -15,7 +15,7 @@ from ...core.options import StorageOptions
 from ...errors import ObjectNotFoundError, StorageError, UrlError
 from ..error_tables import from_urllib3
 from ..errors import translate_errors
-from ..http.content_encoding import IDENTITY, require_unencoded
+from ..http import IDENTITY, require_unencoded
 from ..network import ServerPools
 from ..network_errors import mark_host_known
 from ..protocol import CONNECT_TIMEOUT_S

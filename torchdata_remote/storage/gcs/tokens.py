@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ...core.urls import redact_text
 from ...errors import AccessDeniedError, RemoteDataError, StorageError, TransientStorageError, UrlError
-from ..http.bearer_token import bearer_token
+from ..http import bearer_token
 from ..network_errors import unusable_response
 from .credentials import Found, load_credentials, make_request
 from .settings import GcsSettings

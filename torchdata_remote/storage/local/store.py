@@ -208,9 +208,7 @@ class LocalStore:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(folder + name)
 
-    def remove_old_leftovers(
-        self, path: str, before_s: float, stopped: Callable[[], bool] = lambda: False
-    ) -> None:
+    def remove_old_leftovers(self, path: str, before_s: float, stopped: Callable[[], bool] = lambda: False) -> None:
         """Remove unfinished writes of other processes, also while this one writes; end soon once ``stopped``."""
         for above, folders, names in os.walk(path):
             if stopped():

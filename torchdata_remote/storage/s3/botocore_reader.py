@@ -10,9 +10,7 @@ from typing import Any, Protocol
 from ...core.object_version import same_etag
 from ..error_tables import from_botocore
 from ..errors import translate_errors
-from ..http.content_encoding import require_unencoded
-from ..http.content_range import parse_content_length, parse_content_range, range_header
-from ..http.request import stream_body
+from ..http import parse_content_length, parse_content_range, range_header, require_unencoded, stream_body
 from ..network_errors import unusable_response
 from ..preferred_reader import MAX_UNREADABLE
 from ..protocol import Answer, Entry, for_if_match, normalized_etag

@@ -5,7 +5,7 @@ from __future__ import annotations
 import email.utils
 from typing import Any
 
-from ..http.content_range import parse_content_length
+from ..http import parse_content_length
 
 
 def tolerate_malformed_headers(client: Any) -> None:
