@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import itertools
 import os
 import secrets
@@ -201,12 +202,10 @@ class LocalStore:
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
         folder = prefix[: prefix.rfind("/") + 1]
-        with _errors_of(folder), contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(folder):
-                # It does not contain the name of the object
-                if name.startswith(".") and name.endswith(PARTIAL_SUFFIX):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(folder + name)
+        with _errors_of(folder):
+            for path in glob.iglob(f"{glob.escape(folder)}.*{PARTIAL_SUFFIX}"):  # the name of the object is not in it
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
 
     def remove_old_leftovers(self, path: str, before_s: float, stopped: Callable[[], bool] = lambda: False) -> None:
         """Remove unfinished writes of other processes, also while this one writes; end soon once ``stopped``."""
@@ -218,7 +217,7 @@ class LocalStore:
                     if os.lstat(f"{above}/{name}").st_mtime < before_s:
                         os.unlink(f"{above}/{name}")
             for name in filter(_is_leftover, folders):
-                _remove_tree(f"{above}/{name}", stopped)
+                shutil.rmtree(f"{above}/{name}", ignore_errors=True)
             folders[:] = [name for name in folders if not name.endswith(PARTIAL_SUFFIX)]
 
 
@@ -249,20 +248,6 @@ def _walk(folder: str, recursive: bool, above: set[tuple[int, int]]) -> Iterator
 
 def _is_leftover(name: str) -> bool:
     return name.endswith(PARTIAL_SUFFIX) and not name.startswith(_PROCESS)
-
-
-def _remove_tree(path: str, stopped: Callable[[], bool]) -> None:
-    """Remove a folder file by file, as far as that is possible: ``shutil.rmtree`` cannot be stopped."""
-    for above, folders, names in os.walk(path, topdown=False):
-        for name in [*names, *folders]:
-            if stopped():
-                return
-            with contextlib.suppress(OSError):  # a folder; a link to one is removed like a file
-                os.unlink(f"{above}/{name}")
-        with contextlib.suppress(OSError):
-            os.rmdir(above)
-    with contextlib.suppress(OSError):  # a link
-        os.unlink(path)
 
 
 def _in_folder(folder: str, create: Callable[[], T]) -> T:
