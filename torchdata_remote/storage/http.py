@@ -110,7 +110,7 @@ class HttpClient:
             if location is None:
                 yield Hop(url, response, None)
                 return
-            next_url = _redirected(url, location)
+            next_url = redirected(url, location)
             yield Hop(url, response, next_url)
             body_of(response, shown, _SHORT_BYTES)
             if next_url is None:
@@ -119,7 +119,8 @@ class HttpClient:
         raise StorageError(f"{shown}: more than {_MAX_REDIRECTS} redirects.", url=shown)
 
 
-def _redirected(url: str, location: str) -> str | None:
+def redirected(url: str, location: str) -> str | None:
+    """Return the URL to which a response redirects; ``None`` if it is no http URL."""
     with contextlib.suppress(ValueError):
         following = urljoin(url, location).partition("#")[0]
         if _HTTP_URL.match(following):

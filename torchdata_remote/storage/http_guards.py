@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from ..core.urls import HTTP, S3, redact
 from ..errors import StorageError
-from .http import IDENTITY, require_unencoded
+from .http import IDENTITY, origin_of, redirected, require_unencoded
 
 _OF_SESSION = ("auth", "cookies", "cookie_jar")  # which aiohttp sends to every host
 
@@ -33,13 +32,14 @@ def guarded(scheme: str, keywords: dict[str, Any]) -> dict[str, Any]:
     of_session = [name for name in _OF_SESSION if client.get(name) is not None]
 
     async def before_redirect(session: object, context: object, params: Any) -> None:
-        location = params.response.headers.get("Location")
-        if location is None or not _leads_away(params.response.url, location):
+        here = str(params.response.url)
+        next_url = redirected(here, params.response.headers.get("Location", ""))
+        if next_url is not None and origin_of(next_url) == origin_of(here):
             return
         for name in [name for name in params.headers if name.lower() in names]:
             del params.headers[name]
         if of_session:
-            shown = redact(str(params.response.url))
+            shown = redact(here)
             raise StorageError(
                 f"{shown}: redirects to another host, to which storage_options['client_kwargs'][{of_session[0]!r}] "
                 "must not be sent. Pass it as storage_options['headers'], or use the URL at which the object is.",
@@ -54,19 +54,10 @@ def guarded(scheme: str, keywords: dict[str, Any]) -> dict[str, Any]:
     return {**keywords, "client_kwargs": client, "headers": {**IDENTITY, **(keywords.get("headers") or {})}}
 
 
-def _leads_away(url: Any, location: str) -> bool:
-    """Whether a redirect leads to another host, port or scheme; also if that is not known."""
-    from yarl import URL
-
-    try:
-        return bool(url.join(URL(location)).origin() != url.origin())
-    except ValueError:
-        return True
-
-
 async def _after_request(session: object, context: object, params: Any) -> None:
     if params.response.status in (200, 206):
-        _require_unencoded(params.response.headers.get("Content-Encoding"), str(params.url))
+        plain = str(params.url).partition("?")[0]
+        require_unencoded(params.response.headers.get("Content-Encoding"), plain, plain)
 
 
 def _of_s3(keywords: dict[str, Any]) -> dict[str, Any]:
@@ -82,9 +73,5 @@ def _of_s3(keywords: dict[str, Any]) -> dict[str, Any]:
 
 
 def _after_get_object(http_response: Any, parsed: Mapping[str, Any], **_: Any) -> None:
-    _require_unencoded(parsed.get("ContentEncoding"), str(http_response.url))
-
-
-def _require_unencoded(content_encoding: str | None, url: str) -> None:
-    plain = url.partition("?")[0]
-    require_unencoded(content_encoding, unquote(urlsplit(plain).path), plain)
+    plain = str(http_response.url).partition("?")[0]
+    require_unencoded(parsed.get("ContentEncoding"), plain, plain)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from ..core.options import StorageOptions
 from ..core.urls import redact
@@ -18,8 +18,6 @@ from .obstore_reader import ObstoreReader, can_express_http, http_reader
 from .protocol import (
     Answer,
     Entry,
-    ObjectWriter,
-    Page,
     RangeNotSatisfiableError,
     UnreadableResponseError,
     UnsupportedByTransportError,
@@ -29,7 +27,7 @@ from .protocol import (
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x20-\x7e\x80-\xff]*")  # what HTTP allows, without tabs
 # What this package sets, by which a response would be another one than it expects
-_OWN = {"accept-encoding", "connection", "content-length", "host", "if-match", "if-none-match", "range"}
+_OWN = ("accept-encoding", "connection", "content-length", "host", "if-match", "if-none-match", "range")
 # What obstore does not send to another host after a redirect, and what is no secret
 _LEFT_TO_OBSTORE = {"authorization", "cookie", "accept", "accept-language", "referer", "user-agent"}
 _REFUSED = {400, 401, 403}
@@ -62,12 +60,12 @@ def _checked(where: str, headers: Any) -> Mapping[str, str]:
     if not isinstance(headers, Mapping | None):
         raise UrlError(f"{where} must be a dict such as {{'Authorization': ...}}, got {type(headers).__name__}.")
     for name, value in (headers or {}).items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise UrlError(f"{where}: {name!r:.50} is no name of a header.")
-        if not isinstance(value, str) or not _VALUE.fullmatch(value):
-            raise UrlError(f"{where}[{name!r}] must be a str without line breaks, in Latin-1.")
-        if name.lower() in _OWN:
-            raise UrlError(f"{where}: {name!r} is set by this package for each request. Remove it.")
+        is_text = isinstance(name, str) and isinstance(value, str)
+        if not is_text or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value) or name.lower() in _OWN:
+            raise UrlError(
+                f"{where}: the header {name!r:.50} cannot be sent. A name has no spaces, a value is a str without line "
+                f"breaks, in Latin-1. This package itself sets {', '.join(_OWN)}."
+            )
     return headers or {}
 
 
@@ -132,7 +130,7 @@ class HttpStore:
     def _send(self, method: str, url: str, headers: Mapping[str, str]) -> Any:
         here = origin_of(self._root)
         *_, last = self._client.hops(
-            method, url, url, headers, lambda asked: self._headers if origin_of(asked) == here else {}
+            method, url, redact(url), headers, lambda asked: self._headers if origin_of(asked) == here else {}
         )
         return last.response
 
@@ -167,20 +165,12 @@ class HttpStore:
         except ObjectNotFoundError:
             return None
 
-    def _unsupported(self, path: str, reason: str) -> UrlError:
-        url = redact(f"{self._root}/{path}")
-        return UrlError(f"{url}: http {reason}.", url=url)
-
-    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
-        raise self._unsupported(
-            prefix, "cannot be listed. Name the objects, or a brace range such as t-{000000..000099}.tar"
+    def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
+        url = redact(f"{self._root}/{arguments[0]}")
+        raise UrlError(
+            f"{url}: http cannot be listed or written. Name the objects, or a brace range such as "
+            "t-{000000..000099}.tar. Write to s3, a local folder, or another store.",
+            url=url,
         )
 
-    def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
-        raise self._unsupported(path, "cannot be written. Write to s3, a local folder, or another store")
-
-    def delete(self, path: str) -> None:
-        raise self._unsupported(path, "cannot delete objects")
-
-    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        raise self._unsupported(prefix, "cannot be written")
+    list_page = create = delete = remove_leftovers = _refuse

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from ...core.options import StorageOptions
 from ...errors import AccessDeniedError, UrlError
-from ..http import bearer_token
 from .repository import is_plain
 
 HUB_OPTIONS = {"token", "endpoint", "revision"}
 LOGIN = "pass storage_options={'token': ...}, set HF_TOKEN, or run `hf auth login`"
 _HUB = "https://huggingface.co"
 _ENDPOINT = re.compile(r"(https?://[^/?#@\s]+)(/[^?#@\s]*)?", re.IGNORECASE)
+_TOKEN = re.compile(r"[\x21-\x7e]+")
 _TRUE = {"1", "ON", "YES", "TRUE"}
 
 
@@ -73,13 +73,13 @@ def find_token(token: str | bool | None) -> str | None:
     """
     if token is False or (token is None and os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in _TRUE):
         return None
-    found = token if isinstance(token, str) else ""
-    for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
-        found = found or os.environ.get(variable, "").strip()
-    found = found or _token_of_login().strip()
+    variable = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or ""
+    found = (token if isinstance(token, str) else variable.strip() or _token_of_login()).strip()
     if token is True and not found:
         raise AccessDeniedError(f"hf://: the option token=True needs a token, and there is none: {LOGIN}.")
-    return bearer_token(found, "hf://", f"Check it: {LOGIN}.") if found else None
+    if found and not _TOKEN.fullmatch(found):
+        raise AccessDeniedError("hf://: the token has characters that are invalid in a header.")
+    return found or None
 
 
 def _token_of_login() -> str:

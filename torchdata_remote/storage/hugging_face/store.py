@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
+from ...core.threads.named_locks import NamedLocks
 from ...core.urls import join_url
 from ...errors import AccessDeniedError, ObjectNotFoundError, StorageError, UrlError
 from ..folder_walk import page_after
 from ..http import answer_of, body_of, parse_content_length, range_header
 from ..network_errors import unusable_response
-from ..paging import every_page
 from ..protocol import Answer, Entry, Page, normalized_etag
 from .client import HubClient, MissingFileError, Received
 from .repository import HubPath, Repository, is_plain, split_hub_path
@@ -23,7 +23,6 @@ from .settings import HubSettings
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NEXT = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?')
 _MAX_LOCATIONS = 10_000  # about a kilobyte each
-_NUM_LOCKS = 1024
 
 
 class HubStore:
@@ -43,11 +42,10 @@ class HubStore:
 
     def __init__(self, first: str, settings: HubSettings) -> None:
         self._first, self._revision, self._client = first, settings.revision, HubClient(settings)
-        self._wait_s = settings.read_timeout_s
         self._places: dict[Repository, tuple[str, bool]] = {}  # commits, and whether it is the one without an owner
         self._locations: dict[str, Received] = {}  # by the file's URL at the Hub; without bodies
         self._lock = threading.RLock()
-        self._asking = [threading.RLock() for _ in range(_NUM_LOCKS)]  # for locations
+        self._asking = NamedLocks()  # for the location of a file
 
     # Repositories
 
@@ -126,8 +124,12 @@ class HubStore:
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         return page_after(self._pages, prefix, after, recursive=recursive, limit=limit)
 
-    def _pages(self, prefix: str) -> Iterator[Page]:
-        return every_page(lambda token: self.list_page(prefix, recursive=False, token=token), self._url(prefix))
+    def _pages(self, folder: str) -> Iterator[Page]:
+        page = self.list_page(folder, recursive=False, token=None)
+        yield page
+        while page.next_token is not None:
+            page = self.list_page(folder, recursive=False, token=page.next_token)
+            yield page
 
     # Files
 
@@ -160,17 +162,12 @@ class HubStore:
         if known is not None:
             with contextlib.suppress(AccessDeniedError, ObjectNotFoundError):  # its signature has expired
                 return _answer(send(known.url), known, path, shown)
-        lock = self._asking[hash(url) % _NUM_LOCKS]
-        is_locked = lock.acquire(timeout=self._wait_s)  # other parts wait for the answer to the first one
-        try:
+        with self._asking.held(url):  # other parts wait for the answer to the first one
             found = self._locations.get(url)
             if found is None or found is known:
                 found = send(url)
                 self._remember(url, found)
                 return _answer(found, found, path, shown)
-        finally:
-            if is_locked:
-                lock.release()
         return _answer(send(found.url), found, path, shown)
 
     def _file(self, path: str) -> tuple[HubPath, str, str]:
@@ -238,7 +235,7 @@ def _listed(root: str, info: dict[str, Any]) -> Entry | str:
     if kind != "file":
         return Entry(root + path, None, None)
     size, oid = info["size"], (info.get("lfs") or info)["oid"]
-    if type(size) is not int or size < 0 or not isinstance(oid, str):
+    if type(size) is not int or size < 0 or not isinstance(oid, str) or not oid:
         raise ValueError(f"size {size!r:.50} and oid {oid!r:.50} of {path!r:.200}")
     return Entry(root + path, size, f'"{oid}"')
 
