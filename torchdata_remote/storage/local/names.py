@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import re
 import sys
 import time
 from bisect import bisect_left
@@ -16,6 +17,7 @@ from ...errors import AccessDeniedError, ObjectNotFoundError
 PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of unfinished files, which a killed writer leaves behind
 _OURS = ".torchdata_remote"  # prefix of files that belong to no dataset: the state of a pull, uploads of a service
 _LINK = "//"  # after the name of a link, as "/" after that of a folder
+_SURROGATES = re.compile("[\ud800-\udfff]")  # for bytes of a name that are not UTF-8
 _RUN_NAMES = 10_000  # sorted in one call, which keeps the interpreter's lock
 _SELECTED_NAMES = 10_000  # found by one scan of a folder that is not cached
 _MAX_FOLDER_BYTES = 64 << 20  # of its names in the cache, about a million
@@ -144,11 +146,9 @@ def iter_sorted(folder: str, prefix: str, recursive: bool, after: str) -> Iterat
             return
         if name.endswith(_LINK):
             raise symlink_error(path[: -len(_LINK)])
-        try:
-            name.encode()
-        except UnicodeEncodeError:
+        if not name.isascii() and _SURROGATES.search(name):
             shown = f"file://{folder}{name!r}"
-            raise AccessDeniedError(f"{shown}: this name is not UTF-8. Rename the file.", url=shown) from None
+            raise AccessDeniedError(f"{shown}: this name is not UTF-8. Rename the file.", url=shown)
         if path <= after:
             continue
         if name.endswith("/") and recursive:

@@ -43,6 +43,13 @@ def _entry(path: str, status: os.stat_result) -> Entry:
     return Entry(path, status.st_size, version_of(status), status.st_mtime)
 
 
+def _found(path: str) -> Entry | None:
+    try:
+        return _entry(path, os.lstat(path))
+    except FileNotFoundError:  # removed since it was listed
+        return None
+
+
 def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
     return translate_errors(from_os, f"file://{path}", transient=False)
 
@@ -85,12 +92,8 @@ class LocalStore:
         with _errors_of(folder):
             found = list(itertools.islice(iter_sorted(folder, prefix, recursive, after), limit + 1))
             next_token = None if len(found) <= limit else found[limit - 1]
-            entries = []
-            for path in found[:limit]:
-                with contextlib.suppress(FileNotFoundError):  # removed since
-                    if not path.endswith("/"):
-                        entries.append(_entry(path, os.lstat(path)))
-        return Page(entries, next_token, [path for path in found[:limit] if path.endswith("/")])
+            files = filter(None, (_found(path) for path in found[:limit] if path[-1] != "/"))
+            return Page(list(files), next_token, [path for path in found[:limit] if path[-1] == "/"])
 
     # Files
 
