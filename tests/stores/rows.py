@@ -126,10 +126,8 @@ ROWS = (
 # Other transports of S3: they keep each promise of a store, and are not trained from once more
 TRANSPORTS = (
     dataclasses.replace(_S3, name="moto by botocore", backend=Backend.BOTOCORE),
-    # An option without a translation selects s3fs, which strips slashes at the ends of names
-    dataclasses.replace(
-        _S3, name="moto by s3fs", options=(("default_fill_cache", False),), strange_names=False, one_winner=False
-    ),
+    # An option without a translation selects s3fs, to read, list and write
+    dataclasses.replace(_S3, name="moto by s3fs", options=(("default_fill_cache", False),)),
 )
 
 
@@ -156,10 +154,13 @@ def each(*needs: str, transports: bool = False, lines: bool = False) -> pytest.M
     Args:
         needs: fields of the rows.
         transports: for the other transports of S3, too.
-        lines: for the first row only of each line of the documentation, where the client is the same for all of them.
+        lines: of the others, for the first row only of each line of the documentation, where the client is the same
+            for all of them.
     """
-    rows = [row for row in (*ROWS, *(TRANSPORTS if transports else ())) if all(row.has(need) for need in needs)]
+    rows = [row for row in ROWS if all(row.has(need) for need in needs)]
     if lines:
         rows = list({row.documented: row for row in reversed(rows)}.values())[::-1]
+    if transports:
+        rows += [row for row in TRANSPORTS if all(row.has(need) for need in needs)]
     params = [pytest.param(row, id=row.name.replace(" ", "-"), marks=row.marks) for row in rows]
     return pytest.mark.parametrize("row", params, indirect=True, scope="session")

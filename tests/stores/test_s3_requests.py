@@ -204,7 +204,7 @@ def test_objects_encrypted_by_keys_of_the_user_or_the_store_are_written_and_read
 
 
 @pytest.mark.parametrize("by", ["use_ssl", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-@pytest.mark.parametrize("backend", BY_EACH)
+@pytest.mark.parametrize("backend", [*BY_EACH, Backend.FSSPEC])
 def test_a_key_of_the_user_is_never_sent_to_aws_by_plain_http(
     by: str, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

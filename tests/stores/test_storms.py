@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import torchdata_remote as tdr
 from tests.servers.azurite import AzuritePlace
+from tests.servers.s3 import S3Server
 from tests.servers.store_server import StoreServer
 from tests.stores.folder import Folder, new_folder
 from tests.stores.rows import Row, each
@@ -66,13 +68,26 @@ def read_all(folder: Folder, *, in_order: bool) -> None:
         assert content_of(samples) == content_of(samples_of(expected)), name
 
 
-@each("proxied", lines=True)
+@each("proxied", lines=True, transports=True)
 @pytest.mark.parametrize("faults", [Faults.storm(0.4), BODIES], ids=["storm", "bodies"])
 def test_each_sample_comes_once_and_unaltered_through_a_storm(data: Folder, faults: Faults) -> None:
     """503, 500, resets and early ends; bodies that are cut, of another range, or sent twice."""
     with FaultyStore(data.server.endpoint_url, faults, seed=0) as store:
         read_all(data.through(store.endpoint_url), in_order=faults is BODIES)
         assert sum(store.counts.values()) > 1.1 * store.counts["well"], store.counts
+
+
+@pytest.mark.parametrize("options", [{}, {"default_fill_cache": False}], ids=["by obstore", "by s3fs"])
+def test_a_large_object_is_whole_after_its_responses_were_broken(moto: S3Server, options: dict[str, Any]) -> None:
+    """s3fs's own reader waits forever for one of more than 50 MiB, and puts zeros where bytes are missing."""
+    bucket, large = moto.new_bucket(), random.Random(1).randbytes(60_000_000)
+    moto.client().put_object(Bucket=bucket, Key="large", Body=large)
+    with FaultyStore(moto.endpoint_url, BODIES, seed=0) as store:
+        broken = {**moto.storage_options, "endpoint_url": store.endpoint_url, **options}
+        url = objects.found(f"s3://{bucket}/large", broken, retry=objects.PATIENT)
+        data = objects.read(url, broken, retry=objects.PATIENT, part_bytes=2 << 20, max_in_flight=16)
+        assert store.counts["well"] < sum(store.counts.values())
+    assert hashlib.sha256(data).digest() == hashlib.sha256(large).digest()
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +101,7 @@ def pages(row: Row, server: StoreServer) -> tuple[Folder, list[str]]:
     return folder, sorted(names)
 
 
-@each("proxied", "lists", lines=True)
+@each("proxied", "lists", lines=True, transports=True)
 def test_a_listing_of_several_pages_is_whole_and_in_order_also_through_a_storm(
     pages: tuple[Folder, list[str]],
 ) -> None:

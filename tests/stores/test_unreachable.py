@@ -127,7 +127,7 @@ def accepting(response: bytes) -> Iterator[str]:
             connection.close()
 
 
-@by("gs by botocore", "s3 by s3fs", "http by fsspec", "hub")
+@by("gs by botocore", "http by fsspec", "hub")
 @pytest.mark.parametrize("response", [b"", HEADERS], ids=["silent", "headers only"])
 def test_a_server_that_does_not_answer_is_reported_before_an_attempt_is_given_up(
     transport: str, response: bytes, caplog: pytest.LogCaptureFixture

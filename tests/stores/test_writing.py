@@ -59,7 +59,7 @@ def test_a_shard_of_any_size_appears_at_once_with_all_its_bytes(folder: Folder) 
     assert [sample["bin"] for sample in samples] == [b"12345", LARGE]
 
 
-@each("writes", lines=True)
+@each("writes", lines=True, transports=True)
 @pytest.mark.parametrize("ends", ["abort", "exception"])
 def test_a_writer_that_gives_up_leaves_no_part_of_its_open_shard(folder: Folder, ends: str) -> None:
     def write_some() -> None:
@@ -115,7 +115,7 @@ def test_what_exists_is_kept_unless_it_is_to_be_overwritten(folder: Folder) -> N
     ], "the second shard of before is deleted"
 
 
-@each("writes", "one_winner")
+@each("writes", "one_winner", transports=True)
 def test_one_of_several_writers_at_once_creates_an_object(folder: Folder) -> None:
     """The others get an error, and the object is that of the first."""
     objects.write(folder.url, folder.options)
@@ -149,7 +149,7 @@ def write_and_wait(folder: Folder, reports: Connection) -> None:
     reports.recv()
 
 
-@each("writes", "processes", lines=True)
+@each("writes", "processes", lines=True, transports=True)
 def test_a_killed_writer_leaves_no_part_of_a_shard_and_the_next_one_cleans_up(folder: Folder) -> None:
     """By SIGKILL. Claim and invisible parts are removed by the next writer, or by the server; those of others stay."""
     of_others = [f"{folder.name}{name}" for name in ("other.tar", "sub/1.tar") if folder.row.name == "moto"]
@@ -178,7 +178,7 @@ def test_a_killed_writer_leaves_no_part_of_a_shard_and_the_next_one_cleans_up(fo
 PAGE = Response(200, b"<html>busy</html>", {"Content-Type": "text/html"})
 BUSY, DENIED = Response.of_error(503, "SlowDown"), Response.of_error(403, "AccessDenied")
 # Those that create objects on conditions, and have different ways to recognise their own
-each_client = each("writes", "one_winner", "proxied", lines=True)
+each_client = each("writes", "one_winner", "proxied", lines=True, transports=True)
 
 
 def from_number(fault: Any, numbers: range) -> Callable[[Request, int], Any]:

@@ -1,115 +1,142 @@
-"""Every protocol that fsspec supports, by its blocking calls."""
+"""Every protocol that fsspec supports, by its blocking calls. S3 has a store of its own."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import datetime as dt
+import io
+import math
+import re
 import threading
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import fsspec
 import fsspec.core
 
 from ..core.notices.slow_notice import QUIET_S, Wait
+from ..core.object_version import same_etag
 from ..core.options import StorageOptions
-from ..core.urls import HTTP, LOCAL, S3, join_url
-from ..errors import AccessDeniedError, ObjectNotFoundError, RemoteDataError, UrlError
-from .error_tables import from_os, unknown_scheme, unreadable_file, unusable_options
+from ..core.urls import AZURE, GS, HTTP, LOCAL, join_url
+from ..errors import ObjectNotFoundError, RemoteDataError, UrlError
+from .error_tables import (
+    KINDS_OF_VALUES,
+    from_os,
+    is_missing_on_webdav,
+    unknown_scheme,
+    unreadable_file,
+    unusable_options,
+)
 from .errors import from_status, translate_errors
-from .fsspec_info import entry_of
-from .http_guards import guarded
-from .multipart import SLOW_BYTES_PER_S
-from .network_errors import mark_host_known
-from .protocol import Answer, Entry, Page, single_chunk
-from .s3.credential_source import source_of_options
-from .s3.session import options_for_s3fs
-from .serial_filesystem import Filesystem, list_files, list_infos, repeat_if_changed, with_timeout
-from .whole_files import BufferedWriter, is_partial, make_folders, renames, write_whole
+from .folder_walk import page_after
+from .fsspec_quirks import (
+    http_keywords,
+    is_thread_safe,
+    list_infos,
+    make_folders,
+    prepare,
+    rename,
+    renames,
+    repeat_if_changed,
+)
+from .local.names import PARTIAL_SUFFIX
+from .network_errors import mark_host_known, unusable_response
+from .protocol import Answer, Entry, Page, normalized_etag, single_chunk
 
 # An installed package has an entry point for this
 fsspec.register_implementation(
     "datasets", "torchdata_remote.service.client.filesystem.DatasetsFileSystem", clobber=True
 )
-_ONE_REQUEST: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": 1}}
-# Each filesystem has its own name for it
 _PLAIN, _WEBDAV, _IN_URLS = {"memory", "ftp", "sftp", "ssh"}, {"webdav", "dav"}, frozenset("%#?;")
-_WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "adl", "hf", *HTTP}
+_WITHOUT_FOLDERS = {"gs", "gcs", "az", "abfs", "adl", "hf", *HTTP}
+_SECRET = re.compile(r"pass|secret|token|auth|acct|pkey|credential|cookie|header|sas|_key$", re.IGNORECASE)
+_MIN_SECRET = 4  # characters; shorter ones are parts of words
+_SLOW_BYTES_PER_S = 1 << 20  # an upload that is faster is not reported as slow
+_MODIFIED = ("modified", "LastModified", "last_modified", "mtime", "updated", "created")
 
 
 class FsspecStore:
-    """A bucket or host behind an fsspec filesystem.
+    """A bucket or host behind an fsspec filesystem, which one thread at a time uses unless it is known to be safe.
 
     Args:
         scheme: protocol as in the URL.
         bucket: bucket or host; empty for ``memory``.
-        options: passed to the filesystem unchanged, except that ``region`` becomes its ``client_kwargs`` entry, and
-            that s3fs does not retry and gets the fallback credentials only if there are no others.
-        read_timeout_s: seconds without a byte after which a request fails, if the filesystem has such an option (s3).
+        options: passed to the filesystem unchanged.
+        read_timeout_s: seconds without a byte after which a request fails, if the filesystem has such an option.
     """
 
     may_ignore_ranges = False
     maps_files = False
 
     def __init__(self, scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
-        keywords = dict(options)
-        if scheme in S3:
-            keywords = options_for_s3fs(options, f"s3://{bucket}")
-            keywords = {
-                **keywords,
-                "config_kwargs": {**_ONE_REQUEST, "read_timeout": read_timeout_s}
-                | dict(keywords.get("config_kwargs") or {}),
-                "skip_instance_cache": True,
-            }
-        if "region" in keywords:
-            keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | keywords.get("client_kwargs", {})
-        keywords = guarded(scheme, keywords)
-        keywords = with_timeout(scheme, keywords, read_timeout_s)
-        self._scheme, self._bucket = scheme, bucket
-        self._credentials = source_of_options(options) if scheme in S3 else ""
-
-        def make() -> Any:
-            try:
-                filesystem = fsspec.core.url_to_fs(join_url(scheme, bucket, ""), **keywords)[0]
-            except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-                if error.filename is None:
-                    raise
-                raise unreadable_file(scheme, bucket, error) from None
-            if scheme in S3:
-                filesystem.retries = 1  # s3fs's own, above botocore's
-            return filesystem
-
+        self._scheme, self._bucket, self._options = scheme, bucket, options
+        self._read_timeout_s = read_timeout_s
         try:
             self._kind: Any = fsspec.get_filesystem_class(scheme)
         except (ValueError, ImportError) as error:
             raise unknown_scheme(scheme, bucket, error, fsspec.available_protocols()) from error
-        self._renames = renames(self._kind)
-        try:
-            self._opened = Filesystem(self._kind, make, options)
-        except ImportError as error:
-            raise unknown_scheme(scheme, bucket, error, fsspec.available_protocols()) from error
-        except RemoteDataError:
-            raise
-        except ValueError as error:
-            raise unusable_options(scheme, bucket, error, options) from error
-        self._publishing = threading.RLock() if scheme == "memory" else contextlib.nullcontext()
+        self._renames, self._is_shared = renames(self._kind), is_thread_safe(self._kind)
+        self._filesystem: Any = None  # until the first call, and after an error that may leave replies out of step
+        self._lock: Any = contextlib.nullcontext() if self._is_shared else threading.RLock()
+        self._publishing: Any = threading.RLock() if scheme == "memory" else contextlib.nullcontext()
         # Local paths are absolute; their protocol alone would mean the current working directory
         self._root = "" if scheme in LOCAL else self._full("").rstrip("/") + "/"
-
-    @property
-    def _filesystem(self) -> Any:
-        """The current one; ``None`` after an error."""
-        return self._opened.current
 
     @contextlib.contextmanager
     def _calls(self, path: str) -> Iterator[Any]:
         """Lock the filesystem for the calls of the block, and raise this package's errors."""
-        try:
-            with translate_errors(from_os, self._url(path), transient=True), self._opened.use() as filesystem:
+        with translate_errors(from_os, self._url(path), transient=True), self._lock:
+            try:
+                if self._filesystem is None:
+                    self._filesystem = self._open()
+                filesystem = self._filesystem
+                prepare(filesystem)
                 yield filesystem
-                mark_host_known(self._url(path))
-        except AccessDeniedError as error:
-            error.args = (f"{error}{self._credentials}",)
-            raise
+            except (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError) as error:
+                if error.__cause__ is not None and not is_missing_on_webdav(error.__cause__):
+                    self._drop()  # some filesystems report a missing object for every error
+                raise
+            except Exception as error:
+                if not isinstance(error, RemoteDataError):
+                    self._drop()
+                    self._explain(error)
+                raise
+            mark_host_known(self._url(path))
+
+    def _open(self) -> Any:
+        scheme, keywords = self._scheme, dict(self._options)
+        if scheme in HTTP:
+            keywords = http_keywords(keywords, self._read_timeout_s)
+        elif scheme == "ftp":
+            keywords = {"timeout": self._read_timeout_s, **keywords}
+        try:
+            return fsspec.core.url_to_fs(join_url(scheme, self._bucket, ""), **keywords)[0]
+        except ImportError as error:
+            raise unknown_scheme(scheme, self._bucket, error, fsspec.available_protocols()) from error
+        except (ValueError, TypeError, AttributeError) as error:
+            self._explain(error)
+            raise unusable_options(scheme, self._bucket, error, self._options) from error
+        except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+            if error.filename is None:
+                raise
+            raise unreadable_file(scheme, self._bucket, error) from None
+
+    def _drop(self) -> None:
+        if not self._is_shared:
+            self._filesystem = None
+
+    def _explain(self, error: Exception) -> None:
+        """Change the message of an error that the options may have caused: a library may show their values."""
+        text = str(error)
+        secrets = (one for name in self._options if _SECRET.search(name) for one in _texts(self._options[name]))
+        if any(len(secret) >= _MIN_SECRET and secret in text for secret in secrets):
+            text = "its message is not shown, because it has a value of storage_options"
+            error.args = (text,)
+            error.__cause__, error.__suppress_context__ = None, True
+        if self._options and isinstance(error, TypeError | AttributeError):
+            error.args = (f"{text}. {KINDS_OF_VALUES} ({', '.join(sorted(self._options))})",)
 
     def _url(self, path: str) -> str:
         return join_url(self._scheme, self._bucket, path)
@@ -124,23 +151,44 @@ class FsspecStore:
             )
         return str(self._kind._strip_protocol(self._url(path)))
 
-    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
-        entries = self._entries(prefix[: prefix.rfind("/") + 1], recursive=recursive)
-        return Page([entry for entry in entries if not self._is_hidden(entry.path)], None)
+    def _entry(self, info: dict[str, Any]) -> Entry:
+        size = info.get("size")
+        modified = next((info[name] for name in _MODIFIED if isinstance(info.get(name), dt.datetime | float)), None)
+        if isinstance(modified, dt.datetime):
+            modified = modified.timestamp()
+        path = str(info["name"]).removeprefix(self._root)
+        return Entry(path, None if size is None else int(size), self._etag(info), modified)
 
-    def _is_hidden(self, path: str) -> bool:
-        return path.endswith("/") or (self._renames and is_partial(path))
+    def _etag(self, info: dict[str, Any]) -> str | None:
+        """Return the etag as obstore names it: either may list what the other reads."""
+        if self._scheme in GS:  # etags of the JSON API are others than those of the XML API, which are MD5 of the bytes
+            md5 = None if info.get("kmsKeyName") or info.get("customerEncryption") else info.get("md5Hash")
+            return None if md5 is None else f'"{base64.b64decode(md5).hex()}"'
+        etag = info.get("ETag", info.get("etag"))
+        if self._scheme in AZURE:
+            return normalized_etag(etag)
+        return etag if etag and isinstance(etag, str) else None
 
-    def _entries(self, folder: str, *, recursive: bool) -> list[Entry]:
-        found: dict[str, Any] = {}
+    def _list(self, folder: str, *, recursive: bool) -> list[dict[str, Any]]:
         with contextlib.suppress(ObjectNotFoundError), self._calls(folder) as filesystem:
             filesystem.invalidate_cache()
-            found = repeat_if_changed(lambda: list_files(filesystem, self._full(folder), recursive=recursive))
-        with translate_errors(from_os, self._url(folder), transient=True):
-            return [self._entry(info) for info in found.values() if info.get("type", "file") == "file"]
+            return repeat_if_changed(lambda: list_infos(filesystem, self._full(folder), recursive=recursive))
+        return []
 
-    def _entry(self, info: dict[str, Any]) -> Entry:
-        return entry_of(info, self._scheme, self._root)
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        entries, folders = list[Entry](), list[str]()
+        for info in self._list(prefix[: prefix.rfind("/") + 1], recursive=recursive):
+            entry = self._entry(info)
+            if info.get("type", "file") == "directory":
+                folders.append(entry.path.rstrip("/") + "/")
+            elif not entry.path.endswith("/") and not self._is_partial(entry.path):
+                entries.append(entry)
+        return Page(entries, None, folders)
+
+    def _is_partial(self, path: str) -> bool:
+        """Whether a path is that of a file whose writer has not finished it."""
+        name = path.rpartition("/")[2]
+        return self._renames and name.startswith(".") and name.endswith(PARTIAL_SUFFIX)
 
     def find(self, path: str) -> Entry | None:
         try:
@@ -157,80 +205,75 @@ class FsspecStore:
             return self._entry(info)._replace(path=path)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        if etag is not None and end is not None:
-            return self._read_version(path, start, end)
-        entry = self.stat(path)
-        if start and entry.size is not None and start >= entry.size:
-            raise from_status(416, "", self._url(path))
-        with self._calls(path) as filesystem:
-            if entry.size is None:
-                data = filesystem.cat_file(self._full(path))
-                return Answer(0, len(data), len(data), entry.etag, single_chunk(data))
-            stop = entry.size if end is None else min(end, entry.size)
-            data = b"" if stop == start else filesystem.cat_file(self._full(path), start=start, end=stop)
-        return Answer(start, start + len(data), entry.size, entry.etag, single_chunk(data))
+        """Read, and stat after it: without If-Match the caller compares the version with the expected one."""
+        before = None if end is not None and etag is not None else self.stat(path)
+        if before is not None and before.size is not None:
+            end = before.size if end is None else min(end, before.size)
+        data, url = b"", self._url(path)
+        if end is None or start < end:
+            with self._calls(path) as filesystem:
+                data = filesystem.cat_file(self._full(path), start=start, end=end)
+        entry = self.stat(path) if before is None or before.etag is not None else before
+        if before is not None and not same_etag(before.etag, entry.etag):
+            raise from_status(412, "", url)
+        if entry.size is None and end is not None:
+            raise unusable_response(url, "the store does not say how large the object is")
+        size = start + len(data) if entry.size is None else entry.size
+        if start and start >= size:
+            raise from_status(416, "", url)
+        return Answer(start, start + len(data), size, entry.etag, single_chunk(data))
 
-    def _read_version(self, path: str, start: int, end: int) -> Answer:
-        """Read, then stat: without If-Match the caller compares the version after the read with the expected one."""
-        with self._calls(path) as filesystem:
-            data = filesystem.cat_file(self._full(path), start=start, end=end)
-        entry = self.stat(path)
-        if entry.size is None:
-            raise from_status(412, "", self._url(path))
-        if start and start >= entry.size:
-            raise from_status(416, "", self._url(path))
-        return Answer(start, start + len(data), entry.size, entry.etag, single_chunk(data))
-
-    def create(self, path: str, *, overwrite: bool) -> BufferedWriter:
-        return BufferedWriter(lambda data: self.publish(path, data, overwrite=overwrite))
+    def create(self, path: str, *, overwrite: bool) -> _Writer:
+        return _Writer(lambda data: self.publish(path, data, overwrite=overwrite))
 
     def publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
         """Write an object in one call, and rename it where that call may leave a part of it."""
-        expected_s = len(data) / SLOW_BYTES_PER_S
         then = f"It is ended by the library that fsspec uses for {self._scheme}, and not repeated."
-        watch = Wait(self._url(path), lambda: then, quiet_s=QUIET_S + expected_s)
+        watch = Wait(self._url(path), lambda: then, quiet_s=QUIET_S + len(data) / _SLOW_BYTES_PER_S)
         with watch, self._publishing, self._calls(path) as filesystem:
             full = self._full(path)
+            folder = full.rpartition("/")[0]
             if not overwrite and filesystem.exists(full):
                 raise from_status(412, "", self._url(path), writing=True)
-            if self._scheme not in _WITHOUT_FOLDERS and "/" in full.strip("/"):
-                make_folders(filesystem, full.rpartition("/")[0])
-            if self._renames:
-                write_whole(filesystem, full, data, overwrite=overwrite)
-            else:
+            if self._scheme not in _WITHOUT_FOLDERS and folder.strip("/"):
+                make_folders(filesystem, folder)
+            if not self._renames:
                 filesystem.pipe_file(full, data)
+                return
+            hidden = (
+                f"{folder}/.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"  # found by ``_is_partial`` if the process is killed
+            )
+            try:
+                filesystem.pipe_file(hidden, data)
+                rename(filesystem, hidden, full, overwrite=overwrite)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    filesystem.rm_file(hidden)
+                raise
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(ObjectNotFoundError), self._calls(path) as filesystem:
             filesystem.rm_file(self._full(path))
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        self._remove_partial(prefix[: prefix.rfind("/") + 1], recursive=False, before_s=None)
+        self._remove_partial(prefix[: prefix.rfind("/") + 1], recursive=False)
 
     def remove_old_leftovers(self, path: str, before_s: float) -> None:
         self._remove_partial(path, recursive=True, before_s=before_s)
 
-    def _remove_partial(self, folder: str, *, recursive: bool, before_s: float | None) -> None:
-        if self._renames:
-            for entry in self._entries(folder, recursive=recursive):
-                if is_partial(entry.path) and (before_s is None or (entry.modified_s or before_s) < before_s):
-                    self.delete(entry.path)
+    def _remove_partial(self, folder: str, *, recursive: bool, before_s: float = math.inf) -> None:
+        for info in self._list(folder, recursive=recursive) if self._renames else ():
+            entry = self._entry(info)
+            if self._is_partial(entry.path) and (entry.modified_s or 0) < before_s:
+                self.delete(entry.path)
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        """Return a page of a complete listing: fsspec has no paging."""
-        folder = prefix[: prefix.rfind("/") + 1]
-        found: dict[str, Entry | None] = {
-            entry.path: entry for entry in self.list_page(folder, recursive=recursive, token=None).entries
-        }
-        if not recursive:
-            with contextlib.suppress(ObjectNotFoundError), self._calls(folder) as filesystem:
-                for info in repeat_if_changed(lambda: list_infos(filesystem, self._full(folder))):
-                    if info.get("type") == "directory":
-                        found[self._entry(info).path.rstrip("/") + "/"] = None
-        paths = sorted(path for path in found if path.startswith(prefix) and path > after)
-        entries = [entry for path in paths[:limit] if (entry := found[path]) is not None]
-        folders = [path for path in paths[:limit] if found[path] is None]
-        return Page(entries, paths[limit - 1] if len(paths) > limit else None, folders)
+        """Return a page of listings of whole folders: fsspec has no paging."""
+
+        def pages_of(folder: str) -> list[Page]:
+            return [self.list_page(folder, recursive=False, token=None)]
+
+        return page_after(pages_of, prefix, after, recursive=recursive, limit=limit)
 
     def has_folder(self, path: str) -> bool:
         with self._calls(path) as filesystem:
@@ -246,3 +289,31 @@ class FsspecStore:
     def remove_folder(self, path: str) -> None:
         with contextlib.suppress(ObjectNotFoundError), self._calls(path) as filesystem:
             repeat_if_changed(lambda: filesystem.rm(self._full(path), recursive=True))
+
+
+class _Writer:
+    """Keeps the bytes in memory, and publishes them in one call."""
+
+    def __init__(self, publish: Callable[[bytes], None]) -> None:
+        self._publish, self._buffer = publish, io.BytesIO()
+
+    def write(self, data: bytes) -> None:
+        self._buffer.write(data)
+
+    def commit(self) -> None:
+        self._publish(self._buffer.getvalue())
+        self.abort()
+
+    def abort(self) -> None:
+        self._buffer = io.BytesIO()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the strings in the value of an option."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, bytes):
+        yield value.decode("latin-1")
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(one)

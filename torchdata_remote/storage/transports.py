@@ -186,9 +186,14 @@ _SLOWER = {
 def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> Store:
     if mistake := without_target(scheme, options):
         raise UrlError(f"{scheme}://{bucket}: {mistake}", url=f"{scheme}://{bucket}")
-    from .fsspec_store import FsspecStore  # fsspec takes 0.1 s to import, which the other stores do not need
-
+    # Imported here: fsspec takes 0.1 s to import, which the other stores do not need
     try:
+        if scheme in S3:
+            from .s3fs_store import S3fsStore
+
+            return S3fsStore(bucket, options, connection.read_timeout_s)
+        from .fsspec_store import FsspecStore
+
         return FsspecStore(scheme, bucket, options, connection.read_timeout_s)
     except (TypeError, AttributeError) as error:
         raise unusable_options(scheme, bucket, error, options) from error
