@@ -150,7 +150,12 @@ def _errors(shown: str, response: Any = None) -> Iterator[None]:
 
 
 def answer_of(
-    response: Any, path: str, shown: str, *, etag: str | None = None, size: Callable[[str | None], int] | None = None
+    response: Any,
+    path: str,
+    shown: str,
+    *,
+    etag: str | None = None,
+    size: Callable[[str | None], int | None] = lambda etag: None,
 ) -> Answer:
     """Return the bytes that a successful response to a GET contains. On an error it is closed.
 
@@ -159,7 +164,7 @@ def answer_of(
         path: of the object; its query is ignored.
         shown: URL for errors.
         etag: of the object, if another response has told it.
-        size: returns that of the version with this etag, where the response does not tell it.
+        size: returns that of the version with this etag, if it is known, where the response does not tell it.
 
     Raises:
         ContentEncodingError: if the body is not the object.
@@ -181,8 +186,7 @@ def answer_of(
             whole = body_of(response, shown)  # its last chunk marks the end
             return Answer(0, len(whole), len(whole), etag, single_chunk(whole))
         start, end, total = parse_content_range(status, headers.get("Content-Range"), length, shown)
-        if total is None and size is not None:
-            total = size(etag)
+        total = size(etag) if total is None else total
         if total is None:
             raise unusable_response(shown, "the server does not send the size of the object")
         return Answer(start, end, total, etag, _chunks_of(response, shown))

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NoReturn
 
+from ..core.object_version import same_etag
 from ..core.options import StorageOptions
 from ..core.urls import redact
 from ..errors import ObjectNotFoundError, UrlError
 from .errors import from_status
 from .http import HttpClient, answer_of, body_of, origin_of, parse_content_length, range_header
-from .network_errors import mark_host_known, unusable_response
+from .network_errors import mark_host_known
 from .obstore_reader import ObstoreReader, can_express_http, http_reader
 from .protocol import (
     Answer,
@@ -93,16 +94,13 @@ class HttpStore:
         headers: dict[str, str] | None = None,
     ) -> None:
         self._root, self._read_timeout_s, self._headers = f"{scheme}://{host}", read_timeout_s, headers or {}
+        self._client = HttpClient(read_timeout_s)
         self._by_obstore = read_by_obstore and {name.lower() for name in self._headers} <= _LEFT_TO_OBSTORE
         self._num_unreadable = 0
 
     @cached_property
     def _obstore(self) -> ObstoreReader:
         return http_reader(self._root, self._read_timeout_s, self._headers)
-
-    @cached_property
-    def _client(self) -> HttpClient:
-        return HttpClient(self._read_timeout_s)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         if self._by_obstore and can_express_http(path):
@@ -123,7 +121,7 @@ class HttpStore:
         url, wanted = f"{self._root}/{path}", range_header(start, end)
         response = self._send("GET", url, {} if wanted is None else {"Range": wanted})
         if response.status in (200, 203, 206):
-            return answer_of(response, path, url, size=lambda found: self._size(path, found))
+            return answer_of(response, path, url, size=lambda found: self._size_of(path, found))
         response.close()
         raise from_status(response.status, "", url, retry_after=response.headers.get("Retry-After"))
 
@@ -134,11 +132,9 @@ class HttpStore:
         )
         return last.response
 
-    def _size(self, path: str, etag: str | None) -> int:
+    def _size_of(self, path: str, etag: str | None) -> int | None:
         found = self.stat(path)
-        if found.size is None or (None not in (etag, found.etag) and etag != found.etag):
-            raise unusable_response(f"{self._root}/{path}", f"the server does not send the size of the version {etag}")
-        return found.size
+        return found.size if same_etag(etag, found.etag) else None
 
     def stat(self, path: str) -> Entry:
         """Return size and etag by a HEAD request, ``None`` if the server does not send them."""
@@ -150,7 +146,7 @@ class HttpStore:
             try:
                 answer = self.read_without_obstore(path, 0, 1, None)
             except RangeNotSatisfiableError:
-                answer = self.read_without_obstore(path, 0, None, None)
+                return Entry(path, 0, None)
             answer.chunks.close()
             return Entry(path, answer.total_bytes, answer.etag)
         if status in (405, 501):

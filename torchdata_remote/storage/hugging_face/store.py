@@ -213,12 +213,12 @@ def _answer(received: Received, about: Received, path: str, shown: str) -> Answe
         path: of the file.
         shown: URL of the file, for errors.
     """
-    size = about.size
-    said = None if size is None else lambda etag: size
-    answer = answer_of(received.response, path, shown, etag=about.etag, size=said)
-    if size not in (None, answer.total_bytes):
+    answer = answer_of(received.response, path, shown, etag=about.etag, size=lambda etag: about.size)
+    if about.size not in (None, answer.total_bytes):
         received.response.close()
-        raise unusable_response(shown, f"the Hub says that the file has {size} bytes, its server {answer.total_bytes}")
+        raise unusable_response(
+            shown, f"the Hub says that the file has {about.size} bytes, its server {answer.total_bytes}"
+        )
     return answer
 
 
