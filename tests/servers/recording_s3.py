@@ -100,6 +100,7 @@ class RecordingS3:
     objects: dict[str, bytes] = field(default_factory=dict)
     requests: list[Recorded] = field(default_factory=list)
     answer: Callable[[Recorded], Response | None] = lambda _: None  # instead of what follows
+    metadata: dict[str, dict[str, str]] = field(default_factory=dict)  # headers, by key
     is_md5: bool = True  # whether etags are MD5
     _parts: dict[str, bytes] = field(default_factory=dict)
     _etags: dict[str, str] = field(default_factory=dict)
@@ -142,7 +143,7 @@ class RecordingS3:
         if request.key not in self.objects:
             return 404, {}, b"<Error><Code>NoSuchKey</Code></Error>"
         data = self.objects[request.key]
-        headers = {"ETag": self._etag(request.key, data), "Last-Modified": DATE}
+        headers = {"ETag": self._etag(request.key, data), "Last-Modified": DATE, **self.metadata.get(request.key, {})}
         wanted = _RANGE.fullmatch(request.headers.get("range", ""))
         if wanted is None:
             return 200, headers, data
@@ -156,7 +157,7 @@ class RecordingS3:
         return 200, {}, b""
 
     def _PutObject(self, request: Recorded, body: bytes) -> Response:  # noqa: N802
-        self.objects[request.key] = body
+        self.objects[request.key], self.metadata[request.key] = body, _metadata(request)
         return 200, {"ETag": self._etag(request.key, body)}, b""
 
     def _DeleteObject(self, request: Recorded, _: bytes) -> Response:  # noqa: N802
@@ -164,6 +165,7 @@ class RecordingS3:
         return 204, {}, b""
 
     def _CreateMultipartUpload(self, request: Recorded, _: bytes) -> Response:  # noqa: N802
+        self.metadata[request.key] = _metadata(request)
         return 200, {}, b"<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"
 
     def _UploadPart(self, request: Recorded, body: bytes) -> Response:  # noqa: N802
@@ -191,6 +193,10 @@ class RecordingS3:
                 b"</CreateSessionResult>"
             ),
         )
+
+
+def _metadata(request: Recorded) -> dict[str, str]:
+    return {name: value for name, value in request.headers.items() if name.startswith("x-amz-meta-")}
 
 
 @functools.cache

@@ -97,7 +97,6 @@ ROWS = (
     dataclasses.replace(_JUICEFS, name="rclone", server="rclone", tested_on="rclone", lists_uploads=False),
     Row(
         *("gcs", "gcs", "Google Cloud Storage", "a server that speaks its XML API"),
-        strange_names=True,
     ),
     Row(*("azurite", "azurite", "Azure Blob Storage", "Azurite"), cleans="later", aborts=False, served=True),
     Row(
@@ -125,7 +124,6 @@ ROWS = (
 )
 # Other transports of S3: they keep each promise of a store, and are not trained from once more
 TRANSPORTS = (
-    dataclasses.replace(_S3, name="moto by botocore", backend=Backend.BOTOCORE),
     # An option without a translation selects s3fs, to read, list and write
     dataclasses.replace(_S3, name="moto by s3fs", options=(("default_fill_cache", False),)),
 )

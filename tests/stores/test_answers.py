@@ -123,7 +123,7 @@ def test_a_request_that_stands_still_is_sent_again_in_time(transport: str, stall
 FORMS = ["1f", '"1f"', 'W/"1f"']
 
 
-@by("az", "hub", "datasets", "gs by obstore", "gs by botocore")
+@by("az", "hub", "datasets", "gs by obstore")
 def test_etags_that_differ_in_form_only_are_one_version(transport: str) -> None:
     """If-Match has quotes, and is not sent for a weak one."""
     answered = FORMS[0]
@@ -154,7 +154,7 @@ def test_another_version_than_listed_is_an_error_at_once(transport: str, answers
         assert len(gets(server.requests)) <= 8
 
 
-@pytest.mark.parametrize("transport", ["s3 by obstore", "s3 by botocore", "s3 by s3fs"])
+@pytest.mark.parametrize("transport", ["s3 by obstore", "s3 by s3fs"])
 def test_a_server_that_lastingly_has_two_etags_for_an_object_is_named(transport: str) -> None:
     """Listing again does not help, so the error does not say it; what it says helps."""
 
@@ -187,7 +187,7 @@ READABLE: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
 REFUSED_BY_AIOHTTP = ("length twice", "a Last-Modified that is no date", "a content type beyond ASCII")
 
 
-@by("http by fsspec", "az", "hub", "gs by obstore", "gs by botocore")
+@by("http by fsspec", "az", "hub", "gs by obstore")
 @pytest.mark.parametrize("case", READABLE)
 def test_an_unusual_but_unambiguous_answer_is_read(transport: str, case: str) -> None:
     """What RFC 9110 allows, and violations with one possible meaning."""
@@ -222,7 +222,7 @@ HOPELESS = {
 }
 
 
-@by("http by fsspec", "az", "hub", "gs by obstore", "gs by botocore")
+@by("http by fsspec", "az", "hub", "gs by obstore")
 @pytest.mark.parametrize("case", HOPELESS)
 def test_an_answer_that_violates_the_protocol_is_an_error_after_a_few_attempts(transport: str, case: str) -> None:
     """Long before the deadline; it is not transient."""
@@ -234,7 +234,7 @@ def test_an_answer_that_violates_the_protocol_is_an_error_after_a_few_attempts(t
         assert caught.value.url is not None
 
 
-@by("http by fsspec", "az", "hub", "gs by obstore", "gs by botocore")
+@by("http by fsspec", "az", "hub", "gs by obstore")
 def test_a_few_broken_answers_of_a_proxy_cost_attempts_and_not_the_job(transport: str) -> None:
     sound = answer("206 Partial Content", TEN, RANGE, LENGTH, *KNOWN)
     for broken in ("206 without Content-Range", "another range", "another protocol"):
@@ -332,7 +332,7 @@ def untrusted() -> ssl.SSLContext:
     return context
 
 
-@by("http by fsspec", "hub", "gs by botocore")
+@by("http by fsspec", "hub")
 def test_an_untrusted_certificate_is_an_error_at_the_first_attempt(transport: str) -> None:
     with raw(lambda request: HOPELESS["400"], tls=untrusted()) as server:
         with pytest.raises(StorageError, match="certificate is not trusted") as caught:

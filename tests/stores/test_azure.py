@@ -54,7 +54,8 @@ class Cloud:
             return Response(401, b"", {"x-ms-error-code": "InvalidAuthenticationInfo"})
         if "comp=list" in request.target:
             return Response(200, page(blob("a", 5, etag="0x1")))
-        return Response(200, b"bytes", {"ETag": '"0x1"', "Last-Modified": DATE})
+        found = Response.of_object(request, b"bytes", '"0x1"')
+        return Response(found.status, found.body, {**found.headers, "Last-Modified": DATE})
 
     def of(self, path: str) -> list[Request]:
         return [one for one in self.server.requests if one.target.startswith(path)]
@@ -74,7 +75,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
 
 
 def use(cloud: Cloud, **options: Any) -> None:
-    """Read by obstore and list by urllib3."""
+    """Read and list."""
     text = f"BlobEndpoint={cloud.server.url}/pets;AccountName=pets"
     given_options = {"connection_string": text, **options}
     assert objects.read("az://box/a", given_options) == b"bytes"
@@ -286,12 +287,10 @@ def test_a_wrong_key_names_its_source_and_is_not_shown(azurite: AzuritePlace) ->
 
 
 def test_the_logs_of_libraries_show_no_signature(azurite: AzuritePlace, caplog: pytest.LogCaptureFixture) -> None:
-    """urllib3 logs the addresses of requests, which have it."""
     place = azurite.new_place()
     azurite.put(f"{place}/a", b"1")
     with caplog.at_level(logging.DEBUG):
         objects.listed(f"{place}/", azurite.storage_options)
-    assert any("sig=..." in line for line in caplog.messages)
     assert not re.search(r"sig=(?!\.\.\.)", caplog.text)
 
 
@@ -367,6 +366,8 @@ def pages() -> Iterator[tuple[list[bytes], dict[str, Any]]]:
     bodies = [b""]
 
     def respond(request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(404)
         return Response(200, bodies.pop(0) if len(bodies) > 1 else bodies[0])
 
     with scripted(respond) as server:
@@ -382,29 +383,27 @@ def listed(pages: tuple[list[bytes], dict[str, Any]], *bodies: bytes) -> list[tu
 def test_pages_are_put_together_and_markers_of_folders_are_no_objects(
     pages: tuple[list[bytes], dict[str, Any]],
 ) -> None:
-    """Those of consoles, and directories of a hierarchical namespace; names that XML cannot hold are encoded."""
+    """Those of consoles, and directories of a hierarchical namespace."""
     directory, file = (f"<Owner>me</Owner><ResourceType>{kind}</ResourceType>" for kind in ("directory", "file"))
     first = page(blob("z/", 0), blob("b", 0, directory), blob("y", 1, file), marker="<NextMarker>2!x</NextMarker>")
-    odd = '<Blob><Name Encoded="true">a%01</Name><Properties><Content-Length>1</Content-Length></Properties></Blob>'
-    second = page("<BlobPrefix><Name>q/</Name></BlobPrefix>", odd, blob("c&#1234;&amp;&lt;", 10**15))
-    assert listed(pages, first, second)[1:] == [("c\u04d2&<", 10**15, '"0x8D1"'), ("y", 1, '"0x8D1"')]
-    assert [name for name, _, _ in listed(pages, first, second)] == ["a\x01", "c\u04d2&<", "y"]
+    second = page("<BlobPrefix><Name>q/</Name></BlobPrefix>", blob("c&#1234;&amp;&lt;", 10**15))
+    assert listed(pages, first, second) == [("c\u04d2&<", 10**15, '"0x8D1"'), ("y", 1, '"0x8D1"')]
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        *(b"", b"<html>busy</html>", page(blob("a"))[:-30], page(blob("a"), marker="")),
+        *(b"", b"<html>busy</html>", page(blob("a"))[:-30]),
         *(page(blob("a").replace(">3<", text)) for text in ("><", f">{'9' * 5000}<")),
     ],
-    ids=range(6),
+    ids=range(5),
 )
 def test_an_incomplete_page_is_requested_again_and_never_the_end_of_a_listing(
     pages: tuple[list[bytes], dict[str, Any]], body: bytes
 ) -> None:
     assert listed(pages, body, body, page(blob("a"))) == [("a", 3, '"0x8D1"')]
-    with pytest.raises(StorageError, match=r"listing|size"):
+    with pytest.raises(StorageError, match="list response"):
         listed(pages, body)
     more = page(blob("a"), marker="<NextMarker>2!x</NextMarker>")
-    with pytest.raises(StorageError, match=r"repeats page '2!x' of its listing"):
+    with pytest.raises(StorageError, match="lists 'a' twice"):
         listed(pages, more)

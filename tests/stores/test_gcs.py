@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import itertools
 import json
 import socket
@@ -47,7 +46,7 @@ POOL = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p
 pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials_from_dict method:DeprecationWarning")
 SECRETS = ("refresh-secret", "client-secret", "subject-secret", PEM[100:140], "raw-secret", "Bearer token")
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-BY_EACH = [Backend.OBSTORE, Backend.BOTOCORE]
+BY_EACH = [Backend.OBSTORE]
 _numbers = itertools.count()
 
 
@@ -218,16 +217,16 @@ def test_a_token_is_renewed_when_it_ends_and_the_server_of_tokens_is_not_asked_f
     google.expires_in_s = 100
     lasting, ended = (options_of(google, token=service_account(google, tmp_path)) for _ in range(2))
     for _ in range(5):
-        read(lasting, Backend.BOTOCORE)
+        read(lasting, Backend.OBSTORE)
     assert google.tokens_sent() == ["Bearer token-1"] * 5
     google.expires_in_s = 5  # less than clocks may differ
     for _ in range(3):
-        read(ended, Backend.BOTOCORE)
+        read(ended, Backend.OBSTORE)
     assert google.tokens_sent()[5:] == ["Bearer token-2", "Bearer token-3", "Bearer token-4"]
     google.status = 400
     with pytest.raises(AccessDeniedError, match="invalid_grant"):
-        read(ended, Backend.BOTOCORE)
-    assert read(lasting, Backend.BOTOCORE) == DATA
+        read(ended, Backend.OBSTORE)
+    assert read(lasting, Backend.OBSTORE) == DATA
 
 
 @pytest.mark.parametrize("backend", BY_EACH)
@@ -330,7 +329,7 @@ def test_requests_have_the_headers_of_google_only(google: Google, monkeypatch: p
     with pytest.raises(RemoteDataError):  # this server keeps nothing
         objects.write("gs://bucket/d/", {**options, "endpoint_url": google.url})
     assert not [name for one in google.requests for name in one.headers if name.startswith(("x-amz", "amz-sdk"))]
-    for one in google.of_storage()[:2]:
+    for one in google.of_storage()[:1]:
         assert (one.headers["range"], one.headers["if-match"]) == ("bytes=0-4", '"1"')
         assert one.headers["accept-encoding"] == "gzip"
     puts = [one for one in google.requests if one.method == "PUT"]
@@ -338,8 +337,6 @@ def test_requests_have_the_headers_of_google_only(google: Google, monkeypatch: p
     for put in puts:
         assert put.headers["x-goog-if-generation-match"] == "0"
         assert "if-none-match" not in put.headers
-        md5 = hashlib.md5(put.body, usedforsecurity=False).digest()
-        assert base64.b64decode(put.headers["content-md5"]) == md5
 
 
 def test_the_emulator_of_the_environment_is_used_without_credentials(

@@ -24,7 +24,7 @@ from torchdata_remote.errors import StorageError, TransientStorageError, UrlErro
 
 BOTH = {"obstore", "botocore"}
 SSE_C = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": bytes(range(32))}
-BY_EACH = [Backend.OBSTORE, Backend.BOTOCORE]
+BY_EACH = [Backend.OBSTORE]
 
 
 @pytest.fixture(scope="module")

@@ -450,7 +450,6 @@ UNTRANSLATED = {**SERVER, "default_fill_cache": False}
 CHOICES = [
     ("s3://{}/a", SERVER, Backend.AUTOMATIC, "is read by obstore (backend='automatic')"),
     ("s3://{}/a", SERVER, Backend.OBSTORE, "is read by obstore (backend='obstore')"),
-    ("s3://{}/a", SERVER, Backend.BOTOCORE, "is read by botocore (backend='botocore')"),
     ("s3://{}/a", SERVER, Backend.FSSPEC, "is read by fsspec (backend='fsspec')"),
     ("http://{}.invalid/a", {}, Backend.AUTOMATIC, "is read by obstore (backend='automatic')"),
     ("memory://{}/a", {"max_paths": 1}, Backend.AUTOMATIC, "is read by fsspec (the transport for all other URLs)"),
@@ -476,7 +475,6 @@ def test_the_library_that_reads_and_the_reason_are_logged_once(
         ("memory://a/b", {}, Backend.OBSTORE),
         ("http://host/a", {"block_size": 5}, Backend.OBSTORE),
         ("s3://bucket/a", UNTRANSLATED, Backend.OBSTORE),
-        ("az://box/a", {**PETS, "anon": True}, Backend.BOTOCORE),
         ("hf://datasets/a/b/c", {}, Backend.OBSTORE),
     ],
 )

@@ -289,7 +289,7 @@ NAMED: dict[str, tuple[Configure, str]] = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-@pytest.mark.parametrize("backend", [Backend.OBSTORE, Backend.BOTOCORE])
+@pytest.mark.parametrize("backend", [Backend.OBSTORE])
 def test_an_error_of_access_names_where_the_credentials_are_from(
     name: str, backend: Backend, bucket_of: Callable[..., Bucket], recorder: RecordingS3
 ) -> None:
@@ -303,7 +303,7 @@ def test_an_error_of_access_names_where_the_credentials_are_from(
 def test_credentials_that_stay_expired_are_an_error_after_one_renewal(recorder: RecordingS3) -> None:
     recorder.answer = lambda _: (400, {}, EXPIRED)
     bucket = Bucket(recorder, KEYS)
-    for backend in (Backend.OBSTORE, Backend.BOTOCORE):
+    for backend in (Backend.OBSTORE,):
         with pytest.raises(ExpiredCredentialsError, match="Renew the credentials"):
             bucket.read(backend)
         assert len(recorder.taken()) == 2
@@ -333,7 +333,7 @@ def test_new_credentials_of_the_environment_are_used_where_the_old_ones_have_exp
 
 # Fallback credentials
 
-ANY = [Backend.OBSTORE, Backend.BOTOCORE, Backend.FSSPEC]
+ANY = [Backend.OBSTORE, Backend.FSSPEC]
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ STORES: dict[str, tuple[str, dict[str, Any], Backend]] = {
             {"endpoint_url": "{url}", "key": f"AKIA{CANARY}", "secret": CANARY, "token": CANARY, "region": "us-east-1"},
             backend,
         )
-        for backend in (Backend.OBSTORE, Backend.BOTOCORE, Backend.FSSPEC)
+        for backend in (Backend.OBSTORE, Backend.FSSPEC)
     },
     "s3 by keys of client_kwargs": (
         "s3://bucket/0.tar",
@@ -58,7 +58,6 @@ STORES: dict[str, tuple[str, dict[str, Any], Backend]] = {
         Backend.AUTOMATIC,
     ),
     "gs by obstore": ("gs://bucket/0.tar", {"endpoint_url": "{url}", "token": CANARY}, Backend.OBSTORE),
-    "gs by botocore": ("gs://bucket/0.tar", {"endpoint_url": "{url}", "token": CANARY}, Backend.BOTOCORE),
     "az by key": (
         "az://box/0.tar",
         {"connection_string": f"BlobEndpoint={{url}}/pets;AccountName=pets;AccountKey={KEY_OF_ACCOUNT}"},
@@ -195,7 +194,7 @@ def test_credentials_where_they_do_not_belong_are_refused_without_being_shown(
         assert not is_shown(text_of(caught.value))
 
 
-@pytest.mark.parametrize("backend", [Backend.OBSTORE, Backend.BOTOCORE])
+@pytest.mark.parametrize("backend", [Backend.OBSTORE])
 def test_a_token_of_the_environment_with_a_line_break_is_an_error_that_does_not_show_it(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

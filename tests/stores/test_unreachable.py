@@ -42,7 +42,7 @@ def attempts(transport: str, here: Any, retry: tdr.RetryPolicy) -> Iterator[Any]
         yield lambda: objects.listed(here.url.rpartition("/")[0] + "/", here.options, retry=retry)
 
 
-@by("gs by botocore", "hub")
+@by("hub")
 def test_an_unknown_host_is_an_error_after_a_few_attempts_that_names_it(transport: str) -> None:
     """With what to check, whatever the deadline."""
     for attempt in attempts(transport, new(transport, UNKNOWN), tdr.RetryPolicy(first_wait_s=0, deadline_s=3000)):
@@ -87,7 +87,7 @@ def test_a_name_server_that_fails_after_the_host_has_answered_is_waited_for(monk
         assert objects.read(url) == b"data"
 
 
-@by("gs by botocore", "hub", "az")
+@by("hub", "az")
 def test_a_refused_connection_is_said_at_the_first_refusal_and_repeated(
     transport: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,7 +127,7 @@ def accepting(response: bytes) -> Iterator[str]:
             connection.close()
 
 
-@by("gs by botocore", "http by fsspec", "hub")
+@by("http by fsspec", "hub")
 @pytest.mark.parametrize("response", [b"", HEADERS], ids=["silent", "headers only"])
 def test_a_server_that_does_not_answer_is_reported_before_an_attempt_is_given_up(
     transport: str, response: bytes, caplog: pytest.LogCaptureFixture

@@ -27,10 +27,8 @@ class Target(NamedTuple):
 
 TRANSPORTS: dict[str, tuple[str, dict[str, Any], Backend]] = {
     "s3 by obstore": ("s3://bucket/{name}", {"endpoint_url": "{url}"}, Backend.OBSTORE),
-    "s3 by botocore": ("s3://bucket/{name}", {"endpoint_url": "{url}"}, Backend.BOTOCORE),
     "s3 by s3fs": ("s3://bucket/{name}", {"endpoint_url": "{url}"}, Backend.FSSPEC),
     "gs by obstore": ("gs://bucket/{name}", {"endpoint_url": "{url}", "token": "anon"}, Backend.OBSTORE),
-    "gs by botocore": ("gs://bucket/{name}", {"endpoint_url": "{url}", "token": "anon"}, Backend.BOTOCORE),
     "az": (
         "az://box/{name}",
         {"connection_string": "BlobEndpoint={url}/pets;AccountName=pets", "anon": True},

@@ -1,8 +1,7 @@
 """Transports behind one interface: open a store by the URL of an object."""
 
 from .entry_table import EntryTable
-from .listing.folder import list_folder
-from .listing.pages import list_prefix, list_tables
+from .listing import list_folder, list_prefix, list_tables
 from .local.names import PARTIAL_SUFFIX, broken_link, broken_link_error, is_internal_name, symlink_error
 from .local.store import LocalStore, LocalWriter, version_of
 from .option_names import check_options

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, NoReturn
 
 from ..core.object_version import same_etag
@@ -14,14 +12,11 @@ from ..core.urls import redact
 from ..errors import ObjectNotFoundError, UrlError
 from .errors import from_status
 from .http import HttpClient, answer_of, body_of, origin_of, parse_content_length, range_header
-from .network_errors import mark_host_known
-from .obstore_reader import ObstoreReader, can_express_http, http_reader
+from .obstore_reader import ODD_HTTP_PATH, http_reader
 from .protocol import (
     Answer,
     Entry,
     RangeNotSatisfiableError,
-    UnreadableResponseError,
-    UnsupportedByTransportError,
     normalized_etag,
 )
 
@@ -32,8 +27,6 @@ _OWN = ("accept-encoding", "connection", "content-length", "host", "if-match", "
 # What obstore does not send to another host after a redirect, and what is no secret
 _LEFT_TO_OBSTORE = {"authorization", "cookie", "accept", "accept-language", "referer", "user-agent"}
 _REFUSED = {400, 401, 403}
-_MAX_UNREADABLE = 8  # responses that obstore cannot read; then it is not used any more
-_log = logging.getLogger("torchdata_remote")
 
 
 def http_headers(options: StorageOptions) -> dict[str, str] | None:
@@ -93,28 +86,12 @@ class HttpStore:
         read_by_obstore: bool,
         headers: dict[str, str] | None = None,
     ) -> None:
-        self._root, self._read_timeout_s, self._headers = f"{scheme}://{host}", read_timeout_s, headers or {}
-        self._client = HttpClient(read_timeout_s)
-        self._by_obstore = read_by_obstore and {name.lower() for name in self._headers} <= _LEFT_TO_OBSTORE
-        self._num_unreadable = 0
-
-    @cached_property
-    def _obstore(self) -> ObstoreReader:
-        return http_reader(self._root, self._read_timeout_s, self._headers)
-
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        if self._by_obstore and can_express_http(path):
-            try:
-                answer = self._obstore.read(path, start, end, etag)
-            except (UnreadableResponseError, UnsupportedByTransportError) as error:
-                self._num_unreadable += 1
-                if isinstance(error, UnsupportedByTransportError) or self._num_unreadable == _MAX_UNREADABLE:
-                    self._by_obstore = False
-                    _log.warning("%s is read without obstore, more slowly: %s", self._root, error)
-            else:
-                mark_host_known(self._root)
-                return answer
-        return self.read_without_obstore(path, start, end, etag)
+        self._root, self._headers, self._client = f"{scheme}://{host}", headers or {}, HttpClient(read_timeout_s)
+        is_safe = {name.lower() for name in self._headers} <= _LEFT_TO_OBSTORE
+        odd = ODD_HTTP_PATH if read_by_obstore and is_safe else None
+        self.read = http_reader(
+            self._root, read_timeout_s, self.read_without_obstore, odd=odd, headers=self._headers
+        ).read
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like :meth:`read`, by urllib3. A server that ignores ranges sends the whole object."""

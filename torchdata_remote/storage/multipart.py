@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..core.options import RetryPolicy
 from ..core.retry import call_with_retries
-from ..errors import ObjectExistsError, ObjectNotFoundError
+from ..errors import AccessDeniedError, ObjectExistsError, ObjectNotFoundError, StorageError
+from .errors import from_status
+from .protocol import Entry, UnsupportedRequestError
 
 PartT = TypeVar("PartT")
+WRITER_ID = "torchdataremoteupload"  # name of the metadata; Azure allows no hyphens, and nginx drops underscores
+_CHECKS_BEFORE_WRITING = (
+    "refuses If-None-Match: whether an object exists is checked before it is written, and one that another process "
+    "writes at the same moment is replaced"
+)
 UPLOAD_PART_BYTES = 16 << 20  # S3 requires at least 5 MiB
 PARTS_PER_SIZE = 700  # S3 and the dataset service accept 10,000 parts: growing up to 224 MiB, they hold 1 TiB
 MAX_PARTS_IN_FLIGHT = 4
@@ -125,6 +133,79 @@ class MultipartWriter(ABC, Generic[PartT]):
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+
+
+class ConditionalStore(Protocol):
+    """What a :class:`ConditionalWriter` needs of its store."""
+
+    supports_conditional_writes: bool
+
+    def url(self, path: str) -> str:
+        """URL of an object, for errors."""
+
+    def find(self, path: str) -> Entry | None:
+        """Return the object, if it exists."""
+
+    def attributes(self, path: str) -> dict[str, Any]:
+        """Return the attributes that an object is stored with."""
+
+    def warn_once(self, what: str, error: StorageError) -> None:
+        """Warn of a feature that this store lacks."""
+
+
+class ConditionalWriter(MultipartWriter[PartT]):
+    """An object that is being written on condition that none exists, unless it may be replaced.
+
+    It carries the id of its writer as metadata. By that a writer recognises its own object after a response was lost.
+
+    Args:
+        store: of the object.
+        path: of the object.
+        overwrite: whether an existing object is replaced.
+    """
+
+    def __init__(self, store: ConditionalStore, path: str, *, overwrite: bool) -> None:
+        super().__init__()
+        self._target, self._path, self._overwrite = store, path, overwrite
+        self._id, self._url = uuid.uuid4().hex, store.url(path)
+
+    def _publish(self, send: Callable[[bool], Any], num_bytes: int) -> None:
+        """Send the request that makes the object visible, on condition that none exists if need be."""
+        if not self._overwrite:
+            self._require_absent()  # some stores ignore the condition, and send no error
+        if not self._overwrite and self._target.supports_conditional_writes:
+            try:
+                self._make_visible(lambda: send(True), num_bytes)
+            except UnsupportedRequestError as error:
+                self._target.supports_conditional_writes = False
+                self._target.warn_once(_CHECKS_BEFORE_WRITING, error)
+                self._require_absent()
+            else:
+                return
+        self._make_visible(lambda: send(False), num_bytes)
+
+    def _make_visible(self, send: Callable[[], Any], num_bytes: int = 0) -> None:
+        """Send the request. A refusal may be due to the own object: libraries, too, send again what they have sent."""
+
+        def attempt() -> None:
+            try:
+                send()
+            except (ObjectExistsError, ObjectNotFoundError):
+                if not self._is_own(self._path):
+                    raise
+
+        call_with_retries(attempt, self._retry, url=self._url, expected_s=num_bytes / SLOW_BYTES_PER_S)
+
+    def _is_own(self, path: str) -> bool:
+        """Whether the object of this name is the one of this writer."""
+        try:
+            return bool(self._target.attributes(path).get(WRITER_ID) == self._id)
+        except (ObjectNotFoundError, AccessDeniedError):  # a writer may have no right to read
+            return False
+
+    def _require_absent(self) -> None:
+        if call_with_retries(lambda: self._target.find(self._path), self._retry, url=self._url) is not None:
+            raise from_status(412, "", self._url, writing=True)
 
 
 def make_visible(

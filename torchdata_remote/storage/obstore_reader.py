@@ -1,4 +1,4 @@
-"""Read by obstore, the transport of most bytes. All calls block and send one request.
+"""Read by obstore, the transport of most bytes, and by another one where obstore cannot. All calls block.
 
 obstore does not work in a process that was forked after its parent used it: requests hang there. The first use is
 recorded, and ``is_usable`` returns ``False`` in such a child.
@@ -6,25 +6,42 @@ recorded, and ``is_usable`` returns ``False`` in such a child.
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+import threading
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
+
+import obstore
 
 from ..core.urls import redact, redact_text
 from ..errors import RemoteDataError, UrlError
 from .error_tables import from_obstore
-from .errors import translate_errors
+from .errors import Table, translate_errors
 from .http import IDENTITY, require_unencoded
-from .network import ENVIRONMENT, NetworkSettings, obstore_client_options
-from .protocol import Answer, UnsupportedByTransportError, for_if_match, normalized_etag
+from .network import obstore_client_options
+from .network_errors import mark_host_known
+from .protocol import (
+    Answer,
+    RedirectWithoutLocationError,
+    UnreadableResponseError,
+    UnsupportedByTransportError,
+    for_if_match,
+    normalized_etag,
+)
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-_PLAIN_HTTP_PATH = re.compile(r"[A-Za-z0-9_.~/-]+")
-
+Read = Callable[[str, int, int | None, str | None], Answer]
+MAX_UNREADABLE = 8  # consecutive responses that only the fallback can read; then obstore is not used any more
+NO_RETRIES: dict[str, Any] = {"max_retries": 0}
+# Empty and dot segments, which obstore strips or refuses, and control characters
+ODD_KEY = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f-\x9f]")
+# It percent-encodes the path of a URL once more, and supports no query
+ODD_HTTP_PATH = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[^A-Za-z0-9_.~/-]")
+_log = logging.getLogger("torchdata_remote")
 _used = False
 _forked_after_use = False
 
@@ -43,119 +60,155 @@ def is_usable() -> bool:
     return not _forked_after_use
 
 
-def can_express(path: str) -> bool:
-    """Whether obstore can request exactly this key. It strips outer slashes, and refuses empty and dot segments."""
-    plain = not any(character < " " or character == "\x7f" for character in path)  # obstore refuses control characters
-    return plain and not any(segment in ("", ".", "..") for segment in path.split("/"))
-
-
-def can_express_http(path: str) -> bool:
-    """Whether obstore can request exactly this path: it percent-encodes the path once more, and supports no query."""
-    return can_express(path) and _PLAIN_HTTP_PATH.fullmatch(path) is not None
-
-
-@contextlib.contextmanager
-def construction_by_obstore(url: str) -> Iterator[None]:
-    """Raise that obstore cannot be used, if it cannot make a store: the other transport then says what is wrong.
-
-    Args:
-        url: of the bucket.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if isinstance(error, RemoteDataError | MemoryError) or not (isinstance(error, Exception) or _is_panic(error)):
-            raise
-        raise _unusable(error, url) from None
-
-
-@contextlib.contextmanager
-def _without_panics(url: str) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        if not _is_panic(error):
-            raise
-        raise _unusable(error, url) from None
-
-
-def _is_panic(error: BaseException) -> bool:
-    """Whether Rust code has failed: the class cannot be imported, and is no ``Exception``."""
-    return type(error).__name__ == "PanicException"
-
-
-def _unusable(error: BaseException, url: str) -> UnsupportedByTransportError:
-    what = redact_text(str(error).partition("\n")[0])
-    return UnsupportedByTransportError(f"{redact(url)}: {type(error).__name__}: {what}", url=redact(url))
+def note_use() -> None:
+    """Record that obstore is used in this process."""
+    global _used
+    _used = True
 
 
 class ObstoreReader:
     """Reads objects of one bucket or host.
 
     Args:
-        store: an obstore store.
         root: URL of the store, with a slash at its end.
+        connect: makes an obstore store, at the first request: a parent that has not used obstore can be forked.
+        fallback: reads what obstore cannot, and says what is wrong where both fail.
+        odd: matches the paths that obstore cannot request exactly; ``None`` to use the fallback only.
         if_match: whether to send If-Match.
         key: converts a path to the store's key.
-        version: returns the version that a path names, if any.
         table: converts obstore's exceptions to this package's errors.
     """
 
     def __init__(
         self,
-        store: ObjectStore,
         root: str,
+        connect: Callable[[], ObjectStore],
+        fallback: Read,
         *,
-        if_match: bool,
-        key: Callable[[str], str] = str,
-        version: Callable[[str], str | None] | None = None,
-        table: Callable[[Exception, str], Exception] = from_obstore,
+        odd: re.Pattern[str] | None = ODD_KEY,
+        if_match: bool = True,
+        key: Callable[[str], str] | None = None,
+        table: Table = from_obstore,
     ) -> None:
-        global _used
-        _used = True
-        self._store, self._root = store, root
-        self._if_match = if_match
-        self._key, self._version, self._table = key, version, table
+        self._root, self._connect, self._fallback, self._odd = root, connect, fallback, odd
+        self._if_match, self._key, self._table = if_match, key, table
+        self._store: ObjectStore | None = None
+        self._num_unreadable = 0  # consecutive
+        self._is_known = False  # whether the host has responded
+        self._lock = threading.RLock()
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        import obstore
+        """Read like ``Store.read``."""
+        odd = self._odd
+        if odd is None or odd.search(path) is not None:
+            return self._read_odd(path, start, end, etag)
+        try:
+            answer = self._get(self._store or self._connected(), path, start, end, etag)
+        except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
+            return self._read_after(error, path, start, end, etag)
+        if self._num_unreadable or not self._is_known:
+            self._num_unreadable, self._is_known = 0, True
+            mark_host_known(self._root)
+        return answer
 
-        options: dict[str, Any] = {}
+    def _get(
+        self,
+        store: ObjectStore,
+        path: str,
+        start: int,
+        end: int | None,
+        etag: str | None,
+        **options: Any,
+    ) -> Answer:
         if end is not None:
             options["range"] = (start, end)
         elif start:
             options["range"] = {"offset": start}
-        if self._if_match and (expected := for_if_match(etag)) is not None:
+        if etag is not None and self._if_match and (expected := for_if_match(etag)) is not None:
             options["if_match"] = expected
-        version = None if self._version is None else self._version(path)
-        if version is not None:
-            options["version"] = version
-        key = self._key(path)
-        with _without_panics(self._root + path), translate_errors(self._table, self._root + path):
-            result = obstore.get(self._store, key, options=options)  # type: ignore[arg-type]  # a TypedDict
-            require_unencoded(result.attributes.get("Content-Encoding"), path, self._root + path)
-            first, after = result.range
-            chunks = self._chunks(path, result.stream(0))
-            return Answer(first, after, int(result.meta["size"]), normalized_etag(result.meta["e_tag"]), chunks)
+        key = path if self._key is None else self._key(path)
+        result = obstore.get(store, key, options=options)  # type: ignore[arg-type]  # a TypedDict
+        encoding = result.attributes.get("Content-Encoding")
+        if encoding is not None:
+            require_unencoded(encoding, path, self._root + path)
+        meta, (first, after) = result.meta, result.range
+        return Answer(first, after, meta["size"], normalized_etag(meta["e_tag"]), self._chunks(path, result.stream(0)))
 
     def _chunks(self, path: str, stream: Iterable[Any]) -> Generator[memoryview, None, None]:
-        with _without_panics(self._root + path), translate_errors(self._table, self._root + path):
+        try:
             for chunk in stream:
                 yield memoryview(chunk)
+        except Exception as error:  # noqa: BLE001  # converted
+            failure = self._converted(error, path)
+            raise failure from failure.__cause__
+
+    def _read_odd(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        return self._read_by_fallback(path, start, end, etag)
+
+    def _read_by_fallback(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        answer = self._fallback(path, start, end, etag)
+        mark_host_known(self._root)
+        return answer
+
+    def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """Read like :meth:`read`, by the fallback."""
+        return self._read_by_fallback(path, start, end, etag)
+
+    def _read_after(self, error: BaseException, path: str, start: int, end: int | None, etag: str | None) -> Answer:
+        """Read by the fallback after an error of obstore, if it is not the store's."""
+        failure = self._converted(error, path)
+        if isinstance(failure, UnreadableResponseError):
+            self._num_unreadable += 1
+            if self._num_unreadable >= MAX_UNREADABLE:
+                self._give_up(f"sends responses that obstore cannot read ({failure})")
+        elif isinstance(failure, RedirectWithoutLocationError):
+            self._give_up("is not in the configured region")
+        elif isinstance(failure, UnsupportedByTransportError):
+            self._give_up(f"cannot be read by obstore ({failure})")
+        else:
+            raise failure from failure.__cause__
+        return self._read_by_fallback(path, start, end, etag)
+
+    def _give_up(self, why: str) -> None:
+        if self._odd is not None:
+            self._odd = None
+            _log.warning("%s %s: it is read without obstore, more slowly", redact(self._root), why)
+
+    def _connected(self) -> ObjectStore:
+        with self._lock:
+            if self._store is None:
+                note_use()
+                self._store = self._connect()
+            return self._store
+
+    def _converted(self, error: BaseException, path: str, **options: bool) -> BaseException:
+        """Return this package's error for one of obstore, with its cause."""
+        url = self._root + path
+        if type(error).__name__ == "PanicException":  # of Rust: the class cannot be imported
+            what = redact_text(str(error).partition("\n")[0])
+            return UnsupportedByTransportError(f"{redact(url)}: {what}", url=redact(url))
+        if not isinstance(error, Exception):
+            return error
+        try:
+            with translate_errors(self._table, url, **options):
+                raise error
+        except (RemoteDataError, MemoryError) as converted:
+            return converted
 
 
-NO_RETRIES: dict[str, Any] = {"max_retries": 0}
-
-
-def client_options(read_timeout_s: float, url: str, network: NetworkSettings = ENVIRONMENT) -> dict[str, Any]:
-    """Options of obstore's HTTP client for the server of a URL."""
-    return obstore_client_options(url, read_timeout_s, network)
-
-
-def http_reader(origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> ObstoreReader:
+def http_reader(
+    origin: str,
+    read_timeout_s: float,
+    fallback: Read,
+    *,
+    odd: re.Pattern[str] | None,
+    headers: dict[str, str] | None = None,
+) -> ObstoreReader:
     """Make a reader of one HTTP host, such as ``https://host:port``, that sends ``headers`` with each request."""
     # If-Match fails for weak etags.
-    return ObstoreReader(http_store(origin, read_timeout_s, headers), origin + "/", if_match=False)
+    return ObstoreReader(
+        origin + "/", lambda: http_store(origin, read_timeout_s, headers), fallback, odd=odd, if_match=False
+    )
 
 
 def http_store(origin: str, read_timeout_s: float, headers: dict[str, str] | None = None) -> ObjectStore:
@@ -163,7 +216,7 @@ def http_store(origin: str, read_timeout_s: float, headers: dict[str, str] | Non
     from obstore.store import HTTPStore
 
     # Not for s3: obstore would sign the header, which proxies change. There it sends none, which has the same effect.
-    options = {**client_options(read_timeout_s, origin), "default_headers": {**IDENTITY, **(headers or {})}}
+    options = {**obstore_client_options(origin, read_timeout_s), "default_headers": {**IDENTITY, **(headers or {})}}
     try:
         return HTTPStore.from_url(origin, client_options=options, retry_config=NO_RETRIES)  # type: ignore[arg-type]
     except ValueError as error:

@@ -14,7 +14,6 @@ import os
 import re
 import threading
 import time
-import uuid
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from functools import partial
 from typing import Any, TypeVar
@@ -23,46 +22,39 @@ import fsspec.asyn
 import s3fs
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
+from botocore.exceptions import ClientError
 from botocore.handlers import add_expect_header
 
 from ..core.object_version import key_as_path, same_etag, split_version
-from ..core.options import RetryPolicy, StorageOptions
+from ..core.options import StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import redact
 from ..errors import (
     AccessDeniedError,
     ExpiredCredentialsError,
-    ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
     TransientStorageError,
     UrlError,
 )
-from .errors import from_status, translate_errors
+from .error_tables import from_botocore
+from .errors import translate_errors
 from .folder_walk import page_after
 from .http import parse_content_length, parse_content_range, range_header, require_unencoded
+from .multipart import SLOW_BYTES_PER_S, WRITER_ID, ConditionalWriter
 from .network import ENVIRONMENT
 from .network_errors import details_of, mark_host_known, network_error, unusable_response
-from .paging import every_page
 from .protocol import Answer, Entry, Page, UnsupportedRequestError, for_if_match, normalized_etag
 from .s3.credential_source import source_of_options
 from .s3.session import options_for_s3fs
-from .s3.versions import botocore_error, named, require_current
 
 _PIECE_BYTES, _PIECE_S = 1 << 20, 0.5  # of a body, that the loop reads before it hands them over
-_PART_BYTES, _PARTS_PER_SIZE = 16 << 20, 700  # S3 takes 10,000 parts: growing up to 224 MiB, they hold 1 TiB
-_SLOW_BYTES_PER_S = 1 << 20  # an upload that is faster is not reported as slow
-_WRITER = "torchdata-remote-upload"  # name of the metadata by which a writer recognises its object
 _ANSWERED_BY = {"create_multipart_upload": "UploadId"} | dict.fromkeys(
     ("put_object", "upload_part", "complete_multipart_upload"), "ETag"
 )
 _KEEPS_UPLOADS = (
     "does not list or abort multipart uploads: parts of unfinished objects stay stored, invisible and billed. Remove "
     "them by the store's own means, such as a lifecycle rule"
-)
-_CHECKS_BEFORE_WRITING = (
-    "refuses If-None-Match: whether an object exists is checked before it is written, and one that another process "
-    "writes at the same moment is replaced"
 )
 _AWS_BY_HTTP = re.compile(r"http://[^/]+\.amazonaws\.com(\.cn)?[:/]", re.IGNORECASE)
 _CUSTOMER_KEY = "x-amz-server-side-encryption-customer-key"
@@ -133,9 +125,33 @@ def _require_https(params: dict[str, Any], **_: Any) -> None:
 
 
 def _from_s3fs(error: Exception, url: str, *, writing: bool = False) -> Exception:
-    """Convert an error of s3fs, which has botocore's as its cause, or of botocore."""
+    """Convert an error of s3fs, which has botocore's as its cause. AWS answers 400 for a missing version."""
     cause = error.__cause__ if isinstance(error, OSError) else None
-    return botocore_error(cause if isinstance(cause, Exception) else error, url, writing=writing)
+    known = cause if isinstance(cause, Exception) else error
+    version = split_version(url)[1]
+    if version is not None and isinstance(known, ClientError):
+        status = known.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        code = known.response.get("Error", {}).get("Code")
+        if status == 405 or (status == 400 and code in ("400", "InvalidArgument", "NoSuchVersion")):
+            how = "If ?versionId= is a part of the key, add ?versionId= after it."
+            return ObjectNotFoundError(f"{redact(url)}: no such version {version!r}. {how}", url=redact(url))
+    return from_botocore(known, url, writing=writing)
+
+
+def _named(path: str) -> dict[str, Any]:
+    """Return botocore's arguments that name an object: its key and, if the path has one, its version."""
+    key, version = split_version(path)
+    return {"Key": key} if version is None else {"Key": key, "VersionId": version}
+
+
+def _require_current(path: str, url: str) -> None:
+    version = split_version(path)[1]
+    if version is not None:
+        raise UrlError(
+            f"{url}: a version of an object is neither written nor deleted: leave out ?versionId={version}. If it is "
+            "a part of the key, add ?versionId= after it.",
+            url=url,
+        )
 
 
 class S3fsStore:
@@ -159,7 +175,7 @@ class S3fsStore:
         self._warned = set[str]()
         self._filesystem = self._make()
         self.metadata = dict((options.get("s3_additional_kwargs") or {}).get("Metadata") or {})  # of what is written
-        self.has_conditions = True  # until the store refuses If-None-Match
+        self.supports_conditional_writes = True  # until the store refuses If-None-Match
 
     def url(self, path: str) -> str:
         """URL of an object, for errors."""
@@ -197,7 +213,7 @@ class S3fsStore:
         return response
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        arguments = named(path)
+        arguments = _named(path)
         if (wanted := range_header(start, end)) is not None:
             arguments["Range"] = wanted
         if (expected := for_if_match(etag)) is not None:
@@ -228,8 +244,13 @@ class S3fsStore:
         return entry.size
 
     def stat(self, path: str) -> Entry:
-        found = self.request("head_object", path, **named(path))
+        found = self.request("head_object", path, **_named(path))
         return _entry(path, found.get("ContentLength"), found)
+
+    def attributes(self, path: str) -> dict[str, Any]:
+        """Return the metadata that an object is stored with."""
+        found: dict[str, Any] = self.request("head_object", path, **_named(path)).get("Metadata", {})
+        return found
 
     def find(self, path: str) -> Entry | None:
         return self.find_first(path, 1)[0]
@@ -269,10 +290,16 @@ class S3fsStore:
         return self._page(prefix, more)
 
     def _pages(self, prefix: str, more: dict[str, Any]) -> Iterator[Page]:
-        def request(token: str | None) -> Page:
-            return self._page(prefix, more if token is None else {**more, "ContinuationToken": token})
-
-        return every_page(request, self.url(prefix))
+        page, seen = self._page(prefix, more), set[str | None]()
+        yield page
+        while page.next_token is not None:
+            if page.next_token in seen:
+                raise StorageError(
+                    f"{self.url(prefix)}: the store repeats a page of its listing.", url=self.url(prefix)
+                )
+            seen.add(page.next_token)
+            page = self._page(prefix, {**more, "ContinuationToken": page.next_token})
+            yield page
 
     def _page(self, prefix: str, more: dict[str, Any]) -> Page:
         """Request a page, without markers of folders (empty objects whose key ends with a slash)."""
@@ -295,22 +322,29 @@ class S3fsStore:
         return page_after(folders, prefix, after, recursive=recursive, limit=limit)
 
     def create(self, path: str, *, overwrite: bool) -> _Writer:
-        require_current(path, self.url(path))
+        _require_current(path, self.url(path))
         return _Writer(self, path, overwrite=overwrite)
 
     def delete(self, path: str) -> None:
-        require_current(path, self.url(path))
-        self.request("delete_object", path, **named(path))
+        _require_current(path, self.url(path))
+        self.request("delete_object", path, **_named(path))
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        def is_left(key: str, began_s: float | None) -> bool:
+            return "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2])
+
+        self.remove_unfinished(prefix, is_left)
+
+    def remove_unfinished(self, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
+        """Abort the unfinished uploads below a prefix that ``is_left`` selects by key and time (seconds since 1970)."""
         more: dict[str, Any] | None = {}
         with self._if_supported():
             while more is not None:
                 found = self.request("list_multipart_uploads", prefix, Prefix=prefix, **more)
                 for upload in found.get("Uploads", ()):
-                    key = upload["Key"]
-                    if "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2]):
-                        self.abort_upload(key, upload["UploadId"])
+                    began = upload.get("Initiated")
+                    if is_left(upload["Key"], None if began is None else began.timestamp()):
+                        self.abort_upload(upload["Key"], upload["UploadId"])
                 markers = "KeyMarker", "UploadIdMarker"
                 more = {name: found[f"Next{name}"] for name in markers} if found.get("IsTruncated") else None
 
@@ -335,101 +369,50 @@ class S3fsStore:
             _log.warning("%s %s (%s)", self._root, what, error)
 
 
-class _Writer:
-    """An object that is being written: one request for a small one, parts one after the other for a large one.
-
-    It carries the id of its writer as metadata. By that its writer recognises it after a response was lost.
-    """
+class _Writer(ConditionalWriter[dict[str, Any]]):
+    """An object that is being written: by one request if it is small, else in parts."""
 
     def __init__(self, store: S3fsStore, path: str, *, overwrite: bool) -> None:
-        self._store, self._path, self._overwrite = store, path, overwrite
-        self._key, self._url, self._id = split_version(path)[0], store.url(path), uuid.uuid4().hex
-        self._buffer = bytearray()
-        self._upload_id: str | None = None
-        self._parts: list[dict[str, Any]] = []
+        super().__init__(store, path, overwrite=overwrite)
+        self._store, self._key = store, split_version(path)[0]
 
-    def write(self, data: bytes) -> None:
-        view = memoryview(data).cast("B")
-        while view:
-            part_bytes = _PART_BYTES * max(1, len(self._parts) // _PARTS_PER_SIZE)
-            if len(self._buffer) == part_bytes:  # kept until more bytes arrive, so that ``commit`` has a last part
-                self._send_part()
-            room = part_bytes - len(self._buffer)
-            self._buffer += view[:room]
-            view = view[room:]
-
-    def commit(self) -> None:
-        if self._upload_id is None:
-            self._publish("put_object", Body=bytes(self._buffer), Metadata=self._metadata())
-        else:
-            self._send_part()
-            parts = {"Parts": self._parts}
-            self._publish("complete_multipart_upload", UploadId=self._upload_id, MultipartUpload=parts)
-        self._buffer, self._upload_id = bytearray(), None
-
-    def abort(self) -> None:
-        self._buffer = bytearray()
-        if self._upload_id is not None:
-            upload_id, self._upload_id = self._upload_id, None
-            self._retried(lambda: self._store.abort_upload(self._key, upload_id))
-
-    def _metadata(self) -> dict[str, str]:
-        return {**self._store.metadata, _WRITER: self._id}
-
-    def _send_part(self) -> None:
-        if self._upload_id is None:
-            self._upload_id = self._call("create_multipart_upload", Metadata=self._metadata())["UploadId"]
-        number, data, self._buffer = len(self._parts) + 1, bytes(self._buffer), bytearray()
-        found = self._call("upload_part", UploadId=self._upload_id, PartNumber=number, Body=data)
-        checksums = {name: one for name, one in found.items() if name[:8] == "Checksum" and name != "ChecksumType"}
-        self._parts.append({"PartNumber": number, "ETag": found["ETag"], **checksums})
+    def _send(self, name: str, **arguments: Any) -> dict[str, Any]:
+        return self._store.request(name, self._path, writing=True, Key=self._key, **arguments)
 
     def _call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        send = partial(self._store.request, name, self._path, writing=True, Key=self._key, **arguments)
-        return self._retried(send, len(arguments.get("Body", b"")))
+        expected_s = len(arguments.get("Body", b"")) / SLOW_BYTES_PER_S
+        return call_with_retries(
+            lambda: self._send(name, **arguments), self._retry, url=self._url, expected_s=expected_s
+        )
 
-    def _retried(self, send: Callable[[], T], num_bytes: int = 0) -> T:
-        return call_with_retries(send, RetryPolicy(), url=self._url, expected_s=num_bytes / _SLOW_BYTES_PER_S)
+    def _metadata(self) -> dict[str, str]:
+        return {**self._store.metadata, WRITER_ID: self._id}
 
-    def _publish(self, name: str, **arguments: Any) -> None:
-        """Send the request that makes the object visible, on condition that none exists if need be."""
-        if self._overwrite:
-            self._make_visible(name, arguments)
-            return
-        self._require_absent()  # some stores ignore the condition, and send no error
-        if self._store.has_conditions:
-            try:
-                self._make_visible(name, {**arguments, "IfNoneMatch": "*"})
-            except UnsupportedRequestError as error:
-                self._store.has_conditions = False
-                self._store.warn_once(_CHECKS_BEFORE_WRITING, error)
-            else:
-                return
-            self._require_absent()
-        self._make_visible(name, arguments)
+    def _put(self, data: bytearray) -> None:
+        self._end("put_object", Body=bytes(data), Metadata=self._metadata())
 
-    def _require_absent(self) -> None:
-        if self._retried(lambda: self._store.find(self._path)) is not None:
-            raise from_status(412, "", self._url, writing=True)
+    def _start_upload(self) -> str:
+        return str(self._call("create_multipart_upload", Metadata=self._metadata())["UploadId"])
 
-    def _make_visible(self, name: str, arguments: dict[str, Any]) -> None:
-        """Send the request. A refusal may be due to the own object: aiohttp, too, sends again what it has sent."""
+    def _send_part(self, upload_id: str, number: int, start: int, data: bytearray) -> dict[str, Any]:
+        made = self._call("upload_part", UploadId=upload_id, PartNumber=number, Body=bytes(data))
+        checksums = {name: one for name, one in made.items() if name.startswith("Checksum") and name != "ChecksumType"}
+        return {"PartNumber": number, "ETag": made["ETag"], **checksums}
 
-        def send() -> None:
-            try:
-                self._store.request(name, self._path, writing=True, Key=self._key, **arguments)
-            except (ObjectExistsError, ObjectNotFoundError):
-                if not self._is_visible():
-                    raise
+    def _complete(self, upload_id: str) -> None:
+        if self._buffer:
+            self._submit_part()
+        parts = {"Parts": self._wait_for_parts()}
+        self._end("complete_multipart_upload", UploadId=upload_id, MultipartUpload=parts)
 
-        self._retried(send, len(arguments.get("Body", b"")))
+    def _end(self, name: str, **arguments: Any) -> None:
+        def send(is_new: bool) -> None:
+            self._send(name, **arguments, **({"IfNoneMatch": "*"} if is_new else {}))
 
-    def _is_visible(self) -> bool:
-        try:
-            found = self._store.request("head_object", self._path, Key=self._key)
-        except (ObjectNotFoundError, AccessDeniedError):  # a writer may have no right to read
-            return False
-        return found.get("Metadata", {}).get(_WRITER) == self._id  # type: ignore[no-any-return]
+        self._publish(send, len(arguments.get("Body", b"")))
+
+    def _discard(self, upload_id: str) -> None:
+        call_with_retries(lambda: self._store.abort_upload(self._key, upload_id), self._retry, url=self._url)
 
 
 def _entry(path: str, size: int | None, found: dict[str, Any]) -> Entry:

@@ -1,22 +1,20 @@
 """Which transport is used for which URL.
 
-========================= ============================================= ==========================
-URL                       reading                                       listing, stat, writing
-========================= ============================================= ==========================
-``s3://``                 obstore; botocore in a child that was forked  botocore
-                          after obstore was used, and for keys that
-                          obstore cannot express
-``s3://``, with options   s3fs                                          s3fs
-without a translation
-``gs://``, ``gcs://``     as ``s3://``, by gcsfs where s3fs is named    as ``s3://``
-``az://``, ``abfs://``,   obstore; urllib3 where s3 uses botocore; by    urllib3
-``abfss://``              adlfs where s3fs is named
-``http://``, ``https://`` obstore; urllib3 for URLs with a query        HEAD only
-``datasets://``           obstore; urllib3 in a forked child            urllib3
-``hf://``                 urllib3                                       urllib3; never written
-``file://``, local paths  mapped, or ``pread`` where small              ``scandir``, rename
-all else                  fsspec                                        fsspec
-========================= ============================================= ==========================
+========================= ==================================================================================
+URL                       by
+========================= ==================================================================================
+``s3://``                 obstore; s3fs for keys that obstore cannot express, options without a translation,
+                          access points, large objects that are written, and in a child that was forked after
+                          obstore was used
+``gs://``, ``gcs://``     obstore; gcsfs where s3 uses s3fs, but obstore writes
+``az://``, ``abfs://``,   obstore; adlfs where gs uses gcsfs
+``abfss://``
+``http://``, ``https://`` obstore; urllib3 for URLs with a query, and HEAD
+``datasets://``           obstore reads, or urllib3 in a forked child; urllib3 lists and writes
+``hf://``                 urllib3; never written
+``file://``, local paths  mapped, or ``pread`` where small; ``scandir``, rename
+all else                  fsspec
+========================= ==================================================================================
 
 This is ``Backend.AUTOMATIC``. Another backend is used for reading, or is an error if it cannot read the URL.
 """
@@ -24,21 +22,26 @@ This is ``Backend.AUTOMATIC``. Another backend is used for reading, or is an err
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
 
+from ..core.bucket_names import split_access_point
 from ..core.chained_urls import without_target
 from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3, join_url
-from ..errors import UrlError
+from ..errors import StorageError, UrlError
 from .azure.settings import azure_settings
 from .error_tables import unusable_options
 from .gcs.settings import gcs_settings
 from .local.store import LocalStore
 from .network import without_obstore
-from .obstore_choice import choose_obstore
 from .protocol import Store
 from .s3.settings import s3_settings, untranslated
+
+if TYPE_CHECKING:
+    from .obstore_store import Bucket
 
 _log = logging.getLogger("torchdata_remote")
 
@@ -91,57 +94,104 @@ def _s3(scheme: str, bucket: str, options: StorageOptions, connection: Connectio
     settings = s3_settings(options, connection.read_timeout_s)
     if settings is None:
         return None
-    from .s3.store import S3Store
-
     lacks = without_obstore(settings.network)
-    if lacks is not None and connection.backend is not Backend.BOTOCORE:
+    if lacks is None and split_access_point(bucket) is not None:
+        lacks = "to an access point"
+    if lacks is not None:
         if connection.backend is Backend.OBSTORE:
             return None
-        _log.warning("%s://%s is read by botocore, more slowly: obstore cannot send %s", scheme, bucket, lacks)
-        return S3Store(bucket, settings, read_by_obstore=False), f"botocore (obstore cannot send {lacks})"
-    by_obstore, reason = choose_obstore(scheme, bucket, connection.backend, instead="botocore")
-    return S3Store(bucket, settings, read_by_obstore=by_obstore), reason
+        _log.warning("%s://%s is read by s3fs, more slowly: obstore cannot send %s", scheme, bucket, lacks)
+        return _fsspec_store(scheme, bucket, options, connection), f"s3fs (obstore cannot send {lacks})"
+
+    def connect() -> Bucket:
+        from .s3.bucket import S3Bucket
+
+        return S3Bucket(bucket, settings)
+
+    return _bucket(scheme, bucket, options, connection, connect)
 
 
 def _google(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
     settings = gcs_settings(options, connection.read_timeout_s)
     if settings is None:
         return None
-    from .gcs.store import GcsStore
 
-    by_obstore, reason = choose_obstore(scheme, bucket, connection.backend, instead="botocore")
-    return GcsStore(bucket, settings, read_by_obstore=by_obstore), reason
+    def connect() -> Bucket:
+        from .gcs.bucket import GcsBucket
+
+        return GcsBucket(bucket, settings)
+
+    return _bucket(scheme, bucket, options, connection, connect)
 
 
 def _azure(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
-    if connection.backend is Backend.BOTOCORE:
-        return None
     found = azure_settings(bucket, options, connection.read_timeout_s)
     if found is None:
         return None
-    from .azure.store import AzureStore
 
-    by_obstore, reason = choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
-    return AzureStore(join_url(scheme, bucket, ""), *found, read_by_obstore=by_obstore), reason
+    def connect() -> Bucket:
+        from .azure.bucket import AzureBucket
+
+        return AzureBucket(join_url(scheme, bucket, ""), *found)
+
+    return _bucket(scheme, bucket, options, connection, connect)
+
+
+def _bucket(
+    scheme: str, bucket: str, options: StorageOptions, connection: Connection, connect: Callable[[], Bucket]
+) -> tuple[Store, str]:
+    """Return the store of a bucket by obstore, or by fsspec in a process where obstore does not work."""
+    name = _SLOWER[scheme]
+    by_obstore, reason = _choose_obstore(scheme, bucket, connection.backend, instead=name)
+
+    def make_slower() -> Store:
+        try:
+            return _fsspec_store(scheme, bucket, options, connection)
+        except UrlError as error:
+            raise UrlError(
+                f"{error} obstore cannot be used here: it has no word for keys with empty segments, '.' or '..' "
+                "between slashes, or control characters, and does not work in a child that was forked after its use. "
+                f"Install {name} (pip install {name}), rename the objects, or pass "
+                "multiprocessing_context='forkserver' to the DataLoader.",
+                url=error.url,
+            ) from error
+
+    if not by_obstore:
+        return make_slower(), reason
+    from .obstore_store import ObstoreStore
+
+    return ObstoreStore(connect(), make_slower, has_slower=find_spec(name) is not None), reason
+
+
+def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> tuple[bool, str]:
+    """Return whether to read by obstore, and which library is used and why."""
+    from .obstore_reader import is_usable
+
+    if is_usable():
+        return True, f"obstore (backend={backend.value!r})"
+    forked = "This process was forked after its parent had used obstore, which then does not work in it"
+    advice = "Pass multiprocessing_context='forkserver' to the DataLoader."
+    if backend is Backend.OBSTORE:
+        raise StorageError(f"{scheme}://{bucket}: {forked}. {advice}", url=f"{scheme}://{bucket}")
+    warnings.warn(f"{forked}: {scheme} is read by {instead}, more slowly. {advice}", RuntimeWarning, stacklevel=2)
+    return False, f"{instead} (forked process)"
 
 
 def _http(scheme: str, host: str, options: StorageOptions, connection: Connection) -> _Made:
     from .http_store import HttpStore, http_headers
 
-    headers = None if connection.backend is Backend.BOTOCORE else http_headers(options)
+    headers = http_headers(options)
     if headers is None:
         return None
-    by_obstore, reason = choose_obstore(scheme, host, connection.backend, instead="urllib3")
+    by_obstore, reason = _choose_obstore(scheme, host, connection.backend, instead="urllib3")
     store = HttpStore(scheme, host, connection.read_timeout_s, read_by_obstore=by_obstore, headers=headers)
     return store, reason
 
 
 def _datasets(scheme: str, host: str, options: StorageOptions, connection: Connection) -> _Made:
-    if connection.backend is Backend.BOTOCORE:
-        return None
     from .dataset_service.store import DatasetsStore
 
-    by_obstore, reason = choose_obstore(scheme, host, connection.backend, instead="urllib3")
+    by_obstore, reason = _choose_obstore(scheme, host, connection.backend, instead="urllib3")
     return DatasetsStore(host, options, connection.read_timeout_s, read_by_obstore=by_obstore), reason
 
 

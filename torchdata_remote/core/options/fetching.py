@@ -29,9 +29,7 @@ class Backend(str, Enum):
     AUTOMATIC = "automatic"
     """The fastest one that supports these options on this machine; it is logged at level INFO."""
     OBSTORE = "obstore"
-    """s3, http and https."""
-    BOTOCORE = "botocore"
-    """s3."""
+    """s3, gs, az, http and https."""
     FSSPEC = "fsspec"
     """All schemes for which fsspec has a package; s3 by s3fs."""
 

@@ -126,10 +126,10 @@ def may_pass(error: BaseException, *, has_worked: bool) -> bool:
     return False
 
 
-def from_reader(error: Exception, url: str) -> Exception:
+def from_reader(error: Exception, url: str, *, writing: bool = False, anonymous: bool = False) -> Exception:
     """Convert an error of obstore. Its generic errors contain the response in their text only."""
     text = str(error)
     status, code = status_and_code(text)
     if status is None:
         return from_obstore(error, url)
-    return from_azure(status, code, url, details=text)
+    return from_azure(status, code, url, details=text, writing=writing, anonymous=anonymous)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 
 from ..http import answer_of, range_header
-from ..obstore_reader import ObstoreReader, can_express, http_store
-from ..preferred_reader import PreferredReader
+from ..obstore_reader import ODD_KEY, ObstoreReader, Read, http_store
 from ..protocol import Answer, for_if_match
 from .client import ServiceClient, ServiceRequests
 from .errors import from_obstore_at_service
@@ -22,32 +21,24 @@ class DatasetsReader(ServiceRequests):
 
     def __init__(self, client: ServiceClient, *, read_by_obstore: bool) -> None:
         super().__init__(client)
-        self._read = PreferredReader(
-            client.root,
-            self._read_by_obstore,
-            self._read_by_urllib3,
-            can_express if read_by_obstore else None,
-        )
+        self._read_by_obstore = read_by_obstore
         self._readers: dict[str | None, ObstoreReader] = {}  # by token, since that of the environment may change
         self._lock = threading.RLock()
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         self._client.split(path)
-        return self._read(path, start, end, for_if_match(etag))
+        return self._reader().read(path, start, end, for_if_match(etag))
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like :meth:`read`, by urllib3."""
         self._client.split(path)
-        return self._read.read_by_fallback(path, start, end, for_if_match(etag))
-
-    def _read_by_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        return self._reader().read(path, start, end, etag)
+        return self._read_by_urllib3(path, start, end, for_if_match(etag))
 
     def _reader(self) -> ObstoreReader:
         client, token = self._client, self._client.token
         with self._lock:
             if token not in self._readers:
-                reader = service_reader(client.origin, client.root, client.read_timeout_s, client.authorization)
+                reader = service_reader(client, self._read_by_urllib3, by_obstore=self._read_by_obstore)
                 self._readers = {token: reader}
             return self._readers[token]
 
@@ -58,19 +49,20 @@ class DatasetsReader(ServiceRequests):
         return answer_of(response, path, self._client.url(path))
 
 
-def service_reader(origin: str, root: str, read_timeout_s: float, headers: dict[str, str]) -> ObstoreReader:
+def service_reader(client: ServiceClient, fallback: Read, *, by_obstore: bool) -> ObstoreReader:
     """Make an obstore reader of one dataset service.
 
     Args:
-        origin: such as ``https://host:port``.
-        root: the same host as ``datasets://host:port/``.
-        read_timeout_s: seconds without a byte after which a request fails.
-        headers: of every request.
+        client: of the service.
+        fallback: reads what obstore cannot.
+        by_obstore: whether to read by obstore at all.
     """
+    origin, headers = f"{client.origin}/datasets", client.authorization
     return ObstoreReader(
-        http_store(f"{origin}/datasets", read_timeout_s, headers),
-        root,
-        if_match=True,
+        client.root,
+        lambda: http_store(origin, client.read_timeout_s, headers),
+        fallback,
+        odd=ODD_KEY if by_obstore else None,
         key=lambda path: path.replace("/", "/files/", 1),
         table=from_obstore_at_service,
     )

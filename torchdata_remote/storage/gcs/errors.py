@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from ...core.urls import redact
 from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError, StorageError
-from ..error_tables import from_botocore, from_obstore, status_and_code
+from ..error_tables import from_obstore, status_and_code
 
 _PAYER_CODES = {"UserProjectMissing", "UserProjectAccessDenied", "UserProjectAccountProblem"}
-
-
-def from_client(error: Exception, url: str, *, writing: bool = False) -> Exception:
-    """Convert an error of botocore."""
-    from botocore.exceptions import ClientError
-
-    if isinstance(error, ClientError):
-        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        code = str(error.response.get("Error", {}).get("Code", ""))
-        known = _of_google(status, "" if code.isdigit() else code, redact(url))
-        if known is not None:
-            return known
-    return from_botocore(error, url, writing=writing)
 
 
 def from_reader(error: Exception, url: str) -> Exception:

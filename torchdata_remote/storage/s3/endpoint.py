@@ -1,37 +1,33 @@
-"""Ask botocore for the address of a bucket: its rules know access points, zones, FIPS, dual-stack and acceleration."""
+"""The address of a bucket, from the options, the configuration of AWS, and botocore's table of regions."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.arguments import check
 from ...core.options import StorageOptions
 from ...errors import UrlError
 from .network import CONFIG as CONFIG_OF_NETWORK
 
+if TYPE_CHECKING:
+    from .settings import S3Settings
+
 _AWS_HOST = re.compile(
     r"https?://s3(express)?(-[a-z0-9]+)*(\.[a-z0-9-]+)*\.amazonaws\.(com(\.cn)?|eu)(:\d+)?(/|$)", re.IGNORECASE
 )
-_OPERATION, _METHOD = "GetObjectAcl", "get_object_acl"  # of the same address as GetObject, and never sent
-_KEY = "k"
-
 _CONFIG = frozenset({"use_dualstack_endpoint", "use_fips_endpoint"})
-_TRANSLATED_OF_S3 = frozenset(
-    {
-        *("addressing_style", "us_east_1_regional_endpoint", "use_accelerate_endpoint", "use_arn_region"),
-        *("disable_multiregion_access_points", "use_dualstack_endpoint"),
-    }
-)
-CONFIG_OF_S3 = _TRANSLATED_OF_S3 | {"payload_signing_enabled"}  # that botocore knows
+_TRANSLATED_OF_S3 = frozenset({"addressing_style", "us_east_1_regional_endpoint", "use_dualstack_endpoint"})
+_BY_S3FS = frozenset({"use_accelerate_endpoint", "use_arn_region", "disable_multiregion_access_points"})
+CONFIG_OF_S3 = _TRANSLATED_OF_S3 | _BY_S3FS | {"payload_signing_enabled"}  # that botocore knows
 # Arguments of botocore's Config with the values that this package uses anyway
 _DEFAULTS = {
     "signature_version": "s3v4",
     "request_checksum_calculation": "when_required",
     "response_checksum_validation": "when_required",
 }
-_FLAGS = frozenset({*_CONFIG, "use_accelerate_endpoint", "use_arn_region", "disable_multiregion_access_points"})
+_FLAGS = _CONFIG | _BY_S3FS
 
 
 def untranslated_config(options: StorageOptions) -> list[str]:
@@ -79,43 +75,79 @@ def is_of_aws(url: str) -> bool:
     return _AWS_HOST.match(url) is not None
 
 
-class Endpoint(NamedTuple):
-    """Where the objects of a bucket are, and how requests for them are signed."""
+class Address(NamedTuple):
+    """Where the objects of a bucket are, and the region that requests for them are signed for."""
 
     url: str  # of the bucket; the key follows after a slash
     region: str
-    service: str  # "s3", "s3express", "s3-object-lambda", "s3-outposts"
+    is_of_aws: bool
 
 
-class _ResolvedError(Exception):
-    """Ends a request before it is signed and sent."""
+def is_directory_bucket(bucket: str) -> bool:
+    """Whether a bucket is one of S3 Express One Zone: without order, and with sessions instead of signatures."""
+    return bucket.endswith("--x-s3")
 
 
-def bucket_endpoint(client: Any, bucket: str) -> Endpoint:
-    """Return the address that a botocore client uses for a bucket. Nothing is sent.
+def bucket_address(bucket: str, settings: S3Settings, session: Any, region: str, *, is_found: bool = False) -> Address:
+    """Return the address of a bucket, by botocore's tables of regions. Nothing is sent.
 
     Args:
-        client: of S3, with its configuration, and with the regions that it was redirected to.
-        bucket: a name, an alias or the ARN of an access point.
+        bucket: its name.
+        settings: of the store.
+        session: of botocore, for its configuration.
+        region: of the bucket.
+        is_found: whether AWS has named the region, so that an address of another region is not used.
 
     Raises:
-        botocore.exceptions.BotoCoreError: if the configuration has no address for it.
+        UrlError: if a configured endpoint holds credentials, or a key of the user would be sent by plain http.
     """
-    client.meta.events.register_first(f"before-sign.s3.{_OPERATION}", _stop, unique_id="torchdata_remote")
-    try:
-        getattr(client, _METHOD)(Bucket=bucket, Key=_KEY)
-    except _ResolvedError as resolved:
-        request = resolved.args[0]
-    signing = request.context.get("signing", {})
-    service = str(signing.get("signing_name") or "s3")
-    if request.context.get("auth_type") == "v4a":  # of multi-region access points
-        service += " by SigV4a"
-    return Endpoint(
-        str(request.url).partition("?")[0].removesuffix(f"/{_KEY}"),
-        str(signing.get("region") or client.meta.region_name),
-        service,
+    where = f"s3://{bucket}"
+    endpoint = settings.endpoint_url or _configured_endpoint(session)
+    if "@" in (endpoint or ""):
+        raise UrlError(
+            f"{where}: endpoint_url in ~/.aws/config holds credentials (an @), which logs and errors would show. Use "
+            "aws_access_key_id and aws_secret_access_key there.",
+            url=where,
+        )
+    is_aws = endpoint is None or is_of_aws(endpoint)
+    if endpoint is None or (is_aws and (is_found or is_directory_bucket(bucket))):
+        scheme = "https" if settings.use_ssl else "http"
+        endpoint = f"{scheme}://{_host_of_aws(bucket, region, settings, session)}"
+    if is_aws and settings.requests.has_customer_key and not endpoint.lower().startswith("https:"):
+        raise UrlError(
+            f"{where}: SSECustomerKey is sent with each request, and AWS accepts it by https only; the address is "
+            f"{endpoint}. Leave out use_ssl=False, or set the endpoint to https://.",
+            url=where,
+        )
+    of_s3 = {**(session.get_scoped_config().get("s3") or {}), **(settings.config.get("s3") or {})}
+    style = of_s3.get("addressing_style") or ("virtual" if is_aws else "path")
+    if style == "path" or (style == "auto" and not is_aws) or "." in bucket or not _is_of_dns(bucket):
+        return Address(f"{endpoint.rstrip('/')}/{bucket}", region, is_aws)
+    scheme, _, rest = endpoint.rstrip("/").partition("://")
+    return Address(f"{scheme}://{bucket}.{rest}", region, is_aws)
+
+
+def _is_of_dns(bucket: str) -> bool:
+    """Whether the name of a bucket may be a part of a host name."""
+    return re.fullmatch("[a-z0-9][a-z0-9-]{1,61}[a-z0-9]", bucket) is not None
+
+
+def _configured_endpoint(session: Any) -> str | None:
+    from botocore.configprovider import ConfiguredEndpointProvider
+
+    if session.get_config_variable("ignore_configured_endpoint_urls"):
+        return None
+    configured = ConfiguredEndpointProvider(
+        full_config=session.full_config, scoped_config=session.get_scoped_config(), client_name="s3"
     )
+    found: str | None = configured.provide()
+    return found
 
 
-def _stop(request: Any, **_: Any) -> None:
-    raise _ResolvedError(request)
+def _host_of_aws(bucket: str, region: str, settings: S3Settings, session: Any) -> str:
+    if is_directory_bucket(bucket):
+        zone = bucket.removesuffix("--x-s3").rpartition("--")[2]
+        return f"s3express-{zone}.{region}.amazonaws.com"
+    resolver = session.get_component("endpoint_resolver")
+    flags = {name: settings.config.get(name, session.get_config_variable(name)) for name in sorted(_CONFIG)}
+    return str(resolver.construct_endpoint("s3", region, **flags)["hostname"])

@@ -1,1 +1,0 @@
-"""List a prefix of a store, several pages at a time."""
