@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ftplib
+import hashlib
+import importlib
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 import fsspec
@@ -22,6 +25,7 @@ from tests.support import objects
 from tests.support.objects import text_of
 from torchdata_remote.errors import (
     AccessDeniedError,
+    ObjectChangedError,
     ObjectNotFoundError,
     StorageError,
     TransientStorageError,
@@ -199,6 +203,37 @@ def test_an_error_of_a_library_becomes_one_of_this_package(
         if expected is not TransientStorageError:  # which is repeated for minutes
             with pytest.raises(expected, match="failing://bucket/d"):
                 objects.write("failing://bucket/d/")
+
+
+class Google(MemoryFileSystem):  # type: ignore[misc]
+    """Tells of an object what gcsfs does."""
+
+    protocol, cachable = "gs", False
+    known: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("gs:/")))
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        return {**super().info(path, **options), **self.known}
+
+
+def test_an_object_of_google_has_the_etag_by_which_obstore_lists_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gcsfs tells another one. Of objects that a key of the user encrypts it is no MD5.
+
+    https://cloud.google.com/storage/docs/hashes-etags
+    """
+    monkeypatch.setitem(importlib.import_module("fsspec.registry")._registry, "gs", Google)
+    fsspec.filesystem("memory").pipe({"/bucket/a": b"12345"})
+    digest = hashlib.md5(b"12345")
+    listed = tdr.RemoteUrl("gs://bucket/a", 5, f'"{digest.hexdigest()}"')
+    for more in ({}, {"kmsKeyName": "k"}):
+        monkeypatch.setattr(Google, "known", {"etag": "CAE=", "md5Hash": b64encode(digest.digest()).decode(), **more})
+        assert objects.read(listed, backend=tdr.Backend.FSSPEC) == b"12345"
+    monkeypatch.setattr(Google, "known", {"etag": "CAI=", "md5Hash": b64encode(bytes(16)).decode()})
+    with pytest.raises(ObjectChangedError):
+        objects.read(listed, backend=tdr.Backend.FSSPEC, retry=QUICK)
 
 
 def test_a_scheme_without_its_package_is_an_error_that_names_the_package() -> None:

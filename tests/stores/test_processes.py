@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -251,16 +252,58 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_a_forked_child_reads_every_store_without_obstore_and_says_so() -> None:
-    """obstore hangs in a child whose parent has used it."""
-    names, root = (
-        ["s3 by obstore", "gs by obstore", "az", "datasets", "http by obstore", "hub"],
-        Path(__file__).parents[2],
-    )
+def in_child(*names: str) -> subprocess.CompletedProcess[str]:
+    """Read from stores in a process, and in its child."""
+    root = Path(__file__).parents[2]
     with scripted(lambda request: Response.of_object(request, b"data")) as server:
         command = [sys.executable, "-c", FORKED, server.url, str(root), *names]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_a_forked_child_reads_every_store_without_obstore_and_says_so() -> None:
+    """obstore hangs in a child whose parent has used it."""
+    done = in_child("s3 by obstore", "datasets", "http by obstore", "hub")
     assert done.returncode == 0, done.stderr
-    for scheme in ("s3", "gs", "az", "datasets", "http"):
+    for scheme in ("s3", "datasets", "http"):
         assert f"{scheme} is read by" in done.stderr
     assert "more slowly" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "package"), [("gs by obstore", "gcsfs"), ("az", "adlfs")])
+def test_a_forked_child_without_the_package_for_a_store_is_told_of_it_and_of_forkserver(
+    name: str, package: str
+) -> None:
+    if find_spec(package) is not None:
+        pytest.skip(f"{package} is installed")
+    done = in_child(name)
+    assert done.returncode != 0
+    assert f"pip install {package}" in done.stderr
+    assert "multiprocessing_context='forkserver'" in done.stderr
+
+
+BY_S3FS = """
+import os, sys
+import torchdata_remote as tdr
+
+folder, endpoint_url, key, secret = sys.argv[1:]
+options = {"endpoint_url": endpoint_url, "key": key, "secret": secret}
+
+def read(**more):
+    urls = tdr.IterableWrapper([folder]).list_remote(storage_options={**options, **more})
+    return sum(len(stream.read()) for _, stream in urls.async_prefetch(storage_options={**options, **more}))
+
+assert read() == read(default_fill_cache=False) == 720_000
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if read(default_fill_cache=False) == 720_000 else 2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_a_child_reads_by_s3fs_after_its_parent_has_used_s3fs_and_obstore(moto: S3Server, folder: str) -> None:
+    """It opens connections of its own, and leaves those of its parent alone."""
+    command = [sys.executable, "-c", BY_S3FS, folder, moto.endpoint_url, moto.key, moto.secret]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Unclosed" not in done.stderr

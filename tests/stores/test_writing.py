@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import multiprocessing
 import random
+import re
 import tarfile
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 import pytest
 
@@ -225,8 +226,12 @@ def test_a_response_that_is_lost_or_wrong_does_not_make_the_own_object_an_error(
 def test_a_response_to_a_large_object_that_is_lost_or_wrong_is_made_up_for(folder: Folder) -> None:
     """To the beginning, a part and the end of an upload."""
     _, sent = written_through(folder, lambda seen, number: None, num_bytes=PART_BYTES)
-    of_shard = [seen for seen in sent if len(seen.body) > 1 << 20 or "0.tar" in seen.target]
-    of_shard = [seen for seen in of_shard if ".tar.idx" not in seen.target and ".tar.keys" not in seen.target]
+    of_shard = [seen for seen in sent if len(seen.body) > 1 << 20 or "0.tar" in unquote(seen.target)]
+    of_shard = [
+        seen
+        for seen in of_shard
+        if not {".tar.idx", ".tar.keys"} & set(re.findall(r"\.tar\.\w+", unquote(seen.target)))
+    ]
     ends = [seen for seen in of_shard if len(seen.body) <= 1 << 20]
     part = next(seen for seen in of_shard if len(seen.body) > 1 << 20)
 
@@ -236,12 +241,12 @@ def test_a_response_to_a_large_object_that_is_lost_or_wrong_is_made_up_for(folde
         return seen.method, len(seen.body) > 1 << 20, query, "copy" in str(seen.headers)
 
     for fault, wanted in [(LOST, key(ends[-1])), (LOST, key(ends[0])), (PAGE, key(part))]:
-        if fault is PAGE and folder.row.name == "datasets":
-            continue
+        if fault is PAGE and folder.row.name in ("datasets", "gcs", "azurite"):
+            continue  # for a part of obstore's stream, such a page is an error at once
         done = list[Request]()
 
         def decide(seen: Request, number: int, wanted: Any = wanted, fault: Any = fault, done: Any = done) -> Any:
-            is_it = key(seen) == wanted and ("0.tar" in seen.target or len(seen.body) > 1 << 20)
+            is_it = key(seen) == wanted and ("0.tar" in unquote(seen.target) or len(seen.body) > 1 << 20)
             if is_it and not done:
                 done.append(seen)
                 return fault
