@@ -323,7 +323,8 @@ _ENTRIES: list[Any] = [
     *({name: value for name, value in _INFO.items() if name != missing} for missing in _INFO),
     *({**_INFO, "size": size} for size in (-1, None, "1", 1.5)),
     *({**_INFO, "path": path} for path in ("../../a.tar", "", "/a.tar", "a//b.tar", "./a.tar", None, 5)),
-    *({**_INFO, "lfs": lfs} for lfs in ({"size": 1}, "x")),
+    *({**_INFO, "lfs": lfs} for lfs in ({"size": 1}, {"oid": None}, "x")),
+    *({**_INFO, "oid": oid} for oid in (None, 5, "")),
     *(None, [], "file", 5),
 ]
 
@@ -347,6 +348,23 @@ def test_an_entry_that_cannot_be_meant_makes_the_listing_an_error(entry: Any) ->
     """Its file is not handed on with a size or path that no file has, nor left out."""
     page = json.dumps([{**_INFO, "path": "0.tar"}, entry]).encode()
     assert "has an entry without what listings have" in refused_listing(lambda request: Response(200, page))
+
+
+def test_an_entry_that_is_neither_file_nor_folder_is_listed_and_cannot_be_read() -> None:
+    """It is not left out without notice; a pattern may leave it out."""
+    page = json.dumps([_INFO, {"type": "submodule", "path": "other"}]).encode()
+
+    def respond(request: Request) -> Response:
+        if "/tree/" in request.target:
+            return Response(200, page)
+        return Response(404, b"", {"X-Error-Code": "EntryNotFound"})
+
+    with scripted(respond) as server:
+        here = {"endpoint": server.url, "token": False}
+        assert objects.listed(f"{PLACE}@{COMMIT}/*.tar", here) == [f"{PLACE}@{COMMIT}/a.tar"]
+        _, other = objects.listed(f"{PLACE}@{COMMIT}/", here)
+        with pytest.raises(ObjectNotFoundError, match="/other: no such file in the dataset"):
+            objects.read(other, here)
 
 
 @pytest.mark.parametrize("link", ["<http://[bad>", "</tree>", "</tree?cursor=>"])

@@ -3,8 +3,7 @@
 from .entry_table import EntryTable
 from .listing import list_folder, list_prefix, list_tables
 from .local.names import PARTIAL_SUFFIX, broken_link, broken_link_error, is_internal_name, symlink_error
-from .local.store import LocalStore, version_of
-from .local.writer import LocalWriter
+from .local.store import LocalStore, LocalWriter, version_of
 from .options import check_options
 from .protocol import (
     Answer,

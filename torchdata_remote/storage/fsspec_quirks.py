@@ -16,7 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from ..core.urls import redact
 from ..errors import StorageError
-from .http.content_encoding import IDENTITY, require_unencoded
+from .http import IDENTITY, require_unencoded
 from .protocol import CONNECT_TIMEOUT_S
 
 _KNOWN_MODULES = ("huggingface_hub", "torchdata_remote", "fsspec.implementations.arrow")

@@ -2,15 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
+import re
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
-from ..core.urls import join_url, redact
+from ..core.object_version import same_etag
+from ..core.options import StorageOptions
+from ..core.urls import redact
 from ..errors import ObjectNotFoundError, UrlError
-from .http.headers import stay_at_host
-from .http.urllib3_reader import UrllibReader
+from .errors import from_status
+from .http import HttpClient, answer_of, body_of, origin_of, parse_content_length, range_header
 from .obstore_reader import ODD_HTTP_PATH, http_reader
-from .protocol import Answer, Entry, ObjectWriter, Page
+from .protocol import (
+    Answer,
+    Entry,
+    RangeNotSatisfiableError,
+    normalized_etag,
+)
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\x20-\x7e\x80-\xff]*")  # what HTTP allows, without tabs
+# What this package sets, by which a response would be another one than it expects
+_OWN = ("accept-encoding", "connection", "content-length", "host", "if-match", "if-none-match", "range")
+# What obstore does not send to another host after a redirect, and what is no secret
+_LEFT_TO_OBSTORE = {"authorization", "cookie", "accept", "accept-language", "referer", "user-agent"}
+_REFUSED = {400, 401, 403}
+
+
+def http_headers(options: StorageOptions) -> dict[str, str] | None:
+    """Return the headers that options ask for; ``None`` if an option is for fsspec's filesystem only.
+
+    Args:
+        options: ``headers``, and ``client_kwargs`` with ``headers``; those of the first take precedence.
+
+    Raises:
+        UrlError: for a header that cannot be sent, or that this package sets. Values are never shown.
+    """
+    nested = options.get("client_kwargs") or {}
+    if options.keys() - {"headers", "client_kwargs"} or not isinstance(nested, Mapping) or nested.keys() - {"headers"}:
+        return None
+    found: dict[str, tuple[str, str]] = {}
+    for where, headers in (
+        ("storage_options['client_kwargs']['headers']", nested.get("headers")),
+        ("storage_options['headers']", options.get("headers")),
+    ):
+        found.update({name.lower(): (name, value) for name, value in _checked(where, headers).items()})
+    return dict(found.values())
+
+
+def _checked(where: str, headers: Any) -> Mapping[str, str]:
+    if not isinstance(headers, Mapping | None):
+        raise UrlError(f"{where} must be a dict such as {{'Authorization': ...}}, got {type(headers).__name__}.")
+    for name, value in (headers or {}).items():
+        is_text = isinstance(name, str) and isinstance(value, str)
+        if not is_text or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value) or name.lower() in _OWN:
+            raise UrlError(
+                f"{where}: the header {name!r:.50} cannot be sent. A name has no spaces, a value is a str without line "
+                f"breaks, in Latin-1. This package itself sets {', '.join(_OWN)}."
+            )
+    return headers or {}
 
 
 class HttpStore:
@@ -36,53 +86,68 @@ class HttpStore:
         read_by_obstore: bool,
         headers: dict[str, str] | None = None,
     ) -> None:
-        self._scheme, self._host = scheme, host
-        self._read_timeout_s, self._headers = read_timeout_s, headers or {}
+        self._root, self._headers, self._client = f"{scheme}://{host}", headers or {}, HttpClient(read_timeout_s)
+        is_safe = {name.lower() for name in self._headers} <= _LEFT_TO_OBSTORE
+        odd = ODD_HTTP_PATH if read_by_obstore and is_safe else None
         self._reader = http_reader(
-            f"{scheme}://{host}",
-            read_timeout_s,
-            lambda *arguments: self._fallback.read(*arguments),
-            odd=ODD_HTTP_PATH if read_by_obstore and stay_at_host(self._headers) else None,
-            headers=self._headers,
+            self._root, read_timeout_s, self.read_without_obstore, odd=odd, headers=self._headers
         )
-
-    @cached_property
-    def _fallback(self) -> UrllibReader:
-        return UrllibReader(f"{self._scheme}://{self._host}", self._read_timeout_s, self._headers)
-
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        return self._reader.read(path, start, end, etag)
+        self.read = self._reader.read
 
     def read_if_changed(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
         return self._reader.get_if_changed(path, start, end, etag, self.stat)
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """Read like :meth:`read`, by urllib3."""
-        return self._fallback.read(path, start, end, etag)
+        """Read like :meth:`read`, by urllib3. A server that ignores ranges sends the whole object."""
+        url, wanted = f"{self._root}/{path}", range_header(start, end)
+        response = self._send("GET", url, {} if wanted is None else {"Range": wanted})
+        if response.status in (200, 203, 206):
+            return answer_of(response, path, url, size=lambda found: self._size_of(path, found))
+        response.close()
+        raise from_status(response.status, "", url, retry_after=response.headers.get("Retry-After"))
+
+    def _send(self, method: str, url: str, headers: Mapping[str, str]) -> Any:
+        here = origin_of(self._root)
+        *_, last = self._client.hops(
+            method, url, redact(url), headers, lambda asked: self._headers if origin_of(asked) == here else {}
+        )
+        return last.response
+
+    def _size_of(self, path: str, etag: str | None) -> int | None:
+        found = self.stat(path)
+        return found.size if same_etag(etag, found.etag) else None
 
     def stat(self, path: str) -> Entry:
-        return self._fallback.stat(path)  # obstore reports a missing object if the server refuses HEAD
+        """Return size and etag by a HEAD request, ``None`` if the server does not send them."""
+        url = f"{self._root}/{path}"
+        response = self._send("HEAD", url, {})
+        status, headers = response.status, response.headers
+        body_of(response, url)  # none, but urllib3 has to see its end
+        if status in _REFUSED and "?" in path:  # it may be signed for GET only
+            try:
+                answer = self.read_without_obstore(path, 0, 1, None)
+            except RangeNotSatisfiableError:
+                return Entry(path, 0, None)
+            answer.chunks.close()
+            return Entry(path, answer.total_bytes, answer.etag)
+        if status in (405, 501):
+            return Entry(path, None, None)  # no HEAD here; the first GET reports a missing object
+        if status != 200:
+            raise from_status(status, "", url, retry_after=headers.get("Retry-After"))
+        return Entry(path, parse_content_length(headers.get("Content-Length")), normalized_etag(headers.get("ETag")))
 
     def find(self, path: str) -> Entry | None:
         try:
-            return self.stat(path)
+            return self.stat(path)  # obstore reports a missing object if the server refuses HEAD
         except ObjectNotFoundError:
             return None
 
-    def _unsupported(self, path: str, reason: str) -> UrlError:
-        url = redact(join_url(self._scheme, self._host, path))
-        return UrlError(f"{url}: http {reason}.", url=url)
-
-    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
-        raise self._unsupported(
-            prefix, "cannot be listed. Name the objects, or a brace range such as t-{000000..000099}.tar"
+    def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
+        url = redact(f"{self._root}/{arguments[0]}")
+        raise UrlError(
+            f"{url}: http cannot be listed or written. Name the objects, or a brace range such as "
+            "t-{000000..000099}.tar. Write to s3, a local folder, or another store.",
+            url=url,
         )
 
-    def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
-        raise self._unsupported(path, "cannot be written. Write to s3, a local folder, or another store")
-
-    def delete(self, path: str) -> None:
-        raise self._unsupported(path, "cannot delete objects")
-
-    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        raise self._unsupported(prefix, "cannot be written")
+    list_page = create = delete = remove_leftovers = _refuse

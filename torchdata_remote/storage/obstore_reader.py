@@ -19,7 +19,7 @@ from obstore.exceptions import NotModifiedError
 from ..core.urls import redact, redact_text
 from ..errors import RemoteDataError, StorageError, TransientStorageError, UrlError
 from .errors import Table, from_obstore, mark_host_known, translate_errors
-from .http.content_encoding import IDENTITY, require_unencoded
+from .http import IDENTITY, require_unencoded
 from .network import for_small_bodies, obstore_client_options
 from .protocol import (
     Answer,

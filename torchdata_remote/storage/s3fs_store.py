@@ -41,8 +41,7 @@ from ..errors import (
 from .clouds.s3 import options_for_s3fs, source_of_options
 from .errors import details_of, from_botocore, mark_host_known, network_error, translate_errors, unusable_response
 from .folder_walk import page_after
-from .http.content_encoding import require_unencoded
-from .http.content_range import parse_content_length, parse_content_range, range_header
+from .http import parse_content_length, parse_content_range, range_header, require_unencoded
 from .multipart import SLOW_BYTES_PER_S, WRITER_ID, ConditionalWriter
 from .network import ENVIRONMENT
 from .protocol import Answer, Entry, Page, UnsupportedRequestError, for_if_match, normalized_etag

@@ -169,13 +169,11 @@ def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str)
 
 
 def _http(scheme: str, host: str, options: StorageOptions, connection: Connection) -> _Made:
-    from .http.headers import http_headers
+    from .http_store import HttpStore, http_headers
 
     headers = http_headers(options)
     if headers is None:
         return None
-    from .http_store import HttpStore
-
     by_obstore, reason = _choose_obstore(scheme, host, connection.backend, instead="urllib3")
     store = HttpStore(scheme, host, connection.read_timeout_s, read_by_obstore=by_obstore, headers=headers)
     return store, reason

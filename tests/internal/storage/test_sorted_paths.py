@@ -7,8 +7,6 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,26 +14,24 @@ from hypothesis import strategies as st
 
 from torchdata_remote.errors import AccessDeniedError
 from torchdata_remote.storage import PARTIAL_SUFFIX
-from torchdata_remote.storage.local import sorted_names
-from torchdata_remote.storage.local.sorted_names import SortedNamesCache
-from torchdata_remote.storage.local.sorted_paths import iter_sorted
+from torchdata_remote.storage.local import names
+from torchdata_remote.storage.local.names import iter_sorted
 
-LATER_NS = 1 << 62  # as if all folders had been unchanged for long
 SEGMENTS = st.sampled_from(["a", "b", "a.b", "a0", "a-", "é", "\U0001f600", "ab", "\n", "~", "!"])
 PATHS = st.lists(st.lists(SEGMENTS, min_size=1, max_size=3).map("/".join), max_size=12)
-BUFFERS: list[Callable[[], SortedNamesCache]] = [
-    SortedNamesCache,
-    lambda: SortedNamesCache(clock=lambda: LATER_NS),
-    lambda: SortedNamesCache(max_bytes=2500, clock=lambda: LATER_NS),
-    lambda: SortedNamesCache(max_folder_bytes=3, clock=lambda: LATER_NS),
-]
+# Folders that have changed just now, that have been unchanged for long, and that are too large for the cache
+CACHES: dict[str, dict[str, int]] = {
+    "changing": {},
+    "unchanged": {"_CLOCK_STEP_NS": -(1 << 62)},
+    "too large": {"_CLOCK_STEP_NS": -(1 << 62), "_MAX_FOLDER_BYTES": 3},
+}
 
 
-@pytest.fixture
-def few_names_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks, runs and batches of two or three names."""
-    for name, number in (("_BLOCK_NAMES", 2), ("_RUN_NAMES", 3), ("_SELECTED_NAMES", 2)):
-        monkeypatch.setattr(sorted_names, name, number)
+@pytest.fixture(params=CACHES)
+def _few_names_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs and batches of two or three names."""
+    for name, number in {"_RUN_NAMES": 3, "_SELECTED_NAMES": 2, **CACHES[request.param]}.items():
+        monkeypatch.setattr(names, name, number)
 
 
 def make(root: pathlib.Path, paths: list[str]) -> set[str]:
@@ -62,25 +58,25 @@ def model(paths: set[str], prefix: str, after: str, *, recursive: bool) -> list[
     return sorted(path for path in found if path > after)
 
 
-def listed(root: str, prefix: str, after: str, cache: SortedNamesCache, *, recursive: bool = True) -> list[str]:
+def listed(root: str, prefix: str, after: str, *, recursive: bool = True) -> list[str]:
     folder = root + prefix[: prefix.rfind("/") + 1]
-    paths = iter_sorted(folder, root + prefix, recursive, root + after if after else "", cache)
+    paths = iter_sorted(folder, root + prefix, recursive, root + after if after else "")
     return [path[len(root) :] for path in paths]
 
 
-@pytest.mark.usefixtures("few_names_at_once")
-@pytest.mark.parametrize("number", range(len(BUFFERS)))
+@pytest.mark.usefixtures("_few_names_at_once")
 @given(paths=PATHS, prefix=st.sampled_from(["", "a", "a/", "a/b", "a/b/", "é"]), after=st.text("ab./-é!", max_size=5))
-def test_a_listing_is_that_of_all_paths(number: int, paths: list[str], prefix: str, after: str) -> None:
-    """Whether folders are cached, dropped again, or too large for that; for any prefix and path to start after."""
+def test_a_listing_is_that_of_all_paths(paths: list[str], prefix: str, after: str) -> None:
+    """Whether folders are cached, or too large for that, or change; for any prefix and path to start after."""
     with tempfile.TemporaryDirectory() as root:
-        cache, made = BUFFERS[number](), make(pathlib.Path(root), paths)
+        made = make(pathlib.Path(root), paths)
         for recursive in (True, False, True):
             wanted = model(made, prefix, after, recursive=recursive)
-            assert listed(root + "/", prefix, after, cache, recursive=recursive) == wanted
+            assert listed(root + "/", prefix, after, recursive=recursive) == wanted
 
 
-@pytest.mark.usefixtures("few_names_at_once")
+@pytest.mark.usefixtures("_few_names_at_once")
+@pytest.mark.parametrize("_few_names_at_once", ["changing"], indirect=True)
 @given(
     changes=st.lists(st.tuples(st.booleans(), PATHS.map(lambda paths: paths[:2])), max_size=8), limit=st.integers(1, 4)
 )
@@ -89,12 +85,12 @@ def test_files_that_are_not_changed_are_listed_once_while_others_change(
 ) -> None:
     """A page is right at its time, also right after a change, with the clock as it is."""
     with tempfile.TemporaryDirectory() as root:
-        cache, above = SortedNamesCache(), pathlib.Path(root)
+        above = pathlib.Path(root)
         present = make(above, ["a", "b/c", "b/d", "c", "d/e/f", "é"])
         kept, found, after = set(present), list[str](), ""
         pending = iter(changes)
         while True:
-            remaining = listed(root + "/", "", after, cache)
+            remaining = listed(root + "/", "", after)
             assert remaining == model(present, "", after, recursive=True)
             page = remaining[:limit]
             found += page
@@ -113,16 +109,13 @@ def test_files_that_are_not_changed_are_listed_once_while_others_change(
         assert kept <= set(found)
 
 
+@pytest.mark.usefixtures("_few_names_at_once")
 @pytest.mark.parametrize("after", ["../", "../b", "./a", "/a", "link/x", f"c{PARTIAL_SUFFIX}/x", "\0", "a/../../b"])
 def test_no_path_to_start_after_leads_elsewhere(tmp_path: pathlib.Path, after: str) -> None:
     """A listing consists of names that are in the folder, whatever a client sends."""
     make(tmp_path, ["outside/secret", f"root/c{PARTIAL_SUFFIX}/x.jpg", "root/z"])
     os.symlink(tmp_path / "outside", tmp_path / "root" / "link")
-    for cache in (make_cache() for make_cache in BUFFERS):
-        paths: Iterator[Any] = iter_sorted(
-            f"{tmp_path}/root/", f"{tmp_path}/root/", True, f"{tmp_path}/root/{after}", cache
-        )
-        found: list[str] = []
-        with contextlib.suppress(AccessDeniedError):  # for the link
-            found.extend(paths)
-        assert set(found) <= {f"{tmp_path}/root/z"}
+    found: list[str] = []
+    with contextlib.suppress(AccessDeniedError):  # for the link
+        found.extend(iter_sorted(f"{tmp_path}/root/", f"{tmp_path}/root/", True, f"{tmp_path}/root/{after}"))
+    assert set(found) <= {f"{tmp_path}/root/z"}

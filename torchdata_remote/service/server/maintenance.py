@@ -150,7 +150,7 @@ class Maintenance:
         if not self._is_searched:
             everything = root.work_folder("")[: -len(WORK_FOLDER) - 1]
             if isinstance(root.store, LocalStore):
-                root.store.remove_leftovers_of_others(everything, self._start_s, context.stopping)
+                root.store.remove_old_leftovers(everything, self._start_s, context.stopping)
             else:
                 root.store.remove_old_leftovers(everything, self._start_s - _FOREIGN_LEFTOVER_AGE_S)
             context.stopping.check()

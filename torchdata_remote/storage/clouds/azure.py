@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 from ...core.options import StorageOptions
 from ...errors import AccessDeniedError, StorageError, UrlError
 from ..credentials import Credentials, Issued, no_token
-from ..http.bearer_token import bearer_token
+from ..http import bearer_token
 from ..network import obstore_client_options
 from ..option_checks import is_server_url, option_flag
 from ..protocol import CONNECT_TIMEOUT_S

@@ -16,7 +16,7 @@ from ...core.options import StorageOptions
 from ...errors import AccessDeniedError, RemoteDataError, UrlError
 from ..credentials import Credentials, Issued, no_token
 from ..errors import unusable_response
-from ..http.bearer_token import bearer_token
+from ..http import bearer_token
 from ..network import ServerPools, obstore_client_options
 from ..option_checks import is_server_url, option_flag
 from ..protocol import CONNECT_TIMEOUT_S

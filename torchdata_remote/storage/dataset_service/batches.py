@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator
 
 from ...errors import StorageError
-from ..http.request import stream_body
+from ..http import stream_body
 from .client import ServiceRequests
 from .json_body import page_limits
 from .protocol import MAX_BATCH_FILES

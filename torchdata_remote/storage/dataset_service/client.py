@@ -14,7 +14,7 @@ from urllib3.exceptions import LocationParseError
 from ...core.options import StorageOptions
 from ...errors import ObjectNotFoundError, StorageError, UrlError
 from ..errors import from_urllib3, mark_host_known, translate_errors
-from ..http.content_encoding import IDENTITY, require_unencoded
+from ..http import IDENTITY, require_unencoded
 from ..network import ServerPools
 from ..protocol import CONNECT_TIMEOUT_S
 from .errors import from_service, message_of

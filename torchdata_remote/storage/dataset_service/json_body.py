@@ -8,7 +8,7 @@ import time
 from typing import Any, NamedTuple
 
 from ...errors import StorageError, TransientStorageError
-from ..http.request import stream_body
+from ..http import stream_body
 from .protocol import MAX_PATH_BYTES
 
 _ENTRY_BYTES = 2 * MAX_PATH_BYTES + 1024  # of a page: a path with each byte escaped, size, etag, date and digest

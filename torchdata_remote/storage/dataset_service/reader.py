@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Generator
-from typing import Any
 
-from ..errors import unusable_response
-from ..http.content_range import parse_content_length, parse_content_range, range_header
-from ..http.request import stream_body
+from ..http import answer_of, range_header
 from ..obstore_reader import ODD_KEY, ObstoreReader, Read, http_store
-from ..protocol import Answer, for_if_match, normalized_etag
+from ..protocol import Answer, for_if_match
 from .client import ServiceClient, ServiceRequests
 from .errors import from_obstore_at_service
 
@@ -51,30 +46,7 @@ class DatasetsReader(ServiceRequests):
         wanted = {"If-Match": etag, "Range": range_header(start, end)}
         headers = {name: value for name, value in wanted.items() if value is not None}
         response = self._client.send("GET", self._client.file_target(path), path, headers=headers)
-        url, length = self._client.url(path), parse_content_length(response.headers.get("Content-Length"))
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(response.close)
-            span = parse_content_range(response.status, response.headers.get("Content-Range"), length, url)
-            if span.total_bytes is None or ("Range" in headers) != (response.status == 206):
-                raise unusable_response(url, f"the service answered {response.status} with the span {tuple(span)}")
-            if span.start < span.end and (span.start != start or (end is not None and span.end > end)):
-                raise unusable_response(url, f"bytes {start} to {end} were requested, the service sends {tuple(span)}")
-            on_error.pop_all()
-        return Answer(
-            span.start,
-            span.end,
-            span.total_bytes,
-            normalized_etag(response.headers.get("ETag")),
-            self._chunks(path, response),
-        )
-
-    def _chunks(self, path: str, response: Any) -> Generator[memoryview, None, None]:
-        try:
-            with self._client.translating_errors(self._client.url(path)):
-                yield from stream_body(response)
-                response.release_conn()
-        finally:
-            response.close()
+        return answer_of(response, path, self._client.url(path))
 
 
 def service_reader(client: ServiceClient, fallback: Read, *, by_obstore: bool) -> ObstoreReader:

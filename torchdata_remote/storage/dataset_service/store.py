@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ...core.options import StorageOptions
 from ...core.urls import DATASETS
 from ...errors import ObjectExistsError, ObjectNotFoundError
-from ..http.content_range import parse_content_length
+from ..http import parse_content_length
 from ..protocol import Answer, Entry, Page, normalized_etag
 from .batches import BatchRequests
 from .client import ServiceClient

@@ -6,34 +6,31 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-from urllib.parse import urljoin
-
-import urllib3
 
 from ...core.urls import redact_text
-from ...errors import ExpiredCredentialsError, StorageError
-from ..errors import from_urllib3, to_package_error, unusable_response
-from ..http.content_encoding import IDENTITY, require_unencoded
-from ..http.content_range import parse_content_length
-from ..http.request import send, whole_body
-from ..network import ServerPools
-from ..protocol import CONNECT_TIMEOUT_S, normalized_etag
-from .errors import from_hub
+from ...errors import AccessDeniedError, ExpiredCredentialsError, ObjectNotFoundError, TransientStorageError
+from ..errors import from_status, unusable_response
+from ..http import HttpClient, body_of, origin_of, parse_content_length
+from ..protocol import normalized_etag
 from .repository import Repository
-from .settings import HubSettings, find_token
+from .settings import LOGIN, HubSettings, find_token
 
-_MAX_REDIRECTS = 5
 _MAX_ERROR_BYTES = 8192
-_URL = re.compile(r"(https?)://(?:[^/?#\\\s]*@)?([^/?#@\\\s]+)", re.IGNORECASE)
-_PORTS = {"http": ":80", "https": ":443"}
+_MAX_MESSAGE = 300
+_INVALID_TOKEN = "Invalid credentials in Authorization header"  # noqa: S105  # a message of the Hub
+_LIMIT = re.compile(r'"(\w+)"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,18})(?!\d)')
+
+
+class MissingFileError(ObjectNotFoundError):
+    """The revision has no file or folder of this path."""
 
 
 class Received(NamedTuple):
-    """A response whose body is not yet read, after redirects.
+    """A successful response without its body, after redirects.
 
     Args:
         response: of urllib3.
-        url: that answered.
+        url: where the file is; perhaps signed.
         etag: of the file, which the Hub says of files that another host serves; ``None`` if it has not said it.
         size: of the file, likewise.
     """
@@ -52,28 +49,18 @@ class HubClient:
     """
 
     def __init__(self, settings: HubSettings) -> None:
-        self._settings = settings
-        self.endpoint, self.read_timeout_s = settings.endpoint, settings.read_timeout_s
-        self._origin = _origin(settings.endpoint)
-        timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=settings.read_timeout_s)
-        self._pools = ServerPools(timeout=timeout, retries=False)
-        self._authorization: dict[str, str] | None = None
+        self._settings, self._http = settings, HttpClient(settings.read_timeout_s)
+        self.endpoint, self._origin = settings.endpoint, origin_of(settings.endpoint)
 
     def __reduce__(self) -> str:
         raise TypeError(
             "A store belongs to its process and contains a secret, so it cannot be pickled. Open it in each process."
         )
 
-    def authorization(self) -> dict[str, str]:
-        """The header with the token, if there is one; it is looked for again after it was refused."""
-        if self._authorization is None:
-            token = find_token(self._settings.token)
-            self._authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return self._authorization
-
-    def is_hub(self, url: str) -> bool:
-        """Whether a URL is at the Hub itself, which may get the token."""
-        return _origin(url) == self._origin
+    def _authorization(self, url: str) -> dict[str, str]:
+        """The header with the token, for the Hub itself."""
+        token = find_token(self._settings.token) if origin_of(url) == self._origin else None
+        return {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def send(
         self, method: str, url: str, shown: str, repository: Repository, headers: Mapping[str, str] | None = None
@@ -94,67 +81,23 @@ class HubClient:
         """
         etag: str | None = None
         size: int | None = None
-        for _ in range(_MAX_REDIRECTS + 1):
-            response = self._send(method, url, shown, headers or {})
-            if self.is_hub(url):
+        for hop in self._http.hops(method, url, shown, headers or {}, self._authorization):
+            url, response = hop.url, hop.response
+            if origin_of(url) == self._origin:
                 etag = etag or normalized_etag(response.headers.get("X-Linked-Etag"))
                 size = size if size is not None else parse_content_length(response.headers.get("X-Linked-Size"))
-            location = response.headers.get("Location") if 300 <= response.status < 400 else None
-            if location is None:
-                return self._checked(Received(response, url, etag, size), shown, repository)
-            self._drain(response, shown)
-            next_url = _redirected(url, location)
-            if next_url is None:
-                raise unusable_response(shown, "the Hub redirects to what is no http URL")
-            if method == "HEAD" and not self.is_hub(next_url):
-                return Received(response, next_url, etag, size)
-            url = next_url
-        raise StorageError(f"{shown}: more than {_MAX_REDIRECTS} redirects.", url=shown)
-
-    def _send(self, method: str, url: str, shown: str, headers: Mapping[str, str]) -> Any:
-        own = self.authorization() if self.is_hub(url) else {}
-        return send(self._pools, method, url, shown, {**IDENTITY, **headers, **own})
-
-    def _checked(self, received: Received, shown: str, repository: Repository) -> Received:
-        response, url, _, _ = received
+            if method == "HEAD" and hop.next_url is not None and origin_of(hop.next_url) != self._origin:
+                body_of(response, shown)
+                return Received(response, hop.next_url, etag, size)
         if response.status in (200, 203, 206):
-            try:
-                require_unencoded(response.headers.get("Content-Encoding"), shown, shown)
-            except BaseException:
-                response.close()
-                raise
-            return received
-        self._drain(response, shown)
-        has_token = bool(self.authorization())
-        if self.is_hub(url):
-            if response.status == 401:
-                self._authorization = None  # a new one may have been stored
-            error = from_hub(response.status, response.headers, shown, repository, self.endpoint, has_token=has_token)
-        elif response.status in (400, 401, 403, 404, 410):
-            error = RefusedLocationError(
-                f"{shown}: {_origin(url)} refuses the address that the Hub has given for this file "
-                f"({response.status}). Check that this host can be reached without a proxy that changes requests.",
-                url=shown,
-            )
-        else:
-            error = from_hub(response.status, response.headers, shown, repository, self.endpoint, has_token=False)
-        raise error
-
-    def _drain(self, response: Any, shown: str) -> None:
-        """Read the rest of a short body, so that the connection is used again."""
-        try:
-            response.read(_MAX_ERROR_BYTES, decode_content=False)
-            if response.length_remaining:
-                response.close()  # with its connection, which has unread bytes
-            response.release_conn()
-        except Exception as error:  # noqa: BLE001  # as above
-            response.close()
-            raise to_package_error(from_urllib3, error, shown) from None
+            return Received(response, url, etag, size)
+        body_of(response, shown, _MAX_ERROR_BYTES)
+        raise self._refused(response.status, response.headers, url, shown, repository)
 
     def get_json(self, target: str, shown: str, repository: Repository) -> tuple[Any, Mapping[str, str]]:
         """Request a path of the API, and return the JSON of the response, and its headers."""
         response = self.send("GET", self.endpoint + target, shown, repository).response
-        body = whole_body(response, shown)
+        body = body_of(response, shown)
         try:
             return json.loads(body), response.headers
         except (ValueError, RecursionError):
@@ -162,23 +105,68 @@ class HubClient:
                 shown, f"{self.endpoint} answers {redact_text(repr(body[:80]))}, which is no JSON. Is the Hub there?"
             ) from None
 
+    def _refused(
+        self, status: int, headers: Mapping[str, str], url: str, shown: str, repository: Repository
+    ) -> Exception:
+        """Make the error for a response. Its headers' names are case-insensitive."""
+        origin, has_token = origin_of(url), bool(self._authorization(url))
+        code, message = headers.get("X-Error-Code", ""), _printable(headers.get("X-Error-Message", ""))
+        says = f" The Hub says: {message}" if message else ""
+        if origin != self._origin and status in (400, 401, 403, 404, 410):
+            return ExpiredCredentialsError(
+                f"{shown}: {origin} refuses the address that the Hub has given for this file ({status}). Check that "
+                "this host can be reached without a proxy that changes requests.",
+                url=shown,
+            )
+        if status == 429:
+            return _too_many(headers, shown)
+        if code == "GatedRepo":
+            asked = "with the account of the token: " if has_token else "and pass a token of that account: "
+            page = f"{self.endpoint}{repository.page}"
+            what = f"the {repository} is gated. Accept its terms at {page} {asked}{LOGIN}.{says}"
+        elif status == 401 and message == _INVALID_TOKEN:
+            what = (
+                f"the Hub at {self.endpoint} does not accept the token: it is wrong, or has expired. Make a new one at "
+                f"{self.endpoint}/settings/tokens, and {LOGIN}."
+            )
+        elif (code == "RepoNotFound" or status == 401) and not has_token:
+            what = (
+                f"{self.endpoint} shows no {repository} without a token: it does not exist, or it is private. Check "
+                f"the spelling; for a private one {LOGIN}."
+            )
+        elif code == "RepoNotFound":
+            return ObjectNotFoundError(
+                f"{shown}: {self.endpoint} has no {repository}, or its token may not read it. Check the spelling, the "
+                "kind (hf://datasets/..., hf://spaces/..., or none for a model), and the rights of the token.",
+                url=shown,
+            )
+        elif code == "RevisionNotFound":
+            return ObjectNotFoundError(
+                f"{shown}: the {repository} has no revision {repository.revision or 'main'!r}. Check the branch, tag "
+                "or commit behind '@'; a slash in its name is written as %2F.",
+                url=shown,
+            )
+        elif code == "EntryNotFound":
+            return MissingFileError(f"{shown}: no such file in the {repository} at this revision.", url=shown)
+        elif status in (401, 403):
+            what = f"the Hub answered {status}. Check the rights of the token.{says}"
+        else:
+            error = from_status(status, "", shown, retry_after=headers.get("Retry-After"))
+            error.args = (f"{error}{says}",)
+            return error
+        return AccessDeniedError(f"{shown}: {what}", url=shown)
 
-class RefusedLocationError(ExpiredCredentialsError):
-    """Another host refuses the address that the Hub has signed, as it does when the signature has expired."""
+
+def _too_many(headers: Mapping[str, str], url: str) -> Exception:
+    """Make the error for a rate limit, which says when it ends in Retry-After or RateLimit."""
+    error = from_status(429, "", url, retry_after=headers.get("Retry-After"))
+    limit = _LIMIT.search(headers.get("RateLimit", ""))
+    if limit is not None and isinstance(error, TransientStorageError):
+        error.retry_after_s = max(error.retry_after_s or 0.0, float(limit[2]))
+        message = f"{url}: the Hub's rate limit for {limit[1]} is reached, for {limit[2]} s. It is higher with a token."
+        error.args = (message,)
+    return error
 
 
-def _redirected(url: str, location: str) -> str | None:
-    """Return the URL to which a response redirects; ``None`` if it is no http URL."""
-    try:
-        following = urljoin(url, location).partition("#")[0]
-    except ValueError:
-        return None
-    return following if _URL.match(following) else None
-
-
-def _origin(url: str) -> str:
-    """Return scheme and host of a URL, with the port if it is not the usual one, and without user and password."""
-    match = _URL.match(url)
-    assert match is not None
-    scheme, host = match[1].lower(), match[2].lower()
-    return f"{scheme}://{host.removesuffix(_PORTS[scheme])}"
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)[:_MAX_MESSAGE]

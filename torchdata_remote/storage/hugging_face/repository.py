@@ -8,10 +8,14 @@ from urllib.parse import quote, unquote
 
 from ...errors import UrlError
 
-KINDS = {"datasets": "dataset", "models": "model", "spaces": "space", "kernels": "kernel"}
+_KINDS = {"datasets": "dataset", "models": "model", "spaces": "space", "kernels": "kernel"}
 _BUCKETS = "buckets"
-DEFAULT_REVISION = "main"
 _WITH_SLASHES = re.compile(r"refs/(?:convert/[\w.-]+|pr/\d+)(?=/|$)")  # revisions that may be written without %2F
+
+
+def is_plain(path: str) -> bool:
+    """Whether no segment of a path is empty or dots, which urllib3 would resolve: it would name another path."""
+    return not any(segment in ("", ".", "..") for segment in path.split("/"))
 
 
 class Repository(NamedTuple):
@@ -37,7 +41,7 @@ class Repository(NamedTuple):
         return f"/{quote(self.name)}" if self.kind == "models" else f"/{self.kind}/{quote(self.name)}"
 
     def __str__(self) -> str:
-        return f"{KINDS[self.kind]} {self.name!r}"
+        return f"{_KINDS[self.kind]} {self.name!r}"
 
 
 class HubPath(NamedTuple):
@@ -87,26 +91,26 @@ root='me/photos@refs/convert/parquet/', file='train/0.parquet')
             "backend='fsspec', which reads them by huggingface_hub.",
             url=url,
         )
-    kind, whole = (first, path) if first in KINDS else ("models", f"{first}/{path}")
-    before = whole.partition("@")[0]
-    if "@" in whole and before.count("/") <= 1:
-        name, after = before, whole[len(before) + 1 :]
+    kind, whole = (first, path) if first in _KINDS else ("models", f"{first}/{path}")
+    name, at, after = whole.partition("@")
+    revision: str | None = None
+    if at and name.count("/") <= 1:
         reference = _WITH_SLASHES.match(after)
         written = reference.group() if reference else after.partition("/")[0]
-        revision: str | None = unquote(written)
-        root, file = f"{name}@{written}", after[len(written) :]
+        root, revision = f"{name}@{written}", unquote(written)
     else:
-        parts = whole.split("/", 2)
-        name, revision = "/".join(parts[:2]), None
-        root, file = name, whole[len(name) :]
-    if not name or name.startswith("/") or name.endswith("/") or revision == "" or ("/" not in name and not revision):
+        root = name = "/".join(whole.split("/", 2)[:2])
+    if (
+        not is_plain(name)
+        or (revision is None and "/" not in name)
+        or (revision is not None and not is_plain(revision))
+    ):
         raise UrlError(
             f"{url}: names no repository. Expected hf://datasets/OWNER/NAME/PATH, or with a revision "
-            "hf://datasets/OWNER/NAME@REVISION/PATH.",
+            "hf://datasets/OWNER/NAME@REVISION/PATH, without a segment '.' or '..' in them.",
             url=url,
         )
-    if any(segment in (".", "..") for part in (name, revision or "") for segment in part.split("/")):
-        raise UrlError(f"{url}: the name of a repository or revision has no segment '.' or '..'.", url=url)
+    file = whole[len(root) :]
     if file.startswith("/"):
         root, file = f"{root}/", file[1:]
     return HubPath(Repository(kind, name, revision), root if kind == first else root[len(first) + 1 :], file)

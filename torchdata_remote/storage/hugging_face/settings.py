@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from ...core.options import StorageOptions
 from ...errors import AccessDeniedError, UrlError
+from .repository import is_plain
 
 HUB_OPTIONS = {"token", "endpoint", "revision"}
+LOGIN = "pass storage_options={'token': ...}, set HF_TOKEN, or run `hf auth login`"
 _HUB = "https://huggingface.co"
 _ENDPOINT = re.compile(r"(https?://[^/?#@\s]+)(/[^?#@\s]*)?", re.IGNORECASE)
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _TRUE = {"1", "ON", "YES", "TRUE"}
-LOGIN = "pass storage_options={'token': ...}, set HF_TOKEN, or run `hf auth login`"
 
 
 class HubSettings(NamedTuple):
@@ -44,15 +45,15 @@ def hub_settings(options: StorageOptions, read_timeout_s: float) -> HubSettings 
     """
     token, revision = options.get("token"), options.get("revision")
     endpoint = options.get("endpoint") or os.environ.get("HF_ENDPOINT") or _HUB
-    kinds = {"token": isinstance(token, str | bool | None), "revision": isinstance(revision, str | None)}
-    if wrong := [name for name, is_right in kinds.items() if not is_right]:
-        raise UrlError(f"hf://: storage_options[{wrong[0]!r}] must be a str, got {type(options[wrong[0]]).__name__}.")
+    for name, value, kinds in (("token", token, str | bool | None), ("revision", revision, str | None)):
+        if not isinstance(value, kinds):
+            raise UrlError(f"hf://: storage_options[{name!r}] must be a str, got {type(value).__name__}.")
     if not isinstance(endpoint, str) or not _ENDPOINT.fullmatch(endpoint):
         raise UrlError(
             "hf://: the endpoint (storage_options['endpoint'] or HF_ENDPOINT) must be a URL such as "
             "https://huggingface.co, without user or password."
         )
-    if any(segment in (".", "..") for segment in (revision or "").split("/")):
+    if revision and not is_plain(revision):
         raise UrlError("hf://: storage_options['revision']: the name of a revision has no segment '.' or '..'.")
     if unknown := options.keys() - HUB_OPTIONS:
         if revision is not None:
@@ -72,9 +73,8 @@ def find_token(token: str | bool | None) -> str | None:
     """
     if token is False or (token is None and os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in _TRUE):
         return None
-    variables = (os.environ.get("HF_TOKEN"), os.environ.get("HUGGING_FACE_HUB_TOKEN"))
-    given = token if isinstance(token, str) else (variables[0] or variables[1] or "").strip() or _token_of_login()
-    found = given.strip()
+    variable = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or ""
+    found = (token if isinstance(token, str) else variable.strip() or _token_of_login()).strip()
     if token is True and not found:
         raise AccessDeniedError(f"hf://: the option token=True needs a token, and there is none: {LOGIN}.")
     if found and not _TOKEN.fullmatch(found):

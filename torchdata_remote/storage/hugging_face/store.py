@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator
-from typing import NoReturn
+from collections.abc import Iterator
+from typing import Any, NoReturn
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
+from ...core.threads.named_locks import NamedLocks
 from ...core.urls import join_url
-from ...errors import AccessDeniedError, ObjectNotFoundError, UrlError
+from ...errors import AccessDeniedError, ObjectNotFoundError, StorageError, UrlError
 from ..errors import unusable_response
 from ..folder_walk import page_after
-from ..paging import every_page
-from ..protocol import Answer, Entry, ObjectWriter, Page
-from .client import HubClient
-from .errors import MissingFileError
-from .listing import list_folder
-from .reader import HubReader
-from .repository import DEFAULT_REVISION, HubPath, Repository, split_hub_path
+from ..http import answer_of, body_of, parse_content_length, range_header
+from ..protocol import Answer, Entry, Page, normalized_etag
+from .client import HubClient, MissingFileError, Received
+from .repository import HubPath, Repository, is_plain, split_hub_path
 from .settings import HubSettings
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_NEXT = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?')
+_MAX_LOCATIONS = 10_000  # about a kilobyte each
 
 
 class HubStore:
     """The repositories whose URLs begin with the same segment. Paths are ``OWNER/NAME[@REVISION]/PATH``.
 
     A revision is looked up once: all requests of this store read the same commit, also after its branch has moved.
+    Where the Hub has sent us for a file is remembered, so that its further parts cost no request to the Hub.
 
     Args:
         first: first segment of the URLs: ``datasets``, ``spaces``, or the owner of models.
@@ -38,12 +41,11 @@ class HubStore:
     lists_in_order = False
 
     def __init__(self, first: str, settings: HubSettings) -> None:
-        self._first, self._revision = first, settings.revision
-        self._client = HubClient(settings)
-        self._reader = HubReader(self._client)
-        self._commits: dict[Repository, str] = {}
-        self._without_owner: set[Repository] = set()
+        self._first, self._revision, self._client = first, settings.revision, HubClient(settings)
+        self._places: dict[Repository, tuple[str, bool]] = {}  # commits, and whether it is the one without an owner
+        self._locations: dict[str, Received] = {}  # by the file's URL at the Hub; without bodies
         self._lock = threading.RLock()
+        self._asking = NamedLocks()  # for the location of a file
 
     # Repositories
 
@@ -52,49 +54,37 @@ class HubStore:
 
     def _at(self, path: str) -> tuple[HubPath, str]:
         """Return the place that a path names, and the commit at which it is read."""
-        place = self._with_revision(split_hub_path(self._first, path), path)
-        commit = self._commits.get(place.repository)
-        if commit is None:
-            with self._lock:  # one request, however many threads wait for it
-                commit = self._commits.get(place.repository) or self._find_commit(place, path)
-        if place.repository in self._without_owner:
-            other = split_hub_path(self._first, path).without_owner()
-            assert other is not None
-            place = other
-        return place, commit
-
-    def _with_revision(self, place: HubPath, path: str) -> HubPath:
-        repository, option = place.repository, self._revision
-        if repository.revision is not None and option not in (None, repository.revision):
+        place, option = split_hub_path(self._first, path), self._revision
+        revision = place.repository.revision
+        if None not in (revision, option) and revision != option:
             raise UrlError(
-                f"{self._url(path)}: the URL names the revision {repository.revision!r}, storage_options {option!r}. "
-                "Pass one of them.",
+                f"{self._url(path)}: the URL names the revision {revision!r}, storage_options {option!r}. Pass one of "
+                "them.",
                 url=self._url(path),
             )
-        return place._replace(repository=repository._replace(revision=repository.revision or option))
+        place = place._replace(repository=place.repository._replace(revision=revision or option))
+        found = self._places.get(place.repository)
+        if found is None:
+            with self._lock:  # one request, however many threads wait for it
+                found = self._places.get(place.repository) or self._look_up(place, path)
+                self._places[place.repository] = found
+        commit, is_without_owner = found
+        return (is_without_owner and place.without_owner()) or place, commit
 
-    def _find_commit(self, place: HubPath, path: str) -> str:
+    def _look_up(self, place: HubPath, path: str) -> tuple[str, bool]:
         try:
-            commit = self._commit_of(place.repository, path)
+            return self._commit_of(place.repository, path), False
         except (ObjectNotFoundError, AccessDeniedError):
-            other = split_hub_path(self._first, path).without_owner()
-            if other is None or self._revision is not None:
-                raise
-            try:
-                commit = self._commit_of(other.repository, path)
-            except (ObjectNotFoundError, AccessDeniedError):
-                commit = ""
-            if not commit:
-                raise
-            self._without_owner.add(place.repository)
-        self._commits[place.repository] = commit
-        return commit
+            other = place.without_owner()
+            if other is not None:
+                with contextlib.suppress(ObjectNotFoundError, AccessDeniedError):
+                    return self._commit_of(other.repository, path), True
+            raise
 
     def _commit_of(self, repository: Repository, path: str) -> str:
-        revision = repository.revision or DEFAULT_REVISION
+        revision, url = repository.revision or "main", self._url(path)
         if _COMMIT.fullmatch(revision):
             return revision
-        url = self._url(path)
         about, _ = self._client.get_json(f"{repository.api('revision', revision)}?expand=sha", url, repository)
         commit = about.get("sha") if isinstance(about, dict) else None
         if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
@@ -104,19 +94,42 @@ class HubStore:
     # Listings
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        """Return a page of a folder in the Hub's order, which is not that of paths; none of a missing folder."""
         place, commit = self._at(prefix)
-        shown = self._url(prefix)
-        return list_folder(self._client, place, commit, recursive=recursive, token=token, shown=shown)
+        shown, folder = self._url(prefix), place.file.rpartition("/")[0]
+        query = {"recursive": "true" if recursive else "false", "expand": "false"}
+        if token is not None:
+            query["cursor"] = token
+        target = place.repository.api("tree", commit, *([folder] if folder else []))
+        try:
+            found, headers = self._client.get_json(f"{target}?{urlencode(query)}", shown, place.repository)
+        except MissingFileError:
+            if token is not None:
+                raise  # the pages before are not all that the folder had
+            return Page([], None)
+        if not isinstance(found, list):
+            raise unusable_response(shown, f"the Hub's listing is no list, but {found!r:.100}")
+        try:
+            listed = [_listed(place.root, one) for one in found]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StorageError(
+                f"{shown}: the Hub's listing has an entry without what listings have ({type(error).__name__}: "
+                f"{error}). Is {self._client.endpoint} a Hub?",
+                url=shown,
+            ) from None
+        folders = [one for one in listed if isinstance(one, str)]
+        entries = [one for one in listed if isinstance(one, Entry)]
+        return Page(entries, _cursor(headers.get("Link"), shown), folders)
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
         return page_after(self._pages, prefix, after, recursive=recursive, limit=limit)
 
-    def _pages(self, prefix: str) -> Iterator[Page]:
-        return every_page(lambda token: self.list_page(prefix, recursive=False, token=token), self._url(prefix))
-
-    def has_folder(self, path: str) -> bool:
-        page = self.list_page(path, recursive=False, token=None)
-        return bool(page.folders) or any(entry.path.startswith(path) for entry in page.entries)
+    def _pages(self, folder: str) -> Iterator[Page]:
+        page = self.list_page(folder, recursive=False, token=None)
+        yield page
+        while page.next_token is not None:
+            page = self.list_page(folder, recursive=False, token=page.next_token)
+            yield page
 
     # Files
 
@@ -127,29 +140,59 @@ class HubStore:
             return None
 
     def stat(self, path: str) -> Entry:
-        place, commit = self._at(path)
-        self._require_file(place, path)
-        return self._reader.stat(place.repository, commit, place.file, path, self._url(path))
+        place, url, shown = self._file(path)
+        received = self._client.send("HEAD", url, shown, place.repository)
+        response, size, etag = received.response, received.size, received.etag
+        if response.status < 300:
+            body_of(response, shown)  # none, but urllib3 has to see its end
+            size = parse_content_length(response.headers.get("Content-Length")) if size is None else size
+            etag = etag or normalized_etag(response.headers.get("ETag"))
+        self._remember(url, received._replace(size=size, etag=etag))
+        return Entry(path, size, etag)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        place, commit = self._at(path)
-        self._require_file(place, path)
-        return self._reader.read(place.repository, commit, place.file, start, end, self._url(path))
+        place, url, shown = self._file(path)
+        wanted = range_header(start, end)
+        headers = {} if wanted is None else {"Range": wanted}
 
-    def _require_file(self, place: HubPath, path: str) -> None:
-        """Refuse paths that name no file. Dots would be resolved by urllib3, and name another file."""
-        if not place.file:
-            raise MissingFileError(f"{self._url(path)} names a repository, not a file in it.", url=self._url(path))
-        if any(segment in ("", ".", "..") for segment in place.file.split("/")):
+        def send(where: str) -> Received:
+            return self._client.send("GET", where, shown, place.repository, headers)
+
+        known = self._locations.get(url)
+        if known is not None:
+            with contextlib.suppress(AccessDeniedError, ObjectNotFoundError):  # its signature has expired
+                return _answer(send(known.url), known, path, shown)
+        with self._asking.held(url):  # other parts wait for the answer to the first one
+            found = self._locations.get(url)
+            if found is None or found is known:
+                found = send(url)
+                self._remember(url, found)
+                return _answer(found, found, path, shown)
+        return _answer(send(found.url), found, path, shown)
+
+    def _file(self, path: str) -> tuple[HubPath, str, str]:
+        """Return the place of a file, its URL at the Hub, and that for errors."""
+        place, commit = self._at(path)
+        shown, file = self._url(path), place.file
+        if not file:
+            raise MissingFileError(f"{shown} names a repository, not a file in it.", url=shown)
+        if not is_plain(file):
             raise MissingFileError(
-                f"{self._url(path)}: the path of a file in a repository has no empty segment, '.' or '..'.",
-                url=self._url(path),
+                f"{shown}: the path of a file in a repository has no empty segment, '.' or '..'.", url=shown
             )
+        return place, f"{self._client.endpoint}{place.repository.page}/resolve/{commit}/{quote(file)}", shown
+
+    def _remember(self, url: str, received: Received) -> None:
+        with self._lock:
+            self._locations[url] = received._replace(response=None)
+            if len(self._locations) > _MAX_LOCATIONS:
+                del self._locations[next(iter(self._locations))]
 
     # What is refused
 
-    def _refuse(self, path: str) -> NoReturn:
-        url = self._url(path)
+    def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Say that nothing is written, nor served to others."""
+        url = self._url(arguments[0])
         raise UrlError(
             f"{url}: repositories of the Hub are only read. Write shards to a local folder, and upload it by "
             "huggingface_hub: HfApi().upload_folder(folder_path=..., repo_id='OWNER/NAME', repo_type='dataset'), or "
@@ -157,23 +200,54 @@ class HubStore:
             url=url,
         )
 
-    def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
-        self._refuse(path)
+    create = delete = remove_leftovers = _refuse
+    has_folder = make_folder = remove_folder = remove_old_leftovers = _refuse
 
-    def delete(self, path: str) -> None:
-        self._refuse(path)
 
-    def make_folder(self, path: str) -> None:
-        """Refuse it."""
-        self._refuse(path)
+def _answer(received: Received, about: Received, path: str, shown: str) -> Answer:
+    """Return the bytes of a file, with the etag of listings.
 
-    def remove_folder(self, path: str) -> None:
-        """Refuse it."""
-        self._refuse(path)
+    Args:
+        received: the response.
+        about: what the Hub has said of the file.
+        path: of the file.
+        shown: URL of the file, for errors.
+    """
+    answer = answer_of(received.response, path, shown, etag=about.etag, size=lambda etag: about.size)
+    if about.size not in (None, answer.total_bytes):
+        received.response.close()
+        raise unusable_response(
+            shown, f"the Hub says that the file has {about.size} bytes, its server {answer.total_bytes}"
+        )
+    return answer
 
-    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        self._refuse(prefix)
 
-    def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        """Refuse it."""
-        self._refuse(path)
+def _listed(root: str, info: dict[str, Any]) -> Entry | str:
+    """Return a file of a listing, or a folder as its path. What is neither is a file that cannot be read.
+
+    The etag is the name of the content: SHA-256 of what is in LFS or Xet, else git's. Reading a file returns the same.
+    """
+    path, kind = info["path"], info["type"]
+    if not isinstance(path, str) or not is_plain(path):
+        raise ValueError(f"path {path!r:.200}")
+    if kind == "directory":
+        return f"{root}{path}/"
+    if kind != "file":
+        return Entry(root + path, None, None)
+    size, oid = info["size"], (info.get("lfs") or info)["oid"]
+    if type(size) is not int or size < 0 or not isinstance(oid, str) or not oid:
+        raise ValueError(f"size {size!r:.50} and oid {oid!r:.50} of {path!r:.200}")
+    return Entry(root + path, size, f'"{oid}"')
+
+
+def _cursor(link: str | None, shown: str) -> str | None:
+    """The cursor of the next page. Only it is taken from the header: the next request goes to the Hub too."""
+    following = _NEXT.search(link or "")
+    if following is None:
+        return None
+    cursor: list[str] = []
+    with contextlib.suppress(ValueError):  # no URL
+        cursor = parse_qs(urlsplit(following[1]).query).get("cursor", [])
+    if not cursor:
+        raise unusable_response(shown, "the Hub links to a next page without a cursor")
+    return cursor[0]

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import itertools
 import os
+import secrets
 import shutil
 import stat
-import uuid
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
+from ...core.early_writeback import EarlyWriteback
 from ...core.local_view import fill, map_file
+from ...core.new_file import make_new_file
 from ...errors import UrlError
-from ..errors import from_status
+from ..errors import from_os, from_status, translate_errors
 from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, single_chunk
-from .names import PARTIAL_SUFFIX, is_internal_name, leads_nowhere
-from .sorted_paths import iter_sorted
-from .temporary_files import PROCESS, link_in, remove_leftovers_in, temporary_in
-from .writer import WITHOUT_LINKS, LocalWriter, errors_of, sync_folder
+from .names import PARTIAL_SUFFIX, is_internal_name, iter_sorted
 
+T = TypeVar("T")
+_WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_NOWHERE = {errno.ENOENT, errno.ELOOP, errno.ENOTDIR}  # of a link: no target, a circle, a target below a file
+_MAX_REMOVED = 100  # attempts, while other processes remove the folder before its first file is created
+# Without waiting for the writer of a FIFO
+_FOR_READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+# Begins the names of what this process has not finished, so that a search for leftovers spares it by its name alone:
+# the clock of a file server may differ, and that of this machine may be set back.
+_PROCESS = f".{secrets.token_hex(4)}-"
 
 
 def version_of(status: os.stat_result) -> str:
@@ -32,12 +42,32 @@ def _entry(path: str, status: os.stat_result) -> Entry:
     return Entry(path, status.st_size, version_of(status), status.st_mtime)
 
 
-def _check_is_file(path: str, mode: int) -> None:
-    """Refuse what has no end or waits for a writer. Opening a folder reports an error of its own."""
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        kind = "a FIFO" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
-        url = f"file://{path}"
-        raise UrlError(f"{url} is {kind}. Pass the path of a file: copy what it delivers into one.", url=url)
+def _found(path: str) -> Entry | None:
+    try:
+        return _entry(path, os.lstat(path))
+    except FileNotFoundError:  # removed since it was listed
+        return None
+
+
+def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
+    return translate_errors(from_os, f"file://{path}", transient=False)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tuple[int, os.stat_result]]:
+    """Open a file for reading. What has no end or waits for a writer is refused."""
+    with _errors_of(path):
+        descriptor = os.open(path, _FOR_READING)
+        try:
+            status = os.fstat(descriptor)
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(path)
+            if not stat.S_ISREG(status.st_mode):
+                url, kind = f"file://{path}", "a FIFO" if stat.S_ISFIFO(status.st_mode) else "a device"
+                raise UrlError(f"{url} is {kind}. Pass the path of a file: copy what it delivers into one.", url=url)
+            yield descriptor, status
+        finally:
+            os.close(descriptor)
 
 
 class LocalStore:
@@ -49,70 +79,54 @@ class LocalStore:
     may_ignore_ranges = False
     maps_files = True
 
+    # Listings
+
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
         folder = prefix[: prefix.rfind("/") + 1]
-        with errors_of(folder):
-            if not os.path.isdir(folder):
-                return Page([], None)
-            return Page(list(self._walk(folder, recursive, set())), None)
+        with _errors_of(folder):
+            return Page(list(_walk(folder, recursive, set())) if os.path.isdir(folder) else [], None)
 
-    def _walk(self, folder: str, recursive: bool, seen: set[tuple[int, int]]) -> Iterator[Entry]:
-        status = os.stat(folder)
-        if (status.st_dev, status.st_ino) in seen:
-            return  # a link to a folder that is already being listed
-        seen = seen | {(status.st_dev, status.st_ino)}
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                path = folder + entry.name
-                if is_internal_name(entry.name):
-                    continue
-                if entry.is_symlink() and leads_nowhere(path):
-                    yield Entry(path, None, None)
-                elif entry.is_dir():
-                    if recursive:
-                        yield from self._walk(path + "/", recursive, seen)
-                elif entry.is_file():
-                    file_status = entry.stat()
-                    yield _entry(path, file_status)
+    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        folder = prefix[: prefix.rfind("/") + 1]
+        with _errors_of(folder):
+            found = list(itertools.islice(iter_sorted(folder, prefix, recursive, after), limit + 1))
+            next_token = None if len(found) <= limit else found[limit - 1]
+            files = filter(None, (_found(path) for path in found[:limit] if path[-1] != "/"))
+            return Page(list(files), next_token, [path for path in found[:limit] if path[-1] == "/"])
+
+    # Files
 
     def find(self, path: str) -> Entry | None:
         return self.stat(path) if os.path.isfile(path) else None
 
     def stat(self, path: str) -> Entry:
-        with errors_of(path):
+        with _errors_of(path):
             status = os.stat(path)
-            if os.path.isdir(path):
+            if stat.S_ISDIR(status.st_mode):
                 raise IsADirectoryError(path)
             return _entry(path, status)
 
     def change_of(self, path: str) -> str:
         """Return the time of the last change of a file, which no program can set back, unlike the one in its etag."""
-        with errors_of(path):
+        with _errors_of(path):
             return f"{os.stat(path).st_ctime_ns:x}"
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        with errors_of(path):
-            _check_is_file(path, os.stat(path).st_mode)
-        with errors_of(path), open(path, "rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
-            size = status.st_size
-            if etag is not None and etag != version_of(status):
+        with _opened(path) as (descriptor, status):
+            size, version = status.st_size, version_of(status)
+            if etag is not None and etag != version:
                 raise from_status(412, "", f"file://{path}")
             if start and start >= size:
                 raise RangeNotSatisfiableError(f"file://{path} ends at byte {size:,}.", url=f"file://{path}")
             stop = size if end is None else min(end, size)
-            return Answer(start, stop, size, version_of(status), single_chunk(map_file(file.fileno(), start, stop)))
+            return Answer(start, stop, size, version, single_chunk(map_file(descriptor, start, stop)))
 
     def read_into(self, path: str, ranges: Iterable[tuple[int, memoryview]]) -> Entry:
         """Copy many ranges of a file: the first byte of each, and the memory to fill. Return the version that was read.
 
         A range that exceeds the end of the file is not copied: compare the size of the version.
         """
-        with errors_of(path):
-            _check_is_file(path, os.stat(path).st_mode)
-        with errors_of(path), open(path, "rb", buffering=0) as file:
-            descriptor = file.fileno()
-            status = os.fstat(descriptor)
+        with _opened(path) as (descriptor, status):
             for start, view in ranges:
                 if start + len(view) <= status.st_size:
                     fill(view, descriptor, start)
@@ -123,11 +137,11 @@ class LocalStore:
 
         Without ``sync_folder`` it may be missing until :meth:`sync_folder` was called, once for many files.
         """
-        with errors_of(path):
+        with _errors_of(path):
             folder, name = os.path.split(path)
             if not name:
                 raise UrlError(f"file://{path} names a folder, not a file.", url=f"file://{path}")
-            descriptor, temporary = temporary_in(folder)
+            descriptor, temporary = _in_folder(folder, lambda: make_new_file(folder, _PROCESS, PARTIAL_SUFFIX))
             return LocalWriter(path, descriptor, temporary, overwrite, durable, sync_folder and durable)
 
     def adopt(self, source: str, path: str, *, overwrite: bool) -> LocalWriter | None:
@@ -135,75 +149,191 @@ class LocalStore:
 
         Only trying tells: a link from one mount into another one fails also if both show the same filesystem.
         """
-        with errors_of(path):
+        folder = os.path.dirname(path)
+        temporary = f"{folder}/{_PROCESS}{secrets.token_hex(16)}{PARTIAL_SUFFIX}"
+        with _errors_of(path):
             try:
-                descriptor, temporary = link_in(os.path.dirname(path), source)
+                _in_folder(folder, lambda: os.link(source, temporary))
             except OSError as error:
-                if error.errno != errno.EXDEV and error.errno not in WITHOUT_LINKS:
+                if error.errno != errno.EXDEV and error.errno not in _WITHOUT_LINKS:
                     raise
                 return None
+            descriptor = os.open(temporary, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
             return LocalWriter(path, descriptor, temporary, overwrite, durable=True, sync_folder=True)
 
     def sync_folder(self, path: str) -> None:
         """Wait until the files that were created in a folder are on disk."""
-        with errors_of(path):
-            sync_folder(path)
+        with _errors_of(path):
+            _sync_folder(path)
 
     def delete(self, path: str) -> None:
-        with errors_of(path), contextlib.suppress(FileNotFoundError):
+        with _errors_of(path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
-    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        folder = prefix[: prefix.rfind("/") + 1]
-        with errors_of(folder), contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(folder):
-                if name.startswith(".") and name.endswith(
-                    PARTIAL_SUFFIX
-                ):  # the name does not contain that of the object
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(folder + name)
-
-    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        folder = prefix[: prefix.rfind("/") + 1]
-        with errors_of(folder):
-            found = list(itertools.islice(iter_sorted(folder, prefix, recursive, after), limit + 1))
-            next_token = None if len(found) <= limit else found[limit - 1]
-            entries = []
-            for path in found[:limit]:
-                with contextlib.suppress(FileNotFoundError):  # removed since
-                    if not path.endswith("/"):
-                        entries.append(_entry(path, os.lstat(path)))
-        return Page(entries, next_token, [path for path in found[:limit] if path.endswith("/")])
+    # Folders
 
     def has_folder(self, path: str) -> bool:
         return os.path.isdir(path)
 
     def make_folder(self, path: str) -> None:
-        with errors_of(path):
-            os.makedirs(os.path.dirname(path.rstrip("/")), exist_ok=True)
+        with _errors_of(path):
+            above = os.path.dirname(path.rstrip("/"))
+            os.makedirs(above, exist_ok=True)
             os.mkdir(path)
-            sync_folder(os.path.dirname(path.rstrip("/")))
+            _sync_folder(above)
 
     def remove_folder(self, path: str) -> None:
-        with errors_of(path), contextlib.suppress(FileNotFoundError):
-            above, name = os.path.split(path.rstrip("/"))
-            if os.path.islink(f"{above}/{name}"):
-                os.unlink(f"{above}/{name}")
+        path = path.rstrip("/")
+        above = os.path.dirname(path)
+        with _errors_of(path), contextlib.suppress(FileNotFoundError):
+            if os.path.islink(path):
+                os.unlink(path)
                 return
             # Atomic for readers; a killed process leaves a leftover. Nothing is created, since the disk may be full
-            aside = f"{above}/{PROCESS}{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
+            aside = f"{above}/{_PROCESS}{secrets.token_hex(16)}{PARTIAL_SUFFIX}"
             try:
-                os.rename(f"{above}/{name}", aside)
+                os.rename(path, aside)
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
                 aside = path  # on some file systems a name needs a block of its own
-            sync_folder(above)
+            _sync_folder(above)
             shutil.rmtree(aside)
 
-    def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        remove_leftovers_in(path, before_s)
+    # Leftovers
 
-    def remove_leftovers_of_others(self, path: str, before_s: float, stopped: Callable[[], bool]) -> None:
-        """Remove unfinished writes of other processes, while this one may write; end soon once ``stopped``."""
-        remove_leftovers_in(path, before_s, spare_own=True, stopped=stopped)
+    def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
+        folder = prefix[: prefix.rfind("/") + 1]
+        with _errors_of(folder):
+            for path in glob.iglob(f"{glob.escape(folder)}.*{PARTIAL_SUFFIX}"):  # the name of the object is not in it
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+
+    def remove_old_leftovers(self, path: str, before_s: float, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Remove unfinished writes of other processes, also while this one writes; end soon once ``stopped``."""
+        for above, folders, names in os.walk(path):
+            if stopped():
+                return
+            for name in filter(_is_leftover, names):
+                with contextlib.suppress(FileNotFoundError):
+                    if os.lstat(f"{above}/{name}").st_mtime < before_s:
+                        os.unlink(f"{above}/{name}")
+            for name in filter(_is_leftover, folders):
+                shutil.rmtree(f"{above}/{name}", ignore_errors=True)
+            folders[:] = [name for name in folders if not name.endswith(PARTIAL_SUFFIX)]
+
+
+def _walk(folder: str, recursive: bool, above: set[tuple[int, int]]) -> Iterator[Entry]:
+    """Yield the files of a folder. A link to a folder is followed, unless that is being listed already."""
+    here = os.stat(folder)
+    if (here.st_dev, here.st_ino) in above:
+        return
+    above = above | {(here.st_dev, here.st_ino)}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if is_internal_name(entry.name):
+                continue
+            path = folder + entry.name
+            try:
+                status = entry.stat()
+            except OSError as error:
+                if error.errno not in _NOWHERE:
+                    raise
+                if entry.is_symlink():  # else it was removed since
+                    yield Entry(path, None, None)
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield _entry(path, status)
+            elif recursive and stat.S_ISDIR(status.st_mode):
+                yield from _walk(path + "/", recursive, above)
+
+
+def _is_leftover(name: str) -> bool:
+    return name.endswith(PARTIAL_SUFFIX) and not name.startswith(_PROCESS)
+
+
+def _in_folder(folder: str, create: Callable[[], T]) -> T:
+    """Create a file in a folder, which is made if it is missing, also while other processes remove it."""
+    for _ in range(_MAX_REMOVED):
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                os.makedirs(folder, exist_ok=True)
+            except FileExistsError:
+                if os.path.lexists(folder) and not os.path.isdir(folder):
+                    raise
+                continue  # it was removed between two looks of makedirs
+            return create()
+    raise FileNotFoundError(folder)
+
+
+def _sync_folder(path: str) -> None:
+    """Flush the renames in a folder to disk."""
+    if os.name == "nt":  # Windows cannot open folders
+        return
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class LocalWriter:
+    """A temporary file, renamed when it is complete and on disk.
+
+    Args:
+        path: of the file.
+        descriptor: of the temporary file.
+        temporary: its path, on the same filesystem.
+        overwrite: whether an existing file is replaced.
+        durable: whether the bytes are on disk before the file is renamed.
+        sync_folder: whether the rename is on disk when ``commit`` returns.
+    """
+
+    def __init__(
+        self, path: str, descriptor: int, temporary: str, overwrite: bool, durable: bool, sync_folder: bool
+    ) -> None:
+        self._path, self._temporary = path, temporary
+        self._overwrite, self._durable, self._sync_folder = overwrite, durable, sync_folder
+        self._file = os.fdopen(descriptor, "wb", buffering=1 << 20)
+        self._writeback = EarlyWriteback(descriptor)
+
+    def write(self, data: bytes) -> None:
+        with _errors_of(self._path):
+            self._file.write(data)
+            if self._durable:
+                self._writeback.wrote(len(data))
+
+    def rename_to(self, name: str) -> None:
+        """Publish the file under another name in the same folder."""
+        self._path = os.path.join(os.path.dirname(self._path), name)
+
+    def commit(self) -> None:
+        with _errors_of(self._path):
+            self._file.flush()
+            if self._durable:
+                os.fsync(self._file.fileno())
+            self._file.close()
+            if self._overwrite:
+                os.replace(self._temporary, self._path)
+            else:
+                self._publish_new()
+            if self._sync_folder:
+                _sync_folder(os.path.dirname(self._path))
+
+    def _publish_new(self) -> None:
+        """Publish by a hard link, which fails if the file exists, unlike a rename."""
+        try:
+            os.link(self._temporary, self._path)
+        except OSError as error:
+            if error.errno not in _WITHOUT_LINKS:
+                raise
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
+            os.replace(self._temporary, self._path)
+        else:
+            os.unlink(self._temporary)
+
+    def abort(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._temporary)

@@ -1,0 +1,326 @@
+"""HTTP by urllib3: requests, redirects, and which bytes of an object a response contains.
+
+No exception but those of this package leaves here, and none has a cause: urllib3 shows the URLs of requests, which may
+be signed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urljoin
+
+import urllib3
+
+from ..core.signatures import hide_signatures_in_log
+from ..core.urls import redact
+from ..errors import AccessDeniedError, ContentEncodingError, RemoteDataError, StorageError
+from .errors import from_urllib3, mark_host_known, to_package_error, unusable_response
+from .network import ServerPools
+from .protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag, single_chunk
+
+IDENTITY = {"Accept-Encoding": "identity"}
+_MAX_REDIRECTS = 5
+_SHORT_BYTES = 8192  # of a body that is read so that the connection can be used again
+_CHUNK_BYTES = 1 << 18
+_HTTP_URL = re.compile(r"(https?)://(?:[^/?#\\\s]*@)?([^/?#@\\\s]+)", re.IGNORECASE)
+_PORTS = {"http": ":80", "https": ":443"}
+_TOKEN = re.compile(r"[\x21-\x7e]+")  # RFC 6750, 2.1, and what servers invent beside it
+# Sizes are below 2**63; Python refuses to convert thousands of digits
+_CONTENT_RANGE = re.compile(
+    r"\s*bytes\s+(?:(\d{1,19})\s*-\s*(-?\d{1,19})|\*)\s*/\s*(\d{1,19}|\*)\s*", re.IGNORECASE | re.ASCII
+)
+_LENGTH = re.compile(r"\d{1,19}", re.ASCII)
+# Uploads to S3 leave others behind, which have no meaning: of aws-chunked bodies, and names of charsets
+_NO_CODING = {"", "identity", "aws-chunked", "utf-8", "utf8", "binary", "none"}
+# Extensions of files that are stored encoded. Shard readers detect the compression of a tar by its content.
+_ENCODED_NAMES = {
+    "gzip": (".gz", ".tgz", ".tar"),
+    "zstd": (".zst", ".tzst", ".tar"),
+    "bzip2": (".bz2", ".tbz", ".tbz2", ".tar"),
+    "xz": (".xz", ".txz", ".tar"),
+    "br": (".br",),
+    "compress": (".z",),
+}
+
+
+class Hop(NamedTuple):
+    """A response without its body, the URL that was asked, and the one to which it redirects."""
+
+    url: str
+    response: Any
+    next_url: str | None
+
+
+class HttpClient:
+    """Sends requests by urllib3, each once. Thread-safe; not to be shared by processes.
+
+    Args:
+        read_timeout_s: seconds without a byte after which a request fails.
+    """
+
+    def __init__(self, read_timeout_s: float) -> None:
+        hide_signatures_in_log("urllib3.connectionpool")
+        self._pools = ServerPools(timeout=urllib3.Timeout(CONNECT_TIMEOUT_S, read_timeout_s), retries=False)
+
+    def send(
+        self, method: str, url: str, shown: str, headers: Mapping[str, str], body: bytes | bytearray | None = None
+    ) -> Any:
+        """Send one request, and return urllib3's response without its body. Redirects are not followed.
+
+        Args:
+            method: of HTTP.
+            url: which may be signed, and is not shown.
+            shown: URL for errors.
+            headers: of the request.
+            body: of the request.
+        """
+        with _errors(shown):
+            response = self._pools.manager(url).urlopen(
+                method,
+                url,
+                headers={**IDENTITY, **headers},
+                body=body,
+                redirect=False,
+                preload_content=False,
+                enforce_content_length=True,
+            )
+        mark_host_known(shown)
+        return response
+
+    def hops(
+        self, method: str, url: str, shown: str, headers: Mapping[str, str], own: Callable[[str], Mapping[str, str]]
+    ) -> Iterator[Hop]:
+        """Send a request, and follow redirects. A caller that stops at one has to read its body or to close it.
+
+        Args:
+            method: of HTTP.
+            url: of the first request.
+            shown: URL for errors.
+            headers: of each request.
+            own: returns the headers that only the server of a URL may get, such as a token.
+        """
+        for _ in range(_MAX_REDIRECTS + 1):
+            response = self.send(method, url, shown, {**headers, **own(url)})
+            location = response.headers.get("Location") if 300 <= response.status < 400 else None
+            if location is None:
+                yield Hop(url, response, None)
+                return
+            next_url = redirected(url, location)
+            yield Hop(url, response, next_url)
+            body_of(response, shown, _SHORT_BYTES)
+            if next_url is None:
+                raise unusable_response(shown, "the server redirects to what is no http URL")
+            url = next_url
+        raise StorageError(f"{shown}: more than {_MAX_REDIRECTS} redirects.", url=shown)
+
+
+def redirected(url: str, location: str) -> str | None:
+    """Return the URL to which a response redirects; ``None`` if it is no http URL."""
+    with contextlib.suppress(ValueError):
+        following = urljoin(url, location).partition("#")[0]
+        if _HTTP_URL.match(following):
+            return following
+    return None
+
+
+def origin_of(url: str) -> str:
+    """Return scheme and host of an http URL, with the port if it is not the usual one, without user and password."""
+    match = _HTTP_URL.match(url)
+    assert match is not None
+    scheme, host = match[1].lower(), match[2].lower()
+    return f"{scheme}://{host.removesuffix(_PORTS[scheme])}"
+
+
+@contextlib.contextmanager
+def _errors(shown: str, response: Any = None) -> Iterator[None]:
+    """Convert errors. A response is closed with its connection, which has unread bytes."""
+    try:
+        yield
+    except BaseException as error:
+        if response is not None:
+            response.close()
+        if isinstance(error, RemoteDataError | MemoryError) or not isinstance(error, Exception):
+            raise
+        raise to_package_error(from_urllib3, error, shown) from None
+
+
+def answer_of(
+    response: Any,
+    path: str,
+    shown: str,
+    *,
+    etag: str | None = None,
+    size: Callable[[str | None], int | None] = lambda etag: None,
+) -> Answer:
+    """Return the bytes that a successful response to a GET contains. On an error it is closed.
+
+    Args:
+        response: of urllib3, without its body.
+        path: of the object; its query is ignored.
+        shown: URL for errors.
+        etag: of the object, if another response has told it.
+        size: returns that of the version with this etag, if it is known, where the response does not tell it.
+
+    Raises:
+        ContentEncodingError: if the body is not the object.
+        StorageError: if a body that is cut would not be noticed.
+        TransientStorageError: if the headers are incomplete or contradict each other.
+    """
+    status, headers = response.status, response.headers
+    with _errors(shown, response):
+        require_unencoded(headers.get("Content-Encoding"), path, shown)
+        etag = etag or normalized_etag(headers.get("ETag"))
+        length = parse_content_length(headers.get("Content-Length"))
+        if length is None and status != 206:
+            if not response.chunked:
+                raise StorageError(
+                    f"{redact(shown)}: the server sends no length, so a truncated body would go unnoticed. Serve it "
+                    "with Content-Length.",
+                    url=redact(shown),
+                )
+            whole = body_of(response, shown)  # its last chunk marks the end
+            return Answer(0, len(whole), len(whole), etag, single_chunk(whole))
+        start, end, total = parse_content_range(status, headers.get("Content-Range"), length, shown)
+        total = size(etag) if total is None else total
+        if total is None:
+            raise unusable_response(shown, "the server does not send the size of the object")
+        return Answer(start, end, total, etag, _chunks_of(response, shown))
+
+
+def _chunks_of(response: Any, shown: str) -> Generator[memoryview, None, None]:
+    with _errors(shown, response):
+        yield from stream_body(response)
+        response.release_conn()
+
+
+def stream_body(response: Any) -> Iterator[memoryview]:
+    """Yield the body of a urllib3 response as it arrives, so that the caller notices slow progress."""
+    while chunk := response.read1(_CHUNK_BYTES, decode_content=False):
+        yield memoryview(chunk)
+
+
+def body_of(response: Any, shown: str, max_bytes: int | None = None) -> bytes:
+    """Return the body of a response, or its first bytes. The connection is used again if it has no more."""
+    with _errors(shown, response):
+        body: bytes = response.read(max_bytes, decode_content=False)
+        if len(body) == max_bytes:
+            response.close()
+        response.release_conn()
+        return body
+
+
+def range_header(start: int, end: int | None) -> str | None:
+    """The Range header that requests bytes ``start`` to ``end`` (exclusive); ``None`` requests the whole object.
+
+    >>> range_header(0, 10), range_header(5, None), range_header(0, None)
+    ('bytes=0-9', 'bytes=5-', None)
+    """
+    if end is None:
+        return f"bytes={start}-" if start else None
+    return f"bytes={start}-{end - 1}"
+
+
+def parse_content_length(content_length: str | None) -> int | None:
+    """Parse a Content-Length header, which may repeat the same number (RFC 9110, 8.6).
+
+    >>> [parse_content_length(header) for header in ("10, 10", "10, 11", "-5", None)]
+    [10, None, None, None]
+    """
+    numbers = {number.strip() for number in (content_length or "").split(",")}
+    [number, *others] = numbers
+    return int(number) if not others and _LENGTH.fullmatch(number) else None
+
+
+class Span(NamedTuple):
+    """First byte, last byte + 1, and the size of the object (``None`` if the response does not contain it)."""
+
+    start: int
+    end: int
+    total_bytes: int | None
+
+
+def parse_content_range(status: int, content_range: str | None, num_bytes: int | None, url: str) -> Span:
+    """Return the bytes that a response contains, by RFC 9110 and its common violations.
+
+    The Content-Range of a 200 is accepted if its length fits.
+
+    Args:
+        status: 200, 203 or 206.
+        content_range: the header, or ``None``.
+        num_bytes: of the body, if Content-Length is known.
+        url: for errors.
+
+    Raises:
+        TransientStorageError: if the headers are incomplete or contradict each other.
+    """
+    match = _CONTENT_RANGE.fullmatch(content_range or "")
+    if match is not None:
+        total = None if match[3] == "*" else int(match[3])
+        if total == 0 and not num_bytes:
+            return Span(0, 0, 0)  # an empty object, for which no valid range exists
+        if match[1] is not None:
+            start, end = int(match[1]), int(match[2]) + 1
+            if start < end and num_bytes in (None, end - start) and (total is None or end <= total):
+                return Span(start, end, total)
+    if status != 206 and num_bytes is not None and (match is None or match[3] == str(num_bytes)):
+        return Span(0, num_bytes, num_bytes)
+    raise unusable_response(
+        url, f"the server answered {status} with Content-Range {content_range!r} and a body of {num_bytes} bytes"
+    )
+
+
+def require_unencoded(content_encoding: str | None, path: str, url: str) -> None:
+    """Check that the body of a response is the object that the path names.
+
+    Every request sends ``Accept-Encoding: identity``, so a body is encoded only if the object is stored encoded.
+    Decoding is not possible: sizes, ranges, etags and checksums are those of the stored bytes.
+
+    Args:
+        content_encoding: the header, or ``None``.
+        path: of the object; its query is ignored.
+        url: for errors.
+
+    Raises:
+        ContentEncodingError: if the body is encoded, and the path has no extension of that encoding.
+    """
+    codings = [coding.strip().lower().removeprefix("x-") for coding in (content_encoding or "").split(",")]
+    codings = [coding for coding in codings if coding not in _NO_CODING]
+    if not codings:
+        return
+    extensions = _ENCODED_NAMES.get(codings[0], ())
+    if len(codings) == 1 and path.partition("?")[0].lower().endswith(extensions):
+        return
+    shown, wanted = redact(url), ", ".join(extensions) or "an extension of it"
+    raise ContentEncodingError(
+        f"{shown} has Content-Encoding: {content_encoding}, so its bytes are not those of the file that the URL names. "
+        f"Store it without that header, decompressed, or under a name with the encoding's extension ({wanted}).",
+        url=shown,
+    )
+
+
+def bearer_token(token: object, url: str, source: str) -> str:
+    r"""Return an access token, without the line feed that a file or a command leaves at its end.
+
+    Libraries show in their errors, or fail without one, what is no header.
+
+    Args:
+        token: as given or issued.
+        url: for errors.
+        source: where it is from, as a sentence.
+
+    Raises:
+        AccessDeniedError: if it cannot be a header. The message never shows it.
+
+    >>> bearer_token("ya29.a\n", "gs://bucket", "")
+    'ya29.a'
+    """
+    text = token.decode("latin-1") if isinstance(token, bytes) else token
+    text = text.strip() if isinstance(text, str) else ""
+    if _TOKEN.fullmatch(text) is None:
+        what = "is empty" if not text else "contains a space, a line feed or another character that no token has"
+        what = what if isinstance(token, str | bytes) else f"is of the type {type(token).__name__}, not a text"
+        raise AccessDeniedError(f"{url}: the access token {what}. {source}", url=url)
+    return text

@@ -1,1 +1,0 @@
-"""HTTP: content encodings, ranges, reading by urllib3."""
