@@ -207,8 +207,9 @@ class FsspecStore:
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read, and stat after it: without If-Match the caller compares the version with the expected one."""
         before = None if end is not None and etag is not None else self.stat(path)
-        if before is not None and before.size is not None:
-            end = before.size if end is None else min(end, before.size)
+        if before is not None:
+            size = before.size  # where it is not known, all is read
+            end = size if size is None or end is None else min(end, size)
         data, url = b"", self._url(path)
         if end is None or start < end:
             with self._calls(path) as filesystem:
@@ -218,10 +219,10 @@ class FsspecStore:
             raise from_status(412, "", url)
         if entry.size is None and end is not None:
             raise unusable_response(url, "the store does not say how large the object is")
-        size = start + len(data) if entry.size is None else entry.size
-        if start and start >= size:
+        total = start + len(data) if entry.size is None else entry.size
+        if start and start >= total:
             raise from_status(416, "", url)
-        return Answer(start, start + len(data), size, entry.etag, single_chunk(data))
+        return Answer(start, start + len(data), total, entry.etag, single_chunk(data))
 
     def create(self, path: str, *, overwrite: bool) -> _Writer:
         return _Writer(lambda data: self.publish(path, data, overwrite=overwrite))
