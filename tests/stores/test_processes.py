@@ -307,3 +307,27 @@ def test_a_child_reads_by_s3fs_after_its_parent_has_used_s3fs_and_obstore(moto: 
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert "Unclosed" not in done.stderr
+
+
+MAP_STYLE = """
+import logging, sys
+import torchdata_remote as tdr
+from torch.utils.data import DataLoader
+
+logging.basicConfig(level="INFO")
+folder, endpoint_url, key, secret = sys.argv[1:]
+options = {"endpoint_url": endpoint_url, "key": key, "secret": secret}
+files = tdr.RemoteFiles(folder, storage_options=options)
+loader = DataLoader(files, batch_size=4, num_workers=2, collate_fn=list, multiprocessing_context="fork")
+assert sum(len(data) for batch in loader for _, data in batch) == 720_000
+"""
+
+
+def test_a_parent_that_lists_a_map_style_dataset_leaves_obstore_to_the_workers_it_forks(
+    moto: S3Server, folder: str
+) -> None:
+    command = [sys.executable, "-c", MAP_STYLE, folder, moto.endpoint_url, moto.key, moto.secret]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "is read by obstore" in done.stderr
+    assert "more slowly" not in done.stderr

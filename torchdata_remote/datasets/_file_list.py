@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 
 from ..core.options import RetryPolicy, StorageOptions
@@ -12,6 +13,12 @@ from ..fetch.listing.sources import list_source
 from ..fetch.listing.whereabouts import Others
 from ..formats.sample import is_of_macos
 from ._file_table import FileTable
+
+
+def _forks_workers() -> bool:
+    """Whether torch's loaders fork this process by default: then obstore is left to the workers."""
+    default = multiprocessing.get_all_start_methods()[0]
+    return (multiprocessing.get_start_method(allow_none=True) or default) == "fork"
 
 
 def list_files(
@@ -52,6 +59,7 @@ def list_files(
             retry=retry,
             is_wanted=is_selected,
             on_skip=on_skip,
+            by_obstore=not _forks_workers(),
         )
         listed = ((file_url, below(file_url)) for file_url in found)
     else:

@@ -56,17 +56,26 @@ def list_prefix(url: str, prefix: str, recursive: bool, options: StorageOptions,
 
 
 def list_tables(
-    url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy
+    url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy, *, by_obstore: bool = True
 ) -> Generator[EntryTable, None, None]:
     """Yield the entries that begin with a prefix page by page, sorted, while later pages are being requested.
 
     Stores list in the order of paths, and nothing is sorted again. If the first page is not sorted, or the store says
     that it lists in another order, all pages are requested and then sorted.
 
+    Args:
+        url: of the store.
+        prefix: of the paths.
+        recursive: whether folders below it are entered.
+        options: for the store.
+        retry: applied to each page.
+        by_obstore: whether obstore may be used, after which children that are forked cannot use it.
+
     Raises:
         StorageError: if pages repeat, or are not in order.
     """
     store, _ = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
+    store = store if by_obstore else getattr(store, "without_obstore", store)
     lists_in_order = getattr(store, "lists_in_order", True)
     pages = _pages(store, url, _Listing(redact(url), prefix, store, recursive=recursive), retry)
     with contextlib.closing(pages):

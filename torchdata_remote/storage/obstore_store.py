@@ -137,6 +137,11 @@ class ObstoreStore(ObstoreReader):
                 self._slower = self._make_slower()
             return self._slower
 
+    @property
+    def without_obstore(self) -> Store:
+        """The store by fsspec, if its package is installed."""
+        return self.slower if self._has_slower else self
+
     def warn_once(self, what: str, error: StorageError) -> None:
         """Warn of a feature that this store does not support, and of the consequences."""
         with self._lock:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from enum import Enum
+from functools import partial
 from itertools import chain, compress
 from typing import NamedTuple
 
@@ -153,6 +154,7 @@ def list_source(
     on_skip: Callable[[str], object] = lambda kind: None,
     on_page: Callable[[list[str]], object] = lambda paths: None,
     lookup: Lookup | None = None,
+    by_obstore: bool = True,
 ) -> Iterator[RemoteUrl]:
     """Yield the objects that a source URL names, sorted by path, but for files of macOS in folders.
 
@@ -169,6 +171,7 @@ def list_source(
         on_skip: called with ``"macos"`` for each file of macOS.
         on_page: called with the paths in the bucket of objects before these are yielded.
         lookup: looks up a source that is the name of one object or folder; ``None`` sends a request for it.
+        by_obstore: whether obstore may be used, after which children that are forked cannot use it.
 
     Raises:
         EmptyListingError: if there are none.
@@ -194,7 +197,7 @@ def list_source(
                     others.extend([place.rpartition("/")[2] if kind is _Kind.SHARDS else place])
             continue
         ends_alike = kind is _Kind.GLOB and _ENDS_WITH_EXTENSION.search(split_url(single)[2])
-        for table, fixed in _tables(single, literal, kind, recursive, options, retry, lookup):
+        for table, fixed in _tables(single, literal, kind, recursive, options, retry, lookup, by_obstore=by_obstore):
             is_named = table.paths == [path]
             if not is_named:
                 table = _without_macos(table, fixed, others, on_skip)
@@ -267,11 +270,14 @@ def _tables(
     options: StorageOptions,
     retry: RetryPolicy,
     lookup: Lookup | None,
+    *,
+    by_obstore: bool,
 ) -> Iterator[tuple[EntryTable, int]]:
     """Yield the pages of one source without braces, each with the length of the folder above it.
 
     An object that the source names is a page of its own. ``url`` is the unescaped source.
     """
+    listed = partial(list_tables, by_obstore=by_obstore)
     path, found = split_url(source if kind is _Kind.GLOB else url)[2], False
     below: Iterator[EntryTable]
     if kind is _Kind.GLOB:
@@ -280,21 +286,20 @@ def _tables(
         folder = unescape(path[:start])
         deep = "/" in path[start:] or "**" in path
         matching = (
-            one.selected(list(map(regex.fullmatch, one.paths)))
-            for one in list_tables(source, folder, deep, options, retry)
+            one.selected(list(map(regex.fullmatch, one.paths))) for one in listed(source, folder, deep, options, retry)
         )
         below, folder = filter(len, matching), folder[: folder.rfind("/") + 1]
     elif kind is _Kind.NAMED:
         folder = path + "/"
-        exact, may_be_folder = find_named(url, options, retry) if lookup is None else lookup()
-        below = list_tables(url, folder, recursive, options, retry) if may_be_folder else iter(())
+        exact, may_be_folder = find_named(url, options, retry, by_obstore=by_obstore) if lookup is None else lookup()
+        below = listed(url, folder, recursive, options, retry) if may_be_folder else iter(())
         first = next(below, None)
         if exact is not None and not (exact.size == 0 and first is not None):  # an empty object is a folder marker
             found = True
             yield EntryTable.of([exact]), object_path(url).rfind("/") + 1  # a query may have slashes
         below = below if first is None else chain([first], below)
     else:
-        folder, below = path, list_tables(url, path, recursive, options, retry)
+        folder, below = path, listed(url, path, recursive, options, retry)
     for table in below:
         found = True
         yield table, len(folder)
@@ -337,7 +342,12 @@ def _empty(
 
 
 def find_named(
-    url: str, options: StorageOptions, retry: RetryPolicy, sleep: Callable[[float], object] = time.sleep
+    url: str,
+    options: StorageOptions,
+    retry: RetryPolicy,
+    sleep: Callable[[float], object] = time.sleep,
+    *,
+    by_obstore: bool = True,
 ) -> Found:
     """Look up a URL that names one object or one folder, by one request.
 
@@ -346,8 +356,10 @@ def find_named(
         options: for the store.
         retry: policy for transient faults.
         sleep: waits for a number of seconds; raises to stop waiting.
+        by_obstore: whether obstore may be used, after which children that are forked cannot use it.
     """
     store, path = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
+    store = store if by_obstore else getattr(store, "without_obstore", store)
 
     def find() -> Found:
         if isinstance(store, KeyStore):
