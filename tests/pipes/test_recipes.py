@@ -110,6 +110,8 @@ def test_the_second_epoch_is_read_from_the_cache(stream: Callable[..., Any], tmp
         url = f"{store.endpoint_url}/shards/{{000000..000001}}.tar"
         pipe = stream(url, seed=None, cache_dir=str(tmp_path / "cache"), cache_bytes=1 << 20)
         first = list(pipe)
-        num_read = sum(request.method == "GET" for request in store.requests)
+        assert [request.if_none_match for request in store.requests if request.method == "GET"] == [None] * 2
+        store.requests.clear()
         assert list(pipe) == first != []
-        assert sum(request.method == "GET" for request in store.requests) == num_read == 2
+        confirmed = [request.if_none_match is not None for request in store.requests]
+        assert confirmed == [True] * 2, "what is in the cache is confirmed, and not read"

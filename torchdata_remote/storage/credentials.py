@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ..core.urls import redact_text
 from ..errors import AccessDeniedError, ExpiredCredentialsError, StorageError, TransientStorageError
 
+_TOKEN = re.compile(r"[\x21-\x7e]+")  # RFC 6750, 2.1, and what servers invent beside it
 _log = logging.getLogger("torchdata_remote")
 _ASK_AGAIN_S = 30.0  # between two questions to a source, while the credentials that it gave are valid
 _CLOCK_SKEW_S = 10.0
@@ -167,3 +168,28 @@ def _may_pass(error: BaseException | None) -> bool:
     is_of_server = isinstance(status, int) and (status >= 500 or status in (408, 429))
     is_known = not _OF_NETWORK.isdisjoint(kind.__name__ for kind in type(error).__mro__)
     return is_of_server or is_known or bool(getattr(error, "retryable", False)) or _may_pass(error.__cause__)
+
+
+def bearer_token(token: object, url: str, source: str) -> str:
+    r"""Return an access token, without the line feed that a file or a command leaves at its end.
+
+    Libraries show in their errors, or fail without one, what is no header.
+
+    Args:
+        token: as given or issued.
+        url: for errors.
+        source: where it is from, as a sentence.
+
+    Raises:
+        AccessDeniedError: if it cannot be a header. The message never shows it.
+
+    >>> bearer_token("ya29.a\n", "gs://bucket", "")
+    'ya29.a'
+    """
+    text = token.decode("latin-1") if isinstance(token, bytes) else token
+    text = text.strip() if isinstance(text, str) else ""
+    if _TOKEN.fullmatch(text) is None:
+        what = "is empty" if not text else "contains a space, a line feed or another character that no token has"
+        what = what if isinstance(token, str | bytes) else f"is of the type {type(token).__name__}, not a text"
+        raise AccessDeniedError(f"{url}: the access token {what}. {source}", url=url)
+    return text

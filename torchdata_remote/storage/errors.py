@@ -248,7 +248,7 @@ _CERTIFICATE = re.compile("(?i)certificate.?verify.?failed|InvalidCertificate|Ce
 _REDIRECTS = re.compile("(?i)too ?many ?redirects")
 _UNKNOWN_HOST = re.compile(
     "(?i)name or service not known|no address associated|name does not resolve|nodename nor servname|Errno 1100|"
-    "getaddrinfo failed|temporary failure in name resolution|try again|EAI_AGAIN"
+    "getaddrinfo failed|temporary failure in name resolution|(?-i:Try again)|EAI_AGAIN"
 )
 _REFUSED = re.compile(
     "(?i)connection ?refused|ECONNREFUSED|connect call failed|no route to host|network is unreachable"

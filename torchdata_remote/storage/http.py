@@ -16,7 +16,7 @@ import urllib3
 
 from ..core.signatures import hide_signatures_in_log
 from ..core.urls import redact
-from ..errors import AccessDeniedError, ContentEncodingError, RemoteDataError, StorageError
+from ..errors import ContentEncodingError, RemoteDataError, StorageError
 from .errors import from_urllib3, mark_host_known, to_package_error, unusable_response
 from .network import ServerPools
 from .protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag, single_chunk
@@ -27,7 +27,6 @@ _SHORT_BYTES = 8192  # of a body that is read so that the connection can be used
 _CHUNK_BYTES = 1 << 18
 _HTTP_URL = re.compile(r"(https?)://(?:[^/?#\\\s]*@)?([^/?#@\\\s]+)", re.IGNORECASE)
 _PORTS = {"http": ":80", "https": ":443"}
-_TOKEN = re.compile(r"[\x21-\x7e]+")  # RFC 6750, 2.1, and what servers invent beside it
 # Sizes are below 2**63; Python refuses to convert thousands of digits
 _CONTENT_RANGE = re.compile(
     r"\s*bytes\s+(?:(\d{1,19})\s*-\s*(-?\d{1,19})|\*)\s*/\s*(\d{1,19}|\*)\s*", re.IGNORECASE | re.ASCII
@@ -299,28 +298,3 @@ def require_unencoded(content_encoding: str | None, path: str, url: str) -> None
         f"Store it without that header, decompressed, or under a name with the encoding's extension ({wanted}).",
         url=shown,
     )
-
-
-def bearer_token(token: object, url: str, source: str) -> str:
-    r"""Return an access token, without the line feed that a file or a command leaves at its end.
-
-    Libraries show in their errors, or fail without one, what is no header.
-
-    Args:
-        token: as given or issued.
-        url: for errors.
-        source: where it is from, as a sentence.
-
-    Raises:
-        AccessDeniedError: if it cannot be a header. The message never shows it.
-
-    >>> bearer_token("ya29.a\n", "gs://bucket", "")
-    'ya29.a'
-    """
-    text = token.decode("latin-1") if isinstance(token, bytes) else token
-    text = text.strip() if isinstance(text, str) else ""
-    if _TOKEN.fullmatch(text) is None:
-        what = "is empty" if not text else "contains a space, a line feed or another character that no token has"
-        what = what if isinstance(token, str | bytes) else f"is of the type {type(token).__name__}, not a text"
-        raise AccessDeniedError(f"{url}: the access token {what}. {source}", url=url)
-    return text

@@ -30,7 +30,6 @@ from .protocol import (
     UnsupportedByTransportError,
     for_if_match,
     normalized_etag,
-    single_chunk,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 Read = Callable[[str, int, int | None, str | None], Answer]
 MAX_UNREADABLE = 8  # consecutive responses that only the fallback can read; then obstore is not used any more
 SMALL_BYTES = 1 << 20  # bodies that are one buffer: their pieces would cost more than the request
+MAX_IN_PIECES = 64  # small bodies, after one that broke
 NO_RETRIES: dict[str, Any] = {"max_retries": 0}
 # Empty and dot segments, which obstore strips or refuses, and control characters
 ODD_KEY = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f-\x9f]")
@@ -99,6 +99,7 @@ class ObstoreReader:
         self._store: ObjectStore | None = None
         self._small: ObjectStore | None = None  # for requests whose bodies are read at once: they have a time limit
         self._num_unreadable = 0  # consecutive
+        self._num_in_pieces = 0  # small bodies that are read in pieces
         self._is_known = False  # whether the host has responded
         self._lock = threading.RLock()
 
@@ -109,7 +110,7 @@ class ObstoreReader:
             return self._read_odd(path, start, end, etag)
         store: ObjectStore | None = None
         try:
-            if end is not None and end - start <= SMALL_BYTES:
+            if end is not None and end - start <= SMALL_BYTES and not self._takes_pieces():
                 store = self._small or self._connected(small=True)
             else:
                 store = self._store or self._connected()
@@ -169,10 +170,24 @@ class ObstoreReader:
         if store is not self._small:
             chunks = self._chunks(path, result.stream(0))
         elif after - first <= SMALL_BYTES:
-            chunks = single_chunk(memoryview(result.bytes()))
+            chunks = self._at_once(path, result)
         else:  # of a server that ignores ranges
             return self._get(self._store or self._connected(), path, start, end, etag, **options)
         return Answer(first, after, meta["size"], normalized_etag(meta["e_tag"]), chunks)
+
+    def _takes_pieces(self) -> bool:
+        """Whether the next small body is read in pieces, so that what arrives of it is kept: one has broken."""
+        self._num_in_pieces = max(0, self._num_in_pieces - 1)
+        return self._num_in_pieces > 0
+
+    def _at_once(self, path: str, result: Any) -> Generator[memoryview, None, None]:
+        try:
+            body = result.bytes()
+        except Exception as error:  # noqa: BLE001  # converted
+            self._num_in_pieces = MAX_IN_PIECES
+            failure = self._converted(error, path)
+            raise failure from failure.__cause__
+        yield memoryview(body)
 
     def _chunks(self, path: str, stream: Iterable[Any]) -> Generator[memoryview, None, None]:
         try:

@@ -409,7 +409,7 @@ class ObstoreStore(ObstoreReader):
         if self._is_listed_slowly or self._odd_keys.search(f"{key}x"):
             return self.slower.find(path), self.slower.list_page(path, recursive=True, token=None)
         if self.lists_in_order:
-            page = self.list_page(key, recursive=True, token=None)
+            page = ObstoreStore.list_page(self, key, recursive=True, token=None)  # not counted as another request
             return next((one for one in page.entries if one.path == path), None), page
         below = f"{key.rstrip('/')}/" if key else None
         batch = self._clear(path, lambda store: list(next(iter(obstore.list(store, below, chunk_size=limit)), ())))

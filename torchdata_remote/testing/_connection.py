@@ -27,6 +27,7 @@ class SeenRequest:
     query: str
     range: str | None
     if_match: str | None
+    if_none_match: str | None
     fault: str | None
 
 

@@ -117,7 +117,8 @@ class FaultyStore:
     def record_request(self, request: Head) -> tuple[SeenRequest, float]:
         """Record a request, and choose its fault and a number from [0, 1) for the position of the fault."""
         method, (path, _, query) = request.first[0], request.first[1].partition("?")
-        wanted_range, if_match = range_of(request), request.fields.get("if-match")
+        wanted_range = range_of(request)
+        conditions = request.fields.get("if-match"), request.fields.get("if-none-match")
         with self._lock:
             fault, chance = None, 0.0
             if method in self.faults.methods and (self.faults.listings or not is_listing(path, query)):
@@ -125,7 +126,7 @@ class FaultyStore:
                 fault = self._script.popleft() if self._script else self.faults.pick(number)
             if (fault in RANGE_FAULTS and wanted_range is None) or (method == "HEAD" and fault not in BODILESS_FAULTS):
                 fault = None
-            seen = SeenRequest(method, path, query, wanted_range, if_match, fault)
+            seen = SeenRequest(method, path, query, wanted_range, *conditions, fault)
             self.requests.append(seen)
         return seen, chance
 

@@ -13,8 +13,7 @@ from urllib.parse import parse_qs
 
 from ...core.options import StorageOptions
 from ...errors import AccessDeniedError, StorageError, UrlError
-from ..credentials import Credentials, Issued, no_token
-from ..http import bearer_token
+from ..credentials import Credentials, Issued, bearer_token, no_token
 from ..network import obstore_client_options
 from ..option_checks import is_server_url, option_flag
 from ..protocol import CONNECT_TIMEOUT_S

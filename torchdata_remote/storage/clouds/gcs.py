@@ -14,9 +14,8 @@ from typing import Any
 from ...core.arguments import check
 from ...core.options import StorageOptions
 from ...errors import AccessDeniedError, RemoteDataError, UrlError
-from ..credentials import Credentials, Issued, no_token
+from ..credentials import Credentials, Issued, bearer_token, no_token
 from ..errors import unusable_response
-from ..http import bearer_token
 from ..network import ServerPools, obstore_client_options
 from ..option_checks import is_server_url, option_flag
 from ..protocol import CONNECT_TIMEOUT_S
