@@ -12,14 +12,15 @@ from ..core.checksums import Checksums
 from ..core.object_version import same_etag
 from ..core.options import StorageOptions
 from ..core.threads.pool import PoolClosedError
-from ..core.urls import RemoteUrl, redact
+from ..core.urls import RemoteUrl, object_path, redact
 from ..errors import ObjectChangedError
+from ..formats.nested import is_archive_name
 from ..storage import Store
 from .cache.cached_object import CachedObject
 from .ranges import ObjectVersion, RangeRequest, RangeSource, ignore_version, read_range
 from .session import ActiveSession, FetchSession
 
-FIRST_BYTES = 1 << 20  # of an object of unknown size
+FIRST_BYTES = 1 << 20  # of an object of unknown size that is no shard
 
 
 class Part:
@@ -112,8 +113,8 @@ class Download:
         return -(-unplanned_bytes // part_bytes)
 
     def next_part_bytes(self, part_bytes: int) -> int:
-        """Largest length of the next part; the first one of an unknown size tells it, and may be all."""
-        if self._end is None and not self.mapped:
+        """Largest length of the next part. The first one of an unknown size tells it, and may be all but of a shard."""
+        if self._end is None and not self.mapped and not is_archive_name(object_path(self.url)):
             part_bytes = min(part_bytes, FIRST_BYTES)
         if self._block_bytes > 1:  # of whole blocks
             part_bytes = max(1, part_bytes // self._block_bytes) * self._block_bytes
