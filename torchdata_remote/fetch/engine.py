@@ -235,7 +235,12 @@ class Lane:
 
     def _must_wait(self, download: Download, part_bytes: int, max_bytes: int) -> bool:  # with the lock held
         """Whether the next part has to wait until others are consumed."""
-        if self._reserved_bytes and self._reserved_bytes + download.next_part_bytes(part_bytes) > max_bytes:
+        needed_bytes = self._reserved_bytes + download.next_part_bytes(part_bytes)
+        if download.size is not None and self._asked and next(iter(self._asked)).number < download.number:
+            if self.running.expected_bytes is None and self.options.in_order:
+                return True  # an object that is read before may need all of the budget
+            needed_bytes += self._expected_bytes
+        if self._reserved_bytes and needed_bytes > max_bytes:
             return True
         if download.size is not None or len(self._asked) < self.options.interleave:
             return False
