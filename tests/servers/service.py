@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 _START_S = 60
+_STOP_S = 200  # requests to a store that stand still are given up after 30 s, and repeated
 
 
 class Service:
@@ -77,7 +78,7 @@ class Service:
         """Terminate the process, like Kubernetes, and return its exit status."""
         self.process.terminate()
         try:
-            return self.process.wait(_START_S)
+            return self.process.wait(_STOP_S)
         finally:
             self.process.kill()
             assert self.process.stdout is not None
