@@ -12,7 +12,7 @@ from ..core.checksums import Checksums
 from ..core.object_version import same_etag
 from ..core.options import StorageOptions
 from ..core.threads.pool import PoolClosedError
-from ..core.urls import RemoteUrl, object_path, redact
+from ..core.urls import RemoteUrl, redact
 from ..errors import ObjectChangedError
 from ..formats.nested import is_archive_name
 from ..storage import Store
@@ -32,6 +32,11 @@ class Part:
         self.start, self.end, self.reserved_bytes = start, end, reserved_bytes
         self.pieces: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()  # consecutive; then None
         self.error: BaseException | None = None  # why the pieces end early
+
+
+def first_bytes_of(path: str) -> int | None:
+    """Return how many bytes of an object of unknown size are asked for first: a tar is no small object."""
+    return None if is_archive_name(path) else FIRST_BYTES
 
 
 class Planner(Protocol):
@@ -66,6 +71,7 @@ class Download:
         size: of the object; ``None`` until the first response reports it.
         planned_bytes: the byte after those for which parts are planned.
         can_plan: whether a part can be planned now; not while the first response has to report the size.
+        first_bytes: most bytes of the first part of an object of unknown size, which may be small.
         closed: whether the rest is not wanted.
         number, turn, is_queued: its place in the plan of its lane.
 
@@ -80,6 +86,7 @@ class Download:
     etag: str | None = None
     checksums: Checksums | None = None
     mapped = False
+    first_bytes: int | None = None
 
     def __init__(self, start: int, stop: int | None, size: int | None, block_bytes: int = 1) -> None:
         self.size, self._block_bytes = size, block_bytes
@@ -113,9 +120,9 @@ class Download:
         return -(-unplanned_bytes // part_bytes)
 
     def next_part_bytes(self, part_bytes: int) -> int:
-        """Largest length of the next part. The first one of an unknown size tells it, and may be all but of a shard."""
-        if self._end is None and not self.mapped and not is_archive_name(object_path(self.url)):
-            part_bytes = min(part_bytes, FIRST_BYTES)
+        """Largest length of the next part."""
+        if self._end is None and self.first_bytes is not None:
+            part_bytes = min(part_bytes, self.first_bytes)
         if self._block_bytes > 1:  # of whole blocks
             part_bytes = max(1, part_bytes // self._block_bytes) * self._block_bytes
         return min(part_bytes, self.unplanned_bytes(self.planned_bytes + part_bytes))
@@ -205,6 +212,8 @@ class ObjectDownload(Download):
             self._cached = CachedObject(store, cache, self.url, self._listed_size, etag, keep=whole, server=server)
         self.source: RangeSource = self._cached or store
         self.mapped = store.maps_files and cache is None
+        if size is None and not self.mapped:
+            self.first_bytes = first_bytes_of(self.path)
 
     def unplanned_bytes(self, expected_bytes: int) -> int:
         return super().unplanned_bytes(expected_bytes if self._listed_size is None else self._listed_size)

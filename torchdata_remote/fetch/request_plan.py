@@ -8,9 +8,8 @@ from typing import NamedTuple
 from ..core.options import FetchOptions, StorageOptions
 from ..core.shard_view import is_view, split_view_url
 from ..core.urls import RemoteUrl, object_path, split_sample_range
-from ..formats.nested import is_archive_name
 from ..storage import GET, LocalStore, counted_requests, open_store
-from .downloads import Download, planned_ranges
+from .downloads import Download, first_bytes_of, planned_ranges
 from .sample_ranges import wanted_bytes
 from .session import connection_of
 from .views import ViewWindows, selected_in
@@ -77,20 +76,14 @@ class RequestPlan:
         if size is None:
             return ReadRequests(1 + index.gets, index.num_bytes)
         known = None if store.may_ignore_ranges else listed
-        key = (
-            start,
-            stop,
-            size,
-            known,
-            checksums and checksums.block_bytes,
-            store.maps_files,
-            is_archive_name(object_path(whole)),
-        )
+        is_mapped = store.maps_files and not self._has_cache
+        first_bytes = None if is_mapped else first_bytes_of(object_path(whole))
+        key = start, stop, size, known, checksums and checksums.block_bytes, is_mapped, first_bytes
         planned = self._planned.get(key)
         if planned is None:
             plan = Download(start, stop, known, 1 if checksums is None else checksums.block_bytes)
-            plan.url, plan.mapped = str(whole), store.maps_files and not self._has_cache
-            part_bytes = self._part_bytes[plan.mapped]
+            plan.first_bytes = first_bytes
+            part_bytes = self._part_bytes[is_mapped]
             ranges = list(planned_ranges(plan, part_bytes, size))
             planned = self._planned[key] = ReadRequests(len(ranges), sum(end - start for start, end in ranges))
         return ReadRequests(planned.gets + index.gets, planned.num_bytes + index.num_bytes)
