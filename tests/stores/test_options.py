@@ -409,6 +409,15 @@ def test_a_value_of_another_store_that_cannot_be_meant_is_refused(url: str, opti
     assert re.search(text, refusal(url, options, kind=(UrlError, AccessDeniedError)))
 
 
+def test_a_mistake_in_a_later_url_of_a_bucket_is_refused_as_in_the_first_one() -> None:
+    urls = tdr.IterableWrapper(["az://box/a.jpg", "az://box/b.jpg?sv=1&sig=PASSWORD"])
+    streams = iter(urls.async_prefetch(storage_options={**PETS, "anon": True}, retry=NEVER_AGAIN))
+    next(streams)
+    with pytest.raises(UrlError, match="a SAS does not belong into a URL") as caught:
+        next(streams)
+    assert "PASSWORD" not in text_of(caught.value)
+
+
 @pytest.mark.parametrize("lone", ["key", "secret", "token", "fallback_key", "fallback_secret"])
 def test_half_of_a_pair_of_credentials_is_refused(lone: str) -> None:
     """Rather than ignored."""

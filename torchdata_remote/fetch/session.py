@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import weakref
 from collections.abc import Iterator
 from enum import Enum
@@ -17,6 +18,7 @@ from ..storage import Connection, Store, broken_link, open_store
 from .cache.disk_cache import DiskCache, open_cache
 
 _CACHE_ADVICE = "Pass a folder of a local disk that this user can create and write to."
+_SPECIAL = re.compile(r"::|[?@\0]")  # a path with these may be a mistake: open_store looks at the whole URL
 _RECENT_SIZES = 4  # weight of a size in the expected one: a quarter
 
 
@@ -93,7 +95,7 @@ class ActiveSession:
         latest = self._latest_store
         if latest is not None and url.startswith(latest[0]) and options is latest[1]:
             path = str(url[len(latest[0]) :])
-            if "::" not in path and "\0" not in path:
+            if not _SPECIAL.search(path):
                 return latest[2], path
         store, path = open_store(url, options, self.connection)
         root = str(url[: -len(path)]) if path and url.endswith(path) else ""
