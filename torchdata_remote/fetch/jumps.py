@@ -160,11 +160,11 @@ class JumpingStream(PieceStream):
             self.selected = selected_in(whole, samples)  # only a view has them: its reader compares them
             start, stop = max(start, self.selected.first_byte), self.selected.last_byte
             segments, self._num_bytes = segments_of(view, start, stop), view.num_bytes
-        super().__init__(str(whole if view is None else url), number, start, stop)
         self.segments = SegmentReader(segments, self._opened)
         self._parts = iter(self.segments)
         self._head: queue.SimpleQueue[BaseException | None] | None = None
         lane.enter()
+        super().__init__(str(whole if view is None else url), number, start, stop)
 
     def _opened(self, segment: Segment) -> ReadAhead:
         session, running = self._lane.session, self._lane.running
