@@ -97,7 +97,7 @@ def _s3(scheme: str, bucket: str, options: StorageOptions, connection: Connectio
         return _fsspec_store(scheme, bucket, options, connection), "s3fs (obstore knows no access points)"
 
     def connect() -> Bucket:
-        from .s3.bucket import S3Bucket
+        from .buckets import S3Bucket
 
         return S3Bucket(bucket, options, connection.read_timeout_s)
 
@@ -109,7 +109,7 @@ def _google(scheme: str, bucket: str, options: StorageOptions, connection: Conne
         return None
 
     def connect() -> Bucket:
-        from .gcs.bucket import GcsBucket
+        from .buckets import GcsBucket
 
         return GcsBucket(bucket, options, connection.read_timeout_s)
 
@@ -121,7 +121,7 @@ def _azure(scheme: str, bucket: str, options: StorageOptions, connection: Connec
         return None
 
     def connect() -> Bucket:
-        from .azure.bucket import AzureBucket
+        from .buckets import AzureBucket
 
         return AzureBucket(scheme, bucket, options, connection.read_timeout_s)
 

@@ -1,24 +1,31 @@
-"""A bucket of S3 for obstore: its region, versions of objects, and what writes them."""
+"""A bucket of S3, Google or Azure for obstore: its address and region, names of objects, and what writes them."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from ...core.object_version import key_as_path, keys_as_paths, split_version
-from ...core.options import StorageOptions
-from ...errors import AccessDeniedError, ExpiredCredentialsError, StorageError, UrlError
-from ..clouds.bucket import CloudBucket
-from ..clouds.s3 import is_of_aws, properties_of, s3_target
-from ..multipart import UPLOAD_PART_BYTES
-from ..obstore_reader import ODD_KEY
-from ..obstore_writer import HiddenWriter
-from ..protocol import ObjectWriter, WrongRegionError
+from ..core.object_version import key_as_path, keys_as_paths, split_version
+from ..core.options import StorageOptions
+from ..errors import AccessDeniedError, ExpiredCredentialsError, StorageError, UrlError
+from .clouds.azure import azure_target
+from .clouds.bucket import CloudBucket
+from .clouds.gcs import gcs_target
+from .clouds.s3 import is_of_aws, properties_of, s3_target
+from .errors import unusable_response
+from .multipart import UPLOAD_PART_BYTES
+from .obstore_reader import ODD_KEY
+from .obstore_writer import HiddenWriter
+from .protocol import ObjectWriter, WrongRegionError
 
 if TYPE_CHECKING:
-    from ..obstore_store import ObstoreStore
+    from .obstore_store import ObstoreStore
+
+_MD5 = re.compile("[0-9a-f]{32}")
+_CHANGED_BY_AZURE = re.compile(r"(?:^|/)\.{1,2}(?:/|$)|\\")
 
 
 class S3Bucket(CloudBucket):
@@ -94,14 +101,14 @@ class S3Bucket(CloudBucket):
     def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
         if properties_of(self._options):  # properties, for which obstore has no words
             return store.slower.create(key_as_path(key), overwrite=overwrite)
-        return _Writer(store, key, overwrite=overwrite)
+        return _S3Writer(store, key, overwrite=overwrite)
 
     def remove_unfinished(self, store: ObstoreStore, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
         slower: Any = store.slower
         slower.remove_unfinished(prefix, is_left)
 
 
-class _Writer(HiddenWriter):
+class _S3Writer(HiddenWriter):
     """Writes a small object by obstore, and a large one by s3fs: obstore has no condition for the end of an upload."""
 
     _large: ObjectWriter | None = None
@@ -126,3 +133,73 @@ class _Writer(HiddenWriter):
         super().abort()
         if self._large is not None:
             self._large.abort()
+
+
+class GcsBucket(CloudBucket):
+    """One bucket.
+
+    Args:
+        bucket: its name.
+        options: of the user.
+        read_timeout_s: seconds without a byte after which a request fails.
+    """
+
+    odd = odd_key = ODD_KEY
+    lists_in_order = True
+    hides_uploads = True
+    lists_by_fsspec = False
+
+    def __init__(self, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
+        super().__init__(gcs_target(bucket, options, read_timeout_s))
+
+    def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
+        return path, None
+
+    def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
+        return _GcsWriter(store, key, overwrite=overwrite)
+
+    def remove_unfinished(self, store: ObstoreStore, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
+        """Do nothing: obstore cannot list unfinished uploads. A lifecycle rule of the bucket removes them."""
+
+
+class _GcsWriter(HiddenWriter):
+    def _check(self, made: Any, data: bytearray) -> None:
+        """Compare the MD5 that the store answers with: obstore sends no digest of what it writes."""
+        etag = (made["e_tag"] or "").strip('"')
+        if _MD5.fullmatch(etag) and etag != hashlib.md5(data, usedforsecurity=False).hexdigest():
+            raise unusable_response(self._url, "the store has other bytes than were sent")
+
+
+class AzureBucket(CloudBucket):
+    """One container.
+
+    Args:
+        scheme: of the URL.
+        bucket: ``container``, or ``container@account.dfs.core.windows.net``.
+        options: of the user.
+        read_timeout_s: seconds without a byte after which a request fails.
+    """
+
+    odd = odd_key = re.compile(rf"{ODD_KEY.pattern}|\\")
+    lists_in_order = False  # with a hierarchical namespace, folders are listed as a tree
+    hides_uploads = True
+    lists_by_fsspec = False
+
+    def __init__(self, scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
+        super().__init__(azure_target(bucket, options, read_timeout_s))
+        self.root = f"{scheme}://{bucket}/"
+
+    def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
+        if _CHANGED_BY_AZURE.search(path):
+            raise UrlError(
+                f"{self.root}{path}: a name with '.' or '..' between slashes, or with a backslash, is another one on "
+                "its way to Azure.",
+                url=self.root + path,
+            )
+        return path, None
+
+    def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
+        return HiddenWriter(store, key, overwrite=overwrite)
+
+    def remove_unfinished(self, store: ObstoreStore, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
+        """Do nothing: Azure deletes blocks that are not committed after a week, and nobody else can."""

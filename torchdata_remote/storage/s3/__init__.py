@@ -1,1 +1,0 @@
-"""S3 and stores that speak its protocol."""
