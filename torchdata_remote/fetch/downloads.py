@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import partial
 from typing import Protocol
@@ -160,6 +160,27 @@ class Download:
         """
         raise NotImplementedError
 
+    def _run(
+        self,
+        work: Callable[[Part, Planner], None],
+        part: Part,
+        lane: Planner,
+        dropped: PoolClosedError | None = None,
+    ) -> None:
+        """Do the work for a part in a thread of the pool; the consumer gets its end, or the error."""
+        try:
+            if dropped is not None:
+                raise dropped
+            if not self.closed:
+                work(part, lane)
+        except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
+            dropped = None  # or it and this frame would keep each other
+            if not self.closed:
+                part.error = error
+        finally:
+            lane.part_ended(self)
+            part.pieces.put(None)
+
     def place_of(self, byte: int) -> tuple[RemoteUrl, int]:
         """Return the object that has a byte, and where the byte is there."""
         return RemoteUrl(self.url, self.size, self.etag), byte
@@ -219,22 +240,7 @@ class ObjectDownload(Download):
         return super().unplanned_bytes(expected_bytes if self._listed_size is None else self._listed_size)
 
     def submit(self, part: Part, lane: Planner) -> None:
-        lane.running.pool.submit(self._fetch, part, lane, on_dropped=None)
-
-    def _fetch(self, part: Part, lane: Planner, dropped: PoolClosedError | None = None) -> None:
-        """Download one part in a thread of the pool: hand out its bytes or its error."""
-        try:
-            if dropped is not None:
-                raise dropped
-            if not self.closed:
-                self._receive(part, lane)
-        except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
-            dropped = None  # or it and this frame would keep each other
-            if not self.closed:
-                part.error = error
-        finally:
-            lane.part_ended(self)
-            part.pieces.put(None)
+        lane.running.pool.submit(self._run, self._receive, part, lane, on_dropped=None)
 
     def _receive(self, part: Part, lane: Planner) -> None:
         at, cached = part.start, self._cached

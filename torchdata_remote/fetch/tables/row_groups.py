@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...core.threads.pool import PoolClosedError
 from ...core.urls import RemoteUrl, redact, split_sample_range
 from ...errors import ObjectChangedError
 from ...formats.tables import Columns, Resolved, TableIndex
@@ -134,28 +133,17 @@ class TableDownload(GatheredDownload):
         if isinstance(part, Window):
             super().submit(part, lane)
         else:
-            lane.running.pool.submit(self._read_footer, part, lane, on_dropped=None)
+            lane.running.pool.submit(self._run, self._read_footer, part, lane, on_dropped=None)
 
-    def _read_footer(self, part: Part, lane: Planner, dropped: PoolClosedError | None = None) -> None:
-        """Plan the row groups in a thread of the pool."""
-        try:
-            if dropped is not None:
-                raise dropped
-            if not self.closed:
-                running = lane.running
-                sleep = partial(running.pool.sleep, is_closed=lambda: self.closed)
-                options, retry = lane.session.storage_options, running.options.retry
-                source = ObjectRanges(self.urls[0], options, retry, running.in_flight, sleep)
-                self.table = plan_of(source, self._columns, self._first_row, self._rows)
-                num_bytes = sum(group.num_bytes for group in self.table.groups)
-                lane.learn(self, part, ObjectVersion(num_bytes, source.url.etag, 1))
-        except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
-            dropped = None
-            if not self.closed:
-                part.error = error
-        finally:
-            lane.part_ended(self)
-            part.pieces.put(None)
+    def _read_footer(self, part: Part, lane: Planner) -> None:
+        """Plan the row groups."""
+        running = lane.running
+        sleep = partial(running.pool.sleep, is_closed=lambda: self.closed)
+        options, retry = lane.session.storage_options, running.options.retry
+        source = ObjectRanges(self.urls[0], options, retry, running.in_flight, sleep)
+        self.table = plan_of(source, self._columns, self._first_row, self._rows)
+        num_bytes = sum(group.num_bytes for group in self.table.groups)
+        lane.learn(self, part, ObjectVersion(num_bytes, source.url.etag, 1))
 
     def learn(self, found: ObjectVersion) -> None:
         assert self.table is not None  # which calls this
