@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import NamedTuple
@@ -326,14 +326,14 @@ class GatheredDownload(Download):
                 sleep=sleep,
             )
 
-        pieces = fetch(request.start, request.stop)
+        read_pieces: Callable[[int, int], Generator[memoryview, None, None]] = fetch
         if running.cache is not None:
             if size is None or etag is None:
                 say_uncached(url)
             else:
-                blocks = CachedBlocks(running.cache, str(url), size, etag, lane.options_of(url).server(), fetch)
-                pieces = blocks.read(request.start, request.stop)
-        with closing(pieces):
+                server = lane.options_of(url).server()
+                read_pieces = CachedBlocks(running.cache, str(url), size, etag, server, fetch).read
+        with closing(read_pieces(request.start, request.stop)) as pieces:
             for _ in _copied(pieces, request.start, wanted, part.buffer):
                 running.pool.check()
                 if self._is_unwanted(part):
