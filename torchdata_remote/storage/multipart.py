@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -26,11 +24,6 @@ UPLOAD_PART_BYTES = 16 << 20  # S3 requires at least 5 MiB
 PARTS_PER_SIZE = 700  # S3 and the dataset service accept 10,000 parts: growing up to 224 MiB, they hold 1 TiB
 MAX_PARTS_IN_FLIGHT = 4
 SLOW_BYTES_PER_S = 1 << 20  # of one request: an upload that is faster is not reported as slow
-
-
-def content_md5(data: bytes | bytearray) -> str:
-    """Return the header Content-MD5 of a request: the store compares it with what arrives."""
-    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
 class MultipartWriter(ABC, Generic[PartT]):

@@ -35,6 +35,7 @@ from .protocol import (
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
+Wanted = tuple[str, int, int | None, str | None]  # path, first byte, the byte after the last one, etag: of a read
 Read = Callable[[str, int, int | None, str | None], Answer]
 MAX_UNREADABLE = 8  # consecutive responses that only the fallback can read; then obstore is not used any more
 SMALL_BYTES = 1 << 20  # bodies that are one buffer: their pieces would cost more than the request
@@ -116,7 +117,7 @@ class ObstoreReader:
                 store = self._store or self._connected()
             answer = self._get(store, path, start, end, etag)
         except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
-            return self._read_after(error, store, path, start, end, etag)
+            return self._read_after(error, store, (path, start, end, etag))
         if self._num_unreadable or not self._is_known:
             self._num_unreadable, self._is_known = 0, True
             mark_host_known(self._root)
@@ -177,8 +178,9 @@ class ObstoreReader:
 
     def _takes_pieces(self) -> bool:
         """Whether the next small body is read in pieces, so that what arrives of it is kept: one has broken."""
-        self._num_in_pieces = max(0, self._num_in_pieces - 1)
-        return self._num_in_pieces > 0
+        left = self._num_in_pieces
+        self._num_in_pieces = max(0, left - 1)
+        return left > 0
 
     def _at_once(self, path: str, result: Any) -> Generator[memoryview, None, None]:
         try:
@@ -209,17 +211,9 @@ class ObstoreReader:
         """Read like :meth:`read`, by the fallback."""
         return self._read_by_fallback(path, start, end, etag)
 
-    def _read_after(
-        self,
-        error: BaseException,
-        store: ObjectStore | None,
-        path: str,
-        start: int,
-        end: int | None,
-        etag: str | None,
-    ) -> Answer:
+    def _read_after(self, error: BaseException, store: ObjectStore | None, wanted: Wanted) -> Answer:
         """Read by the fallback after an error of obstore, if it is not the store's."""
-        failure = self._converted(error, path)
+        failure = self._converted(error, wanted[0])
         if isinstance(failure, UnreadableResponseError):
             self._num_unreadable += 1
             if self._num_unreadable >= MAX_UNREADABLE:
@@ -230,7 +224,7 @@ class ObstoreReader:
             self._give_up(f"cannot be read by obstore ({failure})")
         else:
             raise failure from failure.__cause__
-        return self._read_by_fallback(path, start, end, etag)
+        return self._read_by_fallback(*wanted)
 
     def _give_up(self, why: str) -> None:
         if self._odd is not None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import obstore
 
-from ..errors import ExpiredCredentialsError, ObjectNotFoundError, StorageError, TransientStorageError
+from ..errors import ObjectNotFoundError, StorageError
 from .entry_table import EntryTable
 from .errors import from_status, unusable_response
 from .folder_walk import page_after
 from .local.names import PARTIAL_SUFFIX
-from .obstore_reader import ObstoreReader, note_use
+from .obstore_reader import ObstoreReader, Wanted, note_use
 from .obstore_writer import own_name
 from .protocol import (
     Answer,
@@ -27,6 +27,7 @@ from .protocol import (
     UnreadableResponseError,
     UnsupportedByTransportError,
     normalized_etag,
+    stat_if_allowed,
 )
 
 if TYPE_CHECKING:
@@ -208,24 +209,15 @@ class ObstoreStore(ObstoreReader):
             self._store = self._small = self._general = None
             return True
 
-    def _read_after(
-        self,
-        error: BaseException,
-        store: ObjectStore | None,
-        path: str,
-        start: int,
-        end: int | None,
-        etag: str | None,
-    ) -> Answer:
+    def _read_after(self, error: BaseException, store: ObjectStore | None, wanted: Wanted) -> Answer:
+        path = wanted[0]
         failure = self._failure(error, path)
         if store is not None and self._renewed(store, failure):
-            return self.call(
-                path, lambda renewed: self._get(renewed, path, start, end, etag), reading=True, may_repeat=False
-            )
+            return self.call(path, lambda renewed: self._get(renewed, *wanted), reading=True, may_repeat=False)
         if isinstance(failure, UnreadableResponseError | UnsupportedByTransportError):
             if not self._has_slower:
                 raise unusable_response(self.url(path), str(failure)) from failure
-            return super()._read_after(error, store, path, start, end, etag)
+            return super()._read_after(error, store, wanted)
         raise failure from failure.__cause__
 
     def _read_odd(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
@@ -405,7 +397,7 @@ class ObstoreStore(ObstoreReader):
     def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
         key, version = self.bucket.key(path)
         if version is not None:
-            return self._found(path), Page([], None)
+            return stat_if_allowed(self, path), Page([], None)
         if self._is_listed_slowly or self._odd_keys.search(f"{key}x"):
             return self.slower.find(path), self.slower.list_page(path, recursive=True, token=None)
         if self.lists_in_order:
@@ -414,16 +406,7 @@ class ObstoreStore(ObstoreReader):
         below = f"{key.rstrip('/')}/" if key else None
         batch = self._clear(path, lambda store: list(next(iter(obstore.list(store, below, chunk_size=limit)), ())))
         more = batch[-1]["path"] if len(batch) == limit else None
-        return self._found(path), Page(_without_hidden(self._entries(batch)), more)
-
-    def _found(self, path: str) -> Entry | None:
-        """Return an object; ``None`` if it is missing, or the store only allows to list it."""
-        try:
-            return self.stat(path)
-        except (TransientStorageError, ExpiredCredentialsError):
-            raise
-        except StorageError:
-            return None
+        return stat_if_allowed(self, path), Page(_without_hidden(self._entries(batch)), more)
 
     # Writing
 

@@ -42,11 +42,6 @@ class WritableStore(ConditionalStore, Protocol):
         """Make an obstore store that repeats requests by itself."""
 
 
-def is_refused_condition(error: Exception) -> bool:
-    """Whether an object exists that was to be created."""
-    return isinstance(error, obstore.exceptions.AlreadyExistsError | obstore.exceptions.PreconditionError)
-
-
 def partial_path(path: str, upload: str) -> str:
     """Return the hidden name under which an object is uploaded, in the folder of its own name.
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from ..errors import AccessDeniedError, StorageError, TransientStorageError
+from ..errors import AccessDeniedError, ExpiredCredentialsError, StorageError, TransientStorageError
 
 CONNECT_TIMEOUT_S = 10
 
@@ -176,6 +176,16 @@ class Store(Protocol):
             prefix: a path; only its folder is searched, not the folders in it.
             is_ours: whether to remove the unfinished writes of an object, by its base name.
         """
+
+
+def stat_if_allowed(store: Store, path: str) -> Entry | None:
+    """Return an object; ``None`` if it is missing, or the store only allows to list it."""
+    try:
+        return store.stat(path)
+    except (TransientStorageError, ExpiredCredentialsError):
+        raise
+    except StorageError:
+        return None
 
 
 @runtime_checkable

@@ -35,7 +35,6 @@ from ..errors import (
     ExpiredCredentialsError,
     ObjectNotFoundError,
     StorageError,
-    TransientStorageError,
     UrlError,
 )
 from .clouds.s3 import options_for_s3fs, source_of_options
@@ -44,7 +43,7 @@ from .folder_walk import page_after
 from .http import parse_content_length, parse_content_range, range_header, require_unencoded
 from .multipart import SLOW_BYTES_PER_S, WRITER_ID, ConditionalWriter
 from .network import ENVIRONMENT
-from .protocol import Answer, Entry, Page, UnsupportedRequestError, for_if_match, normalized_etag
+from .protocol import Answer, Entry, Page, UnsupportedRequestError, for_if_match, normalized_etag, stat_if_allowed
 
 _PIECE_BYTES, _PIECE_S = 1 << 20, 0.5  # of a body, that the loop reads before it hands them over
 _ANSWERED_BY = {"create_multipart_upload": "UploadId"} | dict.fromkeys(
@@ -274,17 +273,8 @@ class S3fsStore:
         entry = next((one for one in page.entries if one.path == path), None)
         # A key sorts before all keys that it is a prefix of. But some servers list in another order
         if entry is None and page.next_token is not None and key and not key.endswith("/"):
-            entry = self._stat_if_allowed(path)
+            entry = stat_if_allowed(self, path)
         return entry, page
-
-    def _stat_if_allowed(self, path: str) -> Entry | None:
-        """Return an object; ``None`` if it is missing, or the store only allows to list it."""
-        try:
-            return self.stat(path)
-        except (TransientStorageError, ExpiredCredentialsError):
-            raise
-        except StorageError:
-            return None
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
         more: dict[str, Any] = {} if recursive else {"Delimiter": "/"}
