@@ -36,7 +36,7 @@ ENDING = (
     ("a second transport for each store; odd keys and client certificates at full speed", FETCH),
     ("listing of one flat prefix at several guessed places at once", FETCH),
     ("packs, SQLite and users in the disk cache", FETCH),
-    ("`Backend.BOTOCORE`; versions in URLs, access points, FIPS and acceleration at full speed", FETCH),
+    ("`Backend.BOTOCORE`; access points at full speed", FETCH),
     ("exact resume under Lightning, Accelerate, transformers, Fabric and DCP without a line of code", PIPES),
     ("own copies of `IterDataPipe`", PIPES),
     ("uploads in parts over a restart of the service, unpacking over a kill, limits by address", SERVICE),

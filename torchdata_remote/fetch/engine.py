@@ -5,7 +5,7 @@ as many parts as the memory budget allows are queued for the threads. URLs are o
 
 Parts are planned in the order in which the reader consumes them. For streams that are read by turns it is simulated:
 each part has a turn, and an object begins with the turn at which one of the streams before it has ended. So the budget
-never waits for a part that is behind one that is waited for, and an object costs the same however many are open.
+never waits for a part that is behind one that is waited for, and the next part is found without a look at all objects.
 """
 
 from __future__ import annotations
