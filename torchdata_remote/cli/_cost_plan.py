@@ -13,8 +13,8 @@ from ..core.urls import RemoteUrl, split_sample_range
 from ..core.world import World
 from ..fetch.request_plan import RequestPlan
 from ..pipes import AsyncPrefetch, ListRemote, ShardingFilterRank, ShuffleShards
-from ..pipes.base.chain import all_pipes
-from ..pipes.base.typed import IterableWrapper
+from ..pipes.chain import all_pipes
+from ..pipes.typed import IterableWrapper
 from ..storage import GET, counted_requests
 
 

@@ -8,12 +8,10 @@ import torch
 from torch.utils.data import get_worker_info
 
 from ..core.frameworks.batch_rows import BatchRows
-from ..core.iter_datapipe import IterDataPipe
-from ..pipes.base.chain import all_pipes
 
 
 class BatchOptions:
-    """Options of a loader that pipes with the hooks ``use_threads`` and ``use_rows`` take.
+    """Options of a loader for the passes over its chain.
 
     Args:
         num_threads: for pipes that were given no number; ``None`` leaves them as they are.
@@ -38,16 +36,8 @@ class BatchOptions:
         rows_of = loader.batch_size if loader.collate_fn.takes_rows else None
         return cls(num_threads=num_threads, rows_of=rows_of, pin_memory=loader.pin_memory or to_gpu)
 
-    def apply(self, pipe: IterDataPipe[Any]) -> None:
-        """Set the options on the pipes of a copied chain, before a pass."""
-        rows = self._restarted_rows()
-        for found in all_pipes(pipe):
-            if self.num_threads is not None and hasattr(type(found), "use_threads"):
-                found.use_threads(self.num_threads)
-            if rows is not None and hasattr(type(found), "use_rows"):
-                found.use_rows(rows)
-
-    def _restarted_rows(self) -> BatchRows | None:
+    def rows(self) -> BatchRows | None:
+        """The rows of the batches of a pass that starts; ``None`` if its tensors have memory of their own."""
         if self.rows_of is None:
             return None
         if self._rows is None:

@@ -25,7 +25,7 @@ from .loader_options import torchdata_options, without_warning_of_vitals
 from .rank_exchange import compared_first, merged_in_group, states_of_all
 from .resumable import Resumable
 from .state.all_ranks import ALL_RANKS, CYCLED, states_in
-from .state.state_format import State, begin_next_epoch, merge_states
+from .state.state_format import State, begin_next_epoch, make_state, merge_states
 from .stream_counts import end_together
 from .torchdata_iterator import Position, ended_on_error, next_worker_in, position_of, started, state_of_workers
 from .trainers.accelerate import Accelerated
@@ -136,7 +136,8 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
 
     def _with_next_worker(self, state: State, next_worker: int) -> State:
         world = self.dataset.world()
-        return {**state, "turns": [[world.rank, world.world_size, self.num_workers, next_worker]]}
+        turns = [[world.rank, world.world_size, self.num_workers, next_worker]]
+        return make_state(*(state[name] for name in ("chain", "listing", "epoch", "num_streams", "streams")), turns)
 
     def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Let the next pass continue where all ranks were.

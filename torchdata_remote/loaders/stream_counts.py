@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from ..core.iter_datapipe import IterDataPipe
 from ..core.world import World, counted, described
 from ..errors import StateError
-from ..pipes.base.chain import all_pipes, functional_name, sources_of
-from ..pipes.base.datapipe import DataPipe
+from ..pipes.chain import all_pipes, functional_name, sources_of
+from ..pipes.datapipe import DataPipe
 
 _MANY_SAMPLES = 50_000
 _MANY_BYTES = 4 << 30
@@ -46,7 +46,7 @@ def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: 
     if num_streams % world_size and equal:
         raise StateError(
             f"{num_streams} streams over {world_size} ranks: some would have more than others, for all that "
-            f"{functional_name(equal[-1])} does. Use a number of ranks that divides the number of streams, or begin "
+            f"{functional_name(type(equal[-1]))} does. Use a number of ranks that divides the number of streams, or begin "
             f"anew with num_streams={-(-num_streams // world_size) * world_size}."
         )
 
@@ -67,7 +67,7 @@ def end_together(chain: StreamedChain) -> bool:
     """Whether all ranks have the same number of items, so that they start and end each epoch together."""
     pipe, (num_streams, _) = chain.pipe, chain.share(chain.world())
     while not (equal := equal_counts(pipe, num_streams)):
-        sources = [source for _, _, source in sources_of(pipe)]
+        sources = list(sources_of(pipe))
         # Pipes that drop items have no length
         if equal is False or len(sources) != 1 or not hasattr(type(pipe), "__len__"):
             return False

@@ -12,13 +12,13 @@ from typing import Any
 from ..core.frameworks.loader_length import num_batches
 from ..core.iter_datapipe import IterDataPipe, Mapper
 from ..core.world import World
-from ..pipes.base.chain import all_pipes, sources_of
-from ..pipes.base.datapipe import DataPipe
-from ..pipes.base.epochs import has_epochs
-from ..pipes.base.slots import is_endless
+from ..pipes.chain import all_pipes, sources_of
+from ..pipes.datapipe import DataPipe, uses_epoch
+from ..pipes.passes import Share
+from ..pipes.slots import is_endless
 from .listing.packed_listing import Listed
-from .stream_copies import ChainTemplate
 from .stream_counts import equal_counts
+from .stream_pass import Chain
 
 
 def warning_of_unequal_ranks(
@@ -37,16 +37,16 @@ def warning_of_unequal_ranks(
     dataset, world = loader.dataset, loader.dataset.world()
     if not is_first or world.rank > 0 or world.world_size == 1:
         return lambda batches: batches
-    template: ChainTemplate | None = None
+    template: Chain | None = None
     if dataset.latest_pass is not None:
-        template = dataset.latest_pass.template
+        template = dataset.latest_pass.chain
     elif isinstance(listed := dataset.listings.of(epoch), Listed):
-        template = ChainTemplate(dataset.pipe, epoch, 1, listed)
-    return partial(_warned, loader, template, dict(loaded["streams"]) if loaded else {})
+        template = Chain(dataset.pipe, epoch, 1, listed)
+    return partial(_warned, loader, template, {row[0]: row[1] for row in loaded["streams"]} if loaded else {})
 
 
 def _warned(
-    loader: Any, template: ChainTemplate | None, positions: Mapping[int, Any], batches: Iterator[Any]
+    loader: Any, template: Chain | None, positions: Mapping[int, Any], batches: Iterator[Any]
 ) -> Iterator[Any]:
     for batch in batches:
         _warn(loader, template, positions)
@@ -55,7 +55,7 @@ def _warned(
     yield from batches
 
 
-def _warn(loader: Any, template: ChainTemplate | None, positions: Mapping[int, Any]) -> None:
+def _warn(loader: Any, template: Chain | None, positions: Mapping[int, Any]) -> None:
     dataset, world = loader.dataset, loader.dataset.world()
     num_streams, _ = dataset.share(world)
     passed = {
@@ -83,7 +83,7 @@ def _warn(loader: Any, template: ChainTemplate | None, positions: Mapping[int, A
             for workers in _workers_of_ranks(loader)
         ]
         fewest, most = min(counts), max(counts)
-        if fewest == most and (is_fixed or not any(map(has_epochs, all_pipes(dataset.pipe)))):
+        if fewest == most and (is_fixed or not any(map(uses_epoch, all_pipes(dataset.pipe)))):
             return
         if fewest < most:
             numbers = (
@@ -122,21 +122,21 @@ def _is_equal(pipe: IterDataPipe[Any], num_streams: int) -> bool:
     equal = equal_counts(pipe, num_streams)
     if equal is not None:
         return equal
-    sources = [source for _, _, source in sources_of(pipe)]
+    sources = list(sources_of(pipe))
     # Pipes that drop items have no length
     has_length = hasattr(type(pipe), "__len__") or stop == "all_exhausted"
     return has_length and bool(sources) and all(_is_equal(source, num_streams) for source in sources)
 
 
-def _samples_of_streams(template: ChainTemplate, num_streams: int) -> tuple[list[int], bool] | None:
+def _samples_of_streams(template: Chain, num_streams: int) -> tuple[list[int], bool] | None:
     """Count the samples of each stream, if the listing has their numbers and no pipe changes them."""
     pipes = all_pipes(template.pipe)
-    shares: list[Any] = [pipe for pipe in pipes if hasattr(pipe, "share_equally")]
+    shares: list[Any] = [pipe for pipe in pipes if hasattr(type(pipe), "samples_of_shares")]
     if len(shares) != 1:
         return None
     for pipe in pipes[pipes.index(shares[0]) + 1 :]:
         changes = getattr(type(pipe), "changes_count", False) or getattr(pipe, "drops_samples", False)
         if changes or not isinstance(pipe, (DataPipe, Mapper)):
             return None
-    known: tuple[list[int], bool] | None = shares[0].samples_of_shares(num_streams, template.epoch)
+    known: tuple[list[int], bool] | None = shares[0].samples_of_shares(template.env(Share()), num_streams)
     return known

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from operator import itemgetter
 from typing import Any
 
 from ...core.arguments.calls import explained
-from ...core.world import World
 from ...errors import StateError
 from .chain_options import differing_options
 from .fingerprints import difference
 
-VERSION = 2
+VERSION = 3
 ENDED = "ended"
 
 State = dict[str, Any]
-_FIELDS = ("version", "chain", "listing", "epoch", "num_streams", "streams")
+Row = list[Any]
+"""A stream in a state: number, place, and the share of the data if that is not the one of its number."""
+_FIELDS = ("version", "chain", "listing", "epoch", "num_streams", "streams", "digest")
 
 
 def make_state(
@@ -23,7 +27,8 @@ def make_state(
     listing: Sequence[Mapping[str, Any]] | None,
     epoch: int,
     num_streams: int,
-    streams: Mapping[int, Any],
+    streams: Iterable[Row],
+    turns: Sequence[Sequence[int]] = (),
 ) -> State:
     """Make a state: plain JSON, of lists rather than dicts, which ``StatefulDataLoader`` would traverse for each batch.
 
@@ -32,17 +37,26 @@ def make_state(
         listing: fingerprints of the listings; ``None`` if nothing was listed.
         epoch: of the pass.
         num_streams: in the whole world.
-        streams: position of each stream of this process: ``None`` at the beginning, ``"ended"``, or the number of items
-            that were handed out with the position of the chain.
+        streams: those of this process. Their places are ``None`` at the beginning, ``"ended"``, or the number of items
+            that were handed out, the position of the chain, and the marks of its pipes.
+        turns: of each rank: rank, ranks, workers, and the worker whose batch is next.
     """
-    return {
+    state = {
         "version": VERSION,
         "chain": list(chain),
         "listing": None if listing is None else list(listing),
         "epoch": epoch,
         "num_streams": num_streams,
-        "streams": [[number, streams[number]] for number in sorted(streams)],
+        "streams": sorted(streams, key=itemgetter(0)),
+        **({"turns": sorted(map(list, turns))} if turns else {}),
     }
+    return {**state, "digest": _digest(state)}
+
+
+def _digest(state: Mapping[str, Any]) -> str:
+    """The digest of what a state holds: one that was cut, edited or put together of two is noticed."""
+    text = json.dumps({name: value for name, value in state.items() if name != "digest"}, sort_keys=True)
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def check_state(state: Any) -> None:
@@ -53,49 +67,19 @@ def check_state(state: Any) -> None:
     """
     if isinstance(state, Mapping) and state.get("version", VERSION) != VERSION:
         raise StateError(
-            f"The state has version {state['version']!r}, this package reads version {VERSION}. Install the release of "
-            "torchdata_remote that wrote it, or a later one."
+            f"The state has version {state['version']!r}, this package reads version {VERSION}. Resume with the release "
+            "of torchdata_remote that wrote it, train to the end of the epoch there, and begin the next one here by "
+            "set_epoch()."
         )
     if not isinstance(state, Mapping) or not all(field in state for field in _FIELDS):
         fields = ", ".join(_FIELDS)
         raise StateError(f"Expected a state with {fields}; got {type(state).__name__}: {state!r:.200}")
-    for name, is_valid in _FIELD_CHECKS.items():
-        if name in state and not is_valid(state[name]):
-            raise StateError(f"The state is damaged: its {name} is {state[name]!r:.200}. Load another one.")
-    numbers = [number for number, _ in state["streams"]]
-    if len(set(numbers)) < len(numbers) or max(numbers, default=-1) >= state["num_streams"]:
-        raise StateError(
-            f"The state is damaged: of {state['num_streams']} streams, each at most once, it has the numbers "
-            f"{sorted(numbers)!r:.200}. Load another one."
-        )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _are(rows: object, is_valid: Callable[[Any], bool]) -> bool:
-    return isinstance(rows, (list, tuple)) and all(map(is_valid, rows))
-
-
-def _is_stream(row: object) -> bool:
-    return isinstance(row, (list, tuple)) and len(row) == 2 and _is_number(row[0]) and _is_position(row[1])
-
-
-def _is_position(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return "at" in value and _is_number(value.get("passed"))
-    return value is None or value == ENDED
-
-
-_FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "chain": lambda chain: _are(chain, lambda pipe: isinstance(pipe, str)),
-    "listing": lambda listing: listing is None or _are(listing, lambda known: isinstance(known, Mapping)),
-    "epoch": _is_number,
-    "num_streams": _is_number,
-    "streams": lambda streams: _are(streams, _is_stream),
-    "turns": lambda turns: _are(turns, lambda turn: _are(turn, _is_number) and len(turn) == 4),
-}
+    try:
+        is_whole = _digest(state) == state["digest"]
+    except (TypeError, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise StateError("The state is damaged: it differs from its digest. Load another one.")
 
 
 def check_same(what: str, in_state: Any, here: Any, advice: str) -> None:
@@ -154,15 +138,9 @@ def begin_next_epoch(state: State, *, keep_listing: bool = False) -> State:
         keep_listing: whether the next epoch reads the listing of this one. Otherwise it lists again, and the state has
             no fingerprints.
     """
-    streams = dict.fromkeys(number for number, _ in state["streams"])
     listing = state["listing"] if keep_listing else None
-    return make_state(state["chain"], listing, state["epoch"] + 1, state["num_streams"], streams)
-
-
-def state_of_rank(state: State, world: World) -> State:
-    """Select the streams of one rank, for any number of workers: stream *v* belongs to rank *v* % world size."""
-    streams = [row for row in state["streams"] if row[0] % world.world_size == world.rank]
-    return {**state, "streams": streams}
+    rows: list[Row] = [[number, None] for number, *_ in state["streams"]]
+    return make_state(state["chain"], listing, state["epoch"] + 1, state["num_streams"], rows)
 
 
 def states_to_merge(states: Any) -> list[Any]:
@@ -207,7 +185,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
     first = all_states[0]
     epoch = min(state["epoch"] for state in all_states)
     listing = next((state["listing"] for state in all_states if state["listing"] is not None), None)
-    streams: dict[int, Any] = {}
+    streams: dict[int, Row] = {}
     advice = "Merge states of one training only."
     for state in all_states:
         if differing := differing_options(first["chain"], state["chain"], ("is", "and in another state")):
@@ -216,25 +194,21 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
         check_same("number of streams", state["num_streams"], first["num_streams"], advice)
         if state["listing"] is not None:
             check_same_listing(listing or (), state["listing"], advice)
-        for number, position in _in_epoch(state, epoch).items():
-            if number in streams:
-                raise StateError(f"Stream {number} is in two of the states. Merge each rank's state once, of one step.")
-            streams[number] = position
-    merged = make_state(first["chain"], listing, epoch, first["num_streams"], streams)
-    turns = sorted(turn for state in all_states for turn in state.get("turns", []))
-    if turns:
-        merged["turns"] = turns
-    return merged
+        for row in _in_epoch(state, epoch):
+            if row[0] in streams:
+                raise StateError(f"Stream {row[0]} is in two of the states. Merge each rank's state once, of one step.")
+            streams[row[0]] = row
+    turns = [turn for state in all_states for turn in state.get("turns", [])]
+    return make_state(first["chain"], listing, epoch, first["num_streams"], streams.values(), turns)
 
 
-def _in_epoch(state: Mapping[str, Any], epoch: int) -> dict[int, Any]:
-    """The positions of a state's streams in an epoch; ended, if the state is the start of the next one."""
-    streams = dict(state["streams"])
+def _in_epoch(state: Mapping[str, Any], epoch: int) -> Iterable[Row]:
+    """The rows of a state's streams in an epoch; ended, if the state is the start of the next one."""
     if state["epoch"] == epoch:
-        return streams
-    if state["epoch"] > epoch + 1 or any(at is not None for at in streams.values()):
+        return list(state["streams"])
+    if state["epoch"] > epoch + 1 or any(row[1] is not None for row in state["streams"]):
         raise StateError(
             f"One state is in epoch {epoch}, another one has begun epoch {state['epoch']}. Save the states of all "
             "ranks at the same step; equalize_ranks() keeps ranks in the same epoch."
         )
-    return dict.fromkeys(streams, ENDED)
+    return [[number, ENDED, *share] for number, _, *share in state["streams"]]

@@ -1,0 +1,299 @@
+"""``async_prefetch``, and the input of the readers: bare URLs, which are opened here, or streams."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import chain
+from typing import Any
+
+from ..core.arguments import check
+from ..core.iter_datapipe import IterDataPipe, StreamWrapper, functional_datapipe
+from ..core.options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
+from ..core.shard_view import is_view
+from ..core.urls import redact
+from ..errors import RemoteDataError, StateError
+from ..fetch.jumps import stream_by_jumps
+from ..fetch.listing.source_argument import pipe_of, url_of
+from ..fetch.streams import StreamsState, stream_objects
+from .chain import all_pipes
+from .datapipe import DataPipe
+from .passes import Env, Pass
+
+Streams = Generator[tuple[str, Any], None, None]
+
+
+@functional_datapipe("async_prefetch")
+class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
+    """Open URLs as byte streams and prefetch the next ones (functional name: ``async_prefetch``).
+
+    Large objects are fetched in ranged parts, in parallel and yielded in order, so the first sample of a shard is
+    available after its first part. A small object costs one request. Requests start with the iterator and stop with
+    it; streams that were yielded stay readable.
+
+    Args:
+        source_datapipe: URLs (str); a ``RemoteUrl`` from ``list_remote`` saves a request.
+        max_in_flight: maximum number of concurrent requests.
+        max_buffer_bytes: bound on the bytes that are fetched or being fetched and not yet consumed. All streams of a
+            ``Resumable`` in one process share it, as they share ``max_in_flight``.
+        part_bytes: size of the ranged parts of large objects, in bytes. ``None`` means 8 MiB, or less if
+            ``max_in_flight`` of them would fill more than three quarters of ``max_buffer_bytes``, or if ``interleave``
+            streams would not have room for two each.
+        in_order: ``False`` yields the objects in the order in which they complete. This order differs from run to run
+            and cannot be resumed.
+        interleave: number of streams that will be read in turn, as by ``shard_tar_reader(interleave=4)``. Each of them
+            gets its share of ``max_buffer_bytes`` from the start.
+        retry: policy for transient errors.
+        backend: the library that transfers the bytes; ``AUTOMATIC`` selects the fastest one that works and logs it.
+        cache_dir: local folder in which complete objects are cached, shared by all processes of the host. An object
+            with the same size and etag is read from there without a request.
+        cache_bytes: bound on the size of the cache. What is there stays until it is not read for two epochs.
+        storage_options: for the store, in fsspec's vocabulary.
+
+    Yields:
+        tuple[str, StreamWrapper]: the URL unchanged, and a binary file-like object that is not seekable, in torch's
+        wrapper, so that torchdata's ``load_from_tar``, ``readlines``, ... can read it.
+
+    Raises:
+        ObjectNotFoundError, AccessDeniedError, ObjectChangedError, TransientStorageError: raised by the stream when
+            its bytes are read, with URL, range, etag, attempts, seconds and cause.
+
+    Example:
+        >>> import fsspec
+        >>> fsspec.filesystem("memory").pipe("/notes/1.txt", b"hello")
+        >>> [(url, stream.read()) for url, stream in AsyncPrefetch(IterableWrapper(["memory://notes/1.txt"]))]
+        [('memory://notes/1.txt', b'hello')]
+    """
+
+    reads_data = True
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[str],
+        *,
+        max_in_flight: int = 16,
+        max_buffer_bytes: int = 128 * MIB,
+        part_bytes: int | None = None,
+        in_order: bool = True,
+        interleave: int = 1,
+        retry: RetryPolicy | None = None,
+        backend: Backend = Backend.AUTOMATIC,
+        cache_dir: str | None = None,
+        cache_bytes: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.source_datapipe = pipe_of(source_datapipe, of="async_prefetch")
+        self._options = FetchOptions(
+            max_in_flight=max_in_flight,
+            max_buffer_bytes=max_buffer_bytes,
+            part_bytes=part_bytes,
+            in_order=in_order,
+            interleave=interleave,
+            retry=policy_of(retry),
+            backend=backend,
+            cache_dir=cache_dir,
+            cache_bytes=cache_bytes,
+        )
+        self._storage_options = StorageOptions(storage_options)
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether complete objects are stored on a local disk."""
+        return self._options.cache_dir is not None
+
+    def open(self, env: Env) -> Pass[tuple[str, StreamWrapper]]:
+        session = env.session(self, self._options, self._storage_options)
+        opened = stream_by_jumps if env.by_jumps else stream_objects
+        return StreamPass(env.open(self.source_datapipe), lambda urls, state: opened(urls, session, state), wraps=True)
+
+    def require_resumable(self) -> None:
+        if not self._options.in_order:
+            raise StateError("async_prefetch(in_order=False) has an order that cannot be repeated. Use in_order=True.")
+
+
+Opened = Callable[[Iterable[str], StreamsState | None], Streams]
+
+
+class StreamPass(Pass[tuple[str, Any]]):
+    """Streams of URLs. The position is the number of the next one, and the first bytes of earlier ones that are open.
+
+    Args:
+        source: of the URLs.
+        opened: opens them.
+        wraps: whether streams are in torch's wrapper.
+    """
+
+    def __init__(self, source: Pass[str], opened: Opened, *, wraps: bool = False) -> None:
+        super().__init__(source)
+        self._opened, self._wraps, self._next = opened, wraps, 0
+        self._state: StreamsState | None = None
+        self._streams: Streams | None = None
+
+    def start(self) -> None:
+        if self._streams is None:
+            self._streams = _begun(self._opened(self.sources[0], self._state))
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        with closing(self._streams or self._opened(self.sources[0], self._state)) as streams:
+            for url, stream in streams:
+                if stream.number is not None:
+                    self._next = max(self._next, stream.number + 1)
+                yield url, StreamWrapper(stream) if self._wraps else stream
+
+    def close(self) -> None:
+        super().close()
+        if self._streams is not None:
+            self._streams.close()
+
+    @property
+    def position(self) -> Any:
+        return self._next
+
+    def seek(self, position: Any) -> None:
+        self._state = position if isinstance(position, dict) else {"next": position}
+        self._next = self._state["next"]
+
+
+def _begun(streams: Streams) -> Streams:
+    """Open the first stream, which starts prefetching, without waiting for bytes; return all streams."""
+    first = next(streams, None)
+
+    def with_first() -> Streams:
+        with closing(streams):
+            if first is not None:
+                yield first
+            yield from streams
+
+    return with_first()
+
+
+class InputPass(Pass[tuple[str, Any]]):
+    """The ``(url, file_like)`` pairs that a reader reads: those of its source, or those of the URLs that it yields.
+
+    Args:
+        source: of pairs or of URLs.
+        opened: opens URLs.
+    """
+
+    def __init__(self, source: Pass[Any], opened: Opened) -> None:
+        super().__init__(source)
+        self._opened, self._state = opened, None
+        self._streams: Streams | None = None
+
+    def seek(self, position: Any) -> None:
+        """Continue at streams: ``next``, and ``again``, those before it that are not read to their ends."""
+        self._state = position
+        if (owner := _stream_pass_of(self.sources[0])) is not None:
+            owner.seek(position)
+
+    def start(self) -> None:
+        if self._streams is None:
+            self._streams = _begun(self._pairs())
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        with closing(self._streams or self._pairs()) as streams:
+            yield from streams
+
+    def _pairs(self) -> Streams:
+        source = iter(self.sources[0])
+        for first in source:
+            if isinstance(first, (str, os.PathLike)):
+                yield from self._opened(_only_urls(chain([first], source)), self._state)
+            else:
+                yield from _in_state(_only_pairs(chain([first], source)), self._state)
+
+    def close(self) -> None:
+        super().close()
+        if self._streams is not None:
+            self._streams.close()
+
+
+def _stream_pass_of(source: Pass[Any]) -> StreamPass | None:
+    """The pass that has opened streams, behind torch's ``map`` and ``filter``."""
+    while not isinstance(source, StreamPass):
+        if type(source).position is not Pass.position or len(source.sources) != 1:
+            return None
+        source = source.sources[0]
+    return source
+
+
+def refuse_cache(pipe: IterDataPipe[Any]) -> None:
+    """Refuse a cache for objects that are not read from the first to the last byte.
+
+    Raises:
+        ValueError: names the arguments.
+    """
+    if any(isinstance(found, AsyncPrefetch) and found.has_cache for found in all_pipes(pipe)):
+        raise check.marked(
+            ValueError(
+                "lazy members are read where they are needed, and the cache of async_prefetch(cache_dir=) stores whole "
+                "shards. Leave out cache_dir= and cache_bytes=, or lazy=."
+            )
+        )
+
+
+def _only_urls(items: Iterable[Any]) -> Iterator[str]:
+    for item in items:
+        if not isinstance(item, (str, os.PathLike)):
+            raise RemoteDataError(f"Expected a URL, as the items before it, got {type(item).__name__}: {item!r:.200}")
+        yield url_of(item)
+
+
+def _only_pairs(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    for item in items:
+        if not (isinstance(item, tuple) and len(item) == 2 and hasattr(item[1], "read")):
+            raise RemoteDataError(
+                f"Expected a URL or a (url, file_like) pair, got {type(item).__name__}: {item!r:.200}."
+                + (" The samples are read already: use one reader in a chain." if isinstance(item, dict) else "")
+            )
+        yield item
+
+
+def number_of(stream: Any) -> int | None:
+    """Number of a stream among those of its pipe; ``None`` for streams that this package did not open."""
+    number: int | None = getattr(stream, "number", None)
+    return number
+
+
+def refuse_part(url: str, samples: tuple[int, int] | None, reader: str) -> None:
+    """Refuse what a reader of whole objects cannot read.
+
+    Args:
+        url: of an object, or of a view of shards.
+        samples: the range of samples that is wanted of it; ``None`` for all.
+        reader: name of its class.
+
+    Raises:
+        RemoteDataError: for a view, or a range of samples.
+    """
+    shown = redact(url)
+    if is_view(url):
+        raise RemoteDataError(
+            f"{shown} stands for selected samples, and {reader} reads whole objects only. Read it by "
+            "shard_tar_reader(), or leave out select() and join().",
+            url=shown,
+        )
+    if samples is not None:
+        raise RemoteDataError(
+            f"{shown} was split by samples, because there are fewer objects than readers or equalize_ranks asks for "
+            f"it, and {reader} reads whole objects only. Use fewer readers, or shard_tar_reader().",
+            url=shown,
+        )
+
+
+def _in_state(pairs: Iterator[tuple[str, Any]], state: StreamsState | None) -> Iterator[tuple[str, Any]]:
+    """Yield the pairs. With a state, check that none of them was read completely before."""
+    if state is None:
+        yield from pairs
+        return
+    reopened = {number for number, _ in state.get("again", [])}
+    for url, stream in pairs:
+        number = number_of(stream)
+        if number is not None and number < state["next"] and number not in reopened:
+            raise StateError(
+                f"{redact(str(url))} was read before the state was saved, and is yielded again: a pipe between "
+                "async_prefetch() and the reader did not resume. Between them, use map() and filter() only."
+            )
+        yield url, stream
