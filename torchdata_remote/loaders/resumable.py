@@ -20,6 +20,7 @@ from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.processes.worker_start import SentToWorkers
 from ..core.unbroken import unbroken
 from ..core.world import World, detect_world, place_in
+from ..errors import StateError
 from ..pipes.chain import all_pipes, describe
 from ..pipes.passes import Share, marks_from_json
 from .batch_options import BatchOptions

@@ -89,7 +89,9 @@ class Chain:
         self.pipes, listed_here = all_pipes(pipe), listed_pipes(pipe)
         self._unshuffled = [found for found, by_epoch in listed_here if not by_epoch]
         threads, rows = (0, None) if options is None else (options.num_threads or 0, options.rows())
-        self.shared = Shared(self.pipes, listed_here, num_streams=num_streams, num_threads=threads, rows=rows)
+        self.shared = Shared(
+            self.pipes, listed_here, num_streams=num_streams, num_threads=threads, rows=rows, is_saved=True
+        )
         if isinstance(listed, Listed):
             for found, urls in zip(self._unshuffled, listed.urls, strict=True):
                 self.shared.once(id(found), (), lambda urls=urls: urls)  # type: ignore[misc]
@@ -167,7 +169,7 @@ class Stream:
         """The place after the last item, for a state."""
         place = ENDED if self.ended else self._start
         if self._has_items and not self.ended and self.pass_ is not None and self._env is not None:
-            place = {"passed": self.num_passed, "at": self.pass_.position, "marks": marks_to_json(self._env.marks())}
+            place = {"passed": self.num_passed, "at": self.pass_.position, "marks": marks_to_json(self._env.marks.now())}
         return [self.number, place, *([self.share.to_json()] if self.share.cuts else [])]
 
 
@@ -223,6 +225,7 @@ class EpochRun:
                         is_first = False
                         check_first(chain.pipe, stream.pass_, item)
                     yield item
+                    del item
                     break
                 else:
                     stream.ended = True

@@ -193,6 +193,7 @@ def _read(self: DataPipe[T_co]) -> Iterator[T_co]:
             check_first(self, items, first)
             yield first
             break
+        first = None  # or it would be kept
         yield from items
     end_pass(shared)
 

@@ -16,7 +16,7 @@ from ..core.urls import join_url, redact, split_url
 from ..fetch.listing.patterns import folders_of
 from ..formats.sample import URL, require_key
 from .chain import all_pipes, functional_name
-from .passes import Path
+from .passes import Path, seeds_of
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Draws:
             SampleError: if the item is not a sample with a key.
         """
         key, url = require_key(sample, of=self._of), sample.get(URL, "")
-        epoch = "/".join(map(str, (*self._epoch, *getattr(url, "passes", ()))))
+        epoch = "/".join(map(str, seeds_of((*self._epoch, *getattr(url, "passes", ())))))
         whole = url if "://" in url else f"file://{os.path.abspath(url)}"
         folder = max(filter(whole.startswith, self._folders), key=len, default="")
         path = split_version(whole[len(folder) :])[0]

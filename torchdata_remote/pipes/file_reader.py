@@ -15,7 +15,7 @@ from ..formats.sample import KEY, URL, Sample
 from ..formats.split_name import Split, SplitName, splitter
 from .datapipe import DataPipe
 from .passes import Env, Pass
-from .streams import InputPass, number_of, refuse_part
+from .streams import InputPass, UrlsAhead, number_of, refuse_part
 
 
 @functional_datapipe("file_reader")
@@ -61,7 +61,7 @@ class FileReader(DataPipe[Sample]):
 
     def open(self, env: Env) -> Pass[Sample]:
         session = env.session(self, self._options, self._storage_options)
-        streams = InputPass(env.open(self.source_datapipe), lambda urls, state: stream_objects(urls, session, state))
+        streams = InputPass(UrlsAhead(self, env), lambda urls, state: stream_objects(urls, session, state))
         return _FilePass(streams, self._split)
 
 

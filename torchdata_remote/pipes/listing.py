@@ -262,7 +262,7 @@ class ShuffleShards(SeededPipe[str]):
     def open(self, env: Env) -> Pass[str]:
         def shuffled() -> Iterator[str]:
             urls = env.whole(self.source_datapipe)
-            yield from map(urls.__getitem__, permutation(len(urls), self.seed, *env.epoch))
+            yield from map(urls.__getitem__, permutation(len(urls), self.seed, *env.seeds))
 
         return ListedPass(shuffled)
 

@@ -253,7 +253,7 @@ class _MixedPass(Pass[Any]):
     def items(self) -> Iterator[Any]:
         pipe, says_pass = self._pipe, self._env.says_pass
         max_samples = math.inf if isinstance(pipe.stop, Stop) else pipe.num_samples(self._env)
-        draws = uniforms(self._num_draws, pipe.seed, *self._env.epoch, *self._share.key)
+        draws = uniforms(self._num_draws, pipe.seed, *self._env.seeds, *self._share.key)
         while self._num_passed < max_samples:
             drawn_from, weights, end = self._phase()
             if not drawn_from:

@@ -23,6 +23,7 @@ from ..core.world import World
 from ..errors import StateError
 from ..fetch.session import FetchSession
 from ..formats.error_policy import Skipped
+from .chain import all_pipes
 
 if TYPE_CHECKING:
     from ..core.frameworks.batch_rows import BatchRows
@@ -219,6 +220,17 @@ def marks_from_json(saved: Sequence[Any]) -> dict[int, tuple[Path, Any]]:
     return {number: (tuple(path), mark) for number, path, mark in saved}
 
 
+def seeds_of(path: Path) -> Path:
+    """Return a path without zeros at its end, but for the epoch: what orders depend on.
+
+    >>> seeds_of((3, 0)), seeds_of((0, 2, 0))
+    ((3,), (0, 2))
+    """
+    while len(path) > 1 and not path[-1]:
+        path = path[:-1]
+    return path
+
+
 latest_skipped: weakref.WeakKeyDictionary[Any, Skipped] = weakref.WeakKeyDictionary()
 """What each pipe has left out in its latest pass in this process."""
 
@@ -232,6 +244,7 @@ class Shared:
         num_streams: that this process reads at the same time.
         num_threads: for pipes that were given no number; 0 for none.
         rows: where tensors of batches are written; ``None`` for memory of their own.
+        is_saved: whether positions may be asked for.
     """
 
     def __init__(
@@ -242,11 +255,12 @@ class Shared:
         num_streams: int = 1,
         num_threads: int = 0,
         rows: BatchRows | None = None,
+        is_saved: bool = False,
     ) -> None:
         self.pipes = pipes  # whose ids are used here
         self.numbers = {id(pipe): number for number, pipe in enumerate(pipes)}
         self.listed = {id(pipe): by_epoch for pipe, by_epoch in listed}
-        self.num_streams, self.num_threads, self.rows = num_streams, num_threads, rows
+        self.num_streams, self.num_threads, self.rows, self.is_saved = num_streams, num_threads, rows, is_saved
         self.skipped: dict[int, Skipped] = {}
         self._sessions: dict[int, FetchSession] = {}
         self._made: dict[Any, dict[Path, Any]] = {}
@@ -275,6 +289,48 @@ class Shared:
         return found
 
 
+class Marks:
+    """What the pipes of a stream have taken when its latest item was handed out."""
+
+    def __init__(self) -> None:
+        self.passes: dict[int, tuple[Path, Pass[Any]]] = {}
+        """Number of a pipe -> its latest pass and where that is."""
+        self.of_items: dict[int, dict[int, tuple[Path, Any]]] = {}
+        """Number of a pipe that takes items ahead -> the marks of pipes above it, for the item that it handed out."""
+
+    def now(self, ahead: Ahead | None = None) -> dict[int, tuple[Path, Any]]:
+        """Number of a pipe -> pass and mark; of all pipes, or of those above one that takes an item."""
+        found = {}
+        stages = sorted((number for number in self.of_items if ahead is None or number < ahead.number), reverse=True)
+        for number, (path, pass_) in self.passes.items():
+            if ahead is None or number in ahead.above:
+                known = next((self.of_items[stage][number] for stage in stages if number in self.of_items[stage]), None)
+                found[number] = known or (path, pass_.mark)
+        return found
+
+
+class Ahead:
+    """Keeps the marks of a pipe that takes items ahead.
+
+    Args:
+        pipe: with one source.
+        env: of the pass.
+    """
+
+    def __init__(self, pipe: Any, env: Env) -> None:
+        self._marks, self._is_saved, self.number = env.marks, env.shared.is_saved, env.number_of(pipe)
+        self.above = frozenset(map(env.number_of, all_pipes(pipe.source_datapipe))) if self._is_saved else frozenset()
+
+    def taken(self) -> Any:
+        """Return the marks above the pipe, after it has taken an item."""
+        return self._marks.now(self) if self._is_saved else None
+
+    def handed_out(self, taken: Any) -> None:
+        """Note the marks of an item that the pipe hands out."""
+        if taken is not None:
+            self._marks.of_items[self.number] = taken
+
+
 @dataclass(frozen=True, eq=False)
 class Env:
     """What a pass depends on beside its pipe.
@@ -286,7 +342,7 @@ class Env:
         says_pass: whether samples say in which of these passes they are read, for pipes behind that draw.
         by_jumps: whether a reader passes over most of each object.
         equalize: how shares get equal numbers of samples; ``None`` if they need not.
-        marked: number of a pipe -> its latest pass and where that is.
+        marks: of the stream.
         resumed: number of a pipe -> pass and mark of the state from which the stream resumes.
     """
 
@@ -296,7 +352,7 @@ class Env:
     says_pass: bool = False
     by_jumps: bool = False
     equalize: EqualizeMode | None = None
-    marked: dict[int, tuple[Path, Pass[Any]]] = field(default_factory=dict)
+    marks: Marks = field(default_factory=Marks)
     resumed: Mapping[int, tuple[Path, Any]] = field(default_factory=dict)
 
     def open(self, pipe: IterDataPipe[T]) -> Pass[T]:
@@ -307,17 +363,18 @@ class Env:
         """The environment of a source that is read several times in this pass."""
         return replace(self, epoch=(*self.epoch, number))
 
+    @property
+    def seeds(self) -> Path:
+        """What the order of this pass depends on: the first pass within an epoch has the order of the epoch."""
+        return seeds_of(self.epoch)
+
     def number_of(self, pipe: object) -> int:
         """The number of a pipe in its chain; -1 for one that the chain does not show."""
         return self.shared.numbers.get(id(pipe), -1)
 
     def mark(self, pipe: object, pass_: Pass[Any]) -> None:
         """Let the marks of the stream contain that of a pass."""
-        self.marked[self.number_of(pipe)] = self.epoch, pass_
-
-    def marks(self) -> dict[int, tuple[Path, Any]]:
-        """The marks of all pipes that have one."""
-        return {number: (path, pass_.mark) for number, (path, pass_) in self.marked.items()}
+        self.marks.passes[self.number_of(pipe)] = self.epoch, pass_
 
     def session(self, pipe: Any, options: FetchOptions, storage_options: StorageOptions) -> FetchSession:
         """The session with which a pipe fetches."""
@@ -475,13 +532,14 @@ class _ForeignPass(Pass[Any]):
     """Of a pipe of another package: a copy of it reads sources that belong to this pass.
 
     Where it has ``state_dict`` and ``load_state_dict``, its state is the position. A copy of it must not share what
-    changes while it is read; torch's ``fork`` and ``demux`` do, and stay as they are.
+    changes while it is read; torch's ``fork`` and ``demux`` do, and the queues of DataLoader2, and stay as they are.
     """
 
     def __init__(self, pipe: Any, env: Env) -> None:
         super().__init__()
-        self._name, self._pipe = type(pipe).__name__, pipe
-        if getattr(pipe, "main_datapipe", None) is None:
+        self._pipe, self._is_saved = pipe, env.shared.is_saved and hasattr(type(pipe), "state_dict")
+        is_shared = "main_datapipe" in vars(pipe) or type(pipe).__module__.startswith("torchdata.dataloader2.")
+        if not is_shared:
             self._pipe = copy.copy(pipe)
             for name, value in list(vars(self._pipe).items()):
                 vars(self._pipe)[name] = _bound(value, env)
@@ -491,10 +549,8 @@ class _ForeignPass(Pass[Any]):
 
     @property
     def position(self) -> Any:
-        if not hasattr(type(self._pipe), "state_dict"):
-            raise StateError(
-                f"{self._name} does not count the items that it yields. Put sharding_filter_rank() after it: that does."
-            )
+        if not self._is_saved:
+            return None  # refused where a state is wanted
         return copy.deepcopy(self._pipe.state_dict())  # it may change it later
 
     def seek(self, position: Any) -> None:

@@ -25,7 +25,7 @@ from ..formats.sample import Sample
 from .chain import all_pipes, functional_name
 from .datapipe import DataPipe
 from .passes import Env, Pass
-from .streams import InputPass, Opened, number_of, refuse_part
+from .streams import InputPass, Opened, UrlsAhead, number_of, refuse_part
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class ShardReader(DataPipe[Sample]):
     def input_of(self, env: Env) -> Pass[tuple[str, Any]]:
         """Make the pass over the streams of shards."""
         session = env.session(self, self._options, self._storage_options)
-        return InputPass(env.open(self.source_datapipe), self.opener_of(session, env))
+        return InputPass(UrlsAhead(self, env), self.opener_of(session, env))
 
     def opener_of(self, session: FetchSession, env: Env) -> Opened:
         """Return the function that opens bare URLs."""
@@ -167,7 +167,7 @@ class ShardPass(Pass[Sample]):
         Raises:
             RemoteDataError: if there is a filter between this pipe and a split of shards by samples.
         """
-        if not any(getattr(pass_, "gives_parts", False) for _, pass_ in self._env.marked.values()):
+        if not any(getattr(pass_, "gives_parts", False) for _, pass_ in self._env.marks.passes.values()):
             return
         for pipe in all_pipes(self.pipe.source_datapipe):
             if isinstance(pipe, Filter) and any(hasattr(type(above), "current_world") for above in all_pipes(pipe)):

@@ -241,7 +241,7 @@ class ShuffleSamples(SeededPipe[T]):
         self.max_buffer_bytes = whole_or_none("max_buffer_bytes", max_buffer_bytes)
 
     def open(self, env: Env) -> Pass[T]:
-        plan = ShufflePlan(self.buffer_size, self.max_buffer_bytes, self.seed, *env.epoch)
+        plan = ShufflePlan(self.buffer_size, self.max_buffer_bytes, self.seed, *env.seeds)
         return _ShufflePass(plan, env.open(self.source_datapipe))
 
     def order_options(self) -> Mapping[str, Any]:

@@ -401,7 +401,7 @@ class EqualizeRanks(DataPipe[T]):
 
     def open(self, env: Env) -> _EqualizedPass:
         source = replace(env, equalize=self.mode).open(self.source_datapipe)
-        return _EqualizedPass(source, lambda: env.marked[env.number_of(self._sharding())][1])
+        return _EqualizedPass(source, lambda: env.marks.passes[env.number_of(self._sharding())][1])
 
     def order_options(self) -> Mapping[str, Any]:
         return {"mode": self.mode.value}

@@ -19,7 +19,7 @@ from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.streams import StreamsState, stream_objects
 from .chain import all_pipes
 from .datapipe import DataPipe
-from .passes import Env, Pass
+from .passes import Ahead, Env, Pass
 
 Streams = Generator[tuple[str, Any], None, None]
 
@@ -106,7 +106,8 @@ class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
     def open(self, env: Env) -> Pass[tuple[str, StreamWrapper]]:
         session = env.session(self, self._options, self._storage_options)
         opened = stream_by_jumps if env.by_jumps else stream_objects
-        return StreamPass(env.open(self.source_datapipe), lambda urls, state: opened(urls, session, state), wraps=True)
+        source = UrlsAhead(self, env)
+        return StreamPass(source, lambda urls, state: opened(urls, session, state), wraps=True)
 
     def require_resumable(self) -> None:
         if not self._options.in_order:
@@ -114,6 +115,38 @@ class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
 
 
 Opened = Callable[[Iterable[str], StreamsState | None], Streams]
+
+
+class UrlsAhead(Pass[Any]):
+    """The source of a pipe that opens URLs ahead. What was taken up to each of them is kept until it is handed out.
+
+    Args:
+        pipe: that opens them.
+        env: of the pass.
+    """
+
+    def __init__(self, pipe: Any, env: Env) -> None:
+        super().__init__(env.open(pipe.source_datapipe))
+        self._ahead, self._is_saved = Ahead(pipe, env), env.shared.is_saved
+        self._taken: dict[int, Any] = {}
+        self.first = 0
+        """Number of the URLs that were handed out before the state was saved."""
+
+    def items(self) -> Iterator[Any]:
+        if not self._is_saved:
+            yield from self.sources[0]
+            return
+        for number, url in enumerate(self.sources[0], 1):
+            if number >= self.first:
+                self._taken[number] = self._ahead.taken()
+            yield url
+
+    def handed_out(self, number: int | None) -> None:
+        """Note the marks of a URL whose stream is handed out, by its number from 0."""
+        if number is not None and (taken := self._taken.get(max(number + 1, self.first))) is not None:
+            self._ahead.handed_out(taken)
+            for other in [before for before in self._taken if self.first < before <= number]:
+                del self._taken[other]
 
 
 class StreamPass(Pass[tuple[str, Any]]):
@@ -125,8 +158,9 @@ class StreamPass(Pass[tuple[str, Any]]):
         wraps: whether streams are in torch's wrapper.
     """
 
-    def __init__(self, source: Pass[str], opened: Opened, *, wraps: bool = False) -> None:
+    def __init__(self, source: UrlsAhead, opened: Opened, *, wraps: bool = False) -> None:
         super().__init__(source)
+        self._source = source
         self._opened, self._wraps, self._next = opened, wraps, 0
         self._state: StreamsState | None = None
         self._streams: Streams | None = None
@@ -140,6 +174,7 @@ class StreamPass(Pass[tuple[str, Any]]):
             for url, stream in streams:
                 if stream.number is not None:
                     self._next = max(self._next, stream.number + 1)
+                    self._source.handed_out(stream.number)
                 yield url, StreamWrapper(stream) if self._wraps else stream
 
     def close(self) -> None:
@@ -153,7 +188,7 @@ class StreamPass(Pass[tuple[str, Any]]):
 
     def seek(self, position: Any) -> None:
         self._state = position if isinstance(position, dict) else {"next": position}
-        self._next = self._state["next"]
+        self._next = self._source.first = self._state["next"]
 
 
 def _begun(streams: Streams) -> Streams:
@@ -177,15 +212,17 @@ class InputPass(Pass[tuple[str, Any]]):
         opened: opens URLs.
     """
 
-    def __init__(self, source: Pass[Any], opened: Opened) -> None:
+    def __init__(self, source: UrlsAhead, opened: Opened) -> None:
         super().__init__(source)
+        self._source = source
         self._opened, self._state = opened, None
         self._streams: Streams | None = None
 
     def seek(self, position: Any) -> None:
         """Continue at streams: ``next``, and ``again``, those before it that are not read to their ends."""
         self._state = position
-        if (owner := _stream_pass_of(self.sources[0])) is not None:
+        self._source.first = position["next"]
+        if (owner := _stream_pass_of(self._source.sources[0])) is not None:
             owner.seek(position)
 
     def start(self) -> None:
@@ -197,10 +234,12 @@ class InputPass(Pass[tuple[str, Any]]):
             yield from streams
 
     def _pairs(self) -> Streams:
-        source = iter(self.sources[0])
+        source = iter(self._source)
         for first in source:
             if isinstance(first, (str, os.PathLike)):
-                yield from self._opened(_only_urls(chain([first], source)), self._state)
+                for url, stream in self._opened(_only_urls(chain([first], source)), self._state):
+                    self._source.handed_out(number_of(stream))
+                    yield url, stream
             else:
                 yield from _in_state(_only_pairs(chain([first], source)), self._state)
 

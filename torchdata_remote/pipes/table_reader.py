@@ -21,7 +21,7 @@ from ..formats.sample import Sample, split_key
 from ..formats.tables import Columns, RowFilter, require_pyarrow, row_samples
 from .passes import Env, Pass
 from .readers import ShardPass, ShardReader
-from .streams import Opened, StreamPass
+from .streams import Opened, StreamPass, UrlsAhead
 
 
 @functional_datapipe("table_reader")
@@ -128,7 +128,7 @@ class TableReader(ShardReader):
 
     def input_of(self, env: Env) -> Pass[tuple[str, Any]]:
         session = env.session(self, self._options, self._storage_options)
-        return StreamPass(env.open(self.source_datapipe), self.opener_of(session, env))
+        return StreamPass(UrlsAhead(self, env), self.opener_of(session, env))
 
     def open(self, env: Env) -> Pass[Sample]:
         return _TablePass(self, env)

@@ -24,7 +24,7 @@ from ..formats.error_policy import OnBadSample, Skipped, raise_error
 from ..formats.sample import require_key, sample_url
 from .chain import all_pipes, functional_name
 from .datapipe import DataPipe, length_here
-from .passes import Env, Pass
+from .passes import Ahead, Env, Pass
 from .slots import length_of
 
 T = TypeVar("T")
@@ -261,7 +261,7 @@ class ThreadedMap(OneForOne[T_co]):
 class _ThreadedPass(Pass[Any]):
     def __init__(self, pipe: ThreadedMap[Any], env: Env) -> None:
         super().__init__(env.open(pipe.source_datapipe))
-        self._pipe, self._skipped = pipe, env.skipped(pipe)
+        self._pipe, self._skipped, self._ahead = pipe, env.skipped(pipe), Ahead(pipe, env)
         self._prepared, self._function = pipe.preparation_of(env), pipe.guarded(pipe.function_of(env))
         self._num_threads = env.shared.num_threads if pipe.num_threads is None else pipe.num_threads
         max_ahead = pipe.max_ahead or _AHEAD_PER_THREAD * self._num_threads
@@ -293,7 +293,8 @@ class _ThreadedPass(Pass[Any]):
     def _in_threads(self) -> Iterator[Any]:
         source, error, closed, pid, patience = self.sources[0], None, [False], os.getpid(), Patience()
         items: Iterator[Any] | None = iter(source)
-        ahead: deque[tuple[Any, Call]] = deque()  # position after the item, and the call of the function
+        ahead: deque[tuple[Any, Any, Call]] = deque()  # position and marks after the item, and the call of the function
+        marks = self._ahead
         pools = shared_pools()
         pool = pools.join(self._num_threads)
         try:
@@ -306,11 +307,12 @@ class _ThreadedPass(Pass[Any]):
                     except Exception as caught:  # noqa: BLE001  # raised in its place
                         items, error = None, caught
                     else:
-                        ahead.append((source.position, self._submitted(pool, item, closed)))
+                        ahead.append((source.position, marks.taken(), self._submitted(pool, item, closed)))
                         del item
                 if not ahead:
                     break
-                self._at, task = ahead.popleft()
+                self._at, of_item, task = ahead.popleft()
+                marks.handed_out(of_item)
                 result = task.result(patience)
                 del task
                 if type(result) is _BadSample:

@@ -54,6 +54,7 @@ def with_mixture_of(here: Sequence[str], state: Mapping[str, Any]) -> State:
     if added := [name for name in names if name not in options["pipes"]]:
         blocks, blocks_here = _blocks(sources, options["pipes"]), _blocks(here[:end_here], names)
         sources = [pipe for name in names for pipe in blocks.get(name, blocks_here[name])]
+        state = _renumbered(state, blocks, blocks_here, end)
         if listing is not None:
             _require_one_listing_each(listing, options["pipes"], added)
             known = dict(zip(options["pipes"], listing, strict=True))
@@ -83,6 +84,32 @@ def _blocks(pipes: Sequence[str], sizes: Mapping[str, int]) -> dict[str, Sequenc
     for name, size in sizes.items():
         blocks[name], start = pipes[start : start + size], start + size
     return blocks
+
+
+def _renumbered(
+    state: Mapping[str, Any], before: Mapping[str, Sequence[str]], here: Mapping[str, Sequence[str]], end: int
+) -> State:
+    """Give the marks of a state the numbers that its pipes have among those of further sources.
+
+    Args:
+        state: to change.
+        before: name of each source in the state -> its pipes.
+        here: the same of all sources.
+        end: number of the mixture in the state.
+    """
+    old = [(name, at) for name, pipes in before.items() for at in range(len(pipes))]
+    new = {key: number for number, key in enumerate((name, at) for name in here for at in range(len(here[name])))}
+
+    def marks_of(marks: Sequence[Any]) -> list[Any]:
+        return [
+            [new[old[number]] if number < end else number - end + len(new), *rest] for number, *rest in marks
+        ]
+
+    rows = [
+        [number, {**place, "marks": marks_of(place["marks"])} if isinstance(place, Mapping) else place, *share]
+        for number, place, *share in state["streams"]
+    ]
+    return {**state, "streams": rows}
 
 
 def _require_one_listing_each(listing: Sequence[Any], names: Mapping[str, int], added: Sequence[str]) -> None:
