@@ -10,7 +10,7 @@ from ..core.iter_datapipe import Batcher, Filter, IterableWrapper, IterDataPipe,
 from ..errors import StateError
 from ..pipes.chain import all_pipes, name_of, sources_of
 from ..pipes.datapipe import DataPipe, check_first, end_pass, gives_urls, listed_pipes
-from ..pipes.passes import Env, Pass, Share, Shared, marks_from_json, marks_to_json
+from ..pipes.passes import Env, Marks, Pass, Share, Shared, marks_from_json, marks_to_json
 from ..pipes.slots import length_of
 from .batch_options import BatchOptions
 from .listing.packed_listing import Listed
@@ -98,7 +98,7 @@ class Chain:
 
     def env(self, share: Share, resumed: Mapping[int, Any] | None = None) -> Env:
         """The environment of a stream."""
-        return Env(self.shared, share=share, epoch=(self.epoch,), resumed=resumed or {})
+        return Env(self.shared, share=share, epoch=(self.epoch,), marks=Marks(resumed))
 
     def urls(self) -> list[Sequence[Any]]:
         """Each listing, before it is shuffled by epoch: its order determines that of all epochs."""

@@ -225,7 +225,7 @@ class _MixedPass(Pass[Any]):
         start = 0 if isinstance(pipe.stop, Stop) else env.epoch[0] * pipe.stop
         self._samples = SlotSamples(start, self._share.number, self._share.count)
         # The phases up to the point where a saved pass was are repeated by a pass that resumes before it
-        path, point = env.resumed.get(env.number_of(pipe), ((), None))
+        path, point = env.marks.resumed.get(env.number_of(pipe), ((), None))
         self._replay: Mapping[str, Any] = point if point is not None and path == env.epoch else {"draws": 0, "phases": []}
 
     def seek(self, position: Any) -> None:

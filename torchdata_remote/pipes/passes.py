@@ -290,9 +290,14 @@ class Shared:
 
 
 class Marks:
-    """What the pipes of a stream have taken when its latest item was handed out."""
+    """What the pipes of a stream have taken when its latest item was handed out.
 
-    def __init__(self) -> None:
+    Args:
+        resumed: number of a pipe -> pass and mark of the state from which the stream resumes.
+    """
+
+    def __init__(self, resumed: Mapping[int, tuple[Path, Any]] | None = None) -> None:
+        self.resumed = dict(resumed or {})
         self.passes: dict[int, tuple[Path, Pass[Any]]] = {}
         """Number of a pipe -> its latest pass and where that is."""
         self.of_items: dict[int, dict[int, tuple[Path, Any]]] = {}
@@ -300,7 +305,8 @@ class Marks:
 
     def now(self, ahead: Ahead | None = None) -> dict[int, tuple[Path, Any]]:
         """Number of a pipe -> pass and mark; of all pipes, or of those above one that takes an item."""
-        found = {}
+        # A source of a mixture that was not drawn since is where it was
+        found = {number: mark for number, mark in self.resumed.items() if ahead is None or number in ahead.above}
         stages = sorted((number for number in self.of_items if ahead is None or number < ahead.number), reverse=True)
         for number, (path, pass_) in self.passes.items():
             if ahead is None or number in ahead.above:
@@ -343,7 +349,6 @@ class Env:
         by_jumps: whether a reader passes over most of each object.
         equalize: how shares get equal numbers of samples; ``None`` if they need not.
         marks: of the stream.
-        resumed: number of a pipe -> pass and mark of the state from which the stream resumes.
     """
 
     shared: Shared
@@ -353,7 +358,6 @@ class Env:
     by_jumps: bool = False
     equalize: EqualizeMode | None = None
     marks: Marks = field(default_factory=Marks)
-    resumed: Mapping[int, tuple[Path, Any]] = field(default_factory=dict)
 
     def open(self, pipe: IterDataPipe[T]) -> Pass[T]:
         """Make a pass over a pipe, of this package or of another one."""
