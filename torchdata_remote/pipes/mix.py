@@ -203,7 +203,7 @@ class _Source:
     def close(self) -> None:
         """End the pass, and keep its position."""
         if self._is_open:
-            self._resumed, self._is_open = self.pass_.position, False
+            self._resumed, self._is_open = self.position[-1], False
             self.pass_.close()
 
     @property
