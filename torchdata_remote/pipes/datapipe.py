@@ -15,8 +15,12 @@ from ..core.arguments.amounts import seed_of, whole
 from ..core.arguments.calls import explain_init
 from ..core.frameworks.collating import check_item
 from ..core.frameworks.second_split import warn_of_skipping
-from ..core.iter_datapipe import Filter, IterableWrapper, Mapper
+from ..core.iter_datapipe import Batcher as TorchBatcher
+from ..core.iter_datapipe import Collator as TorchCollator
+from ..core.iter_datapipe import Filter as TorchFilter
+from ..core.iter_datapipe import IterableWrapper
 from ..core.iter_datapipe import IterDataPipe as TorchDataPipe
+from ..core.iter_datapipe import Mapper as TorchMapper
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.processes.worker_start import SentToWorkers
 from ..core.shared_names import SHARED
@@ -24,7 +28,7 @@ from ..core.stats.report import Stats, stats
 from ..formats.error_policy import Skipped
 from ..formats.sample import describe_item
 from .chain import all_pipes, describe, functional_name, sources_of
-from .passes import Described, Env, Pass, Shared, latest_skipped
+from .passes import BatchPass, Described, Env, FilterPass, MapPass, Pass, Shared, latest_skipped
 from .split_guard import SentWithRanks, require_readers
 from .typed import IterDataPipe
 
@@ -122,7 +126,7 @@ class DataPipe(SentToWorkers, SentWithRanks, Described[T_co], IterDataPipe[T_co]
 
         def __getattr__(self, name):
             """Find a functional name that a pipe of another package has too: here it is this package's."""
-            own = SHARED.get(name)
+            own = SHARED.get(name) or _OF_TORCH.get(name)
             if own is None:
                 return super().__getattr__(name)
             return functools.update_wrapper(functools.partial(own, self), own, assigned=("__doc__",))
@@ -200,6 +204,34 @@ def _read(self: DataPipe[T_co]) -> Iterator[T_co]:
 
 _read.__name__ = "__iter__"  # by which a check of items knows the frames of pipes
 DataPipe.__iter__ = _read  # type: ignore[method-assign, assignment]  # after the class was made: torch would wrap it
+
+
+class Mapper(DataPipe[Any], TorchMapper[Any]):
+    """torch's ``map`` of a pipe of this package: it can be read any number of times at once, too."""
+
+    def open(self, env: Env) -> Pass[Any]:
+        return MapPass(self, env.open(self.datapipe))
+
+
+class Collator(Mapper, TorchCollator):  # type: ignore[misc]  # torch has no types
+    """torch's ``collate`` of a pipe of this package."""
+
+
+class Filter(DataPipe[Any], TorchFilter[Any]):
+    """torch's ``filter`` of a pipe of this package."""
+
+    def open(self, env: Env) -> Pass[Any]:
+        return FilterPass(self, env.open(self.datapipe))
+
+
+class Batcher(DataPipe[Any], TorchBatcher):
+    """torch's ``batch`` of a pipe of this package."""
+
+    def open(self, env: Env) -> Pass[Any]:
+        return BatchPass(self, env.open(self.datapipe))
+
+
+_OF_TORCH = {"map": Mapper, "collate": Collator, "filter": Filter, "batch": Batcher}
 
 
 def check_first(pipe: TorchDataPipe[Any], pass_: Pass[Any], item: Any) -> None:
@@ -296,7 +328,7 @@ def listed_pipes(pipe: TorchDataPipe[Any]) -> list[tuple[TorchDataPipe[Any], boo
 
 def gives_urls(pipe: TorchDataPipe[Any]) -> bool:
     """Whether a pipe can be part of a listing: some of torch's, and those with ``gives_urls``."""
-    return isinstance(pipe, (IterableWrapper, Mapper, Filter)) or bool(getattr(type(pipe), "gives_urls", False))
+    return isinstance(pipe, (IterableWrapper, TorchMapper, TorchFilter)) or bool(getattr(type(pipe), "gives_urls", False))
 
 
 def uses_epoch(pipe: TorchDataPipe[Any]) -> bool:

@@ -460,11 +460,11 @@ def _opened(pipe: Any, env: Env) -> Pass[Any]:
     if isinstance(pipe, IterableWrapper):
         return _IterablePass(pipe.iterable)
     if isinstance(pipe, Mapper):  # Collator is one
-        return _MapPass(pipe, env.open(pipe.datapipe))
+        return MapPass(pipe, env.open(pipe.datapipe))
     if isinstance(pipe, Filter):
-        return _FilterPass(pipe, env.open(pipe.datapipe))
+        return FilterPass(pipe, env.open(pipe.datapipe))
     if isinstance(pipe, Batcher):
-        return _BatchPass(pipe, env.open(pipe.datapipe))
+        return BatchPass(pipe, env.open(pipe.datapipe))
     return _ForeignPass(pipe, env)
 
 
@@ -489,7 +489,7 @@ class _IterablePass(Pass[Any]):
         self._next = position
 
 
-class _MapPass(Pass[Any]):
+class MapPass(Pass[Any]):
     """Of torch's ``map`` and ``collate``."""
 
     def __init__(self, pipe: Any, source: Pass[Any]) -> None:
@@ -503,7 +503,7 @@ class _MapPass(Pass[Any]):
             yield function(item)
 
 
-class _FilterPass(Pass[Any]):
+class FilterPass(Pass[Any]):
     """Of torch's ``filter``."""
 
     def __init__(self, pipe: Any, source: Pass[Any]) -> None:
@@ -517,7 +517,7 @@ class _FilterPass(Pass[Any]):
                 yield kept
 
 
-class _BatchPass(Pass[Any]):
+class BatchPass(Pass[Any]):
     """Of torch's ``batch``."""
 
     def __init__(self, pipe: Any, source: Pass[Any]) -> None:
