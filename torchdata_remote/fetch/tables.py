@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MAX_IN_FLIGHT = 16
-_REQUESTS_PER_FILE = 4  # at once, for the heads of record batches
-_MAX_MERGED_BYTES = 8 << 20
 _GAP_BYTES = 128 << 10  # gaps up to this size are read too: they cost less than another request
 _NUM_KEPT, _MOST_KEPT_BYTES = 256, 256 << 10  # 64 MiB of footers
 
@@ -99,20 +97,6 @@ class TableFile(OneObject):
 
     def read(self, start: int, stop: int, *, most: int | None = None) -> bytes:
         return b"" if start >= stop else super().read(start, stop, most=stop)
-
-    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return several ranges, which ascend. Close ones are one request, and a few requests run at once."""
-        spans, places = list[list[int]](), []
-        for start, stop in ranges:
-            is_close = spans and 0 <= start - spans[-1][1] <= _GAP_BYTES
-            if not is_close or stop - spans[-1][0] > _MAX_MERGED_BYTES:
-                spans.append([start, stop])
-            spans[-1][1] = stop
-            places.append((len(spans) - 1, start - spans[-1][0], stop - spans[-1][0]))
-        tasks = [lambda sleep, span=span: self.read(*span) for span in spans]
-        with closing(ordered_map(tasks, max_threads=_REQUESTS_PER_FILE)) as found:
-            data = list(found)
-        return [data[number][start:stop] for number, start, stop in places]
 
     def groups(self, row_filter: RowFilter | None, first_row: int, last_row: int) -> list[Group]:
         """Return the row groups with some of these rows, of which the filter may accept one, in order."""

@@ -8,7 +8,7 @@ from itertools import compress
 
 import numpy as np
 
-from ...core.shard_view import ShardView, view_url
+from ...core.shard_view import ShardView, key_sums, view_url
 from ...core.urls import RemoteUrl
 from ...errors import JoinError
 from ...formats.key_index import KeyIndex
@@ -137,15 +137,17 @@ def planned_views(
     shards = np.zeros(len(kept), np.int64)
     shards[lead.ranges[:, 0]] = lead.ranges[:, 1]
     cuts = np.flatnonzero(np.diff(shards[ranges[:, 0]])) + 1
-    return [_view(one, urls) for one in np.split(ranges, cuts)], what
+    return [_view(one, urls, lead.keys) for one in np.split(ranges, cuts)], what
 
 
-def _view(ranges: Ints, urls: list[RemoteUrl]) -> RemoteUrl:
+def _view(ranges: Ints, urls: list[RemoteUrl], keys: StringColumn) -> RemoteUrl:
     """Put together the samples of one shard of the first set, which is the first one of the view."""
     places, shards, starts, stops = ranges.T
     used, objects = np.unique(shards, return_inverse=True)
-    counts = np.unique(places, return_counts=True)[1]
-    return view_url(ShardView(tuple(urls[shard] for shard in used.tolist()), counts, objects, starts, stops))
+    samples, counts = np.unique(places, return_counts=True)
+    shown = tuple(urls[shard] for shard in used.tolist())
+    sums = key_sums(keys.at(samples.tolist())) if None in [url.keys_crc32 for url in shown] else None
+    return view_url(ShardView(shown, counts, objects, starts, stops, sums))
 
 
 def _require_distinct_extensions(sets: Mapping[str, _Set]) -> None:

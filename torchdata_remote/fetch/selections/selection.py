@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...core.arguments import check
 from ...core.arguments.scalars import bool_of
-from ...core.shard_view import ShardView, key_sum, view_url
+from ...core.shard_view import ShardView, key_sums, view_url
 from ...core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
 from ...errors import EmptyListingError, MissingKeyError, MissingMemberError, UrlError
 from ...formats.key_index import KeyIndex
@@ -69,18 +69,18 @@ def planned_views(
     """
     views: list[RemoteUrl] = []
     num_shards = num_samples = 0
-    wanted = KeyNumbers(keys or StringColumn())
+    numbers = KeyNumbers(keys or StringColumn())
     are_missing = np.ones(len(keys or ()), np.bool_)
-    are_missing[wanted.repeated()] = False  # the first one counts
+    are_missing[numbers.repeated()] = False  # the first one counts
     num_wanted = int(are_missing.sum())
     for url, index in indexes:
         num_shards += 1
         num_samples += len(index.keys)
         chosen = np.ones(len(index.keys), np.bool_)
         if keys is not None:
-            numbers = wanted.find(index.keys)
-            chosen = numbers >= 0
-            are_missing[numbers[chosen]] = False
+            found = numbers.find(index.keys)
+            chosen = found >= 0
+            are_missing[found[chosen]] = False
         if where is not None:
             _filter(chosen, url, index, where)
         if chosen.any():
@@ -110,8 +110,8 @@ def require_whole_shards(urls: Iterable[str]) -> Iterator[RemoteUrl]:
         UrlError: for a range of samples, or selected samples.
     """
     for url in urls:
-        whole, samples = split_sample_range(url)
-        if samples is not None or isinstance(whole, VirtualUrl):
+        split_sample_range(url)
+        if isinstance(url, VirtualUrl):
             raise UrlError(
                 f"select: {redact(url)} is a part of a shard: pass keys=, where= and members= to one select(), and put "
                 "it before join() and sharding_filter_rank().",
@@ -122,14 +122,13 @@ def require_whole_shards(urls: Iterable[str]) -> Iterator[RemoteUrl]:
 
 def _filter(chosen: Bools, url: str, index: KeyIndex, where: Callable[[IndexedSample], Any]) -> None:
     """Deselect the samples that a function does not want."""
-    firsts, names = index.firsts().tolist(), [index.extensions[member] for member in index.members]
-    sizes, shard = index.sizes.tolist(), str(url)
+    firsts, sizes = index.firsts().tolist(), index.sizes.tolist()
+    names, shard = [index.extensions[member] for member in index.members], str(url)
     for number in np.flatnonzero(chosen).tolist():
         members = slice(firsts[number], firsts[number + 1])
-        sizes_by_name = dict(zip(names[members], sizes[members], strict=True))
-        answer = where(IndexedSample(index.keys[number], shard, sizes_by_name))
-        is_chosen = bool_of(answer)
-        if is_chosen is None:
+        found = dict(zip(names[members], sizes[members], strict=True))
+        answer = where(IndexedSample(index.keys[number], shard, found))
+        if (is_chosen := bool_of(answer)) is None:
             raise check.marked(
                 TypeError(f"where must return True or False for a sample, got {check.shown(answer)}. Did it return?")
             )
@@ -140,31 +139,29 @@ def _view(url: RemoteUrl, index: KeyIndex, chosen: Bools, members: tuple[tuple[s
     are_read = np.repeat(chosen, index.counts)
     if members is not None:
         are_read &= _wanted_members(url, index, chosen, members)
-    if are_read.all() and url.num_samples is not None and url.index_crc32 is not None:
+    if are_read.all() and None not in (url.num_samples, url.index_crc32):
         return url
     starts, stops, counts = index.ranges(are_read)
-    key_sums = None
-    if url.keys_crc32 is None:  # the keys may be those of another version
-        key_sums = np.array([key_sum(key) for key in compress(index.keys, chosen)], np.int64)
-    return view_url(ShardView((url,), counts[chosen], np.zeros(len(starts), np.int64), starts, stops, key_sums))
+    # Without a checksum, the keys may be those of another version
+    sums = key_sums(compress(index.keys, chosen)) if url.keys_crc32 is None else None
+    return view_url(ShardView((url,), counts[chosen], np.zeros_like(starts), starts, stops, sums))
 
 
 def _wanted_members(url: str, index: KeyIndex, chosen: Bools, wanted: tuple[tuple[str, ...], ...]) -> Bools:
     """Return which members are read: of each list of alternatives the first one that the sample has."""
     firsts, are_read = index.firsts(), np.zeros(len(index.members), np.bool_)
     for alternatives in wanted:
-        none = len(alternatives)
-        ranks = [alternatives.index(name) if name in alternatives else none for name in index.extensions]
-        of_member = np.array(ranks, np.int64)[index.members]
-        best = np.minimum.reduceat(of_member, firsts[:-1])
-        if (lacking := np.flatnonzero((best == none) & chosen)).size:
-            number = int(lacking[0])
-            has = sorted(index.extensions[member] for member in index.members[firsts[number] : firsts[number + 1]])
+        places = {name: place for place, name in enumerate(alternatives)}
+        none = len(places)
+        ranks = np.array([places.get(name, none) for name in index.extensions], np.int64)[index.members]
+        best = np.minimum.reduceat(ranks, firsts[:-1])
+        for number in np.flatnonzero((best == none) & chosen).tolist():
+            has = {index.extensions[member] for member in index.members[firsts[number] : firsts[number + 1]]}
             raise MissingMemberError(
                 f"select: sample {index.keys[number]!r:.200} of {redact(url)} has no "
-                f"{' or '.join(map(repr, alternatives))}. It has {has}. Deselect it by where=lambda sample: "
-                f"{alternatives[0]!r} in sample.members, or separate alternatives by ';': members=('jpg;png', 'cls').",
+                f"{' or '.join(map(repr, alternatives))}. It has {sorted(has)}. Deselect it by where=, or separate "
+                "alternatives by ';': members=('jpg;png', 'cls').",
                 url=redact(url),
             )
-        are_read |= (of_member == np.repeat(best, index.counts)) & (of_member < none)
+        are_read |= (ranks == np.repeat(best, index.counts)) & (ranks < none)
     return are_read
