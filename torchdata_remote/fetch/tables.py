@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache, partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from ..core.options import RetryPolicy, StorageOptions
 from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, redact, split_sample_range
 from ..errors import ObjectChangedError
+from ..formats.byte_reader import ByteReader
 from ..formats.tables import Columns, Footer, Resolved, RowFilter, index_of, read_footer
 from .downloads import Part, Planner
 from .engine import Lane
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _MAX_IN_FLIGHT = 16
 _GAP_BYTES = 128 << 10  # gaps up to this size are read too: they cost less than another request
-_NUM_KEPT, _MOST_KEPT_BYTES = 256, 256 << 10  # 64 MiB of footers
+_NUM_KEPT, _MOST_KEPT_BYTES = 512, 256 << 10  # footers
 
 
 class Group(NamedTuple):
@@ -85,13 +86,11 @@ class TableFile(OneObject):
         super().__init__(url, options, retry, in_flight=in_flight, sleep=sleep, by_obstore=by_obstore)
         if self.version.size is None:
             self.read(0, 1)
-        version, self.shown = self.version, redact(url)
-        kept, num_bytes = [], version.size or 0
-        if version.etag is not None:
-            kept = _kept_footer(str(version), num_bytes, version.etag, options.identity())
+        version, num_bytes, self.shown = self.version, self.version.size or 0, redact(url)
+        kept = _kept_footer(str(version), num_bytes, version.etag, options.identity()) if version.etag else []
         footer = kept[0] if kept else read_footer(self, num_bytes, self.shown)
         if footer.memory_bytes <= _MOST_KEPT_BYTES:
-            kept.append(footer)
+            kept[:] = [footer]
         self.index = index_of(footer, self.shown)
         self.num_rows = sum(self.index.counts)
 
@@ -146,11 +145,10 @@ def list_groups(
         ShardReadError: if it is no table, or damaged.
         SampleError: if the filter does not fit.
     """
-    in_flight = ConcurrencyLimit(_MAX_IN_FLIGHT, check=lambda: None)
 
     def groups_of(url: str, sleep: Callable[[float], object]) -> list[RemoteUrl]:
         whole, rows = split_sample_range(url)
-        file = TableFile(whole, options, retry, in_flight, sleep)
+        file = TableFile(whole, options, retry, sleep=sleep)
         listed = RemoteUrl(file.version, file.version.size, file.version.etag, num_samples=file.num_rows)
         found = []
         for group in file.groups(row_filter, *(rows or (0, file.num_rows))):
@@ -211,15 +209,15 @@ class _TableDownload(ViewDownload):
                 url=file.shown,
             )
         self.groups = file.groups(self._columns.row_filter, self._first_row, last)
-        self.view = _ranges_of(file.version, [file.index.ranges(group.number, self.columns) for group in self.groups])
+        ranges = (file.index.ranges(group.number, self.columns) for group in self.groups)
+        self.view = _ranges_of(file.version, chain.from_iterable(ranges))
         self.urls, self._stop = self.view.urls, self.view.num_bytes
         lane.learn(self, part, ObjectVersion(self._stop, file.version.etag, 0))
 
 
-def _ranges_of(url: RemoteUrl, groups: Sequence[Sequence[tuple[int, int]]]) -> Ranges:
-    counts = np.array(list(map(len, groups)), np.int64)
-    starts, stops = np.array([one for ranges in groups for one in ranges], np.int64).reshape(-1, 2).T
-    return Ranges([url], counts, np.zeros_like(starts), starts, stops)
+def _ranges_of(url: RemoteUrl, ranges: Iterable[tuple[int, int]]) -> Ranges:
+    starts, stops = np.array(list(ranges), np.int64).reshape(-1, 2).T
+    return Ranges([url], np.ones_like(starts), np.zeros_like(starts), starts, stops)
 
 
 class TableStream:
@@ -239,7 +237,6 @@ class TableStream:
         self.first_byte = max(first_row, 0 if rows is None else rows[0])  # rows are the positions of tables
         self._lane = lane
         self.download = lane.add(_TableDownload(lane, whole, columns, self.first_byte, rows))
-        self._window, self._window_bytes = memoryview(b""), 0  # what is left of it
 
     def batches(self) -> Iterator[tuple[Resolved, int, pa.RecordBatch]]:
         """Yield the columns, the number of the first row, and rows, of row groups when their bytes are here.
@@ -248,28 +245,19 @@ class TableStream:
             StorageError: for faults that retries did not solve.
             ShardReadError: if the footer or a row group is damaged.
         """
-        download = self.download
-        self._advance()
+        download, windows = self.download, self._windows()
+        reader = ByteReader(chain([next(windows, b"")], windows))  # once the footer is here
         for group in download.groups:
             ranges = download.file.index.ranges(group.number, download.columns)
-            pieces = [self._take(stop - start) for start, stop in ranges]
+            pieces = [memoryview(reader.take(stop - start)) for start, stop in ranges]
             for first, batch in download.file.batches(group, download.columns, pieces):
                 yield download.columns, first, batch
 
-    def _advance(self) -> None:
-        self._window = self._lane.next_piece(self.download, self._window_bytes) or memoryview(b"")
-        self._window_bytes = len(self._window)
-
-    def _take(self, num_bytes: int) -> memoryview:
-        """Return the next bytes."""
-        pieces = []
-        while num_bytes:
-            if not self._window:
-                self._advance()
-            pieces.append(self._window[:num_bytes])
-            self._window = self._window[num_bytes:]
-            num_bytes -= len(pieces[-1])
-        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+    def _windows(self) -> Iterator[memoryview]:
+        num_bytes = 0
+        while (window := self._lane.next_piece(self.download, num_bytes)) is not None:
+            num_bytes = len(window)
+            yield window
 
     def close(self) -> None:
         if not self.closed:

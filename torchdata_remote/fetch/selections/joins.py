@@ -101,32 +101,29 @@ def planned_views(
     lead = _Set(lead_name, indexes, members[lead_name])
     tables = {lead_name: lead} | {name: _Set(name, indexes, members[name], lead) for name, indexes in others}
     _require_distinct_extensions(tables)
-    if how is None and lead.num_without:
-        raise JoinError(
-            f"{lead_name}: {lead.num_without:,} of {len(lead.keys) + lead.num_without:,} samples have none of the "
-            "members in members=. Pass how='inner' to leave them out."
-        )
     kept, lacks, found = np.ones(len(lead.keys), np.bool_), [], []
+    if lead.num_without:
+        num_samples = len(lead.keys) + lead.num_without
+        lacks.append(f"{lead_name}: {lead.num_without:,} of {num_samples:,} samples have none of the members")
     for name, _ in others:
         places = tables[name].places
         absent = np.setdiff1d(np.arange(len(kept)), places)
-        found.append(
-            f"{name}: {len(absent):,} keys missing, {int((places < 0).sum()):,} keys that the first set does not have"
-        )
+        further = int((places < 0).sum())
+        found.append(f"{name}: {len(absent):,} keys missing, {further:,} keys that the first set does not have")
         if len(absent):
             named = ", ".join(repr(key)[:200] for key in lead.keys.at(absent[:_MOST_NAMED].tolist()))
             named += " and others" if len(absent) > _MOST_NAMED else ""
             lacks.append(f"{name!r} misses {len(absent):,} of the {len(kept):,} keys of {lead_name!r}: {named}")
         if how is How.INNER:
             kept[absent] = False
-    what = "; ".join([f"{int(kept.sum()):,} samples", *found])
-    if not kept.any():
-        raise JoinError(f"The sets {', '.join(map(repr, sets))} have no key in common: {what}. {'; '.join(lacks)}.")
     if how is None and lacks:
         raise JoinError(
             f"{'; '.join(lacks)}. Pass how='inner' to leave these samples out, or how='left' to read them without "
             "these members."
         )
+    what = "; ".join([f"{int(kept.sum()):,} samples", *found])
+    if not kept.any():
+        raise JoinError(f"The sets {', '.join(map(repr, sets))} have no key in common: {what}. {'; '.join(lacks)}.")
     urls, moved = list[RemoteUrl](), []
     for table in tables.values():
         moved.append(table.ranges + np.array([0, len(urls), 0, 0]))

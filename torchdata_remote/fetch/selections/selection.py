@@ -68,14 +68,11 @@ def planned_views(
         TypeError: if ``where`` returns no bool.
     """
     views: list[RemoteUrl] = []
-    num_shards = num_samples = 0
     numbers = KeyNumbers(keys or StringColumn())
     are_missing = np.ones(len(keys or ()), np.bool_)
     are_missing[numbers.repeated()] = False  # the first one counts
     num_wanted = int(are_missing.sum())
     for url, index in indexes:
-        num_shards += 1
-        num_samples += len(index.keys)
         chosen = np.ones(len(index.keys), np.bool_)
         if keys is not None:
             found = numbers.find(index.keys)
@@ -91,15 +88,13 @@ def planned_views(
         more = ", ..." if len(missing) > _MAX_SHOWN else ""
         on_missing_key(
             MissingKeyError(
-                f"select: {len(missing):,} of {num_wanted:,} keys are in none of {num_shards:,} shards: {names}{more}. "
+                f"select: {len(missing):,} of {num_wanted:,} keys are in none of the shards: {names}{more}. "
                 "A key is the path of a member without its extension, such as 'train/000017'. Pass "
                 "on_missing_key=skip_with_warning to select those that are there."
             )
         )
     if not views:
-        raise EmptyListingError(
-            f"select: none of {num_samples:,} samples in {num_shards:,} shards is selected. Check keys= and where=."
-        )
+        raise EmptyListingError("select: none of the samples is selected. Check keys= and where=.")
     return views
 
 
