@@ -306,13 +306,6 @@ def test_a_key_that_is_twice_in_a_set_is_an_error() -> None:
         joined(sets, align="keys")
 
 
-def test_extra_keys_and_missing_ones_are_counted_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    sets = {**two_sets(), "caption": write_set(new_folder(), [captions([1, 2, 77])])}
-    with caplog.at_level(logging.INFO, "torchdata_remote"):
-        assert len(joined(sets, how="inner")) == 2
-    assert "2 samples; caption: 10 keys missing, 1 keys that the first set does not have" in caplog.text
-
-
 # Versions, plans and stores
 
 

@@ -146,19 +146,17 @@ def list_groups(
         SampleError: if the filter does not fit.
     """
 
-    def groups_of(url: str, sleep: Callable[[float], object]) -> list[RemoteUrl]:
+    def opened(url: str, sleep: Callable[[float], object]) -> tuple[TableFile, tuple[int, int] | None]:
         whole, rows = split_sample_range(url)
-        file = TableFile(whole, options, retry, sleep=sleep)
-        listed = RemoteUrl(file.version, file.version.size, file.version.etag, num_samples=file.num_rows)
-        found = []
-        for group in file.groups(row_filter, *(rows or (0, file.num_rows))):
-            found.append(listed.part(group.start, group.stop))
-            found[-1].num_samples = group.stop - group.start
-        return found
+        return TableFile(whole, options, retry, sleep=sleep), rows
 
-    with closing(ordered_map((partial(groups_of, url) for url in urls), max_threads=_MAX_IN_FLIGHT)) as files:
-        for groups in files:
-            yield from groups
+    with closing(ordered_map((partial(opened, url) for url in urls), max_threads=_MAX_IN_FLIGHT)) as files:
+        for file, rows in files:
+            listed = RemoteUrl(file.version, file.version.size, file.version.etag, num_samples=file.num_rows)
+            for group in file.groups(row_filter, *(rows or (0, file.num_rows))):
+                part = listed.part(group.start, group.stop)
+                part.num_samples = group.stop - group.start
+                yield part
 
 
 class _TableDownload(ViewDownload):

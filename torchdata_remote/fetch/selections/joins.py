@@ -70,11 +70,11 @@ class _Set:
             self.urls.append(url)
         if members is not None and (absent := sorted(set(members) - self.extensions)):
             raise JoinError(f"No sample of the set {name!r} has a member {', '.join(map(repr, absent))}.")
-        self.places, self.ranges = np.concatenate(found), np.concatenate(ranges)
+        self.ranges, places = np.concatenate(ranges), np.concatenate(found)
         self.numbers = KeyNumbers(self.keys)
         repeated = self.numbers.repeated()
         if lead is not None:
-            repeated = np.flatnonzero(np.bincount(self.places[self.places >= 0]) > 1)
+            repeated = np.flatnonzero(np.bincount(places[places >= 0]) > 1)
         if twice := (lead or self).keys.at(repeated[:1].tolist()):
             raise JoinError(
                 f"{name}: the key {twice[0]!r:.200} is in it twice, so it does not say which sample it means. Write "
@@ -86,8 +86,8 @@ def planned_views(
     sets: Mapping[str, Iterable[tuple[RemoteUrl, KeyIndex]]],
     members: Mapping[str, Collection[str] | None],
     how: How | None,
-) -> tuple[list[RemoteUrl], str]:
-    """Return a view for each shard of the first set, and what was found, as a log shows it.
+) -> list[RemoteUrl]:
+    """Return a view for each shard of the first set.
 
     Args:
         sets: name -> indexes of the shards; the first one leads.
@@ -101,15 +101,12 @@ def planned_views(
     lead = _Set(lead_name, indexes, members[lead_name])
     tables = {lead_name: lead} | {name: _Set(name, indexes, members[name], lead) for name, indexes in others}
     _require_distinct_extensions(tables)
-    kept, lacks, found = np.ones(len(lead.keys), np.bool_), [], []
+    kept, lacks = np.ones(len(lead.keys), np.bool_), []
     if lead.num_without:
         num_samples = len(lead.keys) + lead.num_without
         lacks.append(f"{lead_name}: {lead.num_without:,} of {num_samples:,} samples have none of the members")
     for name, _ in others:
-        places = tables[name].places
-        absent = np.setdiff1d(np.arange(len(kept)), places)
-        further = int((places < 0).sum())
-        found.append(f"{name}: {len(absent):,} keys missing, {further:,} keys that the first set does not have")
+        absent = np.setdiff1d(np.arange(len(kept)), tables[name].ranges[:, 0])
         if len(absent):
             named = ", ".join(repr(key)[:200] for key in lead.keys.at(absent[:_MOST_NAMED].tolist()))
             named += " and others" if len(absent) > _MOST_NAMED else ""
@@ -121,9 +118,8 @@ def planned_views(
             f"{'; '.join(lacks)}. Pass how='inner' to leave these samples out, or how='left' to read them without "
             "these members."
         )
-    what = "; ".join([f"{int(kept.sum()):,} samples", *found])
     if not kept.any():
-        raise JoinError(f"The sets {', '.join(map(repr, sets))} have no key in common: {what}. {'; '.join(lacks)}.")
+        raise JoinError(f"The sets {', '.join(map(repr, sets))} have no key in common: {'; '.join(lacks)}.")
     urls, moved = list[RemoteUrl](), []
     for table in tables.values():
         moved.append(table.ranges + np.array([0, len(urls), 0, 0]))
@@ -134,7 +130,7 @@ def planned_views(
     shards = np.zeros(len(kept), np.int64)
     shards[lead.ranges[:, 0]] = lead.ranges[:, 1]
     cuts = np.flatnonzero(np.diff(shards[ranges[:, 0]])) + 1
-    return [_view(one, urls, lead.keys) for one in np.split(ranges, cuts)], what
+    return [_view(one, urls, lead.keys) for one in np.split(ranges, cuts)]
 
 
 def _view(ranges: Ints, urls: list[RemoteUrl], keys: StringColumn) -> RemoteUrl:

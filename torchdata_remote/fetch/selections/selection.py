@@ -85,10 +85,9 @@ def planned_views(
     missing = np.flatnonzero(are_missing).tolist()
     if keys is not None and missing:
         names = ", ".join(f"{key!r:.100}" for key in keys.at(missing[:_MAX_SHOWN]))
-        more = ", ..." if len(missing) > _MAX_SHOWN else ""
         on_missing_key(
             MissingKeyError(
-                f"select: {len(missing):,} of {num_wanted:,} keys are in none of the shards: {names}{more}. "
+                f"select: {len(missing):,} of {num_wanted:,} keys are in none of the shards, such as {names}. "
                 "A key is the path of a member without its extension, such as 'train/000017'. Pass "
                 "on_missing_key=skip_with_warning to select those that are there."
             )
@@ -144,19 +143,19 @@ def _view(url: RemoteUrl, index: KeyIndex, chosen: Bools, members: tuple[tuple[s
 
 def _wanted_members(url: str, index: KeyIndex, chosen: Bools, wanted: tuple[tuple[str, ...], ...]) -> Bools:
     """Return which members are read: of each list of alternatives the first one that the sample has."""
-    firsts, are_read = index.firsts(), np.zeros(len(index.members), np.bool_)
+    names, are_read = np.array(index.extensions)[index.members], np.zeros(len(index.members), np.bool_)
+    samples = np.repeat(np.arange(len(index.counts)), index.counts)
     for alternatives in wanted:
-        places = {name: place for place, name in enumerate(alternatives)}
-        none = len(places)
-        ranks = np.array([places.get(name, none) for name in index.extensions], np.int64)[index.members]
-        best = np.minimum.reduceat(ranks, firsts[:-1])
-        for number in np.flatnonzero((best == none) & chosen).tolist():
-            has = {index.extensions[member] for member in index.members[firsts[number] : firsts[number + 1]]}
+        are_lacking = np.ones(len(index.counts), np.bool_)
+        for name in alternatives:
+            found = (names == name) & are_lacking[samples]
+            are_read |= found
+            are_lacking[samples[found]] = False
+        for number in np.flatnonzero(are_lacking & chosen).tolist():
             raise MissingMemberError(
                 f"select: sample {index.keys[number]!r:.200} of {redact(url)} has no "
-                f"{' or '.join(map(repr, alternatives))}. It has {sorted(has)}. Deselect it by where=, or separate "
-                "alternatives by ';': members=('jpg;png', 'cls').",
+                f"{' or '.join(map(repr, alternatives))}. It has {sorted(names[samples == number].tolist())}. Deselect "
+                "it by where=, or separate alternatives by ';': members=('jpg;png', 'cls').",
                 url=redact(url),
             )
-        are_read |= (ranks == np.repeat(best, index.counts)) & (ranks < none)
     return are_read
