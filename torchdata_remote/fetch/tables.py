@@ -18,13 +18,10 @@ from ..core.urls import RemoteUrl, redact, split_sample_range
 from ..errors import ObjectChangedError
 from ..formats.byte_reader import ByteReader
 from ..formats.tables import Columns, Footer, Resolved, RowFilter, index_of, read_footer
-from .downloads import Part, Planner
+from .downloads import Download, Part, Planner
 from .engine import Lane
-from .local_files import Numbered
 from .ranges import ObjectVersion
 from .read_ahead import OneObject
-from .session import FetchSession
-from .streams import open_ahead
 from .views import Ranges, ViewDownload
 
 if TYPE_CHECKING:
@@ -181,11 +178,7 @@ class _TableDownload(ViewDownload):
         return 1 if self.size is None else super().next_part_bytes(part_bytes)
 
     def plan(self, part_bytes: int) -> Part:
-        if self.size is not None:
-            return super().plan(part_bytes)
-        self.can_plan = False
-        self.parts.append(Part(0, None, 1))
-        return self.parts[0]
+        return Download.plan(self, part_bytes) if self.size is None else super().plan(part_bytes)
 
     def submit(self, part: Part, lane: Planner) -> None:
         if self.size is not None:
@@ -261,19 +254,3 @@ class TableStream:
         if not self.closed:
             self.closed = True
             self._lane.close(self.download)
-
-
-def stream_tables(
-    source: Iterator[Numbered], session: FetchSession, columns: Columns
-) -> Generator[tuple[str, TableStream], None, None]:
-    """Yield a stream for each URL of a table. Footers and row groups of the next ones are fetched meanwhile.
-
-    Args:
-        source: number, URL and first row of each. Read only in the thread that iterates.
-        session: limits and threads.
-        columns: to fetch.
-
-    Raises:
-        Exception: an error of ``source``, after the URLs before it.
-    """
-    return open_ahead(source, session, partial(TableStream, columns))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import compress
 
 import numpy as np
+import numpy.typing as npt
 
 from ...core.shard_view import ShardView, key_sums, view_url
 from ...core.urls import RemoteUrl
 from ...errors import JoinError
 from ...formats.key_index import KeyIndex
-from ..listing.url_table import StringColumn
-from .keys import Ints, KeyNumbers
+
+Ints = npt.NDArray[np.int64]
 
 _MOST_NAMED = 3
 
@@ -40,7 +41,7 @@ class _Set:
         JoinError: for a key that is twice in the set, or an extension that none of its samples has.
     """
 
-    numbers: KeyNumbers
+    places: dict[str, int]
 
     def __init__(
         self,
@@ -50,35 +51,35 @@ class _Set:
         lead: _Set | None = None,
     ) -> None:
         self.urls: list[RemoteUrl] = []
-        self.keys, self.extensions, self.num_without = StringColumn(), set[str](), 0
+        self.keys: list[str] = []
+        self.extensions, self.num_without = set[str](), 0
         found, ranges = [np.zeros(0, np.int64)], [np.zeros((0, 4), np.int64)]
         for url, index in indexes:
             chosen = [at for at, extension in enumerate(index.extensions) if members is None or extension in members]
             self.extensions.update(index.extensions[at] for at in chosen)
             starts, stops, counts = index.ranges(np.isin(index.members, chosen))
-            has_any = counts > 0
+            keys = list(compress(index.keys, counts > 0))
             if lead is None:
-                places = len(self.keys) + np.cumsum(has_any) - 1
-                self.keys.extend(list(compress(index.keys, has_any.tolist())))
+                places = len(self.keys) + np.arange(len(keys))
+                self.keys += keys
             else:
-                places = lead.numbers.find(index.keys)
-            found.append(places[has_any])
-            places = np.repeat(places, counts)
+                places = np.array([lead.places.get(key, -1) for key in keys], np.int64)
+            found.append(places)
+            places = np.repeat(places, counts[counts > 0])
             columns = np.column_stack([places, np.full_like(places, len(self.urls)), starts, stops])
             ranges.append(columns[places >= 0])
-            self.num_without += int((~has_any).sum())
+            self.num_without += len(counts) - len(keys)
             self.urls.append(url)
         if members is not None and (absent := sorted(set(members) - self.extensions)):
             raise JoinError(f"No sample of the set {name!r} has a member {', '.join(map(repr, absent))}.")
         self.ranges, places = np.concatenate(ranges), np.concatenate(found)
-        self.numbers = KeyNumbers(self.keys)
-        repeated = self.numbers.repeated()
-        if lead is not None:
-            repeated = np.flatnonzero(np.bincount(places[places >= 0]) > 1)
-        if twice := (lead or self).keys.at(repeated[:1].tolist()):
+        self.places = {key: place for place, key in enumerate(self.keys)}
+        if lead is None:
+            places = np.array([self.places[key] for key in self.keys], np.int64)
+        if len(twice := np.flatnonzero(np.bincount(places[places >= 0]) > 1)):
             raise JoinError(
-                f"{name}: the key {twice[0]!r:.200} is in it twice, so it does not say which sample it means. Write "
-                "the set again with different keys."
+                f"{name}: the key {(lead or self).keys[twice[0]]!r:.200} is in it twice, so it does not say which "
+                "sample it means. Write the set again with different keys."
             )
 
 
@@ -108,7 +109,7 @@ def planned_views(
     for name, _ in others:
         absent = np.setdiff1d(np.arange(len(kept)), tables[name].ranges[:, 0])
         if len(absent):
-            named = ", ".join(repr(key)[:200] for key in lead.keys.at(absent[:_MOST_NAMED].tolist()))
+            named = ", ".join(repr(key)[:200] for key in map(lead.keys.__getitem__, absent[:_MOST_NAMED]))
             named += " and others" if len(absent) > _MOST_NAMED else ""
             lacks.append(f"{name!r} misses {len(absent):,} of the {len(kept):,} keys of {lead_name!r}: {named}")
         if how is How.INNER:
@@ -133,13 +134,13 @@ def planned_views(
     return [_view(one, urls, lead.keys) for one in np.split(ranges, cuts)]
 
 
-def _view(ranges: Ints, urls: list[RemoteUrl], keys: StringColumn) -> RemoteUrl:
+def _view(ranges: Ints, urls: list[RemoteUrl], keys: Sequence[str]) -> RemoteUrl:
     """Put together the samples of one shard of the first set, which is the first one of the view."""
     places, shards, starts, stops = ranges.T
     used, objects = np.unique(shards, return_inverse=True)
     samples, counts = np.unique(places, return_counts=True)
     shown = tuple(urls[shard] for shard in used.tolist())
-    sums = key_sums(keys.at(samples.tolist())) if None in [url.keys_crc32 for url in shown] else None
+    sums = key_sums(map(keys.__getitem__, samples)) if None in [url.keys_crc32 for url in shown] else None
     return view_url(ShardView(shown, counts, objects, starts, stops, sums))
 
 

@@ -1,14 +1,11 @@
-"""Wanted keys, of an iterable or of a file, and the search for keys by their hashes."""
+"""Wanted keys, of an iterable or of a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from functools import partial
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from ...core.arguments import check
 from ...core.options import RetryPolicy, StorageOptions
@@ -20,8 +17,6 @@ from ...storage import read_whole
 from ..listing.patterns import literal_url
 from ..listing.url_table import StringColumn
 from ..tables import Group, TableFile
-
-Ints = npt.NDArray[np.int64]
 
 _LINES, _TABLES = (".txt",), (".parquet", ".arrow", ".feather", ".ipc")
 _KEY = "key"
@@ -95,39 +90,3 @@ def keys_of_file(
     tasks = [partial(keys_in, group) for group in file.groups(row_filter, 0, file.num_rows)]
     with closing(ordered_map(tasks, max_threads=_GROUPS_AT_ONCE)) as found:
         return key_column((key for keys in found for key in keys), shown)
-
-
-class KeyNumbers:
-    """Finds the numbers of keys by sorted 64-bit hashes, and compares their texts. It takes 12 bytes for a key.
-
-    Hashes are Python's, and differ between processes: this is not sent to others.
-
-    Args:
-        keys: the first one has the number 0.
-    """
-
-    def __init__(self, keys: StringColumn) -> None:
-        self._keys, hashes = keys, _hashes(keys)
-        self._order = np.argsort(hashes, kind="stable").astype(np.uint32 if len(hashes) < 1 << 32 else np.int64)
-        self._sorted = hashes[self._order]
-
-    def find(self, keys: Sequence[str]) -> Ints:
-        """Return the number of each of these keys, the smallest one of a repeated key; -1 if it is not there."""
-        found, hashes = np.full(len(keys), -1), _hashes(keys)
-        places, ends = (np.searchsorted(self._sorted, hashes, side=side) for side in ("left", "right"))
-        while len(at := np.flatnonzero((found < 0) & (places < ends))):
-            numbers = self._order[places[at]].tolist()
-            texts = zip(at.tolist(), numbers, self._keys.at(numbers), strict=True)
-            found[at] = [number if text == keys[place] else -1 for place, number, text in texts]
-            places[at] += 1
-        return found
-
-    def repeated(self) -> Ints:
-        """Return the number of each key that was there before, with a smaller number."""
-        suspects = self._order[1:][self._sorted[1:] == self._sorted[:-1]]
-        repeated: Ints = suspects[self.find(self._keys.at(suspects.tolist())) != suspects]
-        return repeated
-
-
-def _hashes(keys: Sequence[str]) -> Ints:
-    return np.fromiter(map(hash, keys), np.int64, len(keys))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -15,8 +15,6 @@ from ...core.shard_view import ShardView, key_sums, view_url
 from ...core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
 from ...errors import EmptyListingError, MissingKeyError, MissingMemberError, UrlError
 from ...formats.key_index import KeyIndex
-from ..listing.url_table import StringColumn
-from .keys import KeyNumbers
 
 Bools = npt.NDArray[np.bool_]
 
@@ -44,7 +42,7 @@ class IndexedSample(NamedTuple):
 
 def planned_views(
     indexes: Iterable[tuple[RemoteUrl, KeyIndex]],
-    keys: StringColumn | None,
+    keys: Sequence[str] | None,
     where: Callable[[IndexedSample], Any] | None,
     members: tuple[tuple[str, ...], ...] | None,
     on_missing_key: Callable[[MissingKeyError], object],
@@ -68,26 +66,22 @@ def planned_views(
         TypeError: if ``where`` returns no bool.
     """
     views: list[RemoteUrl] = []
-    numbers = KeyNumbers(keys or StringColumn())
-    are_missing = np.ones(len(keys or ()), np.bool_)
-    are_missing[numbers.repeated()] = False  # the first one counts
-    num_wanted = int(are_missing.sum())
+    is_found = dict.fromkeys(keys or (), False)
     for url, index in indexes:
         chosen = np.ones(len(index.keys), np.bool_)
         if keys is not None:
-            found = numbers.find(index.keys)
-            chosen = found >= 0
-            are_missing[found[chosen]] = False
+            chosen = np.fromiter(map(is_found.__contains__, index.keys), np.bool_, len(index.keys))
+            is_found |= dict.fromkeys(compress(index.keys, chosen), True)
         if where is not None:
             _filter(chosen, url, index, where)
         if chosen.any():
             views.append(_view(url, index, chosen, members))
-    missing = np.flatnonzero(are_missing).tolist()
-    if keys is not None and missing:
-        names = ", ".join(f"{key!r:.100}" for key in keys.at(missing[:_MAX_SHOWN]))
+    missing = [key for key, found in is_found.items() if not found]
+    if missing:
+        names = ", ".join(f"{key!r:.100}" for key in missing[:_MAX_SHOWN])
         on_missing_key(
             MissingKeyError(
-                f"select: {len(missing):,} of {num_wanted:,} keys are in none of the shards, such as {names}. "
+                f"select: {len(missing):,} of {len(is_found):,} keys are in none of the shards, such as {names}. "
                 "A key is the path of a member without its extension, such as 'train/000017'. Pass "
                 "on_missing_key=skip_with_warning to select those that are there."
             )
