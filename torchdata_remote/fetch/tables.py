@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache, partial
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, redact, split_sample_range
@@ -54,36 +52,24 @@ def _kept_footer(url: str, size: int, etag: str, reader: str) -> list[Footer]:
     return []
 
 
-class TableFile(OneObject):
+class TableFile:
     """A file, whose footer is read first; that of a version that was read before may be in memory.
 
     Args:
-        url: of the file; its size and version are asked for if they are not known.
-        options: for the store.
-        retry: policy for transient faults.
-        in_flight: delays requests when the store asks for fewer.
-        sleep: waits for a number of seconds; raises to stop waiting.
-        by_obstore: whether obstore may be used, after which a process cannot be forked.
+        source: reads it.
+        options: of the source.
 
     Raises:
         StorageError: if it cannot be read.
         ShardReadError: if it is no table, or damaged.
     """
 
-    def __init__(
-        self,
-        url: str,
-        options: StorageOptions,
-        retry: RetryPolicy,
-        in_flight: ConcurrencyLimit | None = None,
-        sleep: Callable[[float], object] = time.sleep,
-        *,
-        by_obstore: bool = True,
-    ) -> None:
-        super().__init__(url, options, retry, in_flight=in_flight, sleep=sleep, by_obstore=by_obstore)
-        if self.version.size is None:
+    def __init__(self, source: OneObject, options: StorageOptions) -> None:
+        self._source = source
+        if source.version.size is None:
             self.read(0, 1)
-        version, num_bytes, self.shown = self.version, self.version.size or 0, redact(url)
+        self.version = version = source.version
+        num_bytes, self.shown = version.size or 0, redact(version)
         kept = _kept_footer(str(version), num_bytes, version.etag, options.identity()) if version.etag else []
         footer = kept[0] if kept else read_footer(self, num_bytes, self.shown)
         if footer.memory_bytes <= _MOST_KEPT_BYTES:
@@ -91,8 +77,9 @@ class TableFile(OneObject):
         self.index = index_of(footer, self.shown)
         self.num_rows = sum(self.index.counts)
 
-    def read(self, start: int, stop: int, *, most: int | None = None) -> bytes:
-        return b"" if start >= stop else super().read(start, stop, most=stop)
+    def read(self, start: int, stop: int) -> bytes:
+        """Return bytes ``start`` to ``stop`` (exclusive)."""
+        return b"" if start >= stop else self._source.read(start, stop, most=stop)
 
     def groups(self, row_filter: RowFilter | None, first_row: int, last_row: int) -> list[Group]:
         """Return the row groups with some of these rows, of which the filter may accept one, in order."""
@@ -145,7 +132,7 @@ def list_groups(
 
     def opened(url: str, sleep: Callable[[float], object]) -> tuple[TableFile, tuple[int, int] | None]:
         whole, rows = split_sample_range(url)
-        return TableFile(whole, options, retry, sleep=sleep), rows
+        return TableFile(OneObject(whole, options, retry, sleep=sleep), options), rows
 
     with closing(ordered_map((partial(opened, url) for url in urls), max_threads=_MAX_IN_FLIGHT)) as files:
         for file, rows in files:
@@ -190,7 +177,8 @@ class _TableDownload(ViewDownload):
         running = lane.running
         sleep = partial(running.pool.sleep, is_closed=lambda: self.closed)
         options, retry = lane.session.storage_options, running.options.retry
-        self.file = file = TableFile(self._url, options, retry, running.in_flight, sleep)
+        source = OneObject(self._url, options, retry, in_flight=running.in_flight, sleep=sleep)
+        self.file = file = TableFile(source, options)
         self.columns = self._columns.resolve(file.index.schema, file.shown)
         first, last = self._rows or (0, file.num_rows)
         if last > file.num_rows:

@@ -41,8 +41,6 @@ class _Set:
         JoinError: for a key that is twice in the set, or an extension that none of its samples has.
     """
 
-    places: dict[str, int]
-
     def __init__(
         self,
         name: str,
@@ -51,7 +49,7 @@ class _Set:
         lead: _Set | None = None,
     ) -> None:
         self.urls: list[RemoteUrl] = []
-        self.keys: list[str] = []
+        self.places: dict[str, int] = {}  # of the keys, of the first set only
         self.extensions, self.num_without = set[str](), 0
         found, ranges = [np.zeros(0, np.int64)], [np.zeros((0, 4), np.int64)]
         for url, index in indexes:
@@ -60,8 +58,7 @@ class _Set:
             starts, stops, counts = index.ranges(np.isin(index.members, chosen))
             keys = list(compress(index.keys, counts > 0))
             if lead is None:
-                places = len(self.keys) + np.arange(len(keys))
-                self.keys += keys
+                places = np.array([self.places.setdefault(key, len(self.places)) for key in keys], np.int64)
             else:
                 places = np.array([lead.places.get(key, -1) for key in keys], np.int64)
             found.append(places)
@@ -73,12 +70,9 @@ class _Set:
         if members is not None and (absent := sorted(set(members) - self.extensions)):
             raise JoinError(f"No sample of the set {name!r} has a member {', '.join(map(repr, absent))}.")
         self.ranges, places = np.concatenate(ranges), np.concatenate(found)
-        self.places = {key: place for place, key in enumerate(self.keys)}
-        if lead is None:
-            places = np.array([self.places[key] for key in self.keys], np.int64)
-        if len(twice := np.flatnonzero(np.bincount(places[places >= 0]) > 1)):
+        for place in np.flatnonzero(np.bincount(places[places >= 0]) > 1).tolist():
             raise JoinError(
-                f"{name}: the key {(lead or self).keys[twice[0]]!r:.200} is in it twice, so it does not say which "
+                f"{name}: the key {list((lead or self).places)[place]!r:.200} is in it twice, so it does not say which "
                 "sample it means. Write the set again with different keys."
             )
 
@@ -102,14 +96,15 @@ def planned_views(
     lead = _Set(lead_name, indexes, members[lead_name])
     tables = {lead_name: lead} | {name: _Set(name, indexes, members[name], lead) for name, indexes in others}
     _require_distinct_extensions(tables)
-    kept, lacks = np.ones(len(lead.keys), np.bool_), []
+    keys = list(lead.places)
+    kept, lacks = np.ones(len(keys), np.bool_), []
     if lead.num_without:
-        num_samples = len(lead.keys) + lead.num_without
+        num_samples = len(keys) + lead.num_without
         lacks.append(f"{lead_name}: {lead.num_without:,} of {num_samples:,} samples have none of the members")
     for name, _ in others:
         absent = np.setdiff1d(np.arange(len(kept)), tables[name].ranges[:, 0])
         if len(absent):
-            named = ", ".join(repr(key)[:200] for key in map(lead.keys.__getitem__, absent[:_MOST_NAMED]))
+            named = ", ".join(repr(key)[:200] for key in map(keys.__getitem__, absent[:_MOST_NAMED]))
             named += " and others" if len(absent) > _MOST_NAMED else ""
             lacks.append(f"{name!r} misses {len(absent):,} of the {len(kept):,} keys of {lead_name!r}: {named}")
         if how is How.INNER:
@@ -131,7 +126,7 @@ def planned_views(
     shards = np.zeros(len(kept), np.int64)
     shards[lead.ranges[:, 0]] = lead.ranges[:, 1]
     cuts = np.flatnonzero(np.diff(shards[ranges[:, 0]])) + 1
-    return [_view(one, urls, lead.keys) for one in np.split(ranges, cuts)]
+    return [_view(one, urls, keys) for one in np.split(ranges, cuts)]
 
 
 def _view(ranges: Ints, urls: list[RemoteUrl], keys: Sequence[str]) -> RemoteUrl:

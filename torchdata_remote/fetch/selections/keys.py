@@ -16,6 +16,7 @@ from ...formats.tables import Columns, RowFilter, require_pyarrow, row_samples
 from ...storage import read_whole
 from ..listing.patterns import literal_url
 from ..listing.url_table import StringColumn
+from ..read_ahead import OneObject
 from ..tables import Group, TableFile
 
 _LINES, _TABLES = (".txt",), (".parquet", ".arrow", ".feather", ".ipc")
@@ -77,7 +78,7 @@ def keys_of_file(
             url=shown,
         )
     require_pyarrow("select(keys=) of a table")
-    file = TableFile(url, options, retry, by_obstore=False)
+    file = TableFile(OneObject(url, options, retry, by_obstore=False), options)
     columns = Columns({column: _KEY}, column, row_filter).resolve(file.index.schema, shown)
 
     def keys_in(group: Group, sleep: object) -> list[Any]:
