@@ -19,7 +19,7 @@ import fsspec
 import numpy as np
 
 from torchdata_remote import IterableWrapper, RemoteUrl
-from torchdata_remote.fetch.selections.keys import key_column
+from torchdata_remote.fetch.selections.selection import key_column
 from torchdata_remote.formats.key_index import KeyIndex, dump_keys
 
 NUM_SHARDS, NUM_SAMPLES, NUM_KEYS = (20, 100, 10_000) if "--quick" in sys.argv else (1_000, 1_000, 10_000_000)

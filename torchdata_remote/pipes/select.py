@@ -17,8 +17,13 @@ from ..fetch.listing.shard_set import options_beside
 from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.listing.url_table import StringColumn
 from ..fetch.selections.key_indexes import key_indexes
-from ..fetch.selections.keys import key_column, keys_of_file
-from ..fetch.selections.selection import IndexedSample, planned_views, require_whole_shards
+from ..fetch.selections.selection import (
+    IndexedSample,
+    key_column,
+    keys_of_file,
+    planned_views,
+    require_whole_shards,
+)
 from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.tables import RowFilter
 from .base.chain import all_pipes
