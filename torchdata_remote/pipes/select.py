@@ -70,8 +70,9 @@ class Select(DataPipe[RemoteUrl]):
         MissingKeyError: if no shard has some of the keys: their number, and some of them.
         MissingMemberError: if a selected sample has none of the alternatives in ``members``.
         EmptyListingError: if nothing is selected.
-        ManifestError: if the file of keys belongs to another version of the shard, or the shard is compressed.
-        UrlError: for a zip, or for samples that were selected elsewhere.
+        ManifestError: if the file of keys belongs to another version of the shard.
+        ShardReadError: for a shard without such a file that is compressed, a zip, or damaged.
+        UrlError: for samples that were selected elsewhere.
         ValueError: after ``sharding_filter_rank`` or another ``select``.
         RemoteDataError: if the file of ``keys`` is damaged or of an unknown kind, or has no such column.
 
