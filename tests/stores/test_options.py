@@ -251,7 +251,7 @@ def of_config(**arguments: Any) -> dict[str, Any]:
     ("options", "text"),
     [
         *(
-            ({"endpoint_url": url}, "endpoint_url in storage_options is no address of a server")
+            ({"endpoint_url": url}, "AWS_ENDPOINT_URL is no address of a server")
             for url in (
                 *(PASSWORD, "host:80", "http://host:99999", "http://host:port", "http://[::1", "http://ho st"),
                 *("http://host/a path", "http://host?password=PASSWORD", "http://host/#PASSWORD"),

@@ -115,7 +115,7 @@ def check_options(url: str, options: StorageOptions) -> None:
         known = {"auto_mkdir"}.union(*_TRANSLATED.values())
     unknown = options.keys() - known - {*FALLBACK_NAMES}
     if unknown:
-        more = _of_filesystem(scheme, any_name=bool(known))
+        more = set() if scheme == DATASETS else _of_filesystem(scheme, any_name=bool(known))
         if known or more:
             _refuse(where, "storage_options", unknown - more, known, more)
     if scheme in S3:

@@ -73,14 +73,21 @@ class Credentials:
 
     def __init__(self, issue: Callable[[], Issued], url: str, early_s: float) -> None:
         self._issue, self._url, self._early_s = issue, url, early_s
-        self._issued: Issued | None = None
+        self.issued: Issued | None = None
         self._due_s = self._end_s = 0.0
         self._lock = threading.RLock()
         self.fault: Exception | None = None  # of the last call by obstore, which keeps only its text
         self.refresh_threshold = dt.timedelta(seconds=early_s)  # obstore asks again that early, too
 
     def __call__(self) -> dict[str, Any]:
-        """Return the credentials as obstore expects them.
+        """Return valid credentials as obstore expects them."""
+        issued = self.current()
+        ends = None if issued.expires_s is None else dt.datetime.fromtimestamp(issued.expires_s, dt.timezone.utc)
+        # obstore asks for a token to delete from Google without a signature
+        return {**(issued.fields or {"token": ""}), "expires_at": ends}
+
+    def current(self) -> Issued:
+        """Return valid credentials.
 
         Raises:
             AccessDeniedError: if there are none, or the source refuses.
@@ -88,46 +95,30 @@ class Credentials:
         """
         with self._lock:
             self.fault = None
-            if self._issued is None or time.time() >= self._due_s:
-                try:
+            try:
+                if time.time() >= self._due_s:
                     self._renew()
-                except Exception as error:
-                    self.fault = error
-                    raise
-            assert self._issued is not None
-            ends = self._issued.expires_s
-            # obstore asks for a token to delete from Google without a signature
-            return {
-                **(self._issued.fields or {"token": ""}),
-                "expires_at": None if ends is None else dt.datetime.fromtimestamp(ends, dt.timezone.utc),
-            }
+            except Exception as error:
+                self.fault = error
+                raise
+            assert self.issued is not None
+            return self.issued
 
     def _renew(self) -> None:
         now_s = time.time()
         try:
-            self._issued = require_plain(self._issue(), self._url)
+            self.issued = require_plain(self._issue(), self._url)
         except StorageError as error:
-            if self._issued is None or now_s >= self._end_s:
+            if self.issued is None or now_s >= self._end_s:
                 raise
             _log.warning("%s The current credentials are used until they expire.", error)
-        ends = self._issued.expires_s
+        ends = self.issued.expires_s
         self._end_s = math.inf if ends is None else ends - _CLOCK_SKEW_S
         self._due_s = max(self._end_s - self._early_s, min(now_s + _ASK_AGAIN_S, self._end_s))
-
-    @property
-    def are_anonymous(self) -> bool:
-        """Whether requests are not signed."""
-        return self._issued is not None and not self._issued.fields
 
     def discard(self) -> None:
         """Ask the source again at the next request."""
         self._due_s = self._end_s = 0.0
-
-    def explain(self, error: StorageError) -> StorageError:
-        """Add the source of the credentials to an error of access."""
-        if isinstance(error, AccessDeniedError) and self._issued and self._issued.source not in str(error):
-            error.args = (f"{error} {self._issued.source}",)
-        return error
 
 
 def no_token(error: Exception, url: str, source: str, passing: tuple[type[Exception], ...] = ()) -> StorageError:
@@ -198,14 +189,13 @@ class CloudBucket:
             TransientStorageError: if their source cannot be reached.
             UrlError: if an option has a value that obstore cannot use.
         """
-        self._credentials()
-        options = self._client_options
+        issued, options = self._credentials.current(), self._client_options
         try:
             store: ObjectStore = self.store_class(
                 self._name,
                 client_options=for_small_bodies(options) if small else options,
                 credential_provider=self._credentials,  # always, or obstore searches for some itself
-                skip_signature=self._credentials.are_anonymous,
+                skip_signature=not issued.fields,
                 retry_config=None if retry else NO_RETRIES,
                 **self._config,
             )
@@ -227,8 +217,11 @@ class CloudBucket:
         return False
 
     def explain(self, error: StorageError) -> StorageError:
-        """Add what the credentials have to do with an error."""
-        return self._credentials.explain(error)
+        """Add the source of the credentials to an error of access."""
+        issued = self._credentials.issued
+        if isinstance(error, AccessDeniedError) and issued is not None and issued.source not in str(error):
+            error.args = (f"{error} {issued.source}",)
+        return error
 
     def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
         """Return the key and the version of a path."""

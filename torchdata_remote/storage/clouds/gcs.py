@@ -46,10 +46,12 @@ class GcsBucket(CloudBucket):
     store_class = GCSStore
 
     def __init__(self, url: str, name: str, options: StorageOptions, read_timeout_s: float) -> None:
-        token, endpoint, emulator = options.get("token"), options.get("endpoint_url"), _emulator()
-        if endpoint is None and emulator is not None:
-            endpoint, token = emulator, "anon" if token is None else token
-        address = server_address(url, endpoint or _GOOGLE, "endpoint_url or STORAGE_EMULATOR_HOST")
+        token, address = options.get("token"), options.get("endpoint_url")
+        emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
+        if address is None and emulator not in ("", "default"):
+            address = emulator if "://" in emulator else f"http://{emulator}"
+            token = "anon" if token is None else token
+        address = server_address(url, address or _GOOGLE, "endpoint_url or STORAGE_EMULATOR_HOST")
         # Without it the server decompresses what is stored compressed, and ignores the range
         headers = {"Accept-Encoding": "gzip"}
         if payer := options.get("requester_pays"):
@@ -68,13 +70,6 @@ class GcsBucket(CloudBucket):
 
     def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
         return _GcsWriter(store, key, overwrite=overwrite)
-
-
-def _emulator() -> str | None:
-    named = os.environ.get("STORAGE_EMULATOR_HOST", "default")
-    if named in ("", "default"):
-        return None
-    return named if "://" in named else f"http://{named}"
 
 
 class _GcsWriter(HiddenWriter):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _OF_OPTIONS = "The credentials are from 'key' and 'secret' of storage_options."
 _OF_FALLBACK = "The credentials are the fallback credentials of storage_options, as the AWS environment has none."
-_OF_ENVIRONMENT = "AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_S3 or endpoint_url in ~/.aws/config"
+_ENDPOINT = "endpoint_url in storage_options or ~/.aws/config, AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL"
 _NOT_SIGNED = "The request was not signed (anon=True)."
 _OF_CHAIN = "The credentials are those that botocore finds (environment, ~/.aws, role)."
 _EARLY_S = 900.0  # botocore's own time before the end of credentials
@@ -109,10 +109,10 @@ def _arguments(client: Any, options: StorageOptions, url: str, operations: tuple
         raise UrlError(f"{url}: unknown option {name!r} in storage_options['s3_additional_kwargs']{advice}", url=url)
     if _KEY in arguments:
         key = arguments[_KEY].encode() if isinstance(arguments[_KEY], str) else arguments[_KEY]
-        arguments[_KEY] = key if len(key) == 32 else base64.b64decode(key)
+        arguments[_KEY] = key if len(key) == 32 else base64.b64decode(key, validate=True)
         if len(arguments[_KEY]) != 32:
             raise UrlError(f"{url}: SSECustomerKey must have 32 bytes, or be a str with their base64.", url=url)
-        if client.meta.endpoint_url.startswith("http://") and _is_of_aws(client.meta.endpoint_url):
+        if re.match("(?i)http://.*[.]amazonaws[.]", client.meta.endpoint_url):
             raise UrlError(
                 f"{url}: SSECustomerKey is sent with each request, and AWS accepts it by https only.", url=url
             )
@@ -146,9 +146,6 @@ def _client(options: StorageOptions, url: str, region: str | None = None) -> tup
         AccessDeniedError: if the profile does not exist.
     """
     given, config = _flat(options), nested(options, "config_kwargs")
-    named = given.get("endpoint_url")
-    if named is not None:
-        server_address(url, named, "endpoint_url in storage_options")
     usable = {name: config[name] for name in config.keys() & NESTED_OF_S3["config_kwargs"]}
     settings = Config(**{**usable, "signature_version": UNSIGNED, "retries": _ONCE})
     try:
@@ -156,7 +153,7 @@ def _client(options: StorageOptions, url: str, region: str | None = None) -> tup
         client = session.create_client(
             "s3",
             region_name=region or given.get("region"),
-            endpoint_url=None if region else named,
+            endpoint_url=None if region else given.get("endpoint_url"),
             use_ssl=given.get("use_ssl", True),
             verify=given.get("verify"),
             aws_access_key_id="",  # or botocore asks its sources
@@ -168,10 +165,8 @@ def _client(options: StorageOptions, url: str, region: str | None = None) -> tup
     except exceptions.BotoCoreError as error:
         raise UrlError(f"{url}: storage_options cannot be used: {redact_text(str(error))}", url=url) from None
     except ValueError:  # of the address, which it shows
-        server_address(url, "", "AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_S3 or endpoint_url in ~/.aws/config")
-    server_address(
-        url, client.meta.endpoint_url, "AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_S3 or endpoint_url in ~/.aws/config"
-    )
+        server_address(url, "", _ENDPOINT)
+    server_address(url, client.meta.endpoint_url, _ENDPOINT)
     return session, client
 
 
