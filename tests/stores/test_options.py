@@ -170,7 +170,7 @@ PETS = {"account_name": "pets"}
     ("url", "options", "text"),
     [
         ("s3://b/a", {"endpoint": "x"}, "unknown option 'endpoint' in storage_options; did you mean 'endpoint_url'?"),
-        ("s3://b/a", {"aws_access_key_id": "PASSWORD"}, "'aws_access_key_id' in storage_options. Known are anon, "),
+        ("s3://b/a", {"aws_access_key_id": "PASSWORD"}, "'aws_access_key_id' in storage_options; did you mean 'key'?"),
         ("s3://b/a", {"anonymous": True}, "did you mean 'anon'?"),
         (
             "s3://b/a",

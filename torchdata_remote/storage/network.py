@@ -114,15 +114,6 @@ def require_client_certificate(files: Any, url: str) -> None:
 # Proxies
 
 
-def is_loopback(url: str) -> bool:
-    """Whether a URL's host is this machine, which no proxy can reach: ``localhost`` or a loopback address."""
-    try:
-        host = urlsplit(url).hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:  # another name, or no URL
-        return False
-
-
 def proxy_for(url: str, proxies: Mapping[str, str] | None = None) -> str | None:
     """Return the URL of the proxy for a request, ``None`` for a direct request.
 
@@ -140,7 +131,7 @@ def proxy_for(url: str, proxies: Mapping[str, str] | None = None) -> str | None:
 
     found = getproxies() if proxies is None else proxies
     proxy = found.get(url.partition(":")[0].lower()) or found.get("all")
-    if not proxy or (proxies is None and (is_loopback(url) or _is_excluded(url, found.get("no", "")))):
+    if not proxy or (proxies is None and _is_excluded(url, found.get("no", ""))):
         return None
     proxy = proxy.strip() if "://" in proxy else f"http://{proxy.strip()}"
     scheme, _, rest = proxy.partition("://")
@@ -153,17 +144,16 @@ def proxy_for(url: str, proxies: Mapping[str, str] | None = None) -> str | None:
 
 
 def _is_excluded(url: str, no_proxy: str) -> bool:
+    """Whether a host is reached directly. No proxy can reach this machine."""
     from urllib.request import proxy_bypass  # by the system's settings on macOS and Windows
 
-    parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-    if proxy_bypass(f"{host}:{port}"):
-        return True
-    with contextlib.suppress(ValueError):
-        address = ipaddress.ip_address(host)
-        return any(
-            address in ipaddress.ip_network(one.strip(), strict=False) for one in no_proxy.split(",") if "/" in one
-        )
+    with contextlib.suppress(ValueError):  # of a host that is no address, or of a port that the library refuses
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if host == "localhost" or proxy_bypass(f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"):
+            return True
+        address, networks = ipaddress.ip_address(host), [one.strip() for one in no_proxy.split(",") if "/" in one]
+        return address.is_loopback or any(address in ipaddress.ip_network(one, strict=False) for one in networks)
     return False
 
 

@@ -128,11 +128,12 @@ def check_options(url: str, options: StorageOptions) -> None:
 
 def _refuse(where: str, what: str, unknown: set[str], known: set[str], more: set[str]) -> None:
     for name in sorted(unknown):
-        nearest = did_you_mean(name, sorted(known)) or did_you_mean(name, sorted(more)) or "."
+        word = CLIENT_OF_S3.get(name)  # of boto3
+        nearest = f"; did you mean {word!r}?" if word in known else did_you_mean(name, sorted(known))
         shown = ", ".join(sorted(known or more)[:_MAX_SHOWN])
         raise UrlError(
-            f"{where}: unknown option {name!r} in {what}{nearest} Known are {shown}, and others; those of fsspec's "
-            "filesystem if its package is installed.",
+            f"{where}: unknown option {name!r} in {what}{nearest or did_you_mean(name, sorted(more)) or '.'} Known are "
+            f"{shown}, and those of fsspec's filesystem if it is installed.",
             url=where,
         )
 

@@ -176,7 +176,7 @@ class CloudBucket:
         self.root, self._name, self._credentials = f"{url}/", name, credentials
         self._config, self._client_options = config, client_options
 
-    def connect(self, *, reading: bool, retry: bool = False, small: bool = False) -> ObjectStore:
+    def connect(self, *, reading: bool = False, retry: bool = False, small: bool = False) -> ObjectStore:
         """Make a store of obstore. It keeps credentials until they end.
 
         Args:

@@ -49,7 +49,6 @@ _NOT_SIGNED = "The request was not signed (anon=True)."
 _OF_CHAIN = "The credentials are those that botocore finds (environment, ~/.aws, role)."
 _EARLY_S = 900.0  # botocore's own time before the end of credentials
 _ONCE = {"mode": "standard", "total_max_attempts": 1}  # repeated by this package only
-_LIMITS = {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": CONNECT_TIMEOUT_S}  # botocore's is a minute
 _MOST_CHARACTERS = 300  # of a message, such as all that a command printed
 _OVERLOADED = {
     *("Throttling", "ThrottlingException", "TooManyRequestsException", "RequestLimitExceeded", "IDPCommunicationError"),
@@ -215,7 +214,9 @@ def _ask_chain(profile: str | None, region: str, fallback: dict[str, Any], url: 
         url: of the bucket, for errors.
     """
     session = _session(profile)
-    session.set_default_client_config(Config(retries=_ONCE, **_LIMITS))  # also of the clients for STS and SSO
+    # Also of the clients for STS and SSO: botocore waits for a minute
+    limits = Config(retries=_ONCE, connect_timeout=CONNECT_TIMEOUT_S, read_timeout=CONNECT_TIMEOUT_S)
+    session.set_default_client_config(limits)
     name = session.get_config_variable("profile") or "default"
     for source in create_credential_resolver(session, region_name=region).providers:
         method = f"{source.METHOD!r} of botocore (profile {name!r})"
