@@ -211,10 +211,11 @@ class CloudBucket:
 
     def renew(self, error: StorageError) -> bool:
         """Find other credentials after an error; whether the request is worth another attempt."""
-        if isinstance(error, ExpiredCredentialsError):
-            self._credentials.discard()
-            return True
-        return False
+        issued = self._credentials.issued
+        if not isinstance(error, ExpiredCredentialsError) or (issued is not None and not issued.fields):
+            return False
+        self._credentials.discard()
+        return True
 
     def explain(self, error: StorageError) -> StorageError:
         """Add the source of the credentials to an error of access."""
