@@ -42,8 +42,17 @@ from .errors import details_of, from_botocore, mark_host_known, network_error, t
 from .folder_walk import page_after
 from .http import parse_content_length, parse_content_range, range_header, require_unencoded
 from .multipart import SLOW_BYTES_PER_S, WRITER_ID, ConditionalWriter
-from .network import ENVIRONMENT
-from .protocol import Answer, Entry, Page, UnsupportedRequestError, for_if_match, normalized_etag, stat_if_allowed
+from .network import MAX_CONNECTIONS
+from .protocol import (
+    CONNECT_TIMEOUT_S,
+    Answer,
+    Entry,
+    Page,
+    UnsupportedRequestError,
+    for_if_match,
+    normalized_etag,
+    stat_if_allowed,
+)
 
 _PIECE_BYTES, _PIECE_S = 1 << 20, 0.5  # of a body, that the loop reads before it hands them over
 _ANSWERED_BY = {"create_multipart_upload": "UploadId"} | dict.fromkeys(
@@ -102,9 +111,9 @@ def _arguments(options: StorageOptions, url: str, read_timeout_s: float) -> dict
         keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | (keywords.get("client_kwargs") or {})
     config = {
         "retries": {"mode": "standard", "total_max_attempts": 1},
-        "connect_timeout": ENVIRONMENT.connect_timeout_s,
+        "connect_timeout": CONNECT_TIMEOUT_S,
         "read_timeout": read_timeout_s,
-        "max_pool_connections": ENVIRONMENT.max_connections,
+        "max_pool_connections": MAX_CONNECTIONS,
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
         "http_session_cls": _Session,

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from ...core.options import StorageOptions
 from ...errors import AccessDeniedError, UrlError
+from ..options import HUB_OPTIONS
 from .repository import is_plain
 
-HUB_OPTIONS = {"token", "endpoint", "revision"}
 LOGIN = "pass storage_options={'token': ...}, set HF_TOKEN, or run `hf auth login`"
 _HUB = "https://huggingface.co"
 _ENDPOINT = re.compile(r"(https?://[^/?#@\s]+)(/[^?#@\s]*)?", re.IGNORECASE)
