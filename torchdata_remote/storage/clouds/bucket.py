@@ -49,11 +49,10 @@ class CloudBucket:
     def __init__(self, target: Target) -> None:
         self.target, self.root = target, f"{target.url}/"
 
-    def connect(self, *, reading: bool, retry: bool = False, small: bool = False) -> ObjectStore:
+    def connect(self, *, retry: bool = False, small: bool = False) -> ObjectStore:
         """Make a store of obstore. It keeps credentials until they end.
 
         Args:
-            reading: whether it is for reads only.
             retry: whether it repeats requests by itself.
             small: whether it is for small bodies.
 
