@@ -399,7 +399,6 @@ GS = "http://h"
         ),
         ("hf://datasets/a/b@main/c", {"revision": "v1", "endpoint": "http://127.0.0.1:1"}, "Pass one of them"),
         ("nope://bucket/a", {}, r"no transport for the scheme 'nope'.*Known are s3, http"),
-        ("minio://bucket/a", {}, r"Other servers of S3 are s3://, by storage_options"),
         ("ftp://127.0.0.1:99999/a", {}, "Check host, port"),
         ("webdav://a/b", {}, "missing .* 'base_url'"),
         ("webdav://a/b", {"base_url": "http://127.0.0.1:9", "auth": "PASSWORD"}, "Check the kinds of the values"),

@@ -453,7 +453,6 @@ def unknown_scheme(scheme: str, bucket: str, error: Exception, known: Iterable[s
     near = did_you_mean(scheme, [*_KNOWN_SCHEMES, *known]) or "."
     return UrlError(
         f"{url}: no transport for the scheme {scheme!r}{near} Known are s3, http, https, datasets, hf, file, memory, "
-        "local paths, and the protocols for which fsspec has a package. Other servers of S3 are s3://, by "
-        "storage_options={'endpoint_url': ...}.",
+        "local paths, and the protocols for which fsspec has a package.",
         url=url,
     )

@@ -11,20 +11,20 @@ import contextlib
 import dataclasses
 import math
 import queue
-import threading
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
 from itertools import chain
 from operator import lt
 from os.path import commonprefix
+from typing import Any
 
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.stats.counters import LIST
 from ..core.threads.pool import Pool, next_item
+from ..core.threads.worker import Mailbox, ReceiverGoneError
 from ..core.urls import RemoteUrl, join_url, redact, remote_urls, split_url
 from ..errors import StorageError
 from .protocol import EntryTable, Page, Store
@@ -36,6 +36,7 @@ _PAGES_FOR_EXTRA = 6  # received, for each request that a listing in one piece w
 _PAGES_BEFORE = 5  # taken before the names of folders are asked for
 _MIN_FOLDER_KEYS = 20  # on average, or the names of the folders would cost too many requests
 _LAST = "\U0010ffff"  # sorts after every name in a folder
+_Received = tuple[EntryTable, str | None] | BaseException  # a page and the token of the next one; or why there is none
 
 
 def list_folder(url: str, *, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
@@ -93,30 +94,21 @@ def _is_sorted(paths: list[str]) -> bool:
     return all(map(lt, paths, paths[1:]))
 
 
-@dataclass(eq=False)
 class _Lane:
-    """The objects after one path, up to another. One page is requested at a time, some before they are taken.
+    """The objects after one path, up to another. A thread requests its pages one after the other, some ahead.
 
     Args:
         after: path after which it begins; empty for the first one.
-        until: the last path that may belong to it; ``None`` for the last lane.
-        token: of the page to be requested.
-        pages: with objects, received and not yet taken; each with the token of the next one.
-        is_open: whether there may be further pages.
-        recent: the paths of the pages that were received last.
-        error: of the page that was requested last.
-        seen: tokens.
+        token: of the page to be requested, if it does not begin there.
     """
 
-    after: str = ""
-    until: str | None = None
-    token: str | None = None
-    pages: deque[tuple[EntryTable, str | None]] = field(default_factory=deque)
-    is_open: bool = True
-    is_in_flight: bool = False
-    recent: deque[list[str]] = field(default_factory=lambda: deque(maxlen=_PAGES_BEFORE))
-    error: BaseException | None = None
-    seen: set[str | None] = field(default_factory=set)
+    def __init__(self, after: str = "", token: str | None = None, *, is_open: bool = True) -> None:
+        self.after, self.token, self.is_open = after, token, is_open  # whether there may be further pages
+        self.until: str | None = None  # the last path that may belong to it, if there is a lane behind it
+        self.num_pages = 0
+        self.recent: deque[list[str]] = deque(maxlen=_PAGES_BEFORE)  # paths of the pages that were received last
+        self.mailbox: Mailbox[_Received] = Mailbox(PAGES_AHEAD - 1)
+        self.pages: Iterator[_Received] = self.mailbox.receive(_wait)
 
     @property
     def last(self) -> str:
@@ -124,8 +116,13 @@ class _Lane:
         return self.recent[-1][-1] if self.recent else self.after
 
 
+def _wait(items: queue.SimpleQueue[Any]) -> Any:
+    with LIST.waiting():
+        return next_item(items)
+
+
 class _Listing:
-    """Lists a prefix by lanes. What is not under the lock is used by the consumer only.
+    """Lists a prefix by lanes. Their threads fetch pages; all else is done by the consumer.
 
     Args:
         store: to be listed.
@@ -139,52 +136,70 @@ class _Listing:
         self._store, self._url, self._prefix, self._retry = store, url, prefix, retry
         self._recursive = recursive
         self._may_divide = recursive and getattr(store, "begins_anywhere", False)
-        self._lanes = deque([_Lane()])
-        self._pool, self._lock = Pool(MAX_LANES), threading.RLock()
-        self._received: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._num_pages = 0  # received
+        self._lanes: deque[_Lane] = deque()
+        self._pool = Pool(MAX_LANES)
+        self._num_pages = 0  # of lanes that have ended
         self._num_extra = 0  # lanes, and requests for names
         self._names, self._names_each = list[str](), 1  # of folders in one folder; how many of them make a lane
         self._asked = set[str]()
 
     def pages(self) -> Generator[EntryTable, None, None]:
         """Yield the pages that are not empty, in order, while the next ones are being requested."""
-        with contextlib.closing(self._pool):
-            self._request(self._lanes[0])
+        try:
+            self._begin(_Lane())
             while self._lanes:
-                self._wait(self._lanes[0])
                 if page := self._take(self._lanes[0]):
                     yield page
                 while self._lanes and self._divide():
                     pass
+        finally:
+            self._stop()
+            self._pool.close()
 
-    # Requests
+    def _begin(self, lane: _Lane) -> None:
+        self._lanes.append(lane)
+        self._pool.submit(self._list, lane, on_dropped=None)
 
-    def _request(self, lane: _Lane) -> None:
-        """Request the next page of a lane, unless enough are ahead of the consumer."""
+    def _stop(self) -> None:
+        for lane in self._lanes:
+            lane.mailbox.refuse()
+        self._lanes.clear()
 
-        def drop(error: Exception) -> None:
-            lane.error, lane.is_in_flight = error, False
-            self._received.put(None)
+    # Threads
 
-        with self._lock:
-            if lane.is_open and not lane.is_in_flight and len(lane.pages) < PAGES_AHEAD:
-                lane.is_in_flight = True
-                self._pool.submit(self._fetch, lane, on_dropped=drop)
+    def _list(self, lane: _Lane, dropped: BaseException | None = None) -> None:
+        with contextlib.suppress(ReceiverGoneError):
+            try:
+                if dropped is not None:
+                    raise dropped
+                seen = set[str]()
+                while lane.is_open:
+                    table = self._page(lane)
+                    if lane.token in seen:
+                        url = redact(self._url)
+                        raise StorageError(f"{url}: the store repeats page {lane.token!r} of its listing.", url=url)
+                    seen.add(lane.token or "")
+                    lane.mailbox.put((table, lane.token))
+                lane.mailbox.end()
+            except ReceiverGoneError:
+                raise
+            except BaseException as error:  # noqa: BLE001  # raised where the page is taken
+                lane.is_open = False
+                lane.mailbox.put(error, 0)
 
-    def _fetch(self, lane: _Lane) -> None:
+    def _page(self, lane: _Lane) -> EntryTable:
         after = {"after": lane.after} if lane.after and lane.token is None else {}
-        try:
-            page = self._send(
-                lambda: self._store.list_page(self._prefix, recursive=self._recursive, token=lane.token, **after),
-                self._retry,
-            )
-            with self._lock:
-                self._receive(lane, page)
-        except BaseException as error:  # noqa: BLE001  # raised where the page is taken
-            lane.error, lane.is_open = error, False
-            lane.is_in_flight = False
-        self._received.put(None)
+        page = self._send(
+            lambda: self._store.list_page(self._prefix, recursive=self._recursive, token=lane.token, **after),
+            self._retry,
+        )
+        table = EntryTable.of(page.entries)
+        table = table.selected([path.startswith(self._prefix) for path in table.paths])
+        if table:
+            lane.recent.append(table.paths)
+        lane.token, lane.num_pages = page.next_token, lane.num_pages + 1
+        lane.is_open = lane.token is not None and (lane.until is None or lane.last <= lane.until)
+        return table
 
     def _send(self, request: Callable[[], Page], retry: RetryPolicy) -> Page:
         started_s = time.perf_counter()
@@ -192,79 +207,53 @@ class _Listing:
         LIST.worked(started_s, 0, items=len(page.entries), requests=1)
         return page
 
-    def _receive(self, lane: _Lane, page: Page) -> None:
-        table, token = EntryTable.of(page.entries), page.next_token
-        table = table.selected([path.startswith(self._prefix) for path in table.paths])
-        if token is not None and token in lane.seen:
-            shown = redact(self._url)
-            raise StorageError(f"{shown}: the store repeats page {token!r} of its listing.", url=shown)
-        lane.seen.add(token)
-        lane.token, lane.is_in_flight = token, False
-        self._num_pages += 1
-        if table:
-            lane.pages.append((table, token))
-            lane.recent.append(table.paths)
-        lane.is_open &= token is not None and (lane.until is None or lane.last <= lane.until)
-        self._request(lane)
-
     # The consumer
 
-    def _wait(self, lane: _Lane) -> None:
-        """Wait until a lane has a page, or has ended."""
-        while not lane.pages and lane.is_in_flight:
-            with LIST.waiting():
-                next_item(self._received)
-
-    def _take(self, lane: _Lane) -> EntryTable | None:
-        """Return the next page of the first lane; ``None`` if it has ended.
+    def _take(self, lane: _Lane) -> EntryTable:
+        """Return the next page of the first lane, which is empty where it has ended.
 
         Raises:
             BaseException: if its request failed.
         """
-        with self._lock:
-            table, token = lane.pages.popleft() if lane.pages else (EntryTable.of([]), None)
-            self._request(lane)
-        if not table and lane.error is not None:
-            raise lane.error
+        received = next(lane.pages, None)
+        if isinstance(received, BaseException):
+            raise received
+        table, token = received or (EntryTable.of([]), None)
         kept = len(table) if lane.until is None else bisect_right(table.paths, lane.until)
-        if not table or kept < len(table):
-            self._lanes.popleft()
+        if received is None or kept < len(table):
+            self._lanes.popleft().mailbox.refuse()
+            self._num_pages += lane.num_pages
             if self._lanes and not (_is_sorted(table.paths) and self._begins_with(self._lanes[0], table.paths[kept:])):
-                self._list_in_one_piece(lane.until or "", table[kept:], token)
+                self._stop()
+                self._may_divide = False
+                self._begin(_Lane(token=token, is_open=token is not None))
+                self._lanes[0].pages = chain([(table[kept:], token)], self._lanes[0].pages)
         return table[:kept]
 
     def _begins_with(self, lane: _Lane, paths: list[str]) -> bool:
-        """Whether the first path of a lane is the one that the lane before it has seen there."""
-        self._wait(lane)
-        if not lane.pages:
-            return lane.error is None and not paths
-        return lane.pages[0][0].paths[:1] == paths[:1]
+        """Whether the first path of a lane is the one that the lane before it has seen there.
 
-    def _list_in_one_piece(self, after: str, table: EntryTable, token: str | None) -> None:
-        """Replace the lanes: the store did not begin where it was asked to, or objects were written meanwhile."""
-        with self._lock:
-            for lane in self._lanes:
-                lane.is_open = False
-            self._may_divide = False
-            instead = _Lane(after, token=token, is_open=token is not None)
-            if table:
-                instead.pages.append((table, token))
-            self._lanes = deque([instead])
-            self._request(instead)
-
-    # Dividing
+        If not, the store did not begin where it was asked to, or objects were written meanwhile.
+        """
+        for received in lane.pages:
+            if isinstance(received, BaseException):
+                return False
+            if received[0]:
+                lane.pages = chain([received], lane.pages)
+                return received[0].paths[:1] == paths[:1]
+        return not paths
 
     def _divide(self) -> bool:
         """Begin a lane ahead of the last one, if it is worth its cost."""
-        with self._lock:
-            tail, is_first = self._lanes[-1], len(self._lanes) == 1
-            recent, is_allowed = list(tail.recent), self._num_extra < self._num_pages // _PAGES_FOR_EXTRA
-            if not (self._may_divide and tail.is_open and is_allowed) or len(self._lanes) == MAX_LANES:
-                return False
-            position = bisect_right(self._names, tail.last)
-            ahead = position + self._names_each - (not tail.recent)
-            if ahead < len(self._names):
-                return self._split(tail, f"{self._names[ahead][:-1]}.{_LAST}")  # before all that is in that folder
+        tail, is_first = self._lanes[-1], len(self._lanes) == 1
+        num_pages = self._num_pages + sum(lane.num_pages for lane in self._lanes)
+        is_allowed = self._may_divide and tail.is_open and self._num_extra < num_pages // _PAGES_FOR_EXTRA
+        if not is_allowed or len(self._lanes) == MAX_LANES:
+            return False
+        recent, position = list(tail.recent), bisect_right(self._names, tail.last)
+        ahead = position + self._names_each - (not recent)
+        if ahead < len(self._names):
+            return self._split(tail, f"{self._names[ahead][:-1]}.{_LAST}")  # before all that is in that folder
         if position < len(self._names) or not recent or (is_first and len(recent) < _PAGES_BEFORE):
             return False
         first, last, keys = recent[0][0], recent[-1][-1], list(chain.from_iterable(recent))
@@ -281,15 +270,13 @@ class _Listing:
         return self._ask(folder, math.ceil(PAGES_AHEAD * len(inside) / len(recent)))
 
     def _split(self, tail: _Lane, ahead: str) -> bool:
-        """End the last lane at a path, which it has not reached, and begin another one there."""
-        with self._lock:
-            if ahead <= tail.last or not tail.is_open:
-                return False
-            self._num_extra += 1
-            tail.until = ahead
-            self._lanes.append(_Lane(ahead))
-            self._request(self._lanes[-1])
-            return True
+        """End the last lane at a path that it has not reached, and begin another one there."""
+        if ahead <= tail.last:
+            return False
+        self._num_extra += 1
+        tail.until = ahead
+        self._begin(_Lane(ahead))
+        return True
 
     def _ask(self, folder: str, names_each: int) -> bool:
         """Ask for the names of the folders in a folder; whether there are any."""
