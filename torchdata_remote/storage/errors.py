@@ -139,7 +139,6 @@ def from_status(
     *,
     writing: bool = False,
     retry_after: str | None = None,
-    region: str | None = None,
     said: str = "",
 ) -> StorageError:
     """Make the error for an HTTP status and the error code of a store.
@@ -150,7 +149,6 @@ def from_status(
         url: of the request.
         writing: whether the request would have written an object.
         retry_after: the header, if the library shows it.
-        region: of the bucket, if the store says so.
         said: the store's own words.
     """
     url, said, store = redact(url), " ".join(said.split())[:_MAX_SAID].rstrip("."), _store_of(url)
@@ -168,7 +166,7 @@ def from_status(
         return ObjectNotFoundError(f"{url}: {_missing(code, url, store)}", url=url)
     if kind is ObjectChangedError:
         return ObjectChangedError(f"{url} was replaced while it was being read. List it again.", url=url)
-    error = kind(f"{message} {_advice(kind, code, store, region)}".rstrip(), url=url)
+    error = kind(f"{message} {_advice(kind, code, store)}".rstrip(), url=url)
     if isinstance(error, TransientStorageError):
         error.overloaded = not _OVERLOADED.isdisjoint((status, code))
         if retry_after is not None and retry_after.strip().isdecimal():  # no date
@@ -176,17 +174,14 @@ def from_status(
     return error
 
 
-def _advice(kind: type[StorageError], code: str, store: str, region: str | None) -> str:
+def _advice(kind: type[StorageError], code: str, store: str) -> str:
     if kind is ExpiredCredentialsError:
         return "Renew the credentials, and check this machine's clock."
     if kind is AccessDeniedError:
         return _DENIED.get(store, _DENIED[""])
     if kind is WrongRegionError:
-        where, value = region or "another region", region or "..."
-        return (
-            f"The bucket is in {where}: pass storage_options={{'region': {value!r}}}, or set AWS_DEFAULT_REGION. For "
-            "another server than AWS, check endpoint_url."
-        )
+        region = "The bucket is in another region: pass storage_options={'region': ...}, or set AWS_DEFAULT_REGION."
+        return f"{region} For another server than AWS, check endpoint_url."
     return "The object is archived: restore it (aws s3api restore-object)." if code == "InvalidObjectState" else ""
 
 
@@ -229,12 +224,10 @@ def mark_host_known(url: str) -> None:
 def details_of(error: BaseException) -> str:
     """All texts of a library's error and of the errors that caused it, in which :func:`network_error` searches."""
     found: list[str] = []
-    current: object = error
-    while isinstance(current, BaseException) and len(found) < _MAX_CAUSES:
+    current: BaseException | None = error
+    while current is not None and len(found) < _MAX_CAUSES:
         found.append(f"{current} {current!r}")
-        # botocore keeps the cause among its arguments, urllib3 as the reason
-        of_botocore = getattr(current, "kwargs", {}).get("error")
-        current = of_botocore or getattr(current, "reason", None) or current.__cause__ or current.__context__
+        current = current.__cause__ or current.__context__
     return " ".join(found)
 
 
@@ -290,7 +283,7 @@ def unusable_response(url: str, what: str) -> TransientStorageError:
 # Tables of libraries
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_ELEMENT = re.compile(r"<(Code|Message|Region)>([^<]*)</")
+_ELEMENT = re.compile(r"<(Code|Message)>([^<]*)</")
 _KIND = re.compile(r"kind: (Timeout|Interrupted|Connect|Request|Decode)\b")
 _QUERY = re.compile(r"\?[^\s'\")]*")
 
@@ -313,9 +306,8 @@ def from_obstore(error: Exception, url: str, *, writing: bool = False) -> Except
     if "redirect without LOCATION" in text:
         status = 301
     if status is not None or kind == "AlreadyExistsError":
-        found = {name: html.unescape(value) for name, value in _ELEMENT.findall(text)}
-        region, said = found.get("Region"), found.get("Message", "")
-        return from_status(status or 412, code, url, writing=writing, region=region, said=said)
+        found = dict(_ELEMENT.findall(text))
+        return from_status(status or 412, code, url, writing=writing, said=html.unescape(found.get("Message", "")))
     is_own = type(error).__module__ == "obstore.exceptions"
     if not is_own and not isinstance(error, OSError):
         return error
@@ -403,8 +395,7 @@ def _response_of(error: Exception) -> tuple[int, str, dict[str, Any]]:
     if isinstance(response, dict):  # of botocore
         about, problem = response.get("ResponseMetadata", {}), response.get("Error", {})
         headers, code = about.get("HTTPHeaders", {}), str(problem.get("Code", ""))
-        region = problem.get("Region") or headers.get("x-amz-bucket-region")
-        more = {"retry_after": headers.get("retry-after"), "region": region, "said": str(problem.get("Message", ""))}
+        more = {"retry_after": headers.get("retry-after"), "said": str(problem.get("Message", ""))}
         without_body = code.isdigit()  # botocore's own words
         status = int(about.get("HTTPStatusCode", 0))
         return status, "" if without_body else code, {**more, "said": ""} if without_body else more

@@ -77,13 +77,10 @@ def list_tables(
         last = ""
         for page in paged:
             if page.paths[0] <= last or not _is_sorted(page.paths):
-                above = [last, *page.paths]
-                number = next(number for number, path in enumerate(page.paths) if path <= above[number])
-                yield page[:number]
                 raise StorageError(
-                    f"{redact(url)}: the store lists {page.paths[number]!r} after {above[number]!r}: its pages overlap "
-                    "or are not in order, so that objects may be missing or repeated. List again; if the error "
-                    "remains, name the objects by a brace range.",
+                    f"{redact(url)}: the pages that the store lists after {last!r} overlap or are not in order, so "
+                    "that objects may be missing or repeated. List again; if the error remains, name the objects by a "
+                    "brace range.",
                     url=redact(url),
                 )
             last = page.paths[-1]
@@ -172,14 +169,8 @@ class _Listing:
             try:
                 if dropped is not None:
                     raise dropped
-                seen = set[str]()
                 while lane.is_open:
-                    table = self._page(lane)
-                    if lane.token in seen:
-                        url = redact(self._url)
-                        raise StorageError(f"{url}: the store repeats page {lane.token!r} of its listing.", url=url)
-                    seen.add(lane.token or "")
-                    lane.mailbox.put((table, lane.token))
+                    lane.mailbox.put((self._page(lane), lane.token))
                 lane.mailbox.end()
             except ReceiverGoneError:
                 raise
@@ -193,6 +184,9 @@ class _Listing:
             lambda: self._store.list_page(self._prefix, recursive=self._recursive, token=lane.token, **after),
             self._retry,
         )
+        if lane.token is not None and lane.token == page.next_token:
+            url = redact(self._url)
+            raise StorageError(f"{url}: the store repeats page {lane.token!r} of its listing.", url=url)
         table = EntryTable.of(page.entries)
         table = table.selected([path.startswith(self._prefix) for path in table.paths])
         if table:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import lt
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -39,7 +40,6 @@ _FOLDER = f".folder{PARTIAL_SUFFIX}"  # an empty folder has an object of this na
 _MAX_CHARACTER = "\U0010ffff"
 _MAX_NAME_BYTES = 1024
 _PARTIAL = re.compile(rf"\.(.*)-[0-9a-f]{{32}}{re.escape(PARTIAL_SUFFIX)}", re.DOTALL)
-_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
 _log = logging.getLogger("torchdata_remote")
 
 
@@ -172,6 +172,8 @@ class ObstoreStore(ObstoreReader):
         return self.bucket.connect(retry=True)
 
     def _converted(self, error: BaseException, path: str, **options: bool) -> BaseException:
+        if isinstance(error, obstore.exceptions.InvalidPathError):
+            return _UnclearKeysError(f"has keys that obstore refuses ({str(error).partition(chr(10))[0]})")
         fault = self.bucket.provider_fault if isinstance(error, Exception) else None
         converted = fault or super()._converted(error, path, **options)
         if isinstance(converted, StorageError) and not isinstance(converted, CredentialSourceError):
@@ -242,14 +244,8 @@ class ObstoreStore(ObstoreReader):
             slower.delete(path)
             return
 
-        def remove(store: ObjectStore) -> None:
-            try:
-                obstore.delete(store, path)
-            except FileNotFoundError as error:
-                if _NO_BUCKET.search(str(error)):
-                    raise
-
-        self.call(path, remove, writing=True)
+        with contextlib.suppress(ObjectNotFoundError):
+            self.call(path, lambda store: obstore.delete(store, path), writing=True)
 
     # Listings
 
@@ -274,7 +270,7 @@ class ObstoreStore(ObstoreReader):
         """Return a page that may have objects before and behind a prefix."""
         folder = prefix[: prefix.rfind("/") + 1]
         if not self.lists_in_order:  # not to be continued at a key
-            return Page(self._entries(self._clear(folder, lambda store: self._whole(store, folder)), hidden), None)
+            return Page(self._entries(self.call(folder, lambda store: self._whole(store, folder)), hidden=hidden), None)
         begin = token or max(after, _before(prefix) if prefix != folder else "")
         stream: Iterator[Sequence[Any]] | None = None
         if isinstance(token, _Token):
@@ -287,8 +283,8 @@ class ObstoreStore(ObstoreReader):
             stream = None
             return pages, list(next(pages, ()))
 
-        pages, batch = self._clear(folder, following)
-        table, last = self._entries(batch, hidden), batch[-1]["path"] if len(batch) == limit else ""
+        pages, batch = self.call(folder, following)
+        table, last = self._entries(batch, hidden=hidden), batch[-1]["path"] if len(batch) == limit else ""
         if not last or not (last.startswith(prefix) or last < prefix):
             return Page(table, None)
         more = _Token(last)
@@ -309,18 +305,7 @@ class ObstoreStore(ObstoreReader):
                     raise StorageError(f"{url}: the store lists {one['path']!r} twice. List again.", url=url)
         return list(found.values())
 
-    def _clear(self, path: str, request: Callable[[ObjectStore], T]) -> T:
-        """Send a request for a listing; a key that obstore cannot express is an error of its own."""
-
-        def send(store: ObjectStore) -> T:
-            try:
-                return request(store)
-            except obstore.exceptions.InvalidPathError as error:
-                raise _UnclearKeysError(f"has keys that obstore refuses ({str(error).partition(chr(10))[0]})") from None
-
-        return self.call(path, send)
-
-    def _entries(self, batch: list[Any], hidden: bool) -> EntryTable:
+    def _entries(self, batch: list[Any], *, hidden: bool = False) -> EntryTable:
         """Return the objects of a page, without markers of folders: obstore strips the slash at their end."""
         table = EntryTable(
             self.bucket.paths([one["path"] for one in batch]),
@@ -350,12 +335,12 @@ class ObstoreStore(ObstoreReader):
         with ThreadPoolExecutor(min(16, len(empty))) as threads:
             return {path for path, is_one in zip(empty, threads.map(is_marker, empty), strict=True) if is_one}
 
-    def _folder(self, prefix: str, *, hidden: bool = False) -> Page:
+    def _folder(self, prefix: str) -> Page:
         """List one folder, and the folders in it."""
         folder = prefix[: prefix.rfind("/") + 1]
-        found = self._clear(folder, lambda store: obstore.list_with_delimiter(store, folder or None))
+        found = self.call(folder, lambda store: obstore.list_with_delimiter(store, folder or None))
         objects = {one["path"]: one for one in found["objects"] if one["path"] != folder.rstrip("/")}
-        table = self._entries([objects[path] for path in sorted(objects)], hidden)
+        table = self._entries([objects[path] for path in sorted(objects)])
         return Page(table, None, sorted(f"{name}/" for name in found["common_prefixes"]))
 
     def find(self, path: str) -> Entry | None:
@@ -378,18 +363,14 @@ class ObstoreStore(ObstoreReader):
             name = path[len(folder) :]
             return "/" not in name and is_ours(own_name(name) or name)
 
-        in_order = self.lists_in_order
-        hidden = (
-            self._all(f"{folder}.{prefix[len(folder) :]}") if in_order else self._folder(prefix, hidden=True).entries
-        )
-        self._remove_unfinished(prefix, hidden, is_left)
+        self._remove_unfinished(prefix, f"{folder}.{prefix[len(folder) :]}", is_left)
 
     def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        self._remove_unfinished(path, self._all(path), lambda _, began_s: began_s is not None and began_s < before_s)
+        self._remove_unfinished(path, path, lambda _, began_s: began_s is not None and began_s < before_s)
 
-    def _remove_unfinished(self, prefix: str, hidden: Iterable[Entry], is_left: _IsLeft) -> None:
+    def _remove_unfinished(self, prefix: str, hidden: str, is_left: _IsLeft) -> None:
         if self.bucket.hides_uploads:
-            for entry in hidden:
+            for entry in self._all(hidden):
                 if own_name(entry.path) is not None and is_left(entry.path, entry.modified_s):
                     self.delete(entry.path)
         self.bucket.remove_unfinished(self, prefix, is_left)
@@ -403,17 +384,20 @@ class ObstoreStore(ObstoreReader):
             token = page.next_token
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        if self._is_listed_slowly:
-            slower: Any = self.slower
-            return slower.list_after(prefix, recursive=recursive, after=after, limit=limit)  # type: ignore[no-any-return]
-        if recursive and self.lists_in_order:
-            page = self._keys(prefix, None, after, limit)
-            return page._replace(entries=[one for one in page.entries if one.path.startswith(prefix)])
-        return page_after(lambda folder: [self._folder(folder)], prefix, after, recursive=recursive, limit=limit)
+        def listed(prefix: str, after: str = "", *, recursive: bool = False) -> Page:
+            return ObstoreStore.list_page(self, prefix, recursive=recursive, token=None, after=after)
+
+        if not recursive or not self.lists_in_order:
+            return page_after(lambda folder: [listed(folder)], prefix, after, recursive=recursive, limit=limit)
+        page = listed(prefix, after, recursive=True)
+        entries = [one for one in page.entries if one.path.startswith(prefix)]
+        if len(entries) > limit or (page.next_token is not None and entries):
+            return Page(entries[:limit], entries[:limit][-1].path)
+        return Page(entries, page.next_token)
 
     def has_folder(self, path: str) -> bool:
         try:
-            return bool(self._clear(path, lambda one: next(iter(obstore.list(one, path or None, chunk_size=1)), ())))
+            return bool(self.call(path, lambda one: next(iter(obstore.list(one, path or None, chunk_size=1)), ())))
         except _UnclearKeysError:
             return True
 

@@ -27,18 +27,15 @@ def normalized_etag(received: object) -> str | None:
         return None
     if len(received) > 2 and received[0] == received[-1] == '"':  # as nearly all
         return received
-    weak, tag = "", received.strip()
-    if tag.startswith("W/"):
-        weak, tag = "W/", tag[2:]
-    tag = tag.removeprefix('"').removesuffix('"')
+    weak = "W/" * received.strip().startswith("W/")
+    tag = received.strip().removeprefix("W/").removeprefix('"').removesuffix('"')
     return f'{weak}"{tag}"' if tag else None
 
 
 def for_if_match(etag: str | None) -> str | None:
     """Return an etag to send in If-Match, which never holds for a weak one; ``None`` for that."""
-    if etag is None or etag.startswith('"'):
-        return etag
-    return None if etag.startswith("W/") else normalized_etag(etag)
+    normal = normalized_etag(etag)
+    return None if normal is None or normal.startswith("W/") else normal
 
 
 class Entry(NamedTuple):

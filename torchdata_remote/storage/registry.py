@@ -25,7 +25,6 @@ import logging
 import os
 import threading
 import warnings
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -150,50 +149,74 @@ def read_whole(
     return call_with_retries(lambda: read(path, 0, None, etag).whole(), retry, url=url)
 
 
-# Which library is used
+# Which library is used: each is imported here, as it takes as long as NumPy, and local files need none of them
+
+_UNTRANSLATED = {
+    **dict.fromkeys(S3, ("s3fs", s3.untranslated)),
+    **dict.fromkeys(GS, ("gcsfs", gcs.untranslated)),
+    **dict.fromkeys(AZURE, ("adlfs", azure.untranslated)),
+}
+_SLOWER = {**dict.fromkeys((*HTTP, HUGGING_FACE), "fsspec"), **{name: one for name, (one, _) in _UNTRANSLATED.items()}}
 
 
 def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:
     """Return a store, and which library reads it and why.
 
-    The stores that need urllib3, obstore or fsspec are imported where they are made: each takes as long as NumPy, and
-    local files need none of them.
-
     Raises:
         UrlError: if the chosen backend cannot read the URL with these options.
     """
-    backend = connection.backend
-    chosen, url = f"backend={backend.value!r}", f"{scheme}://{bucket}"
+    backend, url = connection.backend, f"{scheme}://{bucket}"
+    what = f"an option of {options!r}"
+    if scheme in _UNTRANSLATED:
+        what = ", ".join(_UNTRANSLATED[scheme][1](options))
+        what = "access points" if scheme in S3 and split_access_point(bucket) is not None else what
     if backend is Backend.FSSPEC:
-        return _by_fsspec(scheme, bucket, options, connection), f"fsspec ({chosen})"
-    if scheme not in _OWN:
-        what, slower = "", ""
+        return _by_fsspec(scheme, bucket, options, connection), f"fsspec (backend={backend.value!r})"
+    if scheme in _UNTRANSLATED:
+        made = None if what else _cloud(scheme, bucket, options, connection)
     else:
-        make, slower, untranslated = _OWN[scheme]
-        what = ", ".join(untranslated(options))
-        if scheme in S3 and split_access_point(bucket) is not None:
-            what = "access points"
-        made = None if what else make(scheme, bucket, options, connection)
-        if made is not None:
-            return made
+        made = _other(scheme, bucket, options, connection)
+    if made is not None:
+        return made
     if backend is Backend.OBSTORE:
         raise UrlError(
-            f"{chosen} cannot read {url} with {options!r}. Pass backend='automatic', or backend='fsspec', which "
-            "supports every option of its filesystems.",
+            f"backend={backend.value!r} cannot read {url} with {options!r}. Pass backend='automatic', or "
+            "backend='fsspec', which supports every option of its filesystems.",
             url=url,
         )
-    if not slower:
+    if scheme not in _SLOWER:
         return _by_fsspec(scheme, bucket, options, connection), "fsspec (the transport for all other URLs)"
-    what = what or f"an option of {options!r}"
-    _log.warning("%s is read by %s, more slowly: no translation for %s", url, slower, what)
-    return _by_fsspec(scheme, bucket, options, connection), f"{slower} (no translation for {what})"
+    _log.warning("%s is read by %s, more slowly: no translation for %s", url, _SLOWER[scheme], what)
+    return _by_fsspec(scheme, bucket, options, connection), f"{_SLOWER[scheme]} (no translation for {what})"
 
 
-_Made = tuple[Store, str] | None  # None if an option has no translation
+def _other(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str] | None:
+    """Return a store that is no bucket of a cloud; ``None`` if it, or an option, is for fsspec only."""
+    timeout_s, is_automatic = connection.read_timeout_s, connection.backend is Backend.AUTOMATIC
+    if scheme in LOCAL and is_automatic and not options:
+        return LocalStore(), "the operating system (local files)"
+    if scheme == HUGGING_FACE and is_automatic:
+        from .hugging_face.settings import hub_settings
+        from .hugging_face.store import HubStore
+
+        settings = hub_settings(options, timeout_s)
+        return None if settings is None else (HubStore(bucket, settings), "urllib3 (the transport for the Hub)")
+    if scheme == DATASETS:
+        from .dataset_service.store import DatasetsStore
+
+        by_obstore, reason = _choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
+        return DatasetsStore(bucket, options, timeout_s, read_by_obstore=by_obstore), reason
+    if scheme in HTTP:
+        from .http_store import HttpStore, http_headers
+
+        if (headers := http_headers(options)) is not None:
+            by_obstore, reason = _choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
+            return HttpStore(scheme, bucket, timeout_s, read_by_obstore=by_obstore, headers=headers), reason
+    return None
 
 
-def _cloud(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
-    package = _OWN[scheme][1]
+def _cloud(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:
+    package = _SLOWER[scheme]
 
     def make_slower() -> Store:
         try:
@@ -216,58 +239,6 @@ def _cloud(scheme: str, bucket: str, options: StorageOptions, connection: Connec
     timeout_s, made = connection.read_timeout_s, GcsBucket if scheme in GS else S3Bucket
     found = AzureBucket(scheme, bucket, options, timeout_s) if scheme in AZURE else made(bucket, options, timeout_s)
     return ObstoreStore(found, make_slower, has_slower=find_spec(package) is not None), reason
-
-
-def _http(scheme: str, host: str, options: StorageOptions, connection: Connection) -> _Made:
-    from .http_store import HttpStore, http_headers
-
-    headers = http_headers(options)
-    if headers is None:
-        return None
-    by_obstore, reason = _choose_obstore(scheme, host, connection.backend, instead="urllib3")
-    store = HttpStore(scheme, host, connection.read_timeout_s, read_by_obstore=by_obstore, headers=headers)
-    return store, reason
-
-
-def _datasets(scheme: str, host: str, options: StorageOptions, connection: Connection) -> _Made:
-    from .dataset_service.store import DatasetsStore
-
-    by_obstore, reason = _choose_obstore(scheme, host, connection.backend, instead="urllib3")
-    return DatasetsStore(host, options, connection.read_timeout_s, read_by_obstore=by_obstore), reason
-
-
-def _hub(scheme: str, first: str, options: StorageOptions, connection: Connection) -> _Made:
-    from .hugging_face.settings import hub_settings
-    from .hugging_face.store import HubStore
-
-    automatic = connection.backend is Backend.AUTOMATIC
-    settings = hub_settings(options, connection.read_timeout_s) if automatic else None
-    return None if settings is None else (HubStore(first, settings), "urllib3 (the transport for the Hub)")
-
-
-def _local(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
-    if options or connection.backend is not Backend.AUTOMATIC:
-        return None
-    return LocalStore(), "the operating system (local files)"
-
-
-class _Own(NamedTuple):
-    """How the URLs of a scheme are read: by which store, and by which library with options that have no translation."""
-
-    make: Callable[[str, str, StorageOptions, Connection], _Made]
-    slower: str
-    untranslated: Callable[[StorageOptions], list[str]] = lambda options: []
-
-
-_OWN: dict[str, _Own] = {
-    **dict.fromkeys(S3, _Own(_cloud, "s3fs", s3.untranslated)),
-    **dict.fromkeys(GS, _Own(_cloud, "gcsfs", gcs.untranslated)),
-    **dict.fromkeys(AZURE, _Own(_cloud, "adlfs", azure.untranslated)),
-    **dict.fromkeys(HTTP, _Own(_http, "fsspec")),
-    **dict.fromkeys(LOCAL, _Own(_local, "")),
-    DATASETS: _Own(_datasets, ""),
-    HUGGING_FACE: _Own(_hub, "fsspec"),
-}
 
 
 def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> tuple[bool, str]:
