@@ -275,9 +275,7 @@ def network_error(url: str, what: str, details: str) -> StorageError:
 
 def unusable_response(url: str, what: str) -> TransientStorageError:
     """Make the error for a response that cannot be used: retried a few times, since a proxy may have made it."""
-    error = TransientStorageError(f"{redact(url)}: {what}.", url=redact(url))
-    error.likely_permanent = True
-    return error
+    return UnreadableResponseError(f"{redact(url)}: {what}.", url=redact(url))
 
 
 # Tables of libraries

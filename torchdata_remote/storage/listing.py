@@ -132,7 +132,7 @@ class _Listing:
     def __init__(self, store: Store, url: str, prefix: str, retry: RetryPolicy, *, recursive: bool) -> None:
         self._store, self._url, self._prefix, self._retry = store, url, prefix, retry
         self._recursive = recursive
-        self._may_divide = recursive and getattr(store, "begins_anywhere", False)
+        self._may_divide = recursive
         self._lanes: deque[_Lane] = deque()
         self._pool = Pool(MAX_LANES)
         self._num_pages = 0  # of lanes that have ended
@@ -241,7 +241,8 @@ class _Listing:
         """Begin a lane ahead of the last one, if it is worth its cost."""
         tail, is_first = self._lanes[-1], len(self._lanes) == 1
         num_pages = self._num_pages + sum(lane.num_pages for lane in self._lanes)
-        is_allowed = self._may_divide and tail.is_open and self._num_extra < num_pages // _PAGES_FOR_EXTRA
+        may_divide = self._may_divide and getattr(self._store, "begins_anywhere", False)
+        is_allowed = may_divide and tail.is_open and self._num_extra < num_pages // _PAGES_FOR_EXTRA
         if not is_allowed or len(self._lanes) == MAX_LANES:
             return False
         recent, position = list(tail.recent), bisect_right(self._names, tail.last)

@@ -157,15 +157,14 @@ class ObstoreStore(ObstoreReader):
     ) -> T:
         """Send one request; once more with other credentials, or in another region, if the store refuses the first."""
         store: ObjectStore | None = None
-        while True:
-            try:
-                store = self._store or self._connected()
-                return request(store)
-            except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
-                failure = self._converted(error, path, writing=writing)
-            if store is None or not may_repeat or not self._renewed(store, failure):
-                raise failure from failure.__cause__
-            may_repeat = False
+        try:
+            store = self._store or self._connected()
+            return request(store)
+        except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
+            failure = self._converted(error, path, writing=writing)
+        if store is not None and may_repeat and self._renewed(store, failure):
+            return self.call(path, request, writing=writing, may_repeat=False)
+        raise failure from failure.__cause__
 
     def connect_with_retries(self) -> ObjectStore:
         """Make an obstore store that repeats requests by itself."""
@@ -255,7 +254,7 @@ class ObstoreStore(ObstoreReader):
                 return self._keys(prefix, token, after) if recursive else self._folder(prefix)
             except _UnclearKeysError as error:
                 self.slower  # noqa: B018  # raises that its package is missing
-                self._is_listed_slowly = True
+                self._is_listed_slowly, self.begins_anywhere = True, False
                 _log.warning("%s %s: it is listed by fsspec, more slowly", self._root.rstrip("/"), error)
         if isinstance(token, _Token):
             token, after = None, str(token)
