@@ -91,30 +91,20 @@ _DENIED = {
 # What codes of S3 and Google (https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html) and of Azure
 # (https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes) mean, where the status does not say it
 _CODES: dict[str, type[StorageError]] = {
-    **dict.fromkeys(
-        (
-            *("SlowDown", "ServerBusy", "OperationTimedOut", "RequestTimeout", "InternalError", "ServiceUnavailable"),
-            *("ThrottlingException", "KMS.ThrottlingException", "ConditionalRequestConflict", "ContainerBeingDeleted"),
-            "AccountBeingCreated",
-        ),
-        TransientStorageError,
-    ),
-    **dict.fromkeys(
-        (
-            *("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"),
-            *("RequestTimeTooSkewed", "InvalidAuthenticationInfo"),
-        ),
-        ExpiredCredentialsError,
-    ),
-    **dict.fromkeys(
-        ("NoSuchKey", "NotFound", "NoSuchBucket", "ContainerNotFound", "ContainerDisabled"), ObjectNotFoundError
-    ),
-    **dict.fromkeys(
-        ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"), WrongRegionError
-    ),
-    **dict.fromkeys(("PublicAccessNotPermitted", "UserProjectMissing"), AccessDeniedError),
-    **dict.fromkeys(("NotImplemented", "MethodNotAllowed"), UnsupportedRequestError),
-    **dict.fromkeys(("InvalidObjectState", "BlobArchived"), StorageError),
+    code: kind
+    for kind, codes in {
+        TransientStorageError: "SlowDown ServerBusy OperationTimedOut RequestTimeout InternalError ServiceUnavailable "
+        "ThrottlingException KMS.ThrottlingException ConditionalRequestConflict ContainerBeingDeleted "
+        "AccountBeingCreated",
+        ExpiredCredentialsError: "ExpiredToken ExpiredTokenException TokenRefreshRequired RequestExpired "
+        "RequestTimeTooSkewed InvalidAuthenticationInfo",
+        ObjectNotFoundError: "NoSuchKey NotFound NoSuchBucket ContainerNotFound ContainerDisabled",
+        WrongRegionError: "AuthorizationHeaderMalformed PermanentRedirect IllegalLocationConstraintException",
+        AccessDeniedError: "PublicAccessNotPermitted UserProjectMissing",
+        UnsupportedRequestError: "NotImplemented MethodNotAllowed",
+        StorageError: "InvalidObjectState BlobArchived",
+    }.items()
+    for code in codes.split()
 }
 _STATUSES: dict[int, type[StorageError]] = {
     **dict.fromkeys((401, 403), AccessDeniedError),
@@ -123,6 +113,12 @@ _STATUSES: dict[int, type[StorageError]] = {
     404: ObjectNotFoundError,
     412: ObjectChangedError,
     416: RangeNotSatisfiableError,
+}
+_ADVICE: dict[object, str] = {
+    ExpiredCredentialsError: "Renew the credentials, and check this machine's clock.",
+    WrongRegionError: "The bucket is in another region: pass storage_options={'region': ...}, or set "
+    "AWS_DEFAULT_REGION. For another server than AWS, check endpoint_url.",
+    "InvalidObjectState": "The object is archived: restore it (aws s3api restore-object).",
 }
 _EXISTS_CODES = {"BlobAlreadyExists", "UnauthorizedBlobOverwrite", "ConditionNotMet", "TargetConditionNotMet"}
 _OVERLOADED = {"SlowDown", "ServerBusy", "OperationTimedOut", 429, 503}
@@ -166,23 +162,13 @@ def from_status(
         return ObjectNotFoundError(f"{url}: {_missing(code, url, store)}", url=url)
     if kind is ObjectChangedError:
         return ObjectChangedError(f"{url} was replaced while it was being read. List it again.", url=url)
-    error = kind(f"{message} {_advice(kind, code, store)}".rstrip(), url=url)
+    denied = _DENIED.get(store, _DENIED[""]) if kind is AccessDeniedError else ""
+    error = kind(f"{message} {denied or _ADVICE.get(kind) or _ADVICE.get(code, '')}".rstrip(), url=url)
     if isinstance(error, TransientStorageError):
         error.overloaded = not _OVERLOADED.isdisjoint((status, code))
         if retry_after is not None and retry_after.strip().isdecimal():  # no date
             error.retry_after_s = float(retry_after)
     return error
-
-
-def _advice(kind: type[StorageError], code: str, store: str) -> str:
-    if kind is ExpiredCredentialsError:
-        return "Renew the credentials, and check this machine's clock."
-    if kind is AccessDeniedError:
-        return _DENIED.get(store, _DENIED[""])
-    if kind is WrongRegionError:
-        region = "The bucket is in another region: pass storage_options={'region': ...}, or set AWS_DEFAULT_REGION."
-        return f"{region} For another server than AWS, check endpoint_url."
-    return "The object is archived: restore it (aws s3api restore-object)." if code == "InvalidObjectState" else ""
 
 
 def _missing(code: str, url: str, store: str) -> str:
@@ -321,14 +307,12 @@ def from_obstore(error: Exception, url: str, *, writing: bool = False) -> Except
     return network_error(url, cause.replace(url, shown), text)
 
 
-_NO_FILE = dict.fromkeys(("FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "ResourceNotFound"))
-_NO_LOGIN = dict.fromkeys(
-    (
-        *("PermissionError", "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"),
-        *("ProfileNotFound", "DefaultCredentialsError", "RefreshError", "ClientAuthenticationError"),
-        *("AuthenticationException", "AuthenticationError"),
-    )
-)
+_NO_FILE = {"FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "ResourceNotFound"}
+_NO_LOGIN = {
+    *("PermissionError", "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"),
+    *("ProfileNotFound", "DefaultCredentialsError", "RefreshError", "ClientAuthenticationError"),
+    *("AuthenticationException", "AuthenticationError"),
+}
 _REFUSED_LOGIN = re.compile("(?i)530|550.*(permission|denied|not allowed|forbidden)|No authentication methods")
 # Of an OS, botocore, urllib3, httpx and aiohttp
 _OF_NETWORK = {
@@ -358,7 +342,7 @@ def from_library(error: Exception, url: str, *, writing: bool = False, transient
     """
     text, shown, cause = str(error), redact(url), error.__cause__
     what = f"{type(error).__name__}: {_QUERY.sub('', text)}"  # which may be a signature
-    names = {kind.__name__: None for kind in type(error).__mro__}
+    names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, FileNotFoundError) and transient:
         is_missing = isinstance(cause, FileNotFoundError | LookupError | StopIteration)
         if isinstance(cause, Exception) and not is_missing:  # fsspec's http and ftp report it for every error
@@ -368,9 +352,9 @@ def from_library(error: Exception, url: str, *, writing: bool = False, transient
         return from_status(status, code, url, writing=writing, **more)
     if "error_perm" in names or "SSHException" in names:  # of ftp and sftp
         names = _NO_LOGIN if _REFUSED_LOGIN.match(text) else _NO_FILE if text.startswith("550") else names
-    if not names.keys().isdisjoint(_NO_FILE):
+    if names & _NO_FILE:
         return ObjectNotFoundError(f"{shown}: no such {'object' if transient else 'file'}.", url=shown)
-    if not names.keys().isdisjoint(_NO_LOGIN):
+    if names & _NO_LOGIN:
         advice = _DENIED.get(_store_of(url), _DENIED[""])
         return AccessDeniedError(f"{shown}: access denied ({what}). {advice}", url=shown)
     if "FileExistsError" in names:
@@ -382,7 +366,7 @@ def from_library(error: Exception, url: str, *, writing: bool = False, transient
     if not transient or "error_perm" in names or isinstance(error, _PROGRAMMING_ERRORS):
         return StorageError(f"{shown}: {what}", url=shown)
     found = network_error(url, what, details_of(error))
-    if isinstance(found, TransientStorageError) and names.keys().isdisjoint(_OF_NETWORK):
+    if isinstance(found, TransientStorageError) and not names & _OF_NETWORK:
         found.likely_permanent = True
     return found
 

@@ -100,7 +100,7 @@ class ObstoreReader:
         """Read like ``Store.read``."""
         odd = self._odd
         if odd is None or odd.search(path) is not None:
-            return self._read_odd(path, start, end, etag)
+            return self._read_by_fallback(path, start, end, etag)
         store: ObjectStore | None = None
         try:
             if end is not None and end - start <= SMALL_BYTES and not self._num_in_pieces:
@@ -165,14 +165,12 @@ class ObstoreReader:
             failure = self._converted(error, path)
             raise failure from failure.__cause__
 
-    def _read_odd(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        return self.read_without_obstore(path, start, end, etag)
-
-    def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """Read like :meth:`read`, by the fallback."""
+    def _read_by_fallback(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         answer = self._fallback(path, start, end, etag)
         mark_host_known(self._root)
         return answer
+
+    read_without_obstore = _read_by_fallback
 
     def _read_after(self, failure: BaseException, store: ObjectStore | None, wanted: Wanted) -> Answer:
         """Read by the fallback after an error of obstore, if it is not the store's."""
@@ -183,7 +181,7 @@ class ObstoreReader:
             self._odd = None
             what = f"sends responses that obstore cannot read ({failure})"
             _log.warning("%s %s: it is read without obstore, more slowly", redact(self._root), what)
-        return self.read_without_obstore(*wanted)
+        return self._read_by_fallback(*wanted)
 
     def _connected(self, *, small: bool = False) -> ObjectStore:
         global _used

@@ -117,7 +117,7 @@ class ObstoreStore(ObstoreReader):
         super().__init__(
             bucket.root,
             lambda small: bucket.connect(small=small),
-            lambda *wanted: self.slower.read(*wanted),
+            lambda *wanted: (self._slower_for(wanted[0]) or self.slower).read(*wanted),
             odd=bucket.odd,
         )
         self.bucket, self.lists_in_order = bucket, bucket.lists_in_order
@@ -204,16 +204,12 @@ class ObstoreStore(ObstoreReader):
         self.bucket.key(path)  # raises for a name that the cloud changes, too
         return self.slower
 
-    def _read_odd(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        self._slower_for(path)
-        return super()._read_odd(path, start, end, etag)
-
     def read_if_changed(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
         return self.get_if_changed(path, start, end, etag, self.stat)
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like :meth:`read`, by fsspec where the package for it is installed."""
-        read = super().read_without_obstore if self._has_slower else self.read
+        read = self._read_by_fallback if self._has_slower else self.read
         return read(path, start, end, etag)
 
     def stat(self, path: str) -> Entry:
@@ -243,8 +239,11 @@ class ObstoreStore(ObstoreReader):
             slower.delete(path)
             return
 
-        with contextlib.suppress(ObjectNotFoundError):
-            self.call(path, lambda store: obstore.delete(store, path), writing=True)
+        def remove(store: ObjectStore) -> None:
+            with contextlib.suppress(FileNotFoundError):
+                obstore.delete(store, path)
+
+        self.call(path, remove, writing=True)
 
     # Listings
 
@@ -263,9 +262,7 @@ class ObstoreStore(ObstoreReader):
             return page
         return page._replace(entries=sorted(one for one in page.entries if one.path > after))  # fsspec lists all
 
-    def _keys(
-        self, prefix: str, token: str | None, after: str, limit: int = PAGE_KEYS, *, hidden: bool = False
-    ) -> Page:
+    def _keys(self, prefix: str, token: str | None, after: str, *, hidden: bool = False) -> Page:
         """Return a page that may have objects before and behind a prefix."""
         folder = prefix[: prefix.rfind("/") + 1]
         if not self.lists_in_order:  # not to be continued at a key
@@ -278,12 +275,12 @@ class ObstoreStore(ObstoreReader):
         def following(store: ObjectStore) -> tuple[Iterator[Sequence[Any]], list[Any]]:
             nonlocal stream
             # After an error another stream begins at the key: one that has failed seems to have ended
-            pages = stream or iter(obstore.list(store, folder or None, offset=begin or None, chunk_size=limit))
+            pages = stream or iter(obstore.list(store, folder or None, offset=begin or None, chunk_size=PAGE_KEYS))
             stream = None
             return pages, list(next(pages, ()))
 
         pages, batch = self.call(folder, following)
-        table, last = self._entries(batch, hidden=hidden), batch[-1]["path"] if len(batch) == limit else ""
+        table, last = self._entries(batch, hidden=hidden), batch[-1]["path"] if len(batch) == PAGE_KEYS else ""
         if not last or not (last.startswith(prefix) or last < prefix):
             return Page(table, None)
         more = _Token(last)
@@ -347,9 +344,9 @@ class ObstoreStore(ObstoreReader):
 
     def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
         if self._is_listed_slowly or self._slower_for(f"{path}x"):
-            return self.slower.find(path), self.slower.list_page(path, recursive=True, token=None)
+            return self.slower.find(path), Page([], path)  # there may be others
         if not self.lists_in_order:
-            return stat_if_allowed(self, path), Page([], path)  # there may be others
+            return stat_if_allowed(self, path), Page([], path)
         page = ObstoreStore.list_page(self, path, recursive=True, token=None)  # not counted as another request
         return next((one for one in page.entries if one.path == path), None), page
 
