@@ -6,7 +6,6 @@ recorded, and ``is_usable`` returns ``False`` in such a child.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
@@ -18,13 +17,14 @@ import obstore
 from obstore.exceptions import NotModifiedError
 
 from ..core.urls import redact, redact_text
-from ..errors import StorageError, UrlError
+from ..errors import StorageError, TransientStorageError, UrlError
 from .errors import Table, from_obstore, mark_host_known, to_package_error
 from .http import IDENTITY, require_unencoded
 from .network import for_small_bodies, obstore_client_options
 from .protocol import (
     Answer,
     Entry,
+    RangeNotSatisfiableError,
     UnreadableResponseError,
     for_if_match,
     normalized_etag,
@@ -129,11 +129,15 @@ class ObstoreReader:
             stat: looks an object up.
         """
         if self._odd is not None and self._odd.search(path) is None:
-            with contextlib.suppress(Exception):  # the next request fails in the same way, or renews the credentials
-                try:
-                    return self._get(self._store or self._connected(), path, start, end, None, if_none_match=etag)
-                except NotModifiedError:
-                    return None
+            try:
+                return self._get(self._store or self._connected(), path, start, end, None, if_none_match=etag)
+            except NotModifiedError:
+                return None
+            except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
+                failure = self._converted(error, path)
+                known = isinstance(failure, TransientStorageError | RangeNotSatisfiableError)  # as read() raises them
+                if known or not isinstance(failure, StorageError):
+                    raise failure from failure.__cause__
         return None if stat(path).etag == etag else self.read(path, start, end, None)
 
     def _get(
