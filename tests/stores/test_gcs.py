@@ -242,7 +242,7 @@ def test_a_token_is_renewed_when_it_ends_and_the_server_of_tokens_is_not_asked_f
             "AccessDenied",
             "403.*Storage Object Viewer.*The token is 'token' of storage_op",
         ),
-        ({"token": "raw-secret"}, 400, "UserProjectMissing", "400.*pass storage_options={'requester_pays': 'my-proj"),
+        ({"token": "raw-secret"}, 400, "UserProjectMissing", "400 UserProjectMissing"),
     ],
 )
 def test_an_error_of_access_says_what_to_do_and_where_the_credentials_are_from(

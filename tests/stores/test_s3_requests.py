@@ -334,10 +334,10 @@ DENIED = (
     ("status", "code", "said", "advice"),
     [
         (403, "InvalidObjectState", "The operation is not valid for the object's storage class", "restore it"),
-        (403, "AccessDenied", DENIED, "the credentials need kms:Decrypt"),
+        (403, "AccessDenied", DENIED, "Check the credentials"),
         (400, "InvalidRequest", 'The "tier" is <new>', ""),
-        (403, "InvalidAccessKeyId", "no", "This store does not know the access key."),
-        (403, "SignatureDoesNotMatch", "no", "The secret is not that of the access key"),
+        (403, "InvalidAccessKeyId", "no", "Check the credentials"),
+        (403, "SignatureDoesNotMatch", "no", "Check the credentials"),
     ],
 )
 def test_a_refusal_has_the_words_of_the_store_and_a_remedy_and_costs_one_request(

@@ -1,7 +1,6 @@
 """Transports behind one interface: open a store by the URL of an object."""
 
-from .entry_table import EntryTable
-from .listing import list_folder, list_prefix, list_tables
+from .listing import list_folder, list_tables
 from .local.names import PARTIAL_SUFFIX, broken_link, broken_link_error, is_internal_name, symlink_error
 from .local.store import LocalStore, LocalWriter, version_of
 from .options import check_options
@@ -9,6 +8,7 @@ from .protocol import (
     Answer,
     ConditionalStore,
     Entry,
+    EntryTable,
     FolderStore,
     KeyStore,
     ObjectWriter,
@@ -17,9 +17,8 @@ from .protocol import (
     Store,
     single_chunk,
 )
-from .registry import WithoutObstore, open_store, publish, read_whole
+from .registry import Connection, WithoutObstore, open_store, publish, read_whole
 from .request_counts import GET, HEAD, LIST, counted_requests
-from .transports import Connection
 
 __all__ = [
     "GET",
@@ -46,7 +45,6 @@ __all__ = [
     "counted_requests",
     "is_internal_name",
     "list_folder",
-    "list_prefix",
     "list_tables",
     "open_store",
     "publish",

@@ -176,11 +176,10 @@ class CloudBucket:
         self.root, self._name, self._credentials = f"{url}/", name, credentials
         self._config, self._client_options = config, client_options
 
-    def connect(self, *, reading: bool = False, retry: bool = False, small: bool = False) -> ObjectStore:
+    def connect(self, *, retry: bool = False, small: bool = False) -> ObjectStore:
         """Make a store of obstore. It keeps credentials until they end.
 
         Args:
-            reading: whether it is for reads only.
             retry: whether it repeats requests by itself.
             small: whether it is for small bodies.
 
