@@ -13,8 +13,7 @@ from ..core.stats.counters import FETCH
 from ..core.threads.pool import next_item
 from ..storage import Store
 from .cache.blocks import BLOCK_BYTES
-from .downloads import Download, Part
-from .ranges import ObjectVersion
+from .engine import Lane
 from .sample_table import Members
 from .session import FetchSession
 from .views import Ranges, ViewDownload, new_buffer
@@ -31,13 +30,9 @@ class CoalescedRead:
         download: of what is not in memory.
     """
 
-    def __init__(self, views: list[memoryview], download: ViewDownload | None = None) -> None:
+    def __init__(self, views: list[memoryview], download: ViewDownload) -> None:
         self._views, self._download = views, download
-
-    @property
-    def num_bytes(self) -> int:
-        """Length of all data."""
-        return sum(map(len, self._views))
+        self.num_bytes = sum(map(len, views))
 
     def wait(self) -> list[memoryview]:
         """Wait for the data of each member, in order.
@@ -46,7 +41,7 @@ class CoalescedRead:
             StorageError: for faults that retries did not solve.
         """
         FETCH.add(items=len(self._views))
-        for part in [] if self._download is None else self._download.parts:
+        for part in self._download.parts:
             with FETCH.waiting():
                 piece = next_item(part.pieces)
             if piece is None:
@@ -57,11 +52,10 @@ class CoalescedRead:
 
     def cancel(self) -> None:
         """Request no more."""
-        if self._download is not None:
-            self._download.close()
+        self._download.close()
 
 
-class RangeCoalescer:
+class RangeCoalescer(Lane):
     """Reads members: those of local files from the page cache, others by ranged requests.
 
     Args:
@@ -70,8 +64,8 @@ class RangeCoalescer:
     """
 
     def __init__(self, session: FetchSession, options_of: Callable[[str], StorageOptions] | None = None) -> None:
-        self.session, self.running = session, session.start()
-        self.options_of = options_of or session.storage_options.for_url
+        super().__init__(session)
+        self._options_of = options_of or session.storage_options.for_url
         self._mapped: dict[str, memoryview] = {}
 
     def __enter__(self) -> RangeCoalescer:
@@ -81,18 +75,10 @@ class RangeCoalescer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._mapped.clear()
-        self.running.open_no_more()
-        self.running.leave()
+        self.release()
 
     def open_store(self, url: str) -> tuple[Store, str]:
-        """Return the store of a URL, and the path in it."""
-        return self.running.open_store(url, self.options_of(url))
-
-    def learn(self, download: Download, part: Part, version: ObjectVersion) -> None:
-        """Sizes are known."""
-
-    def part_ended(self, download: Download) -> None:
-        """Nothing is planned with the room of a part."""
+        return self.running.open_store(url, self._options_of(url))
 
     def start_read(self, members: Members) -> CoalescedRead:
         """Request the data of members, of which two have the same bytes or none in common, without waiting.
@@ -100,28 +86,26 @@ class RangeCoalescer:
         Memory for all of them is allocated at once.
         """
         order = np.lexsort((members.starts, members.objects))
-        starts, sizes = members.starts[order], members.sizes[order]
-        ones = np.ones(len(order), np.int64)
-        view = Ranges(members.urls, ones, members.objects[order], starts, starts + sizes)
-        buffer = new_buffer(view.num_bytes)
+        starts, sizes, objects = members.starts[order], members.sizes[order], members.objects[order]
+        view = Ranges(members.urls, np.ones(len(order), np.int64), objects, starts, starts + sizes)
+        buffer = new_buffer(int(sizes.sum()))
         # Two requests for the same block would store it twice
         gap_bytes = _GAP_BYTES if self.running.cache is None else BLOCK_BYTES
         download = ViewDownload(self, view, buffer=buffer, max_gap_bytes=gap_bytes)
-        if all(store.maps_files for store, _ in download.stores):
-            return CoalescedRead(list(self._mapped_views(members, download)))
+        if download.is_local:
+            return CoalescedRead(list(self._mapped_views(members, download)), download)
+        download.part_bytes = _WINDOW_BYTES
         while download.can_plan:
-            download.submit(download.plan(_WINDOW_BYTES), self)
-        data, ends = buffer.toreadonly(), np.cumsum(sizes).tolist()
-        views = [memoryview(b"")] * len(order)
-        for at, (first, last) in zip(order.tolist(), pairwise([0, *ends]), strict=True):
+            download.submit(download.plan(), self)
+        data, views = buffer.toreadonly(), [memoryview(b"")] * len(order)
+        for at, (first, last) in zip(order.tolist(), pairwise([0, *np.cumsum(sizes).tolist()]), strict=True):
             views[at] = data[first:last]
         return CoalescedRead(views, download)
 
     def _mapped_views(self, members: Members, download: ViewDownload) -> Iterator[memoryview]:
         ranges = zip(members.objects.tolist(), members.starts.tolist(), members.sizes.tolist(), strict=True)
         for index, start, size in ranges:
-            url = members.urls[index]
-            data = self._mapped.get(url)
+            url, data = members.urls[index], self._mapped.get(members.urls[index])
             if data is None:
                 store, path = download.stores[index]
                 (data,) = store.read(path, 0, None, url.etag).chunks

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.options import MIB, RetryPolicy, StorageOptions
 from ..core.urls import redact
-from ..errors import ObjectChangedError, RemoteDataError
+from ..errors import ObjectChangedError
 from ..formats.member_file import MemberFile
 from ..storage import Connection
 from .read_ahead import OneObject
 
 BLOCK_BYTES = 64 << 10
 BUFFER_BYTES = 4 * MIB
-_MOST_BLOCKS = 16  # of one request, while a file is read in order
+_MOST_AHEAD = 1 * MIB  # of one request, while a file is read in order
+
+
+class _Window(NamedTuple):
+    """Bytes of the file that were fetched by one request."""
+
+    start: int
+    data: bytes
 
 
 class LazyFile(MemberFile):
     """Bytes of an object as a seekable, read-only binary file, by ranged requests in the thread that reads.
 
-    Blocks of 64 KiB are kept, those that were used last, up to ``buffer_bytes``. A request is for the blocks that a
-    read needs; where the file is read in order, it is for more of them, twice as many each time, up to 1 MiB. Nothing
-    is requested before the first read, and no thread runs beside it. All responses are of the version that the shard's
-    reader has seen. A copy, also by pickle and in a forked child, has the position and fetches on its own. A pickled
-    file contains the storage options, and so the credentials in them.
+    What was fetched is kept, the requests that were used last, up to ``buffer_bytes``. A request is for the blocks of
+    64 KiB that a read needs; where the file is read in order, it is for more of them, twice as many each time, up to
+    1 MiB. Nothing is requested before the first read, and no thread runs beside it. All responses are of the version
+    that the shard's reader has seen. A copy, also by pickle and in a forked child, has the position and fetches on its
+    own. A pickled file contains the storage options, and so the credentials in them.
 
     Args:
         url: of the object; a ``RemoteUrl`` brings its size and etag.
@@ -62,25 +68,18 @@ class LazyFile(MemberFile):
         connection: Connection | None = None,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()  # the one that was used last is the last one
+        self._windows: list[_Window] = []  # the one that was used last is the last one
         super().__init__(name or redact(url), size)
-        self._url: str = url
-        self._start, self._options = start, options
-        self._retry, self._buffer_bytes = retry or RetryPolicy(), max(buffer_bytes, 2 * BLOCK_BYTES)
-        self._connection = connection or Connection(read_timeout_s=self._retry.progress_timeout_s)
+        self._url, self._start, self._options, self._retry = url, start, options, retry
+        self._connection, self._buffer_bytes = connection, max(buffer_bytes, 2 * BLOCK_BYTES)
         self._forget()
 
     def _forget(self) -> None:
-        """Start without blocks and without a lock that another thread of a forked process may hold."""
+        """Start without bytes and without a lock that another thread of a forked process may hold."""
         self._pid, self._lock = os.getpid(), threading.RLock()
-        self._blocks = OrderedDict()
-        self._next_block, self._num_ahead = -1, 1  # after the last request, and how many the next one is for
+        self._windows = []
+        self._next, self._num_ahead = -1, BLOCK_BYTES  # the byte after the last request, and its length
         self._object: OneObject | None = None
-
-    @property
-    def url(self) -> str:
-        """Of the object, without credentials."""
-        return redact(self._url)
 
     def _check_open(self) -> None:
         super()._check_open()
@@ -89,55 +88,49 @@ class LazyFile(MemberFile):
 
     def _read_at(self, start: int, stop: int) -> bytes:
         if stop - start > self._buffer_bytes // 2:
-            return self._fetched(start, stop)  # it would only replace all blocks
-        first, last = start // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES
+            return self._fetched(start, stop)  # it would only replace what is kept
         pieces = []
-        for number in range(first, last + 1):
-            if number in self._blocks:
-                self._blocks.move_to_end(number)
-            else:
-                self._fetch_blocks(number, last)
-            begin = number * BLOCK_BYTES
-            pieces.append(self._blocks[number][max(0, start - begin) : stop - begin])
+        while start < stop:
+            window = self._window_at(start, stop)
+            pieces.append(window.data[start - window.start : stop - window.start])
+            start = window.start + len(window.data)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _fetch_blocks(self, first: int, last: int) -> None:
-        """Fetch blocks ``first`` to ``last`` and those ahead of them, up to the next one that is here."""
-        most = min(_MOST_BLOCKS, self._buffer_bytes // BLOCK_BYTES // 2)
-        self._num_ahead = min(2 * self._num_ahead, most) if first == self._next_block else 1
-        end = min(max(last + 1, first + self._num_ahead), -(-self.size // BLOCK_BYTES))
-        stop = next((number for number in range(first + 1, end) if number in self._blocks), end)
-        data = self._fetched(first * BLOCK_BYTES, min(stop * BLOCK_BYTES, self.size))
-        self._next_block = stop
-        for number in range(stop - 1, first - 1, -1):  # the one that is read first is dropped last
-            begin = (number - first) * BLOCK_BYTES
-            self._blocks[number] = data[begin : begin + BLOCK_BYTES]
-            self._blocks.move_to_end(number)
-        while len(self._blocks) > self._buffer_bytes // BLOCK_BYTES:
-            self._blocks.popitem(last=False)
+    def _window_at(self, start: int, stop: int) -> _Window:
+        """Return the window with a byte: one that is kept, or that of a request up to ``stop`` at least."""
+        found = next((one for one in self._windows if 0 <= start - one.start < len(one.data)), None)
+        if found is None:
+            begin = start - start % BLOCK_BYTES
+            most = min(_MOST_AHEAD, self._buffer_bytes // 2)
+            self._num_ahead = min(2 * self._num_ahead, most) if begin == self._next else BLOCK_BYTES
+            end = max(stop + -stop % BLOCK_BYTES, begin + self._num_ahead)
+            end = min([self.size, end, *(one.start for one in self._windows if one.start > start)])
+            found, self._next = _Window(begin, self._fetched(begin, end)), end
+        else:
+            self._windows.remove(found)
+        self._windows.append(found)
+        while sum(len(one.data) for one in self._windows) > self._buffer_bytes:
+            del self._windows[0]
+        return found
 
     def _fetched(self, start: int, stop: int) -> bytes:
         if self._object is None:
             self._object = OneObject(self._url, self._options, self._retry, connection=self._connection)
-        begin, end = self._start + start, self._start + stop
-        data = self._object.read(begin, end, most=end)
+        begin = self._start + start
+        data = self._object.read(begin, self._start + stop)
         self._url = self._object.version
         if len(data) != stop - start:
+            url = redact(self._url)
             raise ObjectChangedError(
-                f"{self.url} ends at byte {begin + len(data):,}, and {self.name!r:.200} has bytes "
+                f"{url} ends at byte {begin + len(data):,}, and {self.name!r:.200} has bytes "
                 f"{self._start:,} to {self._start + self.size:,} of it. It was replaced: list it again.",
-                url=self.url,
+                url=url,
             )
         return data
 
     @property
-    def num_requests(self) -> int:
-        """Number of requests that this copy has sent, without retries."""
-        return 0 if self._object is None else self._object.num_requests
-
-    @property
     def fetched_bytes(self) -> int:
-        """Bytes that they have returned."""
+        """Bytes that the requests of this copy have returned."""
         return 0 if self._object is None else self._object.fetched_bytes
 
     def close(self) -> None:
@@ -146,26 +139,17 @@ class LazyFile(MemberFile):
         super().close()
 
     def _drop(self) -> None:
-        self._blocks.clear()
+        self._windows.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_open()
         with self._lock:
+            named = {"name": self.name, "retry": self._retry, "connection": self._connection}
             fields = (self._url, self._start, self.size, self._options)
-            return _lazy_file_at, (fields, self.name, self._retry, self._connection, self._buffer_bytes, self._position)
+            return _lazy_file_at, (fields, {**named, "buffer_bytes": self._buffer_bytes}, self._position)
 
 
-def _lazy_file_at(
-    fields: tuple[str, int, int, StorageOptions],
-    name: str,
-    retry: RetryPolicy,
-    connection: Connection,
-    buffer_bytes: int,
-    position: int,
-) -> LazyFile:
-    try:
-        file = LazyFile(*fields, name=name, retry=retry, connection=connection, buffer_bytes=buffer_bytes)
-    except TypeError as error:
-        raise RemoteDataError(f"{name!r:.200} was pickled by another version of torchdata_remote: {error}") from error
+def _lazy_file_at(fields: tuple[Any, ...], named: dict[str, Any], position: int) -> LazyFile:
+    file = LazyFile(*fields, **named)
     file.seek(position)
     return file

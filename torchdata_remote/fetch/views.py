@@ -1,29 +1,25 @@
-"""Read a view of shards: the windows of a virtual archive, each by requests for ranges of several objects."""
+"""Read a view of shards, and batches of ranges: windows that are put together from ranges of several objects."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..core.object_version import same_etag
 from ..core.options import MIB
-from ..core.retry import call_with_retries
 from ..core.shard_view import ShardView, split_view_url
-from ..core.stats.counters import FETCH
 from ..core.threads.pool import PoolClosedError
 from ..core.urls import RemoteUrl, redact
 from ..errors import ObjectChangedError, UrlError
-from ..storage import LocalStore
 from .cache.blocks import CachedBlocks
 from .cache.cached_object import say_uncached
-from .downloads import Download, Part, Planner
-from .ranges import ObjectVersion, RangeRequest, read_range
+from .engine import Download, Lane, Part
+from .ranges import ObjectVersion, RangeRequest, read_range, require_same
 
 Ints = npt.NDArray[np.int64]
 
@@ -50,113 +46,76 @@ class Ranges(NamedTuple):
     starts: Ints
     stops: Ints
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all ranges."""
-        return int((self.stops - self.starts).sum())
 
+class GatherRequest(NamedTuple):
+    """One request: bytes ``start`` to ``stop`` (exclusive) of an object, and what is wanted of them.
 
-class Pieces(NamedTuple):
-    """Wanted ranges of one object, in the order of their first bytes; they may overlap.
-
-    ``starts`` and ``stops`` are bytes of the object; ``offsets`` are those of the window where the range belongs.
+    ``pieces`` are first byte, the byte after the last one, and offset in the window of each wanted range, in the order
+    of the first bytes; they may overlap.
     """
-
-    starts: Ints
-    stops: Ints
-    offsets: Ints
-
-
-class ViewRequest(NamedTuple):
-    """One request: bytes ``start`` to ``stop`` (exclusive) of an object of the view, and what is wanted of them."""
 
     object: int
     start: int
     stop: int
-    pieces: Pieces
+    pieces: list[tuple[int, int, int]]
 
 
-class ViewWindows:
-    """The windows in which a view is read, each complete in memory before it is handed out, and their requests.
-
-    Windows begin and end between samples; only a sample that is larger than a window is cut.
+class ViewPlan:
+    """The requests for any bytes of a view.
 
     Args:
         view: to read.
-        start: the first byte, of those of the whole view.
-        stop: the byte after the last one, which is behind ``start``.
-        part_bytes: largest length of a window.
-        local: indices of the objects that are local files. What is wanted of one for a window is one request, because
-            ranges are copied without what is between them.
         max_gap_bytes: unwanted bytes between two ranges that are read, to save a request.
+        is_local: whether gaps cost no more than memory to copy.
     """
 
-    def __init__(
-        self,
-        view: ShardView | Ranges,
-        start: int,
-        stop: int,
-        part_bytes: int,
-        local: Collection[int] = (),
-        *,
-        max_gap_bytes: int = MAX_GAP_BYTES,
-    ) -> None:
-        lengths = view.stops - view.starts
-        ends = np.cumsum(lengths)
-        self.borders = _borders(sample_starts(view), start, stop, part_bytes)
-        firsts = ends - lengths
-        # A piece is the bytes of one range in one window
-        cuts = np.unique(np.concatenate([firsts[(firsts > start) & (firsts < stop)], self.borders[:-1]]))
-        ranges = np.searchsorted(ends, cuts, side="right")
-        starts = view.starts[ranges] + cuts - firsts[ranges]
-        stops = starts + np.diff(cuts, append=stop)
-        objects, windows = view.objects[ranges], np.searchsorted(self.borders, cuts, side="right") - 1
-        continued = np.zeros(len(cuts), bool)
-        continued[1:] = (starts[1:] == stops[:-1]) & (np.diff(objects) == 0) & (np.diff(windows) == 0)
-        begun = np.flatnonzero(~continued)
-        starts, objects, windows = starts[begun], objects[begun], windows[begun]
-        stops = stops[np.append(begun[1:], len(cuts)) - 1]
-        offsets = cuts[begun] - self.borders[windows]
-        order = np.lexsort((starts, objects, windows))
-        self._pieces = Pieces(starts[order], stops[order], offsets[order])
-        self._objects, self._windows = objects[order], windows[order]
-        self._is_local = np.isin(self._objects, list(local))
-        self._set_requests(_most_unwanted(view, stop - start), max_gap_bytes)
+    def __init__(self, view: ShardView | Ranges, *, max_gap_bytes: int = MAX_GAP_BYTES, is_local: bool = False) -> None:
+        self._starts, self._stops, self._objects = view.starts, view.stops, view.objects
+        self._ends = np.cumsum(self._stops - self._starts)  # in the view
+        self._samples = sample_starts(view)
+        self.num_bytes = int(self._samples[-1])
+        self._max_gap_bytes = max_gap_bytes
+        slack = len(np.unique(self._objects)) * PART_BYTES / max(1, self.num_bytes)
+        self._most_unwanted = np.inf if is_local else MOST_UNWANTED + slack  # for each wanted byte
 
-    def _set_requests(self, most_unwanted: int, max_gap_bytes: int) -> None:
-        """Merge pieces of one window and object that overlap or are close, those with the smallest gaps first."""
-        starts, stops, _ = self._pieces
-        apart = (np.diff(self._objects) != 0) | (np.diff(self._windows) != 0)
-        # The largest end so far in each window and object: pieces may overlap
+    def border(self, start: int, most: int) -> int:
+        """Return where a window from ``start`` on ends: between samples, unless one is larger than a window."""
+        between = int(self._samples[np.searchsorted(self._samples, start + most, side="right") - 1])
+        return between if between > start else start + most
+
+    def requests(self, start: int, stop: int) -> list[GatherRequest]:
+        """Return the requests for some bytes of the view, and what is wanted of each.
+
+        Ranges of one object that overlap or are close are one request, those with the smallest gaps first.
+        """
+        first, last = np.searchsorted(self._ends, (start, stop - 1), side="right")
+        ends, stops = self._ends[first : last + 1], self._stops[first : last + 1]
+        starts, objects = self._starts[first : last + 1], self._objects[first : last + 1]
+        offsets = ends - stops + starts - start
+        starts, stops = starts - np.minimum(0, offsets), stops - np.maximum(0, ends - stop)
+        some = starts < stops
+        starts, stops, objects, offsets = starts[some], stops[some], objects[some], np.maximum(0, offsets)[some]
+        # Ranges that continue each other are one piece
+        begun = np.append(0, 1 + np.flatnonzero((starts[1:] != stops[:-1]) | (np.diff(objects) != 0)))
+        starts, objects, offsets = starts[begun], objects[begun], offsets[begun]
+        stops = stops[np.append(begun[1:], len(stops)) - 1]
+        order = np.lexsort((starts, objects))
+        starts, stops, objects, offsets = starts[order], stops[order], objects[order], offsets[order]
+        apart = np.diff(objects) != 0
+        # The largest end so far in each object: pieces may overlap
         groups = np.append(0, np.cumsum(apart)) * int(stops.max() + 1)
         furthest = np.maximum.accumulate(stops + groups) - groups
         gaps = starts[1:] - furthest[:-1]
         merged = ~apart & (gaps <= 0)
-        merged |= ~apart & self._is_local[1:]
-        candidates = np.flatnonzero(~apart & ~merged & (gaps <= max_gap_bytes))
+        candidates = np.flatnonzero(~apart & (gaps > 0) & (gaps <= self._max_gap_bytes))
         candidates = candidates[np.argsort(gaps[candidates], kind="stable")]
-        merged[candidates[np.cumsum(gaps[candidates]) <= most_unwanted]] = True
-        self._firsts = np.append(0, np.flatnonzero(~merged) + 1)  # index of each request's first piece
-        self._lasts = np.append(self._firsts[1:], len(starts))
-        self._request_stops = furthest[self._lasts - 1]
-        self._requests = np.searchsorted(self._windows[self._firsts], np.arange(len(self.borders)))  # first of each
-
-    def requests(self, window: int) -> list[ViewRequest]:
-        """Return the requests for a window."""
-        first, last = self._requests[window : window + 2].tolist()
-        return [self._request(number) for number in range(first, last)]
-
-    def _request(self, number: int) -> ViewRequest:
-        first, last = int(self._firsts[number]), int(self._lasts[number])
-        pieces = Pieces(*(column[first:last] for column in self._pieces))
-        return ViewRequest(int(self._objects[first]), int(pieces.starts[0]), int(self._request_stops[number]), pieces)
-
-    def costs(self) -> tuple[int, int]:
-        """Return the number of requests for all windows, and the number of bytes that they read."""
-        starts, stops, _ = self._pieces
-        remote = ~self._is_local[self._firsts]
-        num_bytes = (self._request_stops - starts[self._firsts])[remote].sum() + (stops - starts)[self._is_local].sum()
-        return len(self._firsts), int(num_bytes)
+        merged[candidates[np.cumsum(gaps[candidates]) <= self._most_unwanted * (stop - start)]] = True
+        pieces = list(zip(starts.tolist(), stops.tolist(), offsets.tolist(), strict=True))
+        borders = [0, *(np.flatnonzero(~merged) + 1).tolist(), len(pieces)]
+        return [
+            GatherRequest(int(objects[begin]), pieces[begin][0], int(furthest[end - 1]), pieces[begin:end])
+            for begin, end in pairwise(borders)
+        ]
 
 
 def sample_starts(view: ShardView | Ranges) -> Ints:
@@ -164,22 +123,6 @@ def sample_starts(view: ShardView | Ranges) -> Ints:
     ends = np.append(0, np.cumsum(view.stops - view.starts))
     starts: Ints = ends[np.append(0, np.cumsum(view.counts))]
     return starts
-
-
-def _borders(starts: Ints, start: int, stop: int, part_bytes: int) -> Ints:
-    """Return the first byte of each window, then the end of the last one."""
-    borders = [start]
-    while borders[-1] < stop:
-        following = min(borders[-1] + part_bytes, stop)
-        between = int(starts[np.searchsorted(starts, following, side="right") - 1])
-        borders.append(between if between > borders[-1] else following)
-    return np.array(borders, np.int64)
-
-
-def _most_unwanted(view: ShardView | Ranges, num_bytes: int) -> int:
-    """Return how many unwanted bytes may be read for some bytes of a view; those of all of its parts add up."""
-    slack = len(np.unique(view.objects)) * PART_BYTES
-    return int(num_bytes * (MOST_UNWANTED + slack / max(1, view.num_bytes)))
 
 
 class SelectedSamples(NamedTuple):
@@ -212,7 +155,7 @@ def selected_in(url: str, samples: tuple[int, int] | None) -> SelectedSamples:
         samples: number of the first sample, and of the one after the last; ``None`` for all.
 
     Raises:
-        UrlError: if the view has no such samples, or its URL was changed.
+        UrlError: if the view has no such samples.
     """
     _, view = split_view_url(url)
     assert view is not None  # else it would be an object
@@ -236,7 +179,7 @@ class Window(Part):
 
     __slots__ = ("buffer", "left", "requests")
 
-    def __init__(self, start: int, requests: Sequence[ViewRequest], buffer: memoryview, reserved_bytes: int) -> None:
+    def __init__(self, start: int, requests: Sequence[GatherRequest], buffer: memoryview, reserved_bytes: int) -> None:
         super().__init__(start, start + len(buffer), reserved_bytes)
         self.requests, self.buffer = requests, buffer
         self.left = list(range(len(requests)))  # one is popped when a request has ended; the last one is 0
@@ -259,21 +202,21 @@ class GatheredDownload(Download):
     """
 
     def __init__(
-        self, lane: Planner, urls: Sequence[RemoteUrl], start: int = 0, stop: int | None = None, size: int | None = None
+        self, lane: Lane, urls: Sequence[RemoteUrl], start: int = 0, stop: int | None = None, size: int | None = None
     ) -> None:
         super().__init__(start, stop, size)
         self.url, self.urls = str(urls[0]) if urls else "", urls
         self.stores = [lane.open_store(url) for url in urls]
         self._versions: dict[int, ObjectVersion] = {}  # by object
 
-    def submit(self, part: Part, lane: Planner) -> None:
+    def submit(self, part: Part, lane: Lane) -> None:
         assert isinstance(part, Window)
         if not part.requests:
-            self._end_part(part, lane)
+            self._end_window(part, lane)
         for request in part.requests:
-            lane.running.pool.submit(self._fetch, part, request, lane, on_dropped=None)
+            lane.running.pool.submit(self._gather, part, request, lane, on_dropped=None)
 
-    def _fetch(self, part: Window, request: ViewRequest, lane: Planner, dropped: PoolClosedError | None = None) -> None:
+    def _gather(self, part: Window, request: GatherRequest, lane: Lane, dropped: PoolClosedError | None = None) -> None:
         """Read one range in a thread of the pool; the last one of a window hands out its bytes, or the error."""
         try:
             if dropped is not None:
@@ -285,85 +228,60 @@ class GatheredDownload(Download):
             if not self._is_unwanted(part):
                 part.error = error
         if part.left.pop() == 0:
-            self._end_part(part, lane)
+            self._end_window(part, lane)
 
-    def _end_part(self, part: Window, lane: Planner) -> None:
+    def _end_window(self, part: Window, lane: Lane) -> None:
         if not self._is_unwanted(part):
             part.pieces.put(part.buffer.toreadonly())
         part.buffer = memoryview(b"")
-        lane.part_ended(self)
-        part.pieces.put(None)
+        lane.end_part(self, part)
 
     def _is_unwanted(self, part: Part) -> bool:
         return self.closed or part.error is not None
 
-    def _read(self, part: Window, request: ViewRequest, lane: Planner) -> None:
-        url, (store, path) = self.urls[request.object], self.stores[request.object]
-        wanted = list(zip(*(column.tolist() for column in request.pieces), strict=True))
-        running = lane.running
-        sleep = partial(running.pool.sleep, is_closed=lambda: self._is_unwanted(part))
-        if isinstance(store, LocalStore):
-            began_s = time.perf_counter()
-            ranges = [(start, part.buffer[offset : offset + stop - start]) for start, stop, offset in wanted]
-            read = partial(store.read_into, path, ranges)
-            entry = call_with_retries(read, running.options.retry, url=str(url), sleep=sleep)
-            FETCH.worked(began_s, sum(len(memory) for _, memory in ranges), requests=1)
-            assert entry.size is not None
-            self._learn_version(
-                request.object, request.stop, ObjectVersion(entry.size, entry.etag, min(request.stop, entry.size))
-            )
-            return
-        known = self._versions.get(request.object)
-        size, etag = (url.size, url.etag) if known is None else (known.size, known.etag)
+    def _read(self, part: Window, request: GatherRequest, lane: Lane) -> None:
+        url, (store, path), running = self.urls[request.object], self.stores[request.object], lane.running
+        known = self._versions.get(request.object, url)
 
         def fetch(start: int, stop: int) -> Generator[memoryview, None, None]:
             return read_range(
                 store,
-                RangeRequest(str(url), path, start, stop, size, etag),
+                RangeRequest(str(url), path, start, stop, known.size, known.etag),
                 running.options.retry,
                 in_flight=running.in_flight,
-                on_found=partial(self._learn_version, request.object, min(stop, request.stop)),
-                sleep=sleep,
+                on_found=partial(self._note_version, request.object, min(stop, request.stop)),
+                sleep=partial(running.pool.sleep, is_closed=lambda: self._is_unwanted(part)),
             )
 
-        read_pieces: Callable[[int, int], Generator[memoryview, None, None]] = fetch
-        if running.cache is not None:
-            if size is None or etag is None:
+        read: Callable[[int, int], Generator[memoryview, None, None]] = fetch
+        if running.cache is not None and not store.maps_files:
+            if known.size is None or known.etag is None:
                 say_uncached(url)
             else:
-                server = lane.options_of(url).server()
-                read_pieces = CachedBlocks(running.cache, str(url), size, etag, server, fetch).read
-        with closing(read_pieces(request.start, request.stop)) as pieces:
-            for _ in _copied(pieces, request.start, wanted, part.buffer):
+                server = lane.session.storage_options.for_url(url).server()
+                read = CachedBlocks(running.cache, str(url), known.size, known.etag, server, fetch).read
+        with closing(read(request.start, request.stop)) as pieces:
+            for _ in _copied(pieces, request.start, request.pieces, part.buffer):
                 running.pool.check()
                 if self._is_unwanted(part):
                     return
 
-    def _learn_version(self, index: int, stop: int, found: ObjectVersion) -> None:
+    def _note_version(self, index: int, stop: int, found: ObjectVersion) -> None:
         """Require that all requests for an object are answered by one version of it, which is long enough.
 
         Raises:
             ObjectChangedError: if they are not.
         """
-        url = self.urls[index]
-        shown = redact(url)
+        url, known = self.urls[index], self._versions.setdefault(index, found)
         if found.end < stop:
+            shown = redact(url)
             raise ObjectChangedError(
                 f"{shown} has {found.size:,} bytes, and samples were selected up to byte {stop:,}. It was "
                 "replaced, or its index is that of another shard: list it again, and select again.",
                 url=shown,
             )
-        known = self._versions.setdefault(index, found)
-        for size, etag, where in (
-            (url.size, url.etag, "its samples were selected from a version of"),
-            (known.size, known.etag, "another part of it had"),
-        ):
-            if size not in (None, found.size) or not same_etag(etag, found.etag):
-                raise ObjectChangedError(
-                    f"{shown} has {found.size:,} bytes and the etag {found.etag}, and {where} {size} bytes and the "
-                    f"etag {etag}. It was replaced: list it again, and select again.",
-                    url=shown,
-                )
+        require_same(url, found, url.size, url.etag)
+        require_same(url, found, known.size, known.etag)
 
 
 class ViewDownload(GatheredDownload):
@@ -380,7 +298,7 @@ class ViewDownload(GatheredDownload):
 
     def __init__(
         self,
-        lane: Planner,
+        lane: Lane,
         view: ShardView | Ranges,
         start: int = 0,
         stop: int | None = None,
@@ -388,43 +306,28 @@ class ViewDownload(GatheredDownload):
         buffer: memoryview | None = None,
         max_gap_bytes: int = MAX_GAP_BYTES,
     ) -> None:
-        num_bytes = view.num_bytes
-        # Checksums are of blocks, which samples do not fill; windows are copies, also of local files
-        super().__init__(lane, view.urls, start, num_bytes if stop is None else stop, num_bytes)
-        self.view, self._buffer, self._max_gap_bytes = view, buffer, max_gap_bytes
-        self._stop = self._end_of(num_bytes)
+        num_bytes = int((view.stops - view.starts).sum())
+        super().__init__(lane, view.urls, start, stop, num_bytes)
         self.can_plan = start < self._stop
-        self._windows: ViewWindows | None = None
+        self._view, self._buffer = view, buffer
+        # Checksums are of blocks, which samples do not fill; windows are copies, also of local files
+        self.is_local = all(store.maps_files for store, _ in self.stores)
+        self._plan = ViewPlan(view, max_gap_bytes=max_gap_bytes, is_local=self.is_local)
 
-    def _planned_windows(self, part_bytes: int) -> ViewWindows:
-        if self._windows is None:
-            local = [index for index, (store, _) in enumerate(self.stores) if isinstance(store, LocalStore)]
-            self._windows = ViewWindows(
-                self.view, self.planned_bytes, self._stop, part_bytes, local, max_gap_bytes=self._max_gap_bytes
-            )
-        return self._windows
+    @property
+    def next_bytes(self) -> int:
+        return min(self._plan.border(self.planned_bytes, self.part_bytes), self._stop) - self.planned_bytes
 
-    def next_part_bytes(self, part_bytes: int) -> int:
-        if not self.can_plan:
-            return 0
-        borders = self._planned_windows(part_bytes).borders
-        following = int(np.searchsorted(borders, self.planned_bytes, side="right"))
-        return int(borders[following]) - self.planned_bytes if following < len(borders) else 0
-
-    def plan(self, part_bytes: int) -> Part:
-        windows = self._planned_windows(part_bytes)
-        start, end = self.next_range(part_bytes)
-        assert end is not None  # views without bytes are planned completely
-        buffer = new_buffer(end - start) if self._buffer is None else self._buffer[start:end]
-        part = Window(start, windows.requests(int(np.searchsorted(windows.borders, start))), buffer, end - start)
-        self.parts.append(part)
-        return part
+    def _part(self, start: int, num_bytes: int) -> Part:
+        stop = start + num_bytes
+        buffer = new_buffer(num_bytes) if self._buffer is None else self._buffer[start:stop]
+        return Window(start, self._plan.requests(start, stop), buffer, num_bytes)
 
     def place_of(self, byte: int) -> tuple[RemoteUrl, int]:
-        ends = np.cumsum(self.view.stops - self.view.starts)
+        view = self._view
+        ends = np.cumsum(view.stops - view.starts)
         at = min(int(np.searchsorted(ends, byte, side="right")), len(ends) - 1)
-        place = int(self.view.stops[at] - ends[at]) + byte
-        return self.view.urls[int(self.view.objects[at])], place
+        return view.urls[int(view.objects[at])], int(view.stops[at] - ends[at]) + byte
 
 
 def _copied(
@@ -442,8 +345,7 @@ def _copied(
     at = 0
     for piece in pieces:
         end = position + len(piece)
-        for number in range(at, len(wanted)):
-            start, stop, offset = wanted[number]
+        for start, stop, offset in wanted[at:]:
             if start >= end:
                 break
             first, last = max(start, position), min(stop, end)

@@ -68,8 +68,8 @@ class ObjectRanges(OneObject):
         """Of the object, with its size."""
         return self.version
 
-    def read(self, start: int, stop: int, *, most: int | None = None) -> bytes:
-        return b"" if start >= stop else super().read(start, stop, most=stop)
+    def read(self, start: int, stop: int) -> bytes:
+        return b"" if start >= stop else super().read(start, stop)
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return several ranges. Close ones are one request, and a few requests run at once.

@@ -13,13 +13,12 @@ import numpy as np
 from ...core.urls import RemoteUrl, redact, split_sample_range
 from ...errors import ObjectChangedError
 from ...formats.tables import Columns, Resolved, TableIndex
-from ..downloads import Part, Planner
-from ..engine import Lane
+from ..engine import Download, Lane, Part
 from ..local_files import Numbered
 from ..ranges import ObjectVersion
 from ..session import FetchSession
 from ..streams import open_ahead
-from ..views import GatheredDownload, Ranges, ViewWindows, Window, new_buffer
+from ..views import GatheredDownload, Ranges, ViewPlan, Window, new_buffer
 from .footers import ObjectRanges, index_in, spans_of
 
 
@@ -97,22 +96,17 @@ class TableDownload(GatheredDownload):
         rows: the range that the URL stands for; ``None`` for the whole file.
     """
 
-    def __init__(self, lane: Planner, url: str, columns: Columns, first_row: int, rows: tuple[int, int] | None) -> None:
+    def __init__(self, lane: Lane, url: str, columns: Columns, first_row: int, rows: tuple[int, int] | None) -> None:
         super().__init__(lane, [url if isinstance(url, RemoteUrl) else RemoteUrl(url)])
         self._columns, self._first_row, self._rows = columns, first_row, rows
         self.table: Plan | None = None  # once the footer is here
         self._unplanned: deque[PlannedGroup] = deque()
 
-    def unplanned_bytes(self, expected_bytes: int) -> int:
-        return expected_bytes if self.size is None else sum(max(1, group.num_bytes) for group in self._unplanned)
-
-    def unplanned_parts(self, part_bytes: int, unplanned_bytes: int) -> int:
-        return super().unplanned_parts(part_bytes, unplanned_bytes) if self.size is None else len(self._unplanned)
-
-    def next_part_bytes(self, part_bytes: int) -> int:
+    @property
+    def next_bytes(self) -> int:
         return max(1, self._unplanned[0].num_bytes) if self._unplanned else 1
 
-    def plan(self, part_bytes: int) -> Part:
+    def plan(self) -> Part:
         if self.size is None:
             part, self.can_plan = Part(0, None, 1), False
         else:
@@ -126,16 +120,16 @@ class TableDownload(GatheredDownload):
         starts, stops = np.array(group.ranges, np.int64).reshape(-1, 2).T
         view = Ranges(self.urls, np.ones_like(starts), np.zeros_like(starts), starts, stops)
         num_bytes = group.num_bytes
-        requests = ViewWindows(view, 0, num_bytes, num_bytes).requests(0) if num_bytes else []
+        requests = ViewPlan(view).requests(0, num_bytes) if num_bytes else []
         return Window(0, requests, new_buffer(num_bytes), max(1, num_bytes))
 
-    def submit(self, part: Part, lane: Planner) -> None:
+    def submit(self, part: Part, lane: Lane) -> None:
         if isinstance(part, Window):
             super().submit(part, lane)
         else:
-            lane.running.pool.submit(self._run, self._read_footer, part, lane, on_dropped=None)
+            Download.submit(self, part, lane)
 
-    def _read_footer(self, part: Part, lane: Planner) -> None:
+    def fetch(self, part: Part, lane: Lane) -> None:
         """Plan the row groups."""
         running = lane.running
         sleep = partial(running.pool.sleep, is_closed=lambda: self.closed)
