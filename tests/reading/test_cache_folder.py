@@ -244,13 +244,13 @@ def read(files: Path, cache_dir: str | Path) -> int:
 @pytest.mark.parametrize(
     ("cache_dir", "why"),
     [
-        ("{}/file", "it is a file, or below one"),
-        ("{}/file/cache", "it is a file, or below one"),
+        ("{}/file", "File exists: '{}/file'"),
+        ("{}/file/cache", "Not a directory: '{}/file/cache'"),
         ("", "empty"),
         ("{}/a\0b", "null"),
-        ("{}/lost", "{}/lost is a broken link: it leads to 'gone'"),
-        ("{}/lost/below", "{}/lost is a broken link: it leads to 'gone'"),
-        ("{}/circle", "{}/circle is a broken link: it leads to 'circle'"),
+        ("{}/lost", "{}/lost"),
+        ("{}/lost/below", "{}/lost"),
+        ("{}/circle", "{}/circle"),
     ],
 )
 def test_a_folder_that_never_was_a_cache_and_cannot_be_is_an_error_that_names_the_argument(

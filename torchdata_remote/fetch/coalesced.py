@@ -11,7 +11,7 @@ import numpy as np
 from ..core.options import MIB, StorageOptions
 from ..core.stats.counters import FETCH
 from ..core.threads.pool import next_item
-from ..storage import Store
+from ..storage import Store, open_store
 from .cache.blocks import BLOCK_BYTES
 from .engine import Lane
 from .sample_table import Members
@@ -78,7 +78,7 @@ class RangeCoalescer(Lane):
         self.release()
 
     def open_store(self, url: str) -> tuple[Store, str]:
-        return self.running.open_store(url, self._options_of(url))
+        return open_store(url, self._options_of(url), self.running.connection)
 
     def start_read(self, members: Members) -> CoalescedRead:
         """Request the data of members, of which two have the same bytes or none in common, without waiting.
@@ -107,8 +107,7 @@ class RangeCoalescer(Lane):
         for index, start, size in ranges:
             url, data = members.urls[index], self._mapped.get(members.urls[index])
             if data is None:
-                store, path = download.stores[index]
-                (data,) = store.read(path, 0, None, url.etag).chunks
+                (data,) = download.readers[index].pieces(0, None)
                 if size < len(data):  # an archive, of which more members may follow
                     self._mapped[str(url)] = data
             yield data[start : start + size]

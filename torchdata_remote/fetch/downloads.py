@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
 from contextlib import closing
 from functools import partial
 
@@ -11,7 +10,7 @@ from ..core.urls import RemoteUrl
 from ..formats.nested import is_archive_name
 from .cache.cached_object import CachedObject
 from .engine import Download, Lane, Part
-from .ranges import ObjectVersion, RangeRequest, RangeSource, ignore_version, read_range, require_same
+from .ranges import ObjectVersion
 
 FIRST_BYTES = 1 << 20  # of an object of unknown size that is no shard
 
@@ -24,6 +23,9 @@ def first_bytes_of(path: str) -> int:
 class ObjectDownload(Download):
     """One object, or a range of it.
 
+    Attributes:
+        reader: of its bytes.
+
     Args:
         lane: downloads it.
         url: a ``RemoteUrl`` brings size and etag.
@@ -33,26 +35,24 @@ class ObjectDownload(Download):
     """
 
     def __init__(self, lane: Lane, url: str, start: int = 0, stop: int | None = None, *, checked: bool = True) -> None:
-        cache = lane.running.cache
-        store, self.path = lane.open_store(url)
-        known = url if isinstance(url, RemoteUrl) else RemoteUrl(url)
-        self.url, self._listed_size = str(url), known.size
-        if known.etag is not None:
-            self.etag = known.etag
-        size = None if store.may_ignore_ranges else known.size
-        super().__init__(start, stop, size, known.checksums if checked else None)
-        self._cached = None
+        self.reader = reader = lane.reader(url, checked=checked)
+        super().__init__(start, stop, reader.size, reader.checksums)
+        self.url, cache, self._cached = reader.plain_url, lane.running.cache, None
         if cache is not None:
             whole, server = (start, stop) == (0, None), lane.session.storage_options.for_url(url).server()
-            self._cached = CachedObject(store, cache, self.url, known.size, known.etag, keep=whole, server=server)
-        self.source: RangeSource = self._cached or store
-        self.mapped = store.maps_files and cache is None
+            self._cached = CachedObject(
+                reader.store, cache, self.url, reader.listed_size, reader.etag, keep=whole, server=server
+            )
+            reader.source, reader.on_damage = self._cached, self._cached.distrust
+        self.mapped = reader.store.maps_files and cache is None
         if not self.mapped:
-            self.first_bytes = first_bytes_of(self.path)
+            self.first_bytes = first_bytes_of(reader.path)
 
     def fetch(self, part: Part, lane: Lane) -> None:
-        at, cached = part.start, self._cached
-        with closing(self.read_range(lane, at, part.end, part)) as pieces:
+        at, cached, pool = part.start, self._cached, lane.running.pool
+        sleep = partial(pool.sleep, is_closed=lambda: self.closed)
+        found = partial(self._found, part, lane)
+        with closing(self.reader.pieces(at, part.end, sleep=sleep, on_found=found)) as pieces:
             for piece in pieces:
                 if cached is not None:
                     cached.keep(at, piece)
@@ -60,44 +60,14 @@ class ObjectDownload(Download):
                 part.pieces.put(piece)
                 if self.closed:
                     return
-                lane.running.pool.check()
+                pool.check()
 
-    def read_range(
-        self, lane: Lane, start: int, end: int | None, part: Part | None = None
-    ) -> Generator[memoryview, None, None]:
-        """Read bytes of the object in the thread that iterates. Closing the iterator ends the request.
-
-        Args:
-            lane: with threads and limits.
-            start: the first byte.
-            end: the byte after the last one.
-            part: whose bytes these are: what the first response says about the object is recorded.
-        """
-        running = lane.running
-        return read_range(
-            self.source,
-            RangeRequest(self.url, self.path, start, end, self.size, self.etag, self.checksums),
-            running.options.retry,
-            in_flight=running.in_flight,
-            on_found=ignore_version if part is None else partial(self._found, lane, part),
-            sleep=partial(running.pool.sleep, is_closed=lambda: self.closed),
-            on_damage=lambda: self._cached and self._cached.distrust(),
-        )
-
-    def _found(self, lane: Lane, part: Part, version: ObjectVersion) -> None:
-        if (version.size, version.etag, version.end) != (self.size, self.etag, part.end):
+    def _found(self, part: Part, lane: Lane, version: ObjectVersion) -> None:
+        if (version.size, version.end) != (self.size, part.end):
             lane.learn(self, part, version)
 
-    def learn(self, found: ObjectVersion) -> None:
-        """Record size and etag from the first response to a part.
-
-        Raises:
-            ObjectChangedError: if another part had another etag, or the listing another size.
-        """
-        # One call that no other thread interrupts, as parts of two versions may arrive at once
-        etag = self.etag if found.etag is None else vars(self).setdefault("etag", found.etag)
-        require_same(self.url, found, self._listed_size, etag)
-        super().learn(found)
+    def place_of(self, byte: int) -> tuple[RemoteUrl, int, int]:
+        return self.reader.version, byte, sys.maxsize
 
     def close(self) -> None:
         super().close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -22,11 +23,12 @@ from ..core.checksums import Checksums
 from ..core.stats.counters import FETCH
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import PoolClosedError, next_item
-from ..core.urls import RemoteUrl, redact
-from ..storage import Store
-from .ranges import ObjectVersion
+from ..core.urls import redact
+from ..storage import Store, open_store
+from .ranges import ObjectReader, ObjectVersion
 from .session import FetchSession, call
 
+_SPECIAL = re.compile(r"::|[?@\0]")  # a path with these may be a mistake: open_store looks at the whole URL
 _OBJECTS_WAITING = 4
 _EXPECTED_PARTS = 2  # of an object of unknown size, before the first size is known
 _FRACTION_AHEAD = 4  # of the budget: what is expected of objects whose size was asked for, ahead of their turn
@@ -48,7 +50,6 @@ class Download:
 
     Attributes:
         url: of it.
-        etag: of the version that is read, if it is known.
         mapped: whether its bytes are mapped files.
         part_bytes: most bytes of a part.
         first_bytes: most bytes of the first part of an object of unknown size, which may be small.
@@ -68,7 +69,6 @@ class Download:
     """
 
     url = ""
-    etag: str | None = None
     mapped = False
     part_bytes = first_bytes = sys.maxsize
 
@@ -134,10 +134,6 @@ class Download:
         """Put the pieces of a part into its queue."""
         raise NotImplementedError
 
-    def place_of(self, byte: int) -> tuple[RemoteUrl, int]:
-        """Return the object that has a byte, and where the byte is there."""
-        return RemoteUrl(self.url, self.size, self.etag), byte
-
     def close(self) -> None:
         """Download no more. Safe in a finalizer."""
         self.closed, self.can_plan = True, False
@@ -168,10 +164,22 @@ class Lane:
         self.num_waits = 0  # of the consumer, for bytes that had not arrived
         self._users = 1  # the owner, and every open object
         self._pid = os.getpid()
+        self._latest_store: tuple[str, Store | None] = ("", None)  # URL of the bucket, with a slash
 
     def open_store(self, url: str) -> tuple[Store, str]:
-        """Return the store of a URL, and the path in it."""
-        return self.running.open_store(url, self.session.storage_options)
+        """Return the store of a URL, and the path in it, as ``storage.open_store`` does."""
+        root, store = self._latest_store
+        path = str(url[len(root) :])
+        if store is None or not url.startswith(root) or _SPECIAL.search(path):
+            store, path = open_store(url, self.session.storage_options, self.running.connection)
+            root = str(url[: -len(path)]) if path and url.endswith(path) else ""
+            if root.count("/") == 3 and root.endswith("/"):
+                self._latest_store = root, store
+        return store, path
+
+    def reader(self, url: str, *, checked: bool = False) -> ObjectReader:
+        """Return what reads ranges of an object, as ``ObjectReader``."""
+        return ObjectReader(url, *self.open_store(url), self.options.retry, self.running.in_flight, checked=checked)
 
     def add(self, download: DownloadT) -> DownloadT:
         """Plan parts of a download within the budget. Each call needs a ``close``."""

@@ -9,30 +9,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from functools import cached_property
 
-from ..core.shard_view import ShardView, split_view_url
-from ..core.urls import RemoteUrl, split_sample_range
-from .engine import Lane
-from .lazy_file import BUFFER_BYTES, LazyFile
+from .downloads import ObjectDownload
+from .lazy_file import LazyFile
 from .object_stream import ObjectStream
-from .read_ahead import ReadAhead, Segment
+from .read_ahead import ReadAhead
 from .session import FetchSession
 from .streams import StreamsState, numbered_urls, open_ahead
-
-
-def segments_of(view: ShardView, first: int, last: int) -> list[Segment]:
-    """Return the ranges of a view that have its bytes ``first`` to ``last``; adjacent ones are one."""
-    found: list[Segment] = []
-    at = 0
-    ranges = zip(view.objects.tolist(), view.starts.tolist(), view.stops.tolist(), strict=True)
-    for number, start, stop in ranges:
-        begin, end = max(at, first), min(at + stop - start, last)
-        if begin < end:
-            segment = Segment(view.urls[number], start + begin - at, start + end - at, begin)
-            if found and (found[-1].url, found[-1].stop) == (segment.url, segment.start):
-                segment = Segment(segment.url, found[-1].start, segment.stop, found.pop().at)
-            found.append(segment)
-        at += stop - start
-    return found
 
 
 class JumpingStream(ObjectStream):
@@ -40,25 +22,22 @@ class JumpingStream(ObjectStream):
 
     most_ahead = 64 << 10
 
-    def __init__(self, lane: Lane, url: str, number: int | None = None, start: int = 0) -> None:
-        super().__init__(lane, url, number, start)
-        _, self._view_of_shards = split_view_url(split_sample_range(url)[0])
-
     @cached_property
     def windows(self) -> ReadAhead:
         """The bytes, which may be skipped without a request. Waits for the beginning."""
         self._check_open()
-        lane, download, view = self._lane, self.download, self._view_of_shards
+        lane, download = self._lane, self.download
         pieces: list[memoryview] = []
         while (piece := lane.next_piece(download, len(pieces[-1]) if pieces else 0)) is not None:
             pieces.append(piece)
+        is_object = isinstance(download, ObjectDownload)
         return ReadAhead(
-            RemoteUrl(self.url, download.size, download.etag),
+            download.reader.version if isinstance(download, ObjectDownload) else self.url,
             lane.session.storage_options,
             retry=lane.options.retry,
             start=self.first_byte,
             stop=self.last_byte,
-            segments=None if view is None else segments_of(view, self.first_byte, self.last_byte or 0),
+            place_of=None if is_object else download.place_of,
             head=b"".join(pieces),
             first_bytes=self.most_ahead,
             in_flight=lane.running.in_flight,
@@ -68,19 +47,11 @@ class JumpingStream(ObjectStream):
 
     def file_of(self, name: str, start: int, size: int) -> LazyFile | None:
         """Return bytes ``start`` to ``start + size`` as a file; ``None`` if they are in several objects."""
-        place = self.windows.place_of(start, size)
-        if place is None:
+        url, place, end = self.windows.place_of(start)
+        if start + size > end:
             return None
-        session = self._lane.session
-        return LazyFile(
-            *place,
-            size,
-            session.storage_options,
-            name=name,
-            retry=session.options.retry,
-            connection=self._lane.running.connection,
-            buffer_bytes=min(BUFFER_BYTES, session.options.max_buffer_bytes),
-        )
+        options, connection = self._lane.session.storage_options, self._lane.running.connection
+        return LazyFile(url, place, size, options, name=name, retry=self._lane.options.retry, connection=connection)
 
     @cached_property
     def _rest(self) -> Iterator[memoryview]:

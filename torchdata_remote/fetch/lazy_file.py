@@ -11,11 +11,10 @@ from ..core.urls import redact
 from ..errors import ObjectChangedError
 from ..formats.member_file import MemberFile
 from ..storage import Connection
-from .read_ahead import OneObject
+from .read_ahead import ReadAhead
 
 BLOCK_BYTES = 64 << 10
-BUFFER_BYTES = 4 * MIB
-_MOST_AHEAD = 1 * MIB  # of one request, while a file is read in order
+BUFFER_BYTES = 4 * MIB  # that are kept of a file
 
 
 class _Window(NamedTuple):
@@ -28,11 +27,11 @@ class _Window(NamedTuple):
 class LazyFile(MemberFile):
     """Bytes of an object as a seekable, read-only binary file, by ranged requests in the thread that reads.
 
-    What was fetched is kept, the requests that were used last, up to ``buffer_bytes``. A request is for the blocks of
-    64 KiB that a read needs; where the file is read in order, it is for more of them, twice as many each time, up to
-    1 MiB. Nothing is requested before the first read, and no thread runs beside it. All responses are of the version
-    that the shard's reader has seen. A copy, also by pickle and in a forked child, has the position and fetches on its
-    own. A pickled file contains the storage options, and so the credentials in them.
+    What was fetched is kept, the requests that were used last, up to 4 MiB. A request is for the blocks of 64 KiB that
+    a read needs; where the file is read in order, it is for more of them, twice as many each time, up to 1 MiB. Nothing
+    is requested before the first read, and no thread runs beside it. All responses are of the version that the shard's
+    reader has seen. A copy, also by pickle and in a forked child, has the position and fetches on its own. A pickled
+    file contains the storage options, and so the credentials in them.
 
     Args:
         url: of the object; a ``RemoteUrl`` brings its size and etag.
@@ -42,7 +41,6 @@ class LazyFile(MemberFile):
         name: of the file, for messages and libraries that guess a format; the URL if it is empty.
         retry: policy for transient faults.
         connection: how to connect to the store.
-        buffer_bytes: bound on the bytes that are kept; at least two blocks.
 
     Raises:
         ObjectChangedError: while reading, if the object was replaced, or is shorter than the file.
@@ -66,20 +64,17 @@ class LazyFile(MemberFile):
         name: str = "",
         retry: RetryPolicy | None = None,
         connection: Connection | None = None,
-        buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self._windows: list[_Window] = []  # the one that was used last is the last one
         super().__init__(name or redact(url), size)
-        self._url, self._start, self._options, self._retry = url, start, options, retry
-        self._connection, self._buffer_bytes = connection, max(buffer_bytes, 2 * BLOCK_BYTES)
+        self._url, self._start, self._options, self._retry, self._connection = url, start, options, retry, connection
         self._forget()
 
     def _forget(self) -> None:
         """Start without bytes and without a lock that another thread of a forked process may hold."""
         self._pid, self._lock = os.getpid(), threading.RLock()
         self._windows = []
-        self._next, self._num_ahead = -1, BLOCK_BYTES  # the byte after the last request, and its length
-        self._object: OneObject | None = None
+        self._ahead: ReadAhead | None = None
 
     def _check_open(self) -> None:
         super()._check_open()
@@ -87,8 +82,6 @@ class LazyFile(MemberFile):
             self._forget()
 
     def _read_at(self, start: int, stop: int) -> bytes:
-        if stop - start > self._buffer_bytes // 2:
-            return self._fetched(start, stop)  # it would only replace what is kept
         pieces = []
         while start < stop:
             window = self._window_at(start, stop)
@@ -97,41 +90,47 @@ class LazyFile(MemberFile):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _window_at(self, start: int, stop: int) -> _Window:
-        """Return the window with a byte: one that is kept, or that of a request up to ``stop`` at least."""
+        """Return the window with a byte: one that is kept, or that of a request for the bytes up to ``stop``."""
         found = next((one for one in self._windows if 0 <= start - one.start < len(one.data)), None)
         if found is None:
-            begin = start - start % BLOCK_BYTES
-            most = min(_MOST_AHEAD, self._buffer_bytes // 2)
-            self._num_ahead = min(2 * self._num_ahead, most) if begin == self._next else BLOCK_BYTES
-            end = max(stop + -stop % BLOCK_BYTES, begin + self._num_ahead)
-            end = min([self.size, end, *(one.start for one in self._windows if one.start > start)])
-            found, self._next = _Window(begin, self._fetched(begin, end)), end
+            found = self._fetched(start - start % BLOCK_BYTES, stop + -stop % BLOCK_BYTES)
         else:
             self._windows.remove(found)
         self._windows.append(found)
-        while sum(len(one.data) for one in self._windows) > self._buffer_bytes:
+        while sum(len(one.data) for one in self._windows) > BUFFER_BYTES:
             del self._windows[0]
         return found
 
-    def _fetched(self, start: int, stop: int) -> bytes:
-        if self._object is None:
-            self._object = OneObject(self._url, self._options, self._retry, connection=self._connection)
-        begin = self._start + start
-        data = self._object.read(begin, self._start + stop)
-        self._url = self._object.version
-        if len(data) != stop - start:
+    def _fetched(self, start: int, stop: int) -> _Window:
+        if self._ahead is None:
+            end = self._start + self.size
+            self._ahead = ReadAhead(
+                self._url,
+                self._options,
+                retry=self._retry,
+                start=self._start,
+                stop=end,
+                first_bytes=BLOCK_BYTES,
+                connection=self._connection,
+            )
+        ahead, begin = self._ahead, self._start + start
+        ahead.seek(begin)
+        ahead.expect(stop - start)
+        data = ahead.head()
+        self._url = ahead.version
+        if not data:
             url = redact(self._url)
             raise ObjectChangedError(
-                f"{url} ends at byte {begin + len(data):,}, and {self.name!r:.200} has bytes "
-                f"{self._start:,} to {self._start + self.size:,} of it. It was replaced: list it again.",
+                f"{url} ends before byte {begin:,}, and {self.name!r:.200} has bytes {self._start:,} to "
+                f"{self._start + self.size:,} of it. It was replaced: list it again.",
                 url=url,
             )
-        return data
+        return _Window(start, data)
 
     @property
     def fetched_bytes(self) -> int:
         """Bytes that the requests of this copy have returned."""
-        return 0 if self._object is None else self._object.fetched_bytes
+        return 0 if self._ahead is None else self._ahead.fetched_bytes
 
     def close(self) -> None:
         if getattr(self, "_pid", None) not in (None, os.getpid()):
@@ -145,8 +144,7 @@ class LazyFile(MemberFile):
         self._check_open()
         with self._lock:
             named = {"name": self.name, "retry": self._retry, "connection": self._connection}
-            fields = (self._url, self._start, self.size, self._options)
-            return _lazy_file_at, (fields, {**named, "buffer_bytes": self._buffer_bytes}, self._position)
+            return _lazy_file_at, ((self._url, self._start, self.size, self._options), named, self._position)
 
 
 def _lazy_file_at(fields: tuple[Any, ...], named: dict[str, Any], position: int) -> LazyFile:

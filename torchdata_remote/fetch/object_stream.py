@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ..core.shard_view import split_view_url
 from ..core.urls import RemoteUrl, redact, split_sample_range
 from .downloads import ObjectDownload
-from .engine import Download, Lane
+from .engine import Lane
 from .sample_ranges import wanted_bytes
 from .views import SelectedSamples, ViewDownload, selected_in
 
@@ -124,7 +124,7 @@ class ObjectStream(PieceStream):
     """Bytes that the lane downloads; ``None`` for all."""
 
     selected: SelectedSamples
-    download: Download
+    download: ObjectDownload | ViewDownload
 
     def __init__(self, lane: Lane, url: str, number: int | None = None, start: int = 0) -> None:
         self._released, self._is_closed = True, False  # nothing to release if the URL cannot be opened
@@ -133,7 +133,7 @@ class ObjectStream(PieceStream):
         stop = None
         if view is not None:
             self.selected = selected_in(whole, samples)
-            start, stop = max(start, self.selected.first_byte), self.selected.last_byte
+            start, stop = max(start, int(self.selected.starts[0])), int(self.selected.starts[-1])
         elif samples is not None:
             first, stop = wanted_bytes(whole, samples, lane.session.storage_options, lane.options.retry)
             start = max(start, first)
@@ -156,14 +156,15 @@ class ObjectStream(PieceStream):
 
     def place_of(self, byte: int) -> tuple[RemoteUrl, int]:
         """Return the object that has a byte of this stream, and where the byte is there."""
-        return self.download.place_of(byte)
+        return self.download.place_of(byte)[:2]
 
     def _advance(self) -> bool:
         """Make the next piece current; ``False`` at the end."""
         if self._released:
             return False
         consumed_bytes, self._piece_bytes = self._piece_bytes, 0
-        piece = self._lane.next_piece(self.download, consumed_bytes)
+        is_read = consumed_bytes and self._position == (self.last_byte or self.num_bytes)
+        piece = None if is_read else self._lane.next_piece(self.download, consumed_bytes)
         if piece is None:
             self._release()
             return False
@@ -173,17 +174,6 @@ class ObjectStream(PieceStream):
             piece = piece[max(0, self.first_byte - start) : max(0, (self.last_byte or self._next_byte) - start)]
         self._view = piece
         return True
-
-    def whole(self) -> bytes:
-        """Read the rest of the object."""
-        self._check_open()
-        if self._view or not self._advance():
-            return self.read()
-        piece = self._take(len(self._view))
-        if self._position != self.num_bytes or self.last_byte is not None:
-            return b"".join([piece, self.read()])
-        self._release()
-        return bytes(piece)
 
     def find_num_bytes(self) -> int:
         """Return the length of the object; waits for the first response if the listing did not report it."""
@@ -199,7 +189,9 @@ class ObjectStream(PieceStream):
             raise io.UnsupportedOperation(f"{redact(self.url)} is read in order only.")
         self._lane.require_own_process(self.url)
         first, last = start - start % download.block_bytes, min(end + -end % download.block_bytes, num_bytes)
-        return b"".join(download.read_range(self._lane, first, last))[start - first : end - first]
+        return b"".join(download.reader.pieces(first, last, sleep=self._lane.running.pool.sleep))[
+            start - first : end - first
+        ]
 
     def _release(self) -> None:
         if not self._released:

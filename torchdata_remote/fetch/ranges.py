@@ -16,7 +16,7 @@ from ..core.object_version import same_etag
 from ..core.options import PROGRESS_BYTES, RetryPolicy
 from ..core.retry import Attempts
 from ..core.stats.counters import FETCH
-from ..core.urls import redact
+from ..core.urls import RemoteUrl, redact
 from ..errors import (
     ObjectChangedError,
     ObjectNotFoundError,
@@ -25,7 +25,7 @@ from ..errors import (
     StorageError,
     TransientStorageError,
 )
-from ..storage import Answer, RangeNotSatisfiableError
+from ..storage import Answer, RangeNotSatisfiableError, Store
 from .listing.whereabouts import about_missing
 
 CHANGED_ANSWERS = 4  # responses with the same other version until the object counts as changed
@@ -71,6 +71,99 @@ class ObjectVersion(NamedTuple):
 
 def ignore_version(version: ObjectVersion) -> None:
     """For those who need no headers."""
+
+
+class ObjectReader:
+    """Reads ranges of one object, all of one version, with retries; in several threads at once.
+
+    Attributes:
+        plain_url: of the object.
+        store: of the object.
+        path: in the store.
+        source: of its responses; the store, if there is no other one.
+        listed_size: in bytes; ``None`` if it is not known.
+        size: as it was listed, or as the first response reported it; ``None`` before that, and for a store that may
+            ignore ranges.
+        etag: likewise.
+        on_damage: as of ``read_range``.
+
+    Args:
+        url: of the object; a ``RemoteUrl`` brings size, etag and checksums.
+        store: of the object.
+        path: in the store.
+        retry: policy for transient faults.
+        in_flight: limit shared with concurrent readers.
+        checked: whether checksums that a manifest has are verified: ranges are whole blocks then.
+    """
+
+    size: int | None = None
+    etag: str | None = None
+
+    def __init__(
+        self,
+        url: str,
+        store: Store,
+        path: str,
+        retry: RetryPolicy,
+        in_flight: ConcurrencyLimit,
+        *,
+        checked: bool = False,
+    ) -> None:
+        listed = url if isinstance(url, RemoteUrl) else RemoteUrl(url)
+        self.plain_url, self.listed_size = str(url), listed.size
+        self.store, self.path = store, path
+        self.source: RangeSource = store
+        self.checksums = listed.checksums if checked else None
+        self._retry, self._in_flight = retry, in_flight
+        self.on_damage: Callable[[], object] = lambda: None
+        if listed.size is not None and not store.may_ignore_ranges:
+            self.size = listed.size
+        if listed.etag is not None:
+            self.etag = listed.etag
+
+    @property
+    def version(self) -> RemoteUrl:
+        """The URL with size and etag, as far as they are known."""
+        return RemoteUrl(self.plain_url, self.listed_size if self.size is None else self.size, self.etag)
+
+    def pieces(
+        self,
+        start: int,
+        end: int | None,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+        on_found: Callable[[ObjectVersion], None] = ignore_version,
+    ) -> Generator[memoryview, None, None]:
+        """Read bytes ``start`` to ``end`` (exclusive), as ``read_range``."""
+
+        def found(version: ObjectVersion) -> None:
+            self._require_same(version)
+            on_found(version)
+
+        return read_range(
+            self.source,
+            RangeRequest(self.plain_url, self.path, start, end, self.size, self.etag, self.checksums),
+            self._retry,
+            in_flight=self._in_flight,
+            on_found=found,
+            sleep=sleep,
+            on_damage=self.on_damage,
+        )
+
+    def _require_same(self, found: ObjectVersion) -> None:
+        """Record size and etag from a response, by calls that no other thread interrupts.
+
+        Raises:
+            ObjectChangedError: if another response, or the listing, had others.
+        """
+        known = vars(self)
+        size, etag = known.setdefault("size", found.size), self.etag
+        if found.etag is not None:
+            etag = known.setdefault("etag", found.etag)
+        listed = size if self.listed_size is None else self.listed_size
+        if not (found.size == size == listed and same_etag(etag, found.etag)):
+            had = _shown(listed, etag)
+            raise _changed(self.plain_url, f"has {_shown(found.size, found.etag)}, where it had {had}")
 
 
 def read_range(
@@ -216,22 +309,6 @@ def _missing(answer: Answer, at: int, end: int, timeout_s: float, url: str) -> I
             raise _broken(url, f"{num_bytes:,} bytes in {elapsed_s:.1f} s")
     if at < end:
         raise _broken(url, f"the body ended at byte {at:,} of {end:,}")
-
-
-def require_same(url: str, found: ObjectVersion, size: int | None, etag: str | None) -> None:
-    """Require that a response is of the version that was listed, or seen before.
-
-    Args:
-        url: of the object.
-        found: what the response says.
-        size: in bytes; ``None`` if it is not known.
-        etag: ``None`` if it is not known.
-
-    Raises:
-        ObjectChangedError: if it is of another one.
-    """
-    if size not in (None, found.size) or not same_etag(etag, found.etag):
-        raise _changed(url, f"has {_shown(found.size, found.etag)}, where it had {_shown(size, etag)}")
 
 
 def _broken(url: str, how: str) -> TransientStorageError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +12,9 @@ from ..core.options import FetchOptions, StorageOptions
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import Pool
 from ..errors import StorageError
-from ..storage import Connection, Store, open_store
+from ..storage import Connection
 from .cache.disk_cache import DiskCache, open_cache
 
-_SPECIAL = re.compile(r"::|[?@\0]")  # a path with these may be a mistake: open_store looks at the whole URL
 _RECENT_SIZES = 4  # weight of a size in the expected one: a quarter
 
 
@@ -64,20 +62,6 @@ class ActiveSession:
         self.expected_bytes: int | None = None  # size of the next object, from those before; for unknown sizes
         self.kept = False  # whether threads outlive the last lane
         self._pid = os.getpid()
-        self._latest_store: tuple[str, StorageOptions, Store] | None = None  # URL of the bucket, with a slash
-
-    def open_store(self, url: str, options: StorageOptions) -> tuple[Store, str]:
-        """Return the store of a URL, and the path in it, as ``storage.open_store`` does."""
-        latest = self._latest_store
-        if latest is not None and url.startswith(latest[0]) and options is latest[1]:
-            path = str(url[len(latest[0]) :])
-            if not _SPECIAL.search(path):
-                return latest[2], path
-        store, path = open_store(url, options, self.connection)
-        root = str(url[: -len(path)]) if path and url.endswith(path) else ""
-        if root.count("/") == 3 and root.endswith("/"):
-            self._latest_store = root, options, store
-        return store, path
 
     @property
     def is_running(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,7 @@ from ..errors import ObjectChangedError, UrlError
 from .cache.blocks import CachedBlocks
 from .cache.cached_object import say_uncached
 from .engine import Download, Lane, Part
-from .ranges import ObjectVersion, RangeRequest, read_range, require_same
+from .ranges import ObjectVersion
 
 Ints = npt.NDArray[np.int64]
 
@@ -70,13 +70,23 @@ class ViewPlan:
     """
 
     def __init__(self, view: ShardView | Ranges, *, max_gap_bytes: int = MAX_GAP_BYTES, is_local: bool = False) -> None:
-        self._starts, self._stops, self._objects = view.starts, view.stops, view.objects
+        some = np.flatnonzero(view.starts < view.stops)
+        starts, stops, objects = view.starts[some], view.stops[some], view.objects[some]
+        # Ranges that continue each other are one
+        begun = np.flatnonzero(np.append(True, (starts[1:] != stops[:-1]) | (np.diff(objects) != 0))[: len(starts)])
+        self._starts, self._objects = starts[begun], objects[begun]
+        self._stops = stops[np.append(begun[1:], len(stops))[: len(begun)] - 1]
         self._ends = np.cumsum(self._stops - self._starts)  # in the view
         self._samples = sample_starts(view)
-        self.num_bytes = int(self._samples[-1])
         self._max_gap_bytes = max_gap_bytes
-        slack = len(np.unique(self._objects)) * PART_BYTES / max(1, self.num_bytes)
+        slack = len(np.unique(objects)) * PART_BYTES / max(1, int(self._samples[-1]))
         self._most_unwanted = np.inf if is_local else MOST_UNWANTED + slack  # for each wanted byte
+
+    def place_of(self, byte: int) -> tuple[int, int, int]:
+        """Return the object of a byte of the view, its place there, and the end of the view's bytes that follow it."""
+        at = min(int(np.searchsorted(self._ends, byte, side="right")), len(self._ends) - 1)
+        end = int(self._ends[at])
+        return int(self._objects[at]), int(self._stops[at]) - end + byte, end
 
     def border(self, start: int, most: int) -> int:
         """Return where a window from ``start`` on ends: between samples, unless one is larger than a window."""
@@ -93,12 +103,7 @@ class ViewPlan:
         starts, objects = self._starts[first : last + 1], self._objects[first : last + 1]
         offsets = ends - stops + starts - start
         starts, stops = starts - np.minimum(0, offsets), stops - np.maximum(0, ends - stop)
-        some = starts < stops
-        starts, stops, objects, offsets = starts[some], stops[some], objects[some], np.maximum(0, offsets)[some]
-        # Ranges that continue each other are one piece
-        begun = np.append(0, 1 + np.flatnonzero((starts[1:] != stops[:-1]) | (np.diff(objects) != 0)))
-        starts, objects, offsets = starts[begun], objects[begun], offsets[begun]
-        stops = stops[np.append(begun[1:], len(stops)) - 1]
+        offsets = np.maximum(0, offsets)
         order = np.lexsort((starts, objects))
         starts, stops, objects, offsets = starts[order], stops[order], objects[order], offsets[order]
         apart = np.diff(objects) != 0
@@ -135,16 +140,6 @@ class SelectedSamples(NamedTuple):
 
     starts: Ints
     key_sums: Ints | None
-
-    @property
-    def first_byte(self) -> int:
-        """Of the first sample."""
-        return int(self.starts[0])
-
-    @property
-    def last_byte(self) -> int:
-        """The byte after the last sample."""
-        return int(self.starts[-1])
 
 
 def selected_in(url: str, samples: tuple[int, int] | None) -> SelectedSamples:
@@ -206,8 +201,7 @@ class GatheredDownload(Download):
     ) -> None:
         super().__init__(start, stop, size)
         self.url, self.urls = str(urls[0]) if urls else "", urls
-        self.stores = [lane.open_store(url) for url in urls]
-        self._versions: dict[int, ObjectVersion] = {}  # by object
+        self.readers = [lane.reader(url) for url in urls]
 
     def submit(self, part: Part, lane: Lane) -> None:
         assert isinstance(part, Window)
@@ -240,48 +234,46 @@ class GatheredDownload(Download):
         return self.closed or part.error is not None
 
     def _read(self, part: Window, request: GatherRequest, lane: Lane) -> None:
-        url, (store, path), running = self.urls[request.object], self.stores[request.object], lane.running
-        known = self._versions.get(request.object, url)
+        reader, running = self.readers[request.object], lane.running
+        sleep = partial(running.pool.sleep, is_closed=lambda: self._is_unwanted(part))
 
         def fetch(start: int, stop: int) -> Generator[memoryview, None, None]:
-            return read_range(
-                store,
-                RangeRequest(str(url), path, start, stop, known.size, known.etag),
-                running.options.retry,
-                in_flight=running.in_flight,
-                on_found=partial(self._note_version, request.object, min(stop, request.stop)),
-                sleep=partial(running.pool.sleep, is_closed=lambda: self._is_unwanted(part)),
-            )
+            require = partial(_require_end, reader.plain_url, min(stop, request.stop))
+            return reader.pieces(start, stop, sleep=sleep, on_found=require)
 
         read: Callable[[int, int], Generator[memoryview, None, None]] = fetch
-        if running.cache is not None and not store.maps_files:
-            if known.size is None or known.etag is None:
+        if running.cache is not None and not reader.store.maps_files:
+            url = reader.version
+            if url.size is None or url.etag is None:
                 say_uncached(url)
             else:
                 server = lane.session.storage_options.for_url(url).server()
-                read = CachedBlocks(running.cache, str(url), known.size, known.etag, server, fetch).read
+                read = CachedBlocks(running.cache, str(url), url.size, url.etag, server, fetch).read
+        found: list[memoryview] = []
         with closing(read(request.start, request.stop)) as pieces:
-            for _ in _copied(pieces, request.start, request.pieces, part.buffer):
+            for piece in pieces:
+                found.append(piece)
                 running.pool.check()
                 if self._is_unwanted(part):
                     return
+        data = found[0] if len(found) == 1 else memoryview(b"".join(found))
+        for start, stop, offset in request.pieces:
+            part.buffer[offset : offset + stop - start] = data[start - request.start : stop - request.start]
 
-    def _note_version(self, index: int, stop: int, found: ObjectVersion) -> None:
-        """Require that all requests for an object are answered by one version of it, which is long enough.
 
-        Raises:
-            ObjectChangedError: if they are not.
-        """
-        url, known = self.urls[index], self._versions.setdefault(index, found)
-        if found.end < stop:
-            shown = redact(url)
-            raise ObjectChangedError(
-                f"{shown} has {found.size:,} bytes, and samples were selected up to byte {stop:,}. It was "
-                "replaced, or its index is that of another shard: list it again, and select again.",
-                url=shown,
-            )
-        require_same(url, found, url.size, url.etag)
-        require_same(url, found, known.size, known.etag)
+def _require_end(url: str, stop: int, found: ObjectVersion) -> None:
+    """Require that an object is as long as what was selected of it.
+
+    Raises:
+        ObjectChangedError: if it is not.
+    """
+    if found.end < stop:
+        shown = redact(url)
+        raise ObjectChangedError(
+            f"{shown} has {found.size:,} bytes, and samples were selected up to byte {stop:,}. It was replaced, or its "
+            "index is that of another shard: list it again, and select again.",
+            url=shown,
+        )
 
 
 class ViewDownload(GatheredDownload):
@@ -309,9 +301,9 @@ class ViewDownload(GatheredDownload):
         num_bytes = int((view.stops - view.starts).sum())
         super().__init__(lane, view.urls, start, stop, num_bytes)
         self.can_plan = start < self._stop
-        self._view, self._buffer = view, buffer
+        self._buffer = buffer
         # Checksums are of blocks, which samples do not fill; windows are copies, also of local files
-        self.is_local = all(store.maps_files for store, _ in self.stores)
+        self.is_local = all(reader.store.maps_files for reader in self.readers)
         self._plan = ViewPlan(view, max_gap_bytes=max_gap_bytes, is_local=self.is_local)
 
     @property
@@ -323,35 +315,7 @@ class ViewDownload(GatheredDownload):
         buffer = new_buffer(num_bytes) if self._buffer is None else self._buffer[start:stop]
         return Window(start, self._plan.requests(start, stop), buffer, num_bytes)
 
-    def place_of(self, byte: int) -> tuple[RemoteUrl, int]:
-        view = self._view
-        ends = np.cumsum(view.stops - view.starts)
-        at = min(int(np.searchsorted(ends, byte, side="right")), len(ends) - 1)
-        return view.urls[int(view.objects[at])], int(view.stops[at] - ends[at]) + byte
-
-
-def _copied(
-    pieces: Iterable[memoryview], position: int, wanted: Sequence[tuple[int, int, int]], buffer: memoryview
-) -> Iterator[None]:
-    """Copy what is wanted of the bytes from ``position`` on to its place, and yield after each piece.
-
-    Args:
-        pieces: consecutive bytes.
-        position: of the first one in the object.
-        wanted: first byte, the one after the last, and offset in the buffer of each range, in the order of the first;
-            ranges may overlap.
-        buffer: to write to.
-    """
-    at = 0
-    for piece in pieces:
-        end = position + len(piece)
-        for start, stop, offset in wanted[at:]:
-            if start >= end:
-                break
-            first, last = max(start, position), min(stop, end)
-            if first < last:
-                buffer[offset + first - start : offset + last - start] = piece[first - position : last - position]
-        while at < len(wanted) and wanted[at][1] <= end:
-            at += 1
-        position = end
-        yield
+    def place_of(self, byte: int) -> tuple[RemoteUrl, int, int]:
+        """Return the object that has a byte, the byte's place there, and the end of the bytes that follow it there."""
+        index, place, end = self._plan.place_of(byte)
+        return self.readers[index].version, place, end

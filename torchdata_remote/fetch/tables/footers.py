@@ -59,9 +59,9 @@ class ObjectRanges(OneObject):
     ) -> None:
         super().__init__(url, options, retry, in_flight=in_flight, sleep=sleep, by_obstore=by_obstore)
         self.identity = options.identity()  # who reads, at which server
-        if self.version.size is None:
-            entry = call_with_retries(lambda: self._store.stat(self._path), retry, url=url, sleep=sleep)
-            self.version = RemoteUrl(url, entry.size, entry.etag)
+        if self.listed_size is None:
+            entry = call_with_retries(lambda: self.store.stat(self.path), retry, url=url, sleep=sleep)
+            self.size, self.etag = entry.size, entry.etag
 
     @property
     def url(self) -> RemoteUrl:

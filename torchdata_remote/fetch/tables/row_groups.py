@@ -136,12 +136,13 @@ class TableDownload(GatheredDownload):
         options, retry = lane.session.storage_options, running.options.retry
         source = ObjectRanges(self.urls[0], options, retry, running.in_flight, sleep)
         self.table = plan_of(source, self._columns, self._first_row, self._rows)
+        self.readers = [lane.reader(self.table.url)]
         num_bytes = sum(group.num_bytes for group in self.table.groups)
         lane.learn(self, part, ObjectVersion(num_bytes, source.url.etag, 1))
 
     def learn(self, found: ObjectVersion) -> None:
         assert self.table is not None  # which calls this
-        self.size, self.etag, self.urls = found.size, found.etag, [self.table.url]
+        self.size, self.urls = found.size, [self.table.url]
         self._unplanned = deque(self.table.groups)
         self.can_plan = bool(self._unplanned) and not self.closed
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ...core.arguments import check
 from ...core.iter_datapipe import IterDataPipe
-from ...fetch.jumps import JumpingStream
+from ...fetch.read_ahead import ReadAhead
 from ...fetch.streams import parts_of
 from ...formats.byte_reader import Skippable
 from ...formats.compression.decompress import CompressionLimits, decompressed
@@ -56,9 +56,9 @@ class LazyMembers(NamedTuple):
 
     def parts_of(self, url: str, stream: Any, limits: CompressionLimits) -> Parts:
         """Return the bytes of a stream: by jumps, if it is one for that and not compressed."""
-        if not (self.jumps and isinstance(stream, JumpingStream)):
+        windows: ReadAhead | None = getattr(stream, "windows", None) if self.jumps else None
+        if windows is None:
             return parts_of(url, stream)
-        windows = stream.windows
         if not stream.first_byte:
             compression, unread = decompressed([windows.head()], url=url, limits=limits)
             unread.close()
