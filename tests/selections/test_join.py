@@ -302,7 +302,7 @@ def test_samples_without_the_selected_members_are_found_where_they_are_read_side
 
 def test_a_key_that_is_twice_in_a_set_is_an_error() -> None:
     sets = sets_of([pictures(range(3))], [captions([0, 1]), captions([1, 2])])
-    with pytest.raises(JoinError, match=r"caption: the key 's/1' is in .*0000.tar and in .*0001.tar"):
+    with pytest.raises(JoinError, match="caption: the key 's/1' is in it twice"):
         joined(sets, align="keys")
 
 
@@ -367,7 +367,7 @@ def test_compressed_shards_are_read_side_by_side_only(memory_folder: str) -> Non
                 writer.write({"__key__": str(key), extension: b"%d" % key})
     sets = {name: f"{memory_folder}/{name}/index.json" for name in ("image", "caption")}
     assert [(one["jpg"], one["txt"]) for one in joined(sets)] == [(b"%d" % key, b"%d" % key) for key in range(7)]
-    with pytest.raises(ManifestError, match="compressed by gzip"):
+    with pytest.raises(ManifestError, match="begins like no tar"):
         joined(sets, align="keys")
 
 

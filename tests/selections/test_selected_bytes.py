@@ -20,7 +20,7 @@ from tests.support.archive_bytes import pack_tar
 from tests.support.scripted_store import AT_ONCE, ScriptedStore, held_by, store_of
 from tests.support.shard_places import memory_place, tar_of
 from tests.support.waiting import new_threads, wait_for
-from torchdata_remote.errors import ManifestError, ObjectChangedError, ShardReadError
+from torchdata_remote.errors import ManifestError, ObjectChangedError
 
 END_S = 60
 BLOCK = 512
@@ -289,10 +289,9 @@ def test_keys_that_were_damaged_on_their_way_are_read_again() -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_samples_that_cannot_be_read_one_by_one_are_refused() -> None:
-    with pytest.raises(ManifestError, match=r"compressed by gzip.*uncompressed"):
-        read_keys(gzip.compress(pack_tar(SMALL)), None)
-    with pytest.raises(ShardReadError, match="is a zip"):
-        read_keys(b"PK\x03\x04" + bytes(100), None)
+    for archive in (gzip.compress(pack_tar(SMALL)), b"PK\x03\x04" + bytes(100)):
+        with pytest.raises(ManifestError, match=r"0\.tar begins like no tar.*uncompressed"):
+            read_keys(archive, None)
 
 
 def test_of_shards_without_files_of_keys_the_headers_are_requested_and_one_warning_is_said() -> None:

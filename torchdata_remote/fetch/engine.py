@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 import queue
-import re
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -25,24 +25,30 @@ from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import PoolClosedError, next_item
 from ..core.urls import redact
 from ..storage import Store, open_store
-from .ranges import ObjectReader, ObjectVersion
+from .ranges import ObjectReader
 from .session import FetchSession, call
 
-_SPECIAL = re.compile(r"::|[?@\0]")  # a path with these may be a mistake: open_store looks at the whole URL
 _OBJECTS_WAITING = 4
-_EXPECTED_PARTS = 2  # of an object of unknown size, before the first size is known
-_FRACTION_AHEAD = 4  # of the budget: what is expected of objects whose size was asked for, ahead of their turn
+_FRACTION_AHEAD = 4  # of the budget: first parts of objects of unknown size that may be large, ahead of their turn
 
 
 class Part:
-    """A range of a download: queued, being requested, or here."""
+    """A range of a download: queued, being requested, or here.
 
-    __slots__ = ("end", "error", "pieces", "reserved_bytes", "start")
+    Args:
+        start: its first byte.
+        end: the byte after its last one; ``None`` if all of an empty object is requested.
+        reserved_bytes: of the memory budget.
+        buffer: where the bytes of several requests are put together, which is then the only piece.
+    """
 
-    def __init__(self, start: int, end: int | None, reserved_bytes: int) -> None:
-        self.start, self.end, self.reserved_bytes = start, end, reserved_bytes
+    __slots__ = ("buffer", "end", "error", "left", "pieces", "reserved_bytes", "start")
+
+    def __init__(self, start: int, end: int | None, reserved_bytes: int, buffer: memoryview | None = None) -> None:
+        self.start, self.end, self.reserved_bytes, self.buffer = start, end, reserved_bytes, buffer
         self.pieces: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()  # consecutive; then None
         self.error: BaseException | None = None  # why the pieces end early
+        self.left: list[int] = []  # one is popped when a request has ended; the last one is 0
 
 
 class Download:
@@ -102,11 +108,15 @@ class Download:
     def _part(self, start: int, num_bytes: int) -> Part:
         return Part(start, start + num_bytes if num_bytes else None, num_bytes)
 
-    def learn(self, found: ObjectVersion) -> None:
+    def learn(self, size: int, end: int) -> None:
         """Record the size, and the end of its part, from the first response."""
         if self.size is None:
-            self.size, self._stop, self.planned_bytes = found.size, min(self._stop, found.size), found.end
-            self.can_plan = found.end < self._stop
+            self.size, self._stop, self.planned_bytes = size, min(self._stop, size), end
+            self.can_plan = end < self._stop
+
+    def jobs(self, part: Part, lane: Lane) -> list[Callable[[], None]]:
+        """Return what brings the bytes of a part, each to run in a thread of the pool."""
+        raise NotImplementedError
 
     def submit(self, part: Part, lane: Lane) -> None:
         """Queue the requests for a part that was planned.
@@ -114,25 +124,44 @@ class Download:
         Raises:
             PoolClosedError: if the pool is closed.
         """
-        lane.running.pool.submit(self._run, part, lane, on_dropped=None)
+        jobs = self.jobs(part, lane)
+        part.left = list(range(len(jobs)))
+        for job in jobs:
+            lane.running.pool.submit(self._run, job, part, lane, on_dropped=None)
 
-    def _run(self, part: Part, lane: Lane, dropped: PoolClosedError | None = None) -> None:
-        """Fetch a part in a thread of the pool; the consumer gets its end, or the error."""
+    def _run(self, job: Callable[[], None], part: Part, lane: Lane, dropped: PoolClosedError | None = None) -> None:
+        """Do a job in a thread of the pool; the last one of a part lets the consumer see its end, or the error."""
         try:
             if dropped is not None:
                 raise dropped
-            if not self.closed:
-                self.fetch(part, lane)
+            if not self.is_unwanted(part):
+                job()
         except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
             dropped = None  # or it and this frame would keep each other
-            if not self.closed:
+            if not self.is_unwanted(part):
                 part.error = error
-        finally:
+        if part.left.pop() == 0:
+            if part.buffer is not None and not self.is_unwanted(part):
+                part.pieces.put(part.buffer.toreadonly())
+            part.buffer = None
             lane.end_part(self, part)
 
-    def fetch(self, part: Part, lane: Lane) -> None:
-        """Put the pieces of a part into its queue."""
-        raise NotImplementedError
+    def is_unwanted(self, part: Part) -> bool:
+        """Whether no more bytes of a part are needed."""
+        return self.closed or part.error is not None
+
+    def received(self, part: Part, pieces: Generator[memoryview, None, None], lane: Lane) -> Iterator[memoryview]:
+        """Yield pieces until they are unwanted; then their request ends."""
+        with closing(pieces):
+            for piece in pieces:
+                yield piece
+                lane.running.pool.check()
+                if self.is_unwanted(part):
+                    return
+
+    def sleep(self, part: Part, lane: Lane) -> Callable[[float], object]:
+        """Return a function that sleeps, unless the part is unwanted."""
+        return partial(lane.running.pool.sleep, is_closed=lambda: self.is_unwanted(part))
 
     def close(self) -> None:
         """Download no more. Safe in a finalizer."""
@@ -140,6 +169,7 @@ class Download:
 
 
 DownloadT = TypeVar("DownloadT", bound=Download)
+ItemT = TypeVar("ItemT")
 
 
 class Lane:
@@ -161,25 +191,19 @@ class Lane:
         self._open, self._waiting = OrderedDict[Download, None](), OrderedDict[Download, None]()
         self._num_asked = 0  # downloads whose size a response has to report
         self._begun: queue.SimpleQueue[Download] = queue.SimpleQueue()  # whose first part is here, unless in order
-        self.num_waits = 0  # of the consumer, for bytes that had not arrived
         self._users = 1  # the owner, and every open object
         self._pid = os.getpid()
-        self._latest_store: tuple[str, Store | None] = ("", None)  # URL of the bucket, with a slash
 
     def open_store(self, url: str) -> tuple[Store, str]:
-        """Return the store of a URL, and the path in it, as ``storage.open_store`` does."""
-        root, store = self._latest_store
-        path = str(url[len(root) :])
-        if store is None or not url.startswith(root) or _SPECIAL.search(path):
-            store, path = open_store(url, self.session.storage_options, self.running.connection)
-            root = str(url[: -len(path)]) if path and url.endswith(path) else ""
-            if root.count("/") == 3 and root.endswith("/"):
-                self._latest_store = root, store
-        return store, path
+        """Return the store of a URL, and the path in it."""
+        return open_store(url, self.session.storage_options, self.running.connection)
 
     def reader(self, url: str, *, checked: bool = False) -> ObjectReader:
-        """Return what reads ranges of an object, as ``ObjectReader``."""
-        return ObjectReader(url, *self.open_store(url), self.options.retry, self.running.in_flight, checked=checked)
+        """Return what reads ranges of an object, with the limits of this lane."""
+        running = self.running
+        return ObjectReader(
+            url, *self.open_store(url), self.options.retry, running.in_flight, sleep=running.pool.sleep, checked=checked
+        )
 
     def add(self, download: DownloadT) -> DownloadT:
         """Plan parts of a download within the budget. Each call needs a ``close``."""
@@ -205,10 +229,7 @@ class Lane:
         if not self.options.in_order:
             self.require_own_process("this pass")
             while any(download.parts for download in opened):
-                self.num_waits += self._begun.empty()
-                with FETCH.waiting():
-                    download = next_item(self._begun)
-                if download in opened:
+                if (download := _wait(self._begun)) in opened:
                     return download
         return next(iter(opened))
 
@@ -228,7 +249,7 @@ class Lane:
                 if not download.parts:
                     return None
             part = download.parts[0]
-            piece = self._wait(part.pieces)
+            piece = _wait(part.pieces)
             if piece is not None:
                 return piece
             with self._lock:  # an empty part, or one that failed
@@ -236,13 +257,6 @@ class Lane:
             if part.error is not None:
                 download.error = part.error
                 raise part.error
-
-    def _wait(self, pieces: queue.SimpleQueue[memoryview | None]) -> memoryview | None:
-        if pieces.empty():
-            self.num_waits += 1
-            with FETCH.waiting():
-                return next_item(pieces)
-        return pieces.get()
 
     def require_own_process(self, what: str) -> None:
         """Raise in a child that was forked."""
@@ -306,9 +320,8 @@ class Lane:
         if waiting is None or waiting.size is not None:
             return waiting
         # First parts of large objects that are read later would hold the budget
-        expected_bytes = self.running.expected_bytes or _EXPECTED_PARTS * waiting.part_bytes
-        later_bytes = self._num_asked * (expected_bytes - waiting.next_bytes)
-        few = self._num_asked < self.options.interleave or later_bytes < max_bytes // _FRACTION_AHEAD
+        few = self._num_asked < self.options.interleave
+        few |= self.running.are_small or self._num_asked * waiting.next_bytes < max_bytes // _FRACTION_AHEAD
         return waiting if few else None
 
     def _plan(self, download: Download) -> None:  # with the lock held
@@ -333,21 +346,23 @@ class Lane:
         if not self.options.in_order and part.start == download.first_byte:
             self._begun.put(download)
 
-    def learn(self, download: Download, part: Part, version: ObjectVersion) -> None:
-        """Record what the first response to a part says, in its thread, and plan with it.
-
-        Raises:
-            ObjectChangedError: if another part, or the listing, says something else.
-        """
-        download.learn(version)
-        self._lock.settle(partial(self._learned, download, part, version.end))  # which waits for no other thread
+    def learn(self, download: Download, part: Part, size: int, end: int) -> None:
+        """Record size and end of a part from the first response, in its thread, and plan with it."""
+        download.learn(size, end)
+        self._lock.settle(partial(self._learned, download, part, end))  # which waits for no other thread
 
     def _learned(self, download: Download, part: Part, end: int) -> None:  # with the lock held
         self._release_bytes(part, min(part.reserved_bytes, max(0, (part.end or end) - end)))
         if download.is_asked:
-            assert download.size is not None  # it was learnt
-            self.running.expect(download.size)
+            self.running.are_small = not download.can_plan
             self._note_answer(download)
         if not download.can_plan:
             self._open.pop(download, None)
         self._plan_ahead()
+
+
+def _wait(items: queue.SimpleQueue[ItemT]) -> ItemT:
+    if items.empty():
+        with FETCH.waiting():
+            return next_item(items)
+    return items.get()

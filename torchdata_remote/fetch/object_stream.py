@@ -3,17 +3,81 @@
 from __future__ import annotations
 
 import io
+import sys
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from ..core.shard_view import split_view_url
 from ..core.urls import RemoteUrl, redact, split_sample_range
-from .downloads import ObjectDownload
-from .engine import Lane
+from ..formats.nested import is_archive_name
+from .cache.cached_object import CachedObject
+from .engine import Download, Lane, Part
+from .ranges import ObjectReader
 from .sample_ranges import wanted_bytes
 from .views import SelectedSamples, ViewDownload, selected_in
 
+FIRST_BYTES = 1 << 20  # of an object of unknown size that is no shard
 _NOTHING = memoryview(b"")
+
+
+def first_bytes_of(path: str) -> int:
+    """Return how many bytes of an object of unknown size are asked for first, at most: a tar is no small object."""
+    return sys.maxsize if is_archive_name(path) else FIRST_BYTES
+
+
+class ObjectDownload(Download):
+    """One object, or a range of it.
+
+    Attributes:
+        reader: of its bytes.
+
+    Args:
+        lane: downloads it.
+        url: a ``RemoteUrl`` brings size and etag.
+        start: the first byte to read.
+        stop: the byte after the last one to read; ``None`` for the object's end.
+        checked: whether checksums that a manifest has are verified: parts are whole blocks then.
+    """
+
+    def __init__(self, lane: Lane, url: str, start: int = 0, stop: int | None = None, *, checked: bool = True) -> None:
+        self.reader = reader = lane.reader(url, checked=checked)
+        super().__init__(start, stop, reader.size, reader.checksums)
+        self.url, cache, self._cached = reader.url, lane.running.cache, None
+        if cache is not None:
+            whole, server = (start, stop) == (0, None), lane.session.storage_options.for_url(url).server()
+            self._cached = CachedObject(
+                reader.store, cache, self.url, reader.listed_size, reader.etag, keep=whole, server=server
+            )
+            reader.send, reader.on_damage = self._cached.read, self._cached.distrust
+        self.mapped = reader.store.maps_files and cache is None
+        if not self.mapped:
+            self.first_bytes = first_bytes_of(reader.path)
+
+    def jobs(self, part: Part, lane: Lane) -> list[Callable[[], None]]:
+        return [partial(self._fetch, part, lane)]
+
+    def _fetch(self, part: Part, lane: Lane) -> None:
+        at, cached, found = part.start, self._cached, partial(self._found, part, lane)
+        pieces = self.reader.pieces(at, part.end, sleep=self.sleep(part, lane), on_found=found)
+        for piece in self.received(part, pieces, lane):
+            if cached is not None:
+                cached.keep(at, piece)
+                at += len(piece)
+            part.pieces.put(piece)
+
+    def _found(self, part: Part, lane: Lane, size: int, end: int) -> None:
+        if (size, end) != (self.size, part.end):
+            lane.learn(self, part, size, end)
+
+    def place_of(self, byte: int) -> tuple[ObjectReader, int, int]:
+        """Return the reader of a byte, the byte's place there, and the end of the bytes that follow it there."""
+        return self.reader, byte, sys.maxsize
+
+    def close(self) -> None:
+        super().close()
+        if self._cached is not None:
+            self._cached.close()
 
 
 class PieceStream(io.BufferedIOBase):
@@ -156,7 +220,8 @@ class ObjectStream(PieceStream):
 
     def place_of(self, byte: int) -> tuple[RemoteUrl, int]:
         """Return the object that has a byte of this stream, and where the byte is there."""
-        return self.download.place_of(byte)[:2]
+        reader, place, _ = self.download.place_of(byte)
+        return reader.version, place
 
     def _advance(self) -> bool:
         """Make the next piece current; ``False`` at the end."""
@@ -189,9 +254,7 @@ class ObjectStream(PieceStream):
             raise io.UnsupportedOperation(f"{redact(self.url)} is read in order only.")
         self._lane.require_own_process(self.url)
         first, last = start - start % download.block_bytes, min(end + -end % download.block_bytes, num_bytes)
-        return b"".join(download.reader.pieces(first, last, sleep=self._lane.running.pool.sleep))[
-            start - first : end - first
-        ]
+        return download.reader.read(first, last)[start - first : end - first]
 
     def _release(self) -> None:
         if not self._released:

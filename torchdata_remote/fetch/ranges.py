@@ -8,12 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from typing import NamedTuple, Protocol
 
-from ..core.checksums import BlockCheck, Checksums
+from ..core.checksums import BlockCheck
 from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.object_version import same_etag
-from ..core.options import PROGRESS_BYTES, RetryPolicy
+from ..core.options import PROGRESS_BYTES, RetryPolicy, StorageOptions
 from ..core.retry import Attempts
 from ..core.stats.counters import FETCH
 from ..core.urls import RemoteUrl, redact
@@ -25,74 +24,35 @@ from ..errors import (
     StorageError,
     TransientStorageError,
 )
-from ..storage import Answer, RangeNotSatisfiableError, Store
+from ..storage import Answer, Connection, RangeNotSatisfiableError, Store, WithoutObstore, open_store
 from .listing.whereabouts import about_missing
 
 CHANGED_ANSWERS = 4  # responses with the same other version until the object counts as changed
-
-
-class RangeSource(Protocol):
-    """A store, or one object of it."""
-
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """Send one request, as :class:`Store` does."""
-
-
-class RangeRequest(NamedTuple):
-    """A byte range of an object.
-
-    Args:
-        url: for errors.
-        path: in the source.
-        start: first byte.
-        end: byte after the last one; may exceed the object's end. ``None`` for the rest.
-        size: of the object, if known.
-        etag: of the version to read, if known.
-        checksums: to verify the bytes before they are used; then ``start`` and ``end`` are block borders, or the end of
-            the object.
-    """
-
-    url: str
-    path: str
-    start: int
-    end: int | None
-    size: int | None
-    etag: str | None
-    checksums: Checksums | None = None
-
-
-class ObjectVersion(NamedTuple):
-    """Headers of the first response: the object's size and etag, and the byte after the last one of the range."""
-
-    size: int
-    etag: str | None
-    end: int
-
-
-def ignore_version(version: ObjectVersion) -> None:
-    """For those who need no headers."""
 
 
 class ObjectReader:
     """Reads ranges of one object, all of one version, with retries; in several threads at once.
 
     Attributes:
-        plain_url: of the object.
+        url: of the object, without what is known of it.
         store: of the object.
         path: in the store.
-        source: of its responses; the store, if there is no other one.
+        send: sends one request, as :meth:`Store.read` does.
         listed_size: in bytes; ``None`` if it is not known.
         size: as it was listed, or as the first response reported it; ``None`` before that, and for a store that may
-            ignore ranges.
-        etag: likewise.
-        on_damage: as of ``read_range``.
+            ignore ranges: then all bytes that it sends are taken.
+        etag: as it was listed, or as the first response reported it.
+        on_damage: called when a block fails its checksum: a cache drops it, before it is requested again.
+        sleep: waits for a number of seconds; raises to stop waiting.
 
     Args:
         url: of the object; a ``RemoteUrl`` brings size, etag and checksums.
         store: of the object.
         path: in the store.
-        retry: policy for transient faults.
-        in_flight: limit shared with concurrent readers.
+        retry: limits of the retries. An attempt fails when it receives fewer than ``PROGRESS_BYTES`` in
+            ``progress_timeout_s``.
+        in_flight: delays requests when the store asks for fewer.
+        sleep: as above.
         checked: whether checksums that a manifest has are verified: ranges are whole blocks then.
     """
 
@@ -107,14 +67,15 @@ class ObjectReader:
         retry: RetryPolicy,
         in_flight: ConcurrencyLimit,
         *,
+        sleep: Callable[[float], object] = time.sleep,
         checked: bool = False,
     ) -> None:
         listed = url if isinstance(url, RemoteUrl) else RemoteUrl(url)
-        self.plain_url, self.listed_size = str(url), listed.size
+        self.url, self.listed_size = str(url), listed.size
         self.store, self.path = store, path
-        self.source: RangeSource = store
+        self.send: Callable[[str, int, int | None, str | None], Answer] = store.read
         self.checksums = listed.checksums if checked else None
-        self._retry, self._in_flight = retry, in_flight
+        self._retry, self._in_flight, self.sleep = retry, in_flight, sleep
         self.on_damage: Callable[[], object] = lambda: None
         if listed.size is not None and not store.may_ignore_ranges:
             self.size = listed.size
@@ -124,138 +85,163 @@ class ObjectReader:
     @property
     def version(self) -> RemoteUrl:
         """The URL with size and etag, as far as they are known."""
-        return RemoteUrl(self.plain_url, self.listed_size if self.size is None else self.size, self.etag)
+        return RemoteUrl(self.url, self.listed_size if self.size is None else self.size, self.etag)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return bytes ``start`` to ``stop`` (exclusive); fewer at the object's end. Raises as :meth:`pieces`."""
+        with closing(self.pieces(start, stop)) as pieces:
+            return b"".join(pieces)
 
     def pieces(
         self,
         start: int,
         end: int | None,
         *,
-        sleep: Callable[[float], object] = time.sleep,
-        on_found: Callable[[ObjectVersion], None] = ignore_version,
+        sleep: Callable[[float], object] | None = None,
+        on_found: Callable[[int, int], object] = lambda size, end: None,
     ) -> Generator[memoryview, None, None]:
-        """Read bytes ``start`` to ``end`` (exclusive), as ``read_range``."""
+        """Read a byte range, and retry transient faults.
 
-        def found(version: ObjectVersion) -> None:
-            self._require_same(version)
-            on_found(version)
+        Args:
+            start: the first byte.
+            end: the byte after the last one; may exceed the object's end. ``None`` for the rest.
+            sleep: instead of that of the reader.
+            on_found: called once, with the size of the object and the byte after the last one of the range.
 
-        return read_range(
-            self.source,
-            RangeRequest(self.plain_url, self.path, start, end, self.size, self.etag, self.checksums),
-            self._retry,
-            in_flight=self._in_flight,
-            on_found=found,
-            sleep=sleep,
-            on_damage=self.on_damage,
-        )
+        Yields:
+            memoryview: the bytes, in consecutive pieces, as they arrive. Closing the iterator ends the request.
 
-    def _require_same(self, found: ObjectVersion) -> None:
-        """Record size and etag from a response, by calls that no other thread interrupts.
+        Raises:
+            TransientStorageError: when the limits of the policy are reached.
+            ObjectChangedError: if size or etag changed.
+            StorageError: for permanent faults; all these with url, range, etag, attempts and seconds.
+            ShardCorruptError: if a block does not match its checksum twice.
+        """
+        attempts, url = Attempts(self._retry, sleep=sleep or self.sleep), self.url
+        at, stop, size, etag = start, end, self.size, self.etag
+        is_found, damaged_at = False, -1
+        others: list[str] = []  # equal versions that were not asked for, in consecutive responses
+        check: BlockCheck | None = None
+
+        def position() -> int:
+            return at
+
+        while not (is_found and at == stop):
+            began_s, began_at = time.perf_counter(), at
+            try:
+                with self._in_flight.permit(), attempts.watch(url, position):
+                    try:
+                        answer = self._send(at, stop, size, etag)
+                        with closing(answer.chunks):
+                            _require_same_version(answer, size, etag, others, url)
+                            stop = _end_of(answer, at, stop, size, url)
+                            if not is_found:
+                                is_found, size = True, answer.total_bytes
+                                etag = self._learn(size, answer.etag)
+                                check = None if self.checksums is None else BlockCheck(self.checksums, size, at)
+                                on_found(size, stop)
+                            for piece in _missing(answer, at, stop, self._retry.progress_timeout_s, url):
+                                if check is None:
+                                    at += len(piece)
+                                    yield piece
+                                    continue
+                                at = yield from _verified(check, piece, at)
+                                if check.damaged_at is not None:
+                                    is_again = damaged_at == check.damaged_at
+                                    at, damaged_at, check.damaged_at = check.damaged_at, check.damaged_at, None
+                                    self.on_damage()
+                                    raise _damaged(url, at, etag, is_again=is_again)
+                    finally:
+                        FETCH.worked(began_s, max(0, at - began_at), requests=1)
+            except StorageError as error:  # a request costs a thousand times more
+                try:
+                    self._wait(error, attempts, num_bytes=at - began_at)
+                except StorageError as final:
+                    raise self._with_context(final, start, end, etag, attempts) from error
+
+    def _send(self, at: int, stop: int | None, size: int | None, etag: str | None) -> Answer:
+        try:
+            return self.send(self.path, at, stop, etag)
+        except RangeNotSatisfiableError as error:
+            if at == 0 and size is None:
+                return self.send(self.path, 0, None, etag)  # an empty object has no ranges
+            raise _changed(self.url, f"is shorter than the {size or at:,} bytes it had") from error
+
+    def _wait(self, error: StorageError, attempts: Attempts, *, num_bytes: int) -> None:
+        """Wait for the next attempt after one that received some bytes, or raise the final error."""
+        if not isinstance(error, TransientStorageError):
+            raise error
+        if error.overloaded:
+            self._in_flight.slow_down()
+        if num_bytes >= PROGRESS_BYTES:
+            attempts.start_anew()
+        FETCH.add(retries=1)
+        attempts.wait(error)
+
+    def _learn(self, size: int, etag: str | None) -> str | None:
+        """Record size and etag from a response, by calls that no other thread interrupts; return the etag.
 
         Raises:
             ObjectChangedError: if another response, or the listing, had others.
         """
         known = vars(self)
-        size, etag = known.setdefault("size", found.size), self.etag
-        if found.etag is not None:
-            etag = known.setdefault("etag", found.etag)
-        listed = size if self.listed_size is None else self.listed_size
-        if not (found.size == size == listed and same_etag(etag, found.etag)):
-            had = _shown(listed, etag)
-            raise _changed(self.plain_url, f"has {_shown(found.size, found.etag)}, where it had {had}")
+        first_size, first_etag = known.setdefault("size", size), self.etag
+        if etag is not None:
+            first_etag = known.setdefault("etag", etag)
+        listed = first_size if self.listed_size is None else self.listed_size
+        if not (size == first_size == listed and same_etag(first_etag, etag)):
+            raise _changed(self.url, f"has {_shown(size, etag)}, where it had {_shown(listed, first_etag)}")
+        return first_etag
+
+    def _with_context(
+        self, error: StorageError, start: int, end: int | None, etag: str | None, attempts: Attempts
+    ) -> StorageError:
+        """Copy an error, with range, etag, attempts and seconds added."""
+        about = about_missing(self.store, self.url) if isinstance(error, ObjectNotFoundError) else ""
+        kind = StorageError if isinstance(error, RangeNotSatisfiableError) else type(error)
+        num_attempts = error.attempts or attempts.count
+        shown_end = "the end" if end is None else f"{end:,}"
+        counted = "" if error.attempts else f", attempt {num_attempts}, after {attempts.elapsed_s:.1f} s"
+        return kind(
+            f"{error}{about} (Bytes {start:,} to {shown_end}, etag {etag}{counted}.)",
+            url=error.url or redact(self.url),
+            start_byte=start,
+            end_byte=end,
+            etag=etag,
+            attempts=num_attempts,
+            elapsed_s=attempts.elapsed_s,
+        )
 
 
-def read_range(
-    source: RangeSource,
-    request: RangeRequest,
-    policy: RetryPolicy,
-    *,
-    in_flight: ConcurrencyLimit,
-    on_found: Callable[[ObjectVersion], None] = ignore_version,
-    sleep: Callable[[float], object] = time.sleep,
-    on_damage: Callable[[], object] = lambda: None,
-) -> Generator[memoryview, None, None]:
-    """Read a byte range, and retry transient faults.
+class OneObject(ObjectReader):
+    """Reads ranges of an object that no lane has opened, in the calling thread.
 
     Args:
-        source: sends one request per call, without retries.
-        request: the range.
-        policy: limits of the retries. An attempt fails when it receives fewer than ``PROGRESS_BYTES`` in
-            ``progress_timeout_s``.
-        in_flight: delays requests when the store asks for fewer.
-        on_found: called once, with the headers of the first response.
+        url: of the object; a ``RemoteUrl`` brings size and etag.
+        options: for the store.
+        retry: policy for transient faults.
+        in_flight: limit shared with concurrent readers.
+        connection: how to connect to the store.
         sleep: waits for a number of seconds; raises to stop waiting.
-        on_damage: called when a block fails its checksum: a cache drops it, before it is requested again.
-
-    Yields:
-        memoryview: the bytes, in consecutive pieces, as they arrive. Closing the iterator ends the request.
-
-    Raises:
-        TransientStorageError: when the limits of the policy are reached.
-        ObjectChangedError: if size or etag changed.
-        StorageError: for permanent faults; all these with url, range, etag, attempts and seconds.
-        ShardCorruptError: if a block does not match its checksum twice.
+        by_obstore: whether obstore may be used, after which a process cannot be forked.
     """
-    attempts, url = Attempts(policy, sleep=sleep), request.url
-    at, end, size, etag = request.start, request.end, request.size, request.etag
-    is_found, damaged_at = False, -1
-    others: list[str] = []  # equal versions that were not asked for, in consecutive responses
-    check: BlockCheck | None = None
 
-    def position() -> int:
-        return at
-
-    while not (is_found and at == end):
-        began_s, began_at = time.perf_counter(), at
-        try:
-            with in_flight.permit(), attempts.watch(url, position):
-                try:
-                    answer = _send(source, request.path, at, end, size, etag, url)
-                    with closing(answer.chunks):
-                        _require_same_version(answer, size, etag, others, url)
-                        end = _end_of(answer, at, end, size, url)
-                        etag = etag or answer.etag
-                        if not is_found:
-                            is_found, size = True, answer.total_bytes
-                            check = None if request.checksums is None else BlockCheck(request.checksums, size, at)
-                            on_found(ObjectVersion(size, etag, end))
-                        for piece in _missing(answer, at, end, policy.progress_timeout_s, url):
-                            if check is None:
-                                at += len(piece)
-                                yield piece
-                                continue
-                            at = yield from _verified(check, piece, at)
-                            if check.damaged_at is not None:
-                                is_again = damaged_at == check.damaged_at
-                                at, damaged_at, check.damaged_at = check.damaged_at, check.damaged_at, None
-                                on_damage()
-                                raise _damaged(url, at, etag, is_again=is_again)
-                finally:
-                    FETCH.worked(began_s, max(0, at - began_at), requests=1)
-        except StorageError as error:  # a request costs a thousand times more
-            try:
-                if not isinstance(error, TransientStorageError):
-                    raise
-                if error.overloaded:
-                    in_flight.slow_down()
-                if at - began_at >= PROGRESS_BYTES:
-                    attempts.start_anew()
-                FETCH.add(retries=1)
-                attempts.wait(error)
-            except StorageError as final:
-                raise _with_context(final, source, request, etag, attempts) from error
-
-
-def _send(
-    source: RangeSource, path: str, at: int, end: int | None, size: int | None, etag: str | None, url: str
-) -> Answer:
-    try:
-        return source.read(path, at, end, etag)
-    except RangeNotSatisfiableError as error:
-        if at == 0 and size is None:
-            return source.read(path, 0, None, etag)  # an empty object has no ranges
-        raise _changed(url, f"is shorter than the {size or at:,} bytes it had") from error
+    def __init__(
+        self,
+        url: str,
+        options: StorageOptions,
+        retry: RetryPolicy | None = None,
+        *,
+        in_flight: ConcurrencyLimit | None = None,
+        connection: Connection | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+        by_obstore: bool = True,
+    ) -> None:
+        retry, in_flight = retry or RetryPolicy(), in_flight or ConcurrencyLimit(1, check=lambda: None)
+        store, path = open_store(url, options, connection or Connection(read_timeout_s=retry.progress_timeout_s))
+        super().__init__(url, store, path, retry, in_flight, sleep=sleep)
+        if not by_obstore:
+            self.send = WithoutObstore(store).read
 
 
 def _require_same_version(answer: Answer, size: int | None, etag: str | None, others: list[str], url: str) -> None:
@@ -341,24 +327,4 @@ def _damaged(url: str, at: int, etag: str | None, *, is_again: bool) -> RemoteDa
         f"{redact(url)}: {what} in the manifest, also when it was fetched again (etag {etag}). The object is damaged: "
         "write the shard again, or restore it.",
         url=redact(url),
-    )
-
-
-def _with_context(
-    error: StorageError, source: RangeSource, request: RangeRequest, etag: str | None, attempts: Attempts
-) -> StorageError:
-    """Copy an error, with range, etag, attempts and seconds added."""
-    about = about_missing(source, request.url) if isinstance(error, ObjectNotFoundError) else ""
-    kind = StorageError if isinstance(error, RangeNotSatisfiableError) else type(error)
-    num_attempts = error.attempts or attempts.count
-    end = "the end" if request.end is None else f"{request.end:,}"
-    counted = "" if error.attempts else f", attempt {num_attempts}, after {attempts.elapsed_s:.1f} s"
-    return kind(
-        f"{error}{about} (Bytes {request.start:,} to {end}, etag {etag}{counted}.)",
-        url=error.url or redact(request.url),
-        start_byte=request.start,
-        end_byte=request.end,
-        etag=etag,
-        attempts=num_attempts,
-        elapsed_s=attempts.elapsed_s,
     )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ..core.options import FetchOptions, StorageOptions
-from ..core.shard_view import split_view_url
-from ..core.urls import RemoteUrl, object_path, split_sample_range
-from ..storage import GET, Store, counted_requests, open_store
-from .downloads import first_bytes_of
+from ..core.shard_view import is_view
+from ..core.urls import RemoteUrl, split_sample_range
+from ..storage import GET, counted_requests, open_store
 from .engine import Download
-from .ranges import ObjectVersion
+from .object_stream import first_bytes_of
 from .sample_ranges import wanted_bytes
 from .session import connection_of
-from .views import ViewPlan, selected_in
+from .views import selected_in
 
 
 class ReadRequests(NamedTuple):
@@ -51,41 +51,31 @@ class RequestPlan:
     def requests_for(self, url: str) -> ReadRequests:
         """Plan the requests for an object, or a range of its samples, that none of its responses breaks.
 
-        An object whose size is unknown counts as one request of no bytes.
+        An object whose size is unknown counts as one request of no bytes, and selected samples as a request for each
+        part of their bytes.
         """
         whole, samples = split_sample_range(url)
-        shard, view = split_view_url(whole)
-        store, _ = open_store(shard, self._options, connection_of(self._fetch))
-        if view is not None:
+        if is_view(whole):
             starts = selected_in(whole, samples).starts
-            plan, at, stop = ViewPlan(view, is_local=store.maps_files), int(starts[0]), int(starts[-1])
-            requests = []
-            while at < stop:
-                border = min(plan.border(at, self.part_bytes), stop)
-                requests += plan.requests(at, border)
-                at = border
-            return ReadRequests(len(requests), sum(request.stop - request.start for request in requests))
-        start, end, index = self._range_of(whole, samples) if samples else (0, None, ReadRequests(0, 0))
-        planned = self._requests_for_object(store, shard, start, end)
-        return ReadRequests(planned.gets + index.gets, planned.num_bytes + index.num_bytes)
-
-    def _requests_for_object(self, store: Store, url: str, start: int, stop: int | None) -> ReadRequests:
-        known = url if isinstance(url, RemoteUrl) else RemoteUrl(url)
-        size = self._size_of(str(url)) if known.size is None else known.size
+            num_bytes = int(starts[-1] - starts[0])
+            return ReadRequests(-(-num_bytes // self.part_bytes), num_bytes)
+        start, stop, index = self._range_of(whole, samples) if samples else (0, None, ReadRequests(0, 0))
+        known = whole if isinstance(whole, RemoteUrl) else RemoteUrl(whole)
+        size = self._size_of(str(whole)) if known.size is None else known.size
         if size is None:
-            return ReadRequests(1, 0)
+            return ReadRequests(1 + index.gets, index.num_bytes)
+        store, path = open_store(whole, self._options, connection_of(self._fetch))
         plan = Download(start, stop, None if store.may_ignore_ranges else known.size, known.checksums)
         is_mapped = store.maps_files and self._fetch.cache_dir is None
         plan.part_bytes = self._fetch.actual_part_bytes(mapped=is_mapped, num_lanes=self._num_lanes)
-        if not is_mapped:
-            plan.first_bytes = first_bytes_of(object_path(url))
-        gets = num_bytes = 0
+        plan.first_bytes = sys.maxsize if is_mapped else first_bytes_of(path)
+        gets, num_bytes = index
         while plan.can_plan:
             is_empty = plan.size is None and size == 0  # which has no ranges: it is requested again as a whole
             part = plan.plan()
             end = min(part.end or 0, size)
             gets, num_bytes = gets + 1 + is_empty, num_bytes + end - part.start
-            plan.learn(ObjectVersion(size, None, end))
+            plan.learn(size, end)
         return ReadRequests(gets, num_bytes)
 
     def _range_of(self, whole: str, samples: tuple[int, int]) -> tuple[int, int | None, ReadRequests]:

@@ -15,8 +15,6 @@ from ..errors import StorageError
 from ..storage import Connection
 from .cache.disk_cache import DiskCache, open_cache
 
-_RECENT_SIZES = 4  # weight of a size in the expected one: a quarter
-
 
 def call(function: Callable[[], None]) -> None:
     """Settle what a finalizer left with a lock."""
@@ -59,7 +57,7 @@ class ActiveSession:
         self.in_flight = ConcurrencyLimit(options.max_in_flight, check=self.pool.check)
         self._lock: FinalizerLock[Callable[[], None]] = FinalizerLock(call)
         self._num_lanes = 0  # lanes with open objects
-        self.expected_bytes: int | None = None  # size of the next object, from those before; for unknown sizes
+        self.are_small = False  # whether the last object of unknown size came whole by its first request
         self.kept = False  # whether threads outlive the last lane
         self._pid = os.getpid()
 
@@ -92,11 +90,6 @@ class ActiveSession:
     def _stop_unused(self) -> None:  # with the lock held
         if self._num_lanes == 0 and not self.kept:
             self.pool.close()
-
-    def expect(self, num_bytes: int) -> None:
-        """Record the size of an object whose size was unknown."""
-        expected = num_bytes if self.expected_bytes is None else self.expected_bytes
-        self.expected_bytes = expected + (num_bytes - expected) // _RECENT_SIZES
 
     def lane_bytes(self, num_expected: int) -> int:
         """Return a lane's share of the memory budget, among open lanes and those expected at the same time."""

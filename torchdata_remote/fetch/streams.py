@@ -15,7 +15,7 @@ from .local_files import LocalFiles, Numbered, stream_files
 from .object_stream import ObjectStream
 from .session import FetchSession
 
-_MORE_AHEAD = 4  # for each object that is waited for; one for each other
+_MORE_AHEAD = 4  # for each object that was handed out
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
 
 StreamsState = dict[str, Any]  # "next": number of the next object; "again": [number, first byte] of earlier ones
@@ -73,8 +73,7 @@ def open_ahead(
     ahead: dict[Download, tuple[str, FetchedT]] = {}  # opened and not handed out, in order
     try:
         ended: Exception | None = None
-        num_ahead, num_waits = 2 * options.max_in_flight, 0
-        most_ahead = _OBJECTS_AHEAD * options.max_in_flight
+        num_ahead, most_ahead = 2 * options.max_in_flight, _OBJECTS_AHEAD * options.max_in_flight
         while True:
             while ended is None and (not ahead or (len(ahead) < num_ahead and lane.has_room())):
                 try:
@@ -83,8 +82,7 @@ def open_ahead(
                     ahead[stream.download] = url, stream
                 except Exception as error:  # noqa: BLE001, PERF203  # earlier objects are handed out first
                     ended = error
-            has_waited, num_waits = lane.num_waits > num_waits, lane.num_waits
-            num_ahead = min(num_ahead + (_MORE_AHEAD if has_waited else 1), most_ahead)
+            num_ahead = min(num_ahead + _MORE_AHEAD, most_ahead)
             if ahead:
                 FETCH.add(items=1)
                 yield ahead.pop(lane.next_object(ahead))
@@ -103,17 +101,15 @@ def numbered_urls(urls: Iterable[str], state: StreamsState | None) -> Iterator[N
     """Yield number, URL and first byte of each object to open."""
     first, again = (state["next"], state.get("again", [])) if state is not None else (0, [])
     source = enumerate(url_of(url, of="async_prefetch") for url in urls)
-    reopened = {number for number, _ in again}
-    earlier, num_passed = dict[int, str](), 0
+    reopened, earlier, num_passed = {number for number, _ in again}, dict[int, str](), 0
     for number, url in islice(source, first):
         num_passed += 1
         if number in reopened:
             earlier[number] = url
-    expected = max([first, *(number + 1 for number in reopened)])
-    if num_passed < expected:
+    if num_passed < first or len(earlier) < len(reopened):
         raise StateError(
-            f"The state expects {expected:,} URLs, and there are {num_passed:,}. It belongs to another listing or "
-            "another world: resume with the chain that saved it."
+            f"The state expects {max([first, *reopened]):,} URLs, and there are {num_passed:,}. It belongs to another "
+            "listing or another world: resume with the chain that saved it."
         )
     yield from ((number, earlier[number], start) for number, start in again)
     yield from ((number, url, 0) for number, url in source)

@@ -1,9 +1,9 @@
-"""Read a view of shards, and batches of ranges: windows that are put together from ranges of several objects."""
+"""Read ranges of many objects: those of a view of shards, in windows, and the members of a batch, in any order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -11,15 +11,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..core.options import MIB
+from ..core.options import MIB, StorageOptions
 from ..core.shard_view import ShardView, split_view_url
-from ..core.threads.pool import PoolClosedError
-from ..core.urls import RemoteUrl, redact
+from ..core.stats.counters import FETCH
+from ..core.threads.pool import next_item
+from ..core.urls import redact
 from ..errors import ObjectChangedError, UrlError
-from .cache.blocks import CachedBlocks
+from ..storage import Store, open_store
+from .cache.blocks import BLOCK_BYTES, CachedBlocks
 from .cache.cached_object import say_uncached
 from .engine import Download, Lane, Part
-from .ranges import ObjectVersion
+from .ranges import ObjectReader
+from .sample_table import Members
+from .session import FetchSession
 
 Ints = npt.NDArray[np.int64]
 
@@ -27,6 +31,8 @@ Ints = npt.NDArray[np.int64]
 MOST_UNWANTED, PART_BYTES = 0.3, 8 * MIB
 # A longer gap costs more than a request: 8 ms at 60 MB/s per connection, where stores answer after 20 ms
 MAX_GAP_BYTES = 512 << 10
+# Of a batch of members, whose requests run at once
+_BATCH_GAP_BYTES, _WINDOW_BYTES = 128 << 10, 8 * MIB
 
 
 class Ranges(NamedTuple):
@@ -40,7 +46,7 @@ class Ranges(NamedTuple):
         stops: the byte after its last one; shape ``(num_ranges,)``.
     """
 
-    urls: Sequence[RemoteUrl]
+    urls: Sequence[str]
     counts: Ints
     objects: Ints
     starts: Ints
@@ -79,7 +85,8 @@ class ViewPlan:
         self._ends = np.cumsum(self._stops - self._starts)  # in the view
         self._samples = sample_starts(view)
         self._max_gap_bytes = max_gap_bytes
-        slack = len(np.unique(objects)) * PART_BYTES / max(1, int(self._samples[-1]))
+        self.num_bytes = int(self._samples[-1])
+        slack = len(np.unique(objects)) * PART_BYTES / max(1, self.num_bytes)
         self._most_unwanted = np.inf if is_local else MOST_UNWANTED + slack  # for each wanted byte
 
     def place_of(self, byte: int) -> tuple[int, int, int]:
@@ -162,126 +169,17 @@ def selected_in(url: str, samples: tuple[int, int] | None) -> SelectedSamples:
     return SelectedSamples(sample_starts(view)[first : last + 1], key_sums)
 
 
-class Window(Part):
-    """A part that is put together from ranges of objects: queued, being downloaded, or downloaded as one piece.
-
-    Args:
-        start: its first byte in the download.
-        requests: for its bytes.
-        buffer: where they are copied to.
-        reserved_bytes: of the memory budget.
-    """
-
-    __slots__ = ("buffer", "left", "requests")
-
-    def __init__(self, start: int, requests: Sequence[GatherRequest], buffer: memoryview, reserved_bytes: int) -> None:
-        super().__init__(start, start + len(buffer), reserved_bytes)
-        self.requests, self.buffer = requests, buffer
-        self.left = list(range(len(requests)))  # one is popped when a request has ended; the last one is 0
-
-
 def new_buffer(num_bytes: int) -> memoryview:
     """Memory for so many bytes, which is not filled with zeros first, as that of a bytearray."""
     return np.empty(num_bytes, np.uint8).data
 
 
-class GatheredDownload(Download):
-    """Something that is put together from ranges of objects, window by window.
-
-    Args:
-        lane: downloads it.
-        urls: of the objects, with sizes and etags as far as they are known.
-        start: the first byte to read.
-        stop: the byte after the last one to read; ``None`` for the end.
-        size: of all of it; ``None`` if it is not known yet.
-    """
-
-    def __init__(
-        self, lane: Lane, urls: Sequence[RemoteUrl], start: int = 0, stop: int | None = None, size: int | None = None
-    ) -> None:
-        super().__init__(start, stop, size)
-        self.url, self.urls = str(urls[0]) if urls else "", urls
-        self.readers = [lane.reader(url) for url in urls]
-
-    def submit(self, part: Part, lane: Lane) -> None:
-        assert isinstance(part, Window)
-        if not part.requests:
-            self._end_window(part, lane)
-        for request in part.requests:
-            lane.running.pool.submit(self._gather, part, request, lane, on_dropped=None)
-
-    def _gather(self, part: Window, request: GatherRequest, lane: Lane, dropped: PoolClosedError | None = None) -> None:
-        """Read one range in a thread of the pool; the last one of a window hands out its bytes, or the error."""
-        try:
-            if dropped is not None:
-                raise dropped
-            if not self._is_unwanted(part):
-                self._read(part, request, lane)
-        except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
-            dropped = None  # or it and this frame would keep each other
-            if not self._is_unwanted(part):
-                part.error = error
-        if part.left.pop() == 0:
-            self._end_window(part, lane)
-
-    def _end_window(self, part: Window, lane: Lane) -> None:
-        if not self._is_unwanted(part):
-            part.pieces.put(part.buffer.toreadonly())
-        part.buffer = memoryview(b"")
-        lane.end_part(self, part)
-
-    def _is_unwanted(self, part: Part) -> bool:
-        return self.closed or part.error is not None
-
-    def _read(self, part: Window, request: GatherRequest, lane: Lane) -> None:
-        reader, running = self.readers[request.object], lane.running
-        sleep = partial(running.pool.sleep, is_closed=lambda: self._is_unwanted(part))
-
-        def fetch(start: int, stop: int) -> Generator[memoryview, None, None]:
-            require = partial(_require_end, reader.plain_url, min(stop, request.stop))
-            return reader.pieces(start, stop, sleep=sleep, on_found=require)
-
-        read: Callable[[int, int], Generator[memoryview, None, None]] = fetch
-        if running.cache is not None and not reader.store.maps_files:
-            url = reader.version
-            if url.size is None or url.etag is None:
-                say_uncached(url)
-            else:
-                server = lane.session.storage_options.for_url(url).server()
-                read = CachedBlocks(running.cache, str(url), url.size, url.etag, server, fetch).read
-        found: list[memoryview] = []
-        with closing(read(request.start, request.stop)) as pieces:
-            for piece in pieces:
-                found.append(piece)
-                running.pool.check()
-                if self._is_unwanted(part):
-                    return
-        data = found[0] if len(found) == 1 else memoryview(b"".join(found))
-        for start, stop, offset in request.pieces:
-            part.buffer[offset : offset + stop - start] = data[start - request.start : stop - request.start]
-
-
-def _require_end(url: str, stop: int, found: ObjectVersion) -> None:
-    """Require that an object is as long as what was selected of it.
-
-    Raises:
-        ObjectChangedError: if it is not.
-    """
-    if found.end < stop:
-        shown = redact(url)
-        raise ObjectChangedError(
-            f"{shown} has {found.size:,} bytes, and samples were selected up to byte {stop:,}. It was replaced, or its "
-            "index is that of another shard: list it again, and select again.",
-            url=shown,
-        )
-
-
-class ViewDownload(GatheredDownload):
+class ViewDownload(Download):
     """A view with its planned windows in order. Positions are bytes of the whole view.
 
     Args:
         lane: downloads it.
-        view: to read.
+        view: to read; ``None`` if the first part has to find it.
         start: the first byte to read.
         stop: the byte after the last one to read; ``None`` for the end.
         buffer: of the whole view; ``None`` makes one for each window.
@@ -291,31 +189,155 @@ class ViewDownload(GatheredDownload):
     def __init__(
         self,
         lane: Lane,
-        view: ShardView | Ranges,
+        view: ShardView | Ranges | None,
         start: int = 0,
         stop: int | None = None,
         *,
         buffer: memoryview | None = None,
         max_gap_bytes: int = MAX_GAP_BYTES,
     ) -> None:
-        num_bytes = int((view.stops - view.starts).sum())
-        super().__init__(lane, view.urls, start, stop, num_bytes)
+        self._buffer, self._max_gap_bytes = buffer, max_gap_bytes
+        super().__init__(start, stop, None if view is None else self._set_view(lane, view))
         self.can_plan = start < self._stop
-        self._buffer = buffer
+
+    def _set_view(self, lane: Lane, view: ShardView | Ranges) -> int:
+        """Plan the windows of a view; return its number of bytes."""
+        self.url, self.readers = str(view.urls[0]) if view.urls else "", [lane.reader(url) for url in view.urls]
         # Checksums are of blocks, which samples do not fill; windows are copies, also of local files
         self.is_local = all(reader.store.maps_files for reader in self.readers)
-        self._plan = ViewPlan(view, max_gap_bytes=max_gap_bytes, is_local=self.is_local)
+        self._plan = ViewPlan(view, max_gap_bytes=self._max_gap_bytes, is_local=self.is_local)
+        return self._plan.num_bytes
 
     @property
     def next_bytes(self) -> int:
+        if self.size is None:
+            return 1  # of what finds the view
         return min(self._plan.border(self.planned_bytes, self.part_bytes), self._stop) - self.planned_bytes
 
     def _part(self, start: int, num_bytes: int) -> Part:
+        if self.size is None:
+            return Part(0, None, num_bytes)
         stop = start + num_bytes
         buffer = new_buffer(num_bytes) if self._buffer is None else self._buffer[start:stop]
-        return Window(start, self._plan.requests(start, stop), buffer, num_bytes)
+        return Part(start, stop, num_bytes, buffer)
 
-    def place_of(self, byte: int) -> tuple[RemoteUrl, int, int]:
-        """Return the object that has a byte, the byte's place there, and the end of the bytes that follow it there."""
+    def jobs(self, part: Part, lane: Lane) -> list[Callable[[], None]]:
+        assert part.end is not None  # of a window
+        return [partial(self._fetch, request, part, lane) for request in self._plan.requests(part.start, part.end)]
+
+    def _fetch(self, request: GatherRequest, part: Part, lane: Lane) -> None:
+        reader, cache = self.readers[request.object], lane.running.cache
+        fetch: Callable[[int, int], Generator[memoryview, None, None]] = partial(
+            reader.pieces, sleep=self.sleep(part, lane)
+        )
+        if cache is not None and not reader.store.maps_files:
+            url = reader.version
+            if url.size is None or url.etag is None:
+                say_uncached(url)
+            else:
+                server = lane.session.storage_options.for_url(url).server()
+                fetch = CachedBlocks(cache, str(url), url.size, url.etag, server, fetch).read
+        pieces = list(self.received(part, fetch(request.start, request.stop), lane))
+        if self.is_unwanted(part) or part.buffer is None:
+            return
+        data = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+        if len(data) < request.stop - request.start:
+            shown = redact(reader.url)
+            raise ObjectChangedError(
+                f"{shown} has {request.start + len(data):,} bytes, and samples were selected up to byte "
+                f"{request.stop:,}. It was replaced, or its index is that of another shard: list it again, and select "
+                "again.",
+                url=shown,
+            )
+        for start, stop, offset in request.pieces:
+            part.buffer[offset : offset + stop - start] = data[start - request.start : stop - request.start]
+
+    def place_of(self, byte: int) -> tuple[ObjectReader, int, int]:
+        """Return the reader of a byte, the byte's place there, and the end of the bytes that follow it there."""
         index, place, end = self._plan.place_of(byte)
-        return self.readers[index].version, place, end
+        return self.readers[index], place, end
+
+
+class CoalescedRead:
+    """A pending read of members.
+
+    Args:
+        views: of their data, in memory or not yet.
+        download: of what is not in memory.
+    """
+
+    def __init__(self, views: list[memoryview], download: ViewDownload) -> None:
+        self._views, self._download = views, download
+        self.num_bytes = sum(map(len, views))
+
+    def wait(self) -> list[memoryview]:
+        """Wait for the data of each member, in order.
+
+        Raises:
+            StorageError: for faults that retries did not solve.
+        """
+        FETCH.add(items=len(self._views))
+        for part in self._download.parts:
+            with FETCH.waiting():
+                piece = next_item(part.pieces)
+            if piece is None:
+                self.cancel()
+                assert part.error is not None  # a window ends with its bytes or an error
+                raise part.error
+        return self._views
+
+    def cancel(self) -> None:
+        """Request no more."""
+        self._download.close()
+
+
+class RangeCoalescer(Lane, AbstractContextManager["RangeCoalescer"]):
+    """Reads members: those of local files from the page cache, others by ranged requests.
+
+    Args:
+        session: limits and threads.
+        options_of: storage options for a URL; ``None`` are those of the session.
+    """
+
+    def __init__(self, session: FetchSession, options_of: Callable[[str], StorageOptions] | None = None) -> None:
+        super().__init__(session)
+        self._options_of = options_of or session.storage_options.for_url
+        self._mapped: dict[str, memoryview] = {}
+
+    def __exit__(self, *error: object) -> None:
+        self._mapped.clear()
+        self.release()
+
+    def open_store(self, url: str) -> tuple[Store, str]:
+        return open_store(url, self._options_of(url), self.running.connection)
+
+    def start_read(self, members: Members) -> CoalescedRead:
+        """Request the data of members, of which two have the same bytes or none in common, without waiting.
+
+        Memory for all of them is allocated at once.
+        """
+        ranges = zip(members.objects.tolist(), members.starts.tolist(), members.sizes.tolist(), strict=True)
+        order = np.lexsort((members.starts, members.objects))
+        starts, sizes, objects = members.starts[order], members.sizes[order], members.objects[order]
+        view = Ranges(members.urls, np.ones(len(order), np.int64), objects, starts, starts + sizes)
+        buffer = new_buffer(int(sizes.sum()))
+        # Two requests for the same block would store it twice
+        gap_bytes = _BATCH_GAP_BYTES if self.running.cache is None else BLOCK_BYTES
+        download = ViewDownload(self, view, buffer=buffer, max_gap_bytes=gap_bytes)
+        if download.is_local:
+            return CoalescedRead([self._mapped_view(download.readers[at], *one) for at, *one in ranges], download)
+        download.part_bytes = _WINDOW_BYTES
+        while download.can_plan:
+            download.submit(download.plan(), self)
+        data, views = buffer.toreadonly(), [memoryview(b"")] * len(order)
+        for at, (first, last) in zip(order.tolist(), pairwise([0, *np.cumsum(sizes).tolist()]), strict=True):
+            views[at] = data[first:last]
+        return CoalescedRead(views, download)
+
+    def _mapped_view(self, reader: ObjectReader, start: int, size: int) -> memoryview:
+        data = self._mapped.get(reader.url)
+        if data is None:
+            (data,) = reader.pieces(0, None)
+            if size < len(data):  # an archive, of which more members may follow
+                self._mapped[reader.url] = data
+        return data[start : start + size]

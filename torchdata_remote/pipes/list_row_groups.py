@@ -12,7 +12,7 @@ from ..core.options import RetryPolicy, StorageOptions, policy_of
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.urls import RemoteUrl
 from ..fetch.listing.source_argument import pipe_of, url_of
-from ..fetch.tables.footers import list_groups
+from ..fetch.tables import list_groups
 from ..formats.tables import RowFilter, require_pyarrow
 from .base.split_guard import SplitReader, require_split
 

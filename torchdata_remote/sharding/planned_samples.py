@@ -12,9 +12,9 @@ import numpy as np
 from ..core.options import FetchOptions, StorageOptions
 from ..core.pil_image import is_pil_image
 from ..errors import ShardWriteError
-from ..fetch.coalesced import RangeCoalescer
 from ..fetch.sample_table import Int64s, Members
 from ..fetch.session import FetchSession
+from ..fetch.views import RangeCoalescer
 from ..formats.sample import KEY, Sample, split_key
 from ..formats.split_name import Split
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from functools import partial
 
@@ -13,17 +13,17 @@ from ...core.options import RetryPolicy, StorageOptions
 from ...core.threads.ordered_map import ordered_map
 from ...core.urls import RemoteUrl, redact
 from ...errors import ManifestError, ShardReadError
-from ...formats.compression.decompress import CompressionLimits, decompressed
 from ...formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ...formats.grouping import samples_of
 from ...formats.key_index import KeyIndex, key_index, keys_url, parse_keys
 from ...formats.sample import KEY, URL
-from ...formats.tar import TarOptions, read_member_offsets
+from ...formats.tar import BLOCK, TarOptions, is_header, read_member_offsets
+from ...storage import read_whole
 from ..listing.shard_set import read_if_there
+from ..ranges import OneObject
 from ..read_ahead import ReadAhead
 
 _MAX_REQUESTS = 16
-_ZIP = b"PK\x03\x04", b"PK\x05\x06"
 _COMMAND = "torchdata-remote manifest --overwrite FOLDER."
 
 
@@ -50,7 +50,7 @@ def key_indexes(
         ShardReadError: if the headers of a shard are damaged.
     """
     is_warned = False
-    tasks = (partial(_read_with, url, options, retry, on_bad_member) for url in urls)
+    tasks = (partial(_read, url, options, retry, on_bad_member) for url in urls)
     with closing(ordered_map(tasks, max_threads=_MAX_REQUESTS)) as found:
         for url, index, is_scanned in found:
             if is_scanned and not is_warned:
@@ -64,7 +64,7 @@ def key_indexes(
             yield url, index
 
 
-def _read_with(
+def _read(
     url: RemoteUrl,
     options: StorageOptions,
     retry: RetryPolicy,
@@ -75,37 +75,30 @@ def _read_with(
     # Without obstore, so that a process that only lists can be forked
     data = read_if_there(keys_url(url), options, retry, by_obstore=False)
     if data is None:
-        return url, _scan(url, ReadAhead(url, options, retry=retry, sleep=wait), on_bad_member), True
-    expected = url.keys_crc32
-    if expected not in (None, zlib.crc32(data)):  # as a block of a shard, once more
-        data = read_if_there(keys_url(url), options, retry, by_obstore=False) or data
-    if expected not in (None, zlib.crc32(data)):
-        raise _unusable(url, f"has the CRC-32 {zlib.crc32(data):08x}, and the shard's manifest has {expected:08x}")
+        return url, _scan(url, ReadAhead(OneObject(url, options, retry, sleep=wait)), on_bad_member), True
+    if url.keys_crc32 not in (None, zlib.crc32(data)):  # as a block of a shard, once more
+        data = read_whole(keys_url(url), options, retry, by_obstore=False)
+    if url.keys_crc32 not in (None, found := zlib.crc32(data)):
+        raise _unusable(url, f"has the CRC-32 {found:08x}, and the shard's manifest has {url.keys_crc32:08x}")
     try:
         index = parse_keys(data, num_samples=url.num_samples, shard_bytes=url.size)
     except ValueError as error:
         raise _unusable(url, str(error)) from error
-    if expected is None and len(index.keys):
-        begin = int(index.begins()[-index.counts[-1]])  # of the last sample's headers
-        _check_last(url, index, begin, ReadAhead(url, options, retry=retry, start=begin, sleep=wait))
+    if url.keys_crc32 is None and len(index.keys):
+        _check_last(url, index, options, retry, wait)
     return url, index, False
 
 
 def _scan(url: RemoteUrl, parts: ReadAhead, on_bad_member: OnBadMember) -> KeyIndex:
     """Read the index from the headers of a shard."""
-    shown, head = redact(url), parts.head()
-    if head[:4] in _ZIP:
-        raise ShardReadError(f"{shown} is a zip, and samples can be selected from tars only.", url=shown)
-    compression, unread = decompressed([head], url=shown, limits=CompressionLimits())
-    unread.close()
-    if compression is not None:
+    shown, head = redact(url), parts.head()[:BLOCK]
+    if any(head) and not is_header(head):
         raise ManifestError(
-            f"{shown} is compressed by {compression}, so its samples cannot be read one by one. Write the shards "
-            "uncompressed, and their images or arrays in formats that are compressed by themselves.",
+            f"{shown} begins like no tar, so its samples cannot be read one by one. Write compressed shards and zips "
+            "as uncompressed tars, and images or arrays in formats that are compressed by themselves.",
             url=shown,
         )
-    policy = MemberErrorHandler(on_bad_member, Skipped())
-    index = key_index(_samples(parts, shown, TarOptions(url.size, max_member_bytes=sys.maxsize), policy))
+    index = _index_of(url, parts, on_bad_member)
     if url.num_samples not in (None, len(index.keys)):
         raise ManifestError(
             f"{shown} has {len(index.keys):,} samples, and its manifest has {url.num_samples:,}: it was replaced. "
@@ -115,28 +108,37 @@ def _scan(url: RemoteUrl, parts: ReadAhead, on_bad_member: OnBadMember) -> KeyIn
     return index
 
 
-def _samples(
-    parts: ReadAhead, shown: str, options: TarOptions, on_bad_member: OnBadMember
-) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
-    members = read_member_offsets(parts, url=shown, options=options)
-    batches = ((batch.names, list(zip(batch.starts, batch.sizes, strict=True))) for batch in members)
-    for sample in samples_of(batches, url=shown, on_bad_member=on_bad_member, on_empty=lambda error: None):
-        yield sample[KEY], [(name, *place) for name, place in sample.items() if name not in (KEY, URL)]
-
-
-def _check_last(url: RemoteUrl, index: KeyIndex, begin: int, parts: ReadAhead) -> None:
+def _check_last(
+    url: RemoteUrl, index: KeyIndex, options: StorageOptions, retry: RetryPolicy, wait: Callable[[float], None]
+) -> None:
     """Require that the shard has the last sample of the index, at its bytes, and nothing after it."""
-    last = slice(len(index.members) - int(index.counts[-1]), None)
-    names = [index.extensions[member] for member in index.members[last].tolist()]
-    expected = list(zip(names, index.starts[last].tolist(), index.sizes[last].tolist(), strict=True))
-    options = TarOptions(url.size, begin, max_member_bytes=sys.maxsize)
+    begin = int(index.begins()[-index.counts[-1]])
+    parts = ReadAhead(OneObject(url, options, retry, sleep=wait), start=begin)
     try:
         # Bad members were left out of the file, in front of the samples that follow
-        found = list(_samples(parts, redact(url), options, lambda error: None))
+        found = _index_of(url, parts, lambda error: None)
     except ShardReadError as error:
         raise _unusable(url, f"puts a sample at byte {begin:,}, where none begins") from error
-    if found != [(index.keys[-1], expected)]:
+    if list(found.keys) != list(index.keys[-1:]) or _members(found) != _members(index)[-int(index.counts[-1]) :]:
         raise _unusable(url, f"has {index.keys[-1]!r:.200} as the last sample, and the shard has another one")
+
+
+def _members(index: KeyIndex) -> list[tuple[str, int, int]]:
+    names = [index.extensions[member] for member in index.members.tolist()]
+    return list(zip(names, index.starts.tolist(), index.sizes.tolist(), strict=True))
+
+
+def _index_of(url: RemoteUrl, parts: ReadAhead, on_bad_member: OnBadMember) -> KeyIndex:
+    """Read the index of the samples from the first byte of the parts on."""
+    shown, policy = redact(url), MemberErrorHandler(on_bad_member, Skipped())
+    options = TarOptions(url.size, parts.start, max_member_bytes=sys.maxsize)
+    members = read_member_offsets(parts, url=shown, options=options)
+    batches = ((batch.names, list(zip(batch.starts, batch.sizes, strict=True))) for batch in members)
+    samples = samples_of(batches, url=shown, on_bad_member=policy, on_empty=lambda error: None)
+    return key_index(
+        (sample[KEY], [(name, *place) for name, place in sample.items() if name not in (KEY, URL)])
+        for sample in samples
+    )
 
 
 def _unusable(url: str, why: str) -> ManifestError:

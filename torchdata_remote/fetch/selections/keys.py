@@ -1,29 +1,35 @@
-"""Large sets of keys, and the search in them: of the wanted keys in those of shards, and of the keys of two shard sets.
-
-Keys are found by sorted 64-bit hashes, and their text is compared. A key takes its characters, 8 bytes, and 12 more for
-the search (``benchmarks/bench_selection_plan.py``); a Python set of strings takes about 100.
-"""
+"""Wanted keys, of an iterable or of a file, and the search for keys by their hashes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import compress
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...core.arguments import check
-from ...core.urls import RemoteUrl
-from ...formats.key_index import KeyIndex
+from ...core.options import RetryPolicy, StorageOptions
+from ...core.threads.ordered_map import ordered_map
+from ...core.urls import RemoteUrl, join_url, object_path, redact, split_url
+from ...errors import RemoteDataError
+from ...formats.tables import Columns, RowFilter, require_pyarrow, row_samples
+from ...storage import read_whole
+from ..listing.patterns import literal_url
 from ..listing.url_table import StringColumn
+from ..tables import Group, TableFile
 
 Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+
+_LINES, _TABLES = (".txt",), (".parquet", ".arrow", ".feather", ".ipc")
+_KEY = "key"
+_GROUPS_AT_ONCE = 4
 
 
 def key_column(keys: Iterable[Any], source: str = "keys") -> StringColumn:
-    """Collect keys; a key may be there repeatedly.
+    """Collect keys; a key may be there repeatedly. Each takes its characters and 8 bytes.
 
     Args:
         keys: texts.
@@ -47,8 +53,57 @@ def key_column(keys: Iterable[Any], source: str = "keys") -> StringColumn:
     return column
 
 
+def keys_of_file(
+    url: str, column: str, row_filter: RowFilter | None, options: StorageOptions, retry: RetryPolicy
+) -> StringColumn:
+    """Return the keys of a file: lines of a ``.txt``, or a column of a Parquet or Arrow file.
+
+    Of a Parquet file only the columns of the keys and of the filter are read, and of these only the row groups that
+    statistics do not exclude. obstore is not used, so that a process that only lists can be forked.
+
+    Args:
+        url: or path of the file.
+        column: name of the column of keys.
+        row_filter: of the rows of a table; ``None`` for all.
+        options: for the store.
+        retry: policy for transient faults.
+
+    Raises:
+        RemoteDataError: if the file is damaged, of a kind that is not known, or has no such column.
+        ImportError: for a table without pyarrow.
+        TypeError: if keys are not texts.
+    """
+    url = url if isinstance(url, RemoteUrl) else join_url(*split_url(literal_url(url)))
+    shown, name = redact(url), object_path(url).lower()
+    if name.endswith(_LINES) and row_filter is None:
+        text = read_whole(url, options, retry, by_obstore=False).decode("utf-8-sig", "surrogateescape")
+        return key_column(filter(None, text.replace("\r\n", "\n").split("\n")), shown)
+    if not name.endswith(_TABLES):
+        raise RemoteDataError(
+            f"{shown}: keys are read from files named *{', *'.join(_LINES + _TABLES)}, and a filter needs a table. "
+            "Pass those of another file as a list.",
+            url=shown,
+        )
+    require_pyarrow("select(keys=) of a table")
+    file = TableFile(url, options, retry, by_obstore=False)
+    columns = Columns({column: _KEY}, column, row_filter).resolve(file.index.schema, shown)
+
+    def keys_in(group: Group, sleep: object) -> list[Any]:
+        pieces = [memoryview(file.read(*one)) for one in file.index.ranges(group.number, columns)]
+        batches = file.batches(group, columns, pieces)
+        return [
+            one[_KEY] for first, rows in batches for one in row_samples(rows, first, columns, url=shown, stem="")[0]
+        ]
+
+    tasks = [partial(keys_in, group) for group in file.groups(row_filter, 0, file.num_rows)]
+    with closing(ordered_map(tasks, max_threads=_GROUPS_AT_ONCE)) as found:
+        return key_column((key for keys in found for key in keys), shown)
+
+
 class KeyNumbers:
-    """Finds the numbers of keys. Hashes are Python's, and differ between processes: this is not sent to others.
+    """Finds the numbers of keys by sorted 64-bit hashes, and compares their texts. It takes 12 bytes for a key.
+
+    Hashes are Python's, and differ between processes: this is not sent to others.
 
     Args:
         keys: the first one has the number 0.
@@ -61,127 +116,21 @@ class KeyNumbers:
 
     def find(self, keys: Sequence[str]) -> Ints:
         """Return the number of each of these keys, the smallest one of a repeated key; -1 if it is not there."""
-        found = np.full(len(keys), -1)
-        if len(self._sorted):
-            hashes = _hashes(keys)
-            places = np.searchsorted(self._sorted, hashes)
-            known = np.flatnonzero(self._sorted[np.minimum(places, len(self._sorted) - 1)] == hashes)
-            firsts = self._order[places[known]].tolist()
-            found[known] = [
-                first if text == keys[at] else self._first(keys[at], int(places[at]) + 1)
-                for at, first, text in zip(known.tolist(), firsts, self._keys.at(firsts), strict=True)
-            ]
+        found, hashes = np.full(len(keys), -1), _hashes(keys)
+        places, ends = (np.searchsorted(self._sorted, hashes, side=side) for side in ("left", "right"))
+        while len(at := np.flatnonzero((found < 0) & (places < ends))):
+            numbers = self._order[places[at]].tolist()
+            texts = zip(at.tolist(), numbers, self._keys.at(numbers), strict=True)
+            found[at] = [number if text == keys[place] else -1 for place, number, text in texts]
+            places[at] += 1
         return found
 
-    def _first(self, key: str, place: int) -> int:
-        """Return the number of a key among those with its hash, from a place on; -1 if it is none of them."""
-        while place < len(self._sorted) and self._sorted[place] == self._sorted[place - 1]:
-            number = int(self._order[place])
-            if self._keys[number] == key:
-                return number
-            place += 1
-        return -1
-
-    def repeated(self) -> Iterator[tuple[int, int]]:
-        """Yield the number of each key that was there before, after the smallest number of that key."""
-        same_hash = np.flatnonzero(self._sorted[1:] == self._sorted[:-1]) + 1
-        for number in self._order[same_hash].tolist():
-            first = int(self.find([self._keys[number]])[0])
-            if first != number:
-                yield first, number
+    def repeated(self) -> Ints:
+        """Return the number of each key that was there before, with a smaller number."""
+        suspects = self._order[1:][self._sorted[1:] == self._sorted[:-1]]
+        repeated: Ints = suspects[self.find(self._keys.at(suspects.tolist())) != suspects]
+        return repeated
 
 
 def _hashes(keys: Sequence[str]) -> Ints:
     return np.fromiter(map(hash, keys), np.int64, len(keys))
-
-
-class KeySearch:
-    """Finds keys of shards among the wanted ones, and remembers which were found.
-
-    Args:
-        wanted: the keys.
-    """
-
-    def __init__(self, wanted: StringColumn) -> None:
-        self._wanted, self._numbers = wanted, KeyNumbers(wanted)
-        self._found = np.zeros(len(wanted), np.bool_)
-        for _, number in self._numbers.repeated():  # found once
-            self._found[number] = True
-        self.num_wanted = self.num_missing
-
-    def find(self, keys: Sequence[str]) -> Bools:
-        """Return whether each of these keys is wanted; shape ``(len(keys),)``."""
-        numbers = self._numbers.find(keys)
-        are_wanted = numbers >= 0
-        self._found[numbers[are_wanted]] = True
-        return are_wanted
-
-    @property
-    def num_missing(self) -> int:
-        """Number of keys that were not found so far."""
-        return len(self._found) - int(self._found.sum())
-
-    def missing(self) -> Iterator[str]:
-        """Yield the keys that were not found so far."""
-        return (self._wanted[number] for number in np.flatnonzero(~self._found).tolist())
-
-
-class KeyTable:
-    """The keys of a shard set, with the byte ranges of each sample, in its order.
-
-    Args:
-        indexes: of the shards.
-        members: extensions to select; ``None`` for all. Samples that have none of them are not part of the table.
-
-    Attributes:
-        urls: of the shards.
-        keys: of the samples.
-        extensions: of the selected members.
-        num_without: samples that have none of the selected members.
-        firsts: number of each shard's first sample, and the number of samples; shape ``(num_shards + 1,)``.
-    """
-
-    def __init__(self, indexes: Iterable[tuple[RemoteUrl, KeyIndex]], members: Collection[str] | None = None) -> None:
-        self.urls: list[RemoteUrl] = []
-        self.keys, self.extensions, self.num_without, firsts = StringColumn(), set[str](), 0, [0]
-        columns: list[list[Ints]] = [[np.zeros(0, np.int64)] for _ in range(3)]
-        for url, index in indexes:
-            chosen = [at for at, name in enumerate(index.extensions) if members is None or name in members]
-            self.extensions.update(index.extensions[at] for at in chosen)
-            # Adjacent members are one range
-            starts, stops, counts = index.ranges(np.isin(index.members, chosen))
-            has_any = counts > 0
-            self.keys.extend(list(compress(index.keys, has_any.tolist())))
-            self.num_without += int((~has_any).sum())
-            self.urls.append(url)
-            firsts.append(len(self.keys))
-            for column, values in zip(columns, (starts, stops, counts[has_any]), strict=True):
-                column.append(values)
-        self._starts, self._stops, num_ranges = map(np.concatenate, columns)
-        self.firsts, self._range_ends = np.array(firsts), np.cumsum(num_ranges)
-        self._numbers = KeyNumbers(self.keys)
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def shards_of(self, samples: Ints) -> Ints:
-        """Return the number of the shard of each sample."""
-        return np.searchsorted(self.firsts, samples, side="right") - 1
-
-    def ranges(self, samples: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return number of ranges of each sample; and first byte and end of each of these ranges."""
-        ends = self._range_ends[samples]
-        counts = ends - np.where(samples > 0, self._range_ends[samples - 1], 0)
-        at = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
-        return counts, self._starts[at], self._stops[at]
-
-    def repeated(self) -> tuple[int, int] | None:
-        """Return two samples that have the same key; ``None`` if all keys are different."""
-        return next(self._numbers.repeated(), None)
-
-    def find(self, lead: KeyTable) -> Ints:
-        """Return the sample with the key of each sample of another table, or -1."""
-        found = [np.zeros(0, np.int64)]
-        for first, last in zip(lead.firsts.tolist(), lead.firsts[1:].tolist(), strict=False):
-            found.append(self._numbers.find(lead.keys[first:last]))
-        return np.concatenate(found)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import compress, islice
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...core.arguments import check
 from ...core.arguments.scalars import bool_of
 from ...core.shard_view import ShardView, key_sum, view_url
-from ...core.urls import RemoteUrl, VirtualUrl, object_path, redact, split_sample_range
+from ...core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
 from ...errors import EmptyListingError, MissingKeyError, MissingMemberError, UrlError
 from ...formats.key_index import KeyIndex
-from .keys import Bools, KeySearch
+from ..listing.url_table import StringColumn
+from .keys import KeyNumbers
+
+Bools = npt.NDArray[np.bool_]
 
 _MAX_SHOWN = 5
 
@@ -40,7 +44,7 @@ class IndexedSample(NamedTuple):
 
 def planned_views(
     indexes: Iterable[tuple[RemoteUrl, KeyIndex]],
-    search: KeySearch | None,
+    keys: StringColumn | None,
     where: Callable[[IndexedSample], Any] | None,
     members: tuple[tuple[str, ...], ...] | None,
     on_missing_key: Callable[[MissingKeyError], object],
@@ -52,7 +56,7 @@ def planned_views(
 
     Args:
         indexes: of the shards.
-        search: of the selected keys; ``None`` for all keys.
+        keys: of the selected samples; ``None`` for all.
         where: returns whether a sample is selected; ``None`` for all.
         members: alternatives for each member that is read; ``None`` for all members.
         on_missing_key: policy for keys that no shard has.
@@ -65,21 +69,30 @@ def planned_views(
     """
     views: list[RemoteUrl] = []
     num_shards = num_samples = 0
+    wanted = KeyNumbers(keys or StringColumn())
+    are_missing = np.ones(len(keys or ()), np.bool_)
+    are_missing[wanted.repeated()] = False  # the first one counts
+    num_wanted = int(are_missing.sum())
     for url, index in indexes:
         num_shards += 1
         num_samples += len(index.keys)
-        chosen = np.ones(len(index.keys), np.bool_) if search is None else search.find(index.keys)
+        chosen = np.ones(len(index.keys), np.bool_)
+        if keys is not None:
+            numbers = wanted.find(index.keys)
+            chosen = numbers >= 0
+            are_missing[numbers[chosen]] = False
         if where is not None:
             _filter(chosen, url, index, where)
         if chosen.any():
             views.append(_view(url, index, chosen, members))
-    if search is not None and search.num_missing:
-        names = ", ".join(f"{key!r:.100}" for key in islice(search.missing(), _MAX_SHOWN))
-        more = ", ..." if search.num_missing > _MAX_SHOWN else ""
+    missing = np.flatnonzero(are_missing).tolist()
+    if keys is not None and missing:
+        names = ", ".join(f"{key!r:.100}" for key in keys.at(missing[:_MAX_SHOWN]))
+        more = ", ..." if len(missing) > _MAX_SHOWN else ""
         on_missing_key(
             MissingKeyError(
-                f"select: {search.num_missing:,} of {search.num_wanted:,} keys are in none of {num_shards:,} shards: "
-                f"{names}{more}. A key is the path of a member without its extension, such as 'train/000017'. Pass "
+                f"select: {len(missing):,} of {num_wanted:,} keys are in none of {num_shards:,} shards: {names}{more}. "
+                "A key is the path of a member without its extension, such as 'train/000017'. Pass "
                 "on_missing_key=skip_with_warning to select those that are there."
             )
         )
@@ -91,22 +104,19 @@ def planned_views(
 
 
 def require_whole_shards(urls: Iterable[str]) -> Iterator[RemoteUrl]:
-    """Yield URLs, and refuse those that are no whole tars.
+    """Yield URLs, and refuse those that are no whole shards.
 
     Raises:
-        UrlError: for a range of samples, selected samples, or a zip.
+        UrlError: for a range of samples, or selected samples.
     """
     for url in urls:
-        advice, (whole, samples) = None, split_sample_range(url)
-        if samples is not None:
-            advice = "is a range of samples: put select() before sharding_filter_rank()."
-        elif isinstance(whole, VirtualUrl):
-            advice = "has been selected already: pass keys=, where= and members= to one select(), before join()."
-        elif object_path(url).lower().endswith(".zip"):
-            advice = "is a zip, and samples are selected from tars: filter() them after the reader."
-        if advice is not None:
-            shown = redact(url)
-            raise UrlError(f"select: {shown} {advice}", url=shown)
+        whole, samples = split_sample_range(url)
+        if samples is not None or isinstance(whole, VirtualUrl):
+            raise UrlError(
+                f"select: {redact(url)} is a part of a shard: pass keys=, where= and members= to one select(), and put "
+                "it before join() and sharding_filter_rank().",
+                url=redact(url),
+            )
         yield url if isinstance(url, RemoteUrl) else RemoteUrl(url)
 
 
