@@ -13,13 +13,11 @@ import os
 import queue
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from ..core.checksums import Checksums
 from ..core.stats.counters import FETCH
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import PoolClosedError, next_item
@@ -65,28 +63,24 @@ class Download:
         size: of the object; ``None`` until the first response reports it.
         can_plan: whether a part can be planned now; not while the first response has to report the size.
         closed: whether the rest is not wanted.
-        is_asked: whether the first response has to report the size.
 
     Args:
         start: the first byte to read.
-        stop: the byte after the last one to read; ``None`` for the object's end.
+        stop: the byte after the last one to read; ``sys.maxsize`` for the object's end.
         size: of the object; ``None`` until the first response reports it.
-        checksums: of its blocks, if they are verified.
+        block_bytes: as above.
     """
 
     url = ""
     mapped = False
     part_bytes = first_bytes = sys.maxsize
 
-    def __init__(self, start: int, stop: int | None, size: int | None, checksums: Checksums | None = None) -> None:
-        self.checksums, self.block_bytes = checksums, 1 if checksums is None else checksums.block_bytes
-        self.planned_bytes = self.first_byte = start - start % self.block_bytes
-        self._stop = sys.maxsize if stop is None else stop + -stop % self.block_bytes
-        self.size = size
-        if size is not None:
-            self._stop = min(self._stop, size)
+    def __init__(self, start: int, stop: int, size: int | None, block_bytes: int = 1) -> None:
+        self.size, self.block_bytes = size, block_bytes
+        self.planned_bytes = self.first_byte = start - start % block_bytes
+        self._stop = min(stop + -stop % block_bytes, sys.maxsize if size is None else size)
         self.can_plan = start == 0 or size is None or start < size  # an empty object is asked for once
-        self.closed = self.is_asked = False
+        self.closed = False
         self.parts: list[Part] = []
         self.error: BaseException | None = None
 
@@ -134,34 +128,16 @@ class Download:
         try:
             if dropped is not None:
                 raise dropped
-            if not self.is_unwanted(part):
+            if not self.closed:
                 job()
         except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
             dropped = None  # or it and this frame would keep each other
-            if not self.is_unwanted(part):
-                part.error = error
+            part.error = error
         if part.left.pop() == 0:
-            if part.buffer is not None and not self.is_unwanted(part):
+            if part.buffer is not None and part.error is None:
                 part.pieces.put(part.buffer.toreadonly())
             part.buffer = None
             lane.end_part(self, part)
-
-    def is_unwanted(self, part: Part) -> bool:
-        """Whether no more bytes of a part are needed."""
-        return self.closed or part.error is not None
-
-    def received(self, part: Part, pieces: Generator[memoryview, None, None], lane: Lane) -> Iterator[memoryview]:
-        """Yield pieces until they are unwanted; then their request ends."""
-        with closing(pieces):
-            for piece in pieces:
-                yield piece
-                lane.running.pool.check()
-                if self.is_unwanted(part):
-                    return
-
-    def sleep(self, part: Part, lane: Lane) -> Callable[[float], object]:
-        """Return a function that sleeps, unless the part is unwanted."""
-        return partial(lane.running.pool.sleep, is_closed=lambda: self.is_unwanted(part))
 
     def close(self) -> None:
         """Download no more. Safe in a finalizer."""
@@ -189,7 +165,7 @@ class Lane:
         self._reserved_bytes = 0
         # In order: those that are not completely planned, and those of them of which nothing is planned
         self._open, self._waiting = OrderedDict[Download, None](), OrderedDict[Download, None]()
-        self._num_asked = 0  # downloads whose size a response has to report
+        self._asked = set[Download]()  # whose size a response has to report
         self._begun: queue.SimpleQueue[Download] = queue.SimpleQueue()  # whose first part is here, unless in order
         self._users = 1  # the owner, and every open object
         self._pid = os.getpid()
@@ -198,12 +174,10 @@ class Lane:
         """Return the store of a URL, and the path in it."""
         return open_store(url, self.session.storage_options, self.running.connection)
 
-    def reader(self, url: str, *, checked: bool = False) -> ObjectReader:
+    def reader(self, url: str) -> ObjectReader:
         """Return what reads ranges of an object, with the limits of this lane."""
         running = self.running
-        return ObjectReader(
-            url, *self.open_store(url), self.options.retry, running.in_flight, sleep=running.pool.sleep, checked=checked
-        )
+        return ObjectReader(url, *self.open_store(url), self.options.retry, running.in_flight, sleep=running.pool.sleep)
 
     def add(self, download: DownloadT) -> DownloadT:
         """Plan parts of a download within the budget. Each call needs a ``close``."""
@@ -287,7 +261,7 @@ class Lane:
             download.parts.clear()
             self._open.pop(download, None)
             self._waiting.pop(download, None)
-            self._note_answer(download)
+            self._asked.discard(download)
         if self._users == 0:
             self.running.leave()
         else:
@@ -296,10 +270,6 @@ class Lane:
     def _release_bytes(self, part: Part, num_bytes: int) -> None:  # with the lock held
         self._reserved_bytes -= num_bytes
         part.reserved_bytes -= num_bytes
-
-    def _note_answer(self, download: Download) -> None:  # with the lock held
-        self._num_asked -= download.is_asked
-        download.is_asked = False
 
     def _plan_ahead(self) -> None:  # with the lock held
         """Plan parts, as long as there is room."""
@@ -320,9 +290,9 @@ class Lane:
         if waiting is None or waiting.size is not None:
             return waiting
         # First parts of large objects that are read later would hold the budget
-        few = self._num_asked < self.options.interleave
-        few |= self.running.are_small or self._num_asked * waiting.next_bytes < max_bytes // _FRACTION_AHEAD
-        return waiting if few else None
+        num_asked = len(self._asked)
+        few = num_asked < self.options.interleave or num_asked * waiting.next_bytes < max_bytes // _FRACTION_AHEAD
+        return waiting if few or self.running.are_small else None
 
     def _plan(self, download: Download) -> None:  # with the lock held
         """Add the next part and queue its request."""
@@ -330,8 +300,7 @@ class Lane:
         self._reserved_bytes += part.reserved_bytes
         self._waiting.pop(download, None)
         if download.size is None:
-            download.is_asked = True
-            self._num_asked += 1
+            self._asked.add(download)
         elif not download.can_plan:
             self._open.pop(download, None)
         try:
@@ -353,9 +322,9 @@ class Lane:
 
     def _learned(self, download: Download, part: Part, end: int) -> None:  # with the lock held
         self._release_bytes(part, min(part.reserved_bytes, max(0, (part.end or end) - end)))
-        if download.is_asked:
+        if download in self._asked:
+            self._asked.remove(download)
             self.running.are_small = not download.can_plan
-            self._note_answer(download)
         if not download.can_plan:
             self._open.pop(download, None)
         self._plan_ahead()

@@ -36,16 +36,19 @@ class ObjectDownload(Download):
         lane: downloads it.
         url: a ``RemoteUrl`` brings size and etag.
         start: the first byte to read.
-        stop: the byte after the last one to read; ``None`` for the object's end.
+        stop: the byte after the last one to read; ``sys.maxsize`` for the object's end.
         checked: whether checksums that a manifest has are verified: parts are whole blocks then.
     """
 
-    def __init__(self, lane: Lane, url: str, start: int = 0, stop: int | None = None, *, checked: bool = True) -> None:
-        self.reader = reader = lane.reader(url, checked=checked)
-        super().__init__(start, stop, reader.size, reader.checksums)
+    def __init__(self, lane: Lane, url: str, start: int, stop: int, *, checked: bool) -> None:
+        self._start, self._end, self.reader = start, stop, lane.reader(url)
+        reader, block_bytes = self.reader, 1
+        if checked and isinstance(url, RemoteUrl) and url.checksums is not None:
+            reader.checksums, block_bytes = url.checksums, url.checksums.block_bytes
+        super().__init__(start, stop, reader.size, block_bytes)
         self.url, cache, self._cached = reader.url, lane.running.cache, None
         if cache is not None:
-            whole, server = (start, stop) == (0, None), lane.session.storage_options.for_url(url).server()
+            whole, server = (start, stop) == (0, sys.maxsize), lane.session.storage_options.for_url(url).server()
             self._cached = CachedObject(
                 reader.store, cache, self.url, reader.listed_size, reader.etag, keep=whole, server=server
             )
@@ -59,12 +62,12 @@ class ObjectDownload(Download):
 
     def _fetch(self, part: Part, lane: Lane) -> None:
         at, cached, found = part.start, self._cached, partial(self._found, part, lane)
-        pieces = self.reader.pieces(at, part.end, sleep=self.sleep(part, lane), on_found=found)
-        for piece in self.received(part, pieces, lane):
+        for piece in self.reader.pieces(at, part.end, on_found=found):
             if cached is not None:
                 cached.keep(at, piece)
-                at += len(piece)
-            part.pieces.put(piece)
+            # Parts of checked blocks may begin before the first byte, and end behind the last one
+            part.pieces.put(piece[max(0, self._start - at) : max(0, self._end - at)])
+            at += len(piece)
 
     def _found(self, part: Part, lane: Lane, size: int, end: int) -> None:
         if (size, end) != (self.size, part.end):
@@ -76,6 +79,7 @@ class ObjectDownload(Download):
 
     def close(self) -> None:
         super().close()
+        self.reader.closed = True
         if self._cached is not None:
             self._cached.close()
 
@@ -183,9 +187,9 @@ class ObjectStream(PieceStream):
         ManifestError: if samples of a shard are wanted that has no index.
     """
 
-    __slots__ = ("_lane", "_next_byte", "_piece_bytes", "_released", "download", "selected")
-    most_ahead: int | None = None
-    """Bytes that the lane downloads; ``None`` for all."""
+    __slots__ = ("_lane", "_piece_bytes", "_released", "download", "selected")
+    most_ahead = sys.maxsize
+    """Bytes that the lane downloads."""
 
     selected: SelectedSamples
     download: ObjectDownload | ViewDownload
@@ -201,17 +205,14 @@ class ObjectStream(PieceStream):
         elif samples is not None:
             first, stop = wanted_bytes(whole, samples, lane.session.storage_options, lane.options.retry)
             start = max(start, first)
-        end = stop
-        if self.most_ahead is not None:
-            end = start + self.most_ahead if stop is None else min(stop, start + self.most_ahead)
+        end = min(sys.maxsize if stop is None else stop, start + self.most_ahead)
         if view is not None:
             self.download = lane.add(ViewDownload(lane, view, start, end))
         else:
-            self.download = lane.add(ObjectDownload(lane, shard, start, end, checked=self.most_ahead is None))
+            self.download = lane.add(ObjectDownload(lane, shard, start, end, checked=self.most_ahead == sys.maxsize))
         self._lane, self._released = lane, False
         super().__init__(self.download.url, number, start, stop)
         self._piece_bytes = 0  # length of the current piece
-        self._next_byte = self.download.first_byte  # of the next piece: parts of checked blocks may begin before start
 
     @property
     def num_bytes(self) -> int | None:
@@ -234,9 +235,6 @@ class ObjectStream(PieceStream):
             self._release()
             return False
         self._piece_bytes = len(piece)
-        if self._next_byte < self.first_byte or self.last_byte is not None:
-            start, self._next_byte = self._next_byte, self._next_byte + len(piece)
-            piece = piece[max(0, self.first_byte - start) : max(0, (self.last_byte or self._next_byte) - start)]
         self._view = piece
         return True
 
@@ -250,8 +248,7 @@ class ObjectStream(PieceStream):
     def read_range(self, start: int, end: int) -> bytes:
         """Read bytes ``start`` to ``end`` (exclusive) by a separate request; the sequential position stays."""
         num_bytes, download = self.find_num_bytes(), self.download
-        if not isinstance(download, ObjectDownload):
-            raise io.UnsupportedOperation(f"{redact(self.url)} is read in order only.")
+        assert isinstance(download, ObjectDownload)  # readers of whole objects refuse views
         self._lane.require_own_process(self.url)
         first, last = start - start % download.block_bytes, min(end + -end % download.block_bytes, num_bytes)
         return download.reader.read(first, last)[start - first : end - first]

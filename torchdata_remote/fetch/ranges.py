@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 
-from ..core.checksums import BlockCheck
+from ..core.checksums import BlockCheck, Checksums
 from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.object_version import same_etag
 from ..core.options import PROGRESS_BYTES, RetryPolicy, StorageOptions
@@ -27,7 +27,8 @@ from ..errors import (
 from ..storage import Answer, Connection, RangeNotSatisfiableError, Store, WithoutObstore, open_store
 from .listing.whereabouts import about_missing
 
-CHANGED_ANSWERS = 4  # responses with the same other version until the object counts as changed
+_POLL_S = 0.5
+_MOST_OTHERS = 4  # responses of another version in a row, with which an object counts as replaced
 
 
 class ObjectReader:
@@ -42,22 +43,25 @@ class ObjectReader:
         size: as it was listed, or as the first response reported it; ``None`` before that, and for a store that may
             ignore ranges: then all bytes that it sends are taken.
         etag: as it was listed, or as the first response reported it.
+        checksums: of its blocks, if they are verified: ranges are whole blocks then.
+        closed: whether no more bytes are wanted: requests end after the next piece.
         on_damage: called when a block fails its checksum: a cache drops it, before it is requested again.
         sleep: waits for a number of seconds; raises to stop waiting.
 
     Args:
-        url: of the object; a ``RemoteUrl`` brings size, etag and checksums.
+        url: of the object; a ``RemoteUrl`` brings size and etag.
         store: of the object.
         path: in the store.
         retry: limits of the retries. An attempt fails when it receives fewer than ``PROGRESS_BYTES`` in
             ``progress_timeout_s``.
         in_flight: delays requests when the store asks for fewer.
         sleep: as above.
-        checked: whether checksums that a manifest has are verified: ranges are whole blocks then.
     """
 
     size: int | None = None
     etag: str | None = None
+    checksums: Checksums | None = None
+    closed = False
 
     def __init__(
         self,
@@ -68,13 +72,11 @@ class ObjectReader:
         in_flight: ConcurrencyLimit,
         *,
         sleep: Callable[[float], object] = time.sleep,
-        checked: bool = False,
     ) -> None:
         listed = url if isinstance(url, RemoteUrl) else RemoteUrl(url)
         self.url, self.listed_size = str(url), listed.size
         self.store, self.path = store, path
         self.send: Callable[[str, int, int | None, str | None], Answer] = store.read
-        self.checksums = listed.checksums if checked else None
         self._retry, self._in_flight, self.sleep = retry, in_flight, sleep
         self.on_damage: Callable[[], object] = lambda: None
         if listed.size is not None and not store.may_ignore_ranges:
@@ -97,7 +99,6 @@ class ObjectReader:
         start: int,
         end: int | None,
         *,
-        sleep: Callable[[float], object] | None = None,
         on_found: Callable[[int, int], object] = lambda size, end: None,
     ) -> Generator[memoryview, None, None]:
         """Read a byte range, and retry transient faults.
@@ -105,7 +106,6 @@ class ObjectReader:
         Args:
             start: the first byte.
             end: the byte after the last one; may exceed the object's end. ``None`` for the rest.
-            sleep: instead of that of the reader.
             on_found: called once, with the size of the object and the byte after the last one of the range.
 
         Yields:
@@ -117,36 +117,36 @@ class ObjectReader:
             StorageError: for permanent faults; all these with url, range, etag, attempts and seconds.
             ShardCorruptError: if a block does not match its checksum twice.
         """
-        attempts, url = Attempts(self._retry, sleep=sleep or self.sleep), self.url
+        attempts, url = Attempts(self._retry, sleep=self._pause), self.url
         at, stop, size, etag = start, end, self.size, self.etag
-        is_found, damaged_at = False, -1
-        others: list[str] = []  # equal versions that were not asked for, in consecutive responses
+        is_found, damaged_at, num_others = False, -1, 0  # responses of another version, in a row
         check: BlockCheck | None = None
 
         def position() -> int:
             return at
 
-        while not (is_found and at == stop):
+        while not (self.closed or (is_found and at == stop)):
             began_s, began_at = time.perf_counter(), at
             try:
                 with self._in_flight.permit(), attempts.watch(url, position):
                     try:
                         answer = self._send(at, stop, size, etag)
                         with closing(answer.chunks):
-                            _require_same_version(answer, size, etag, others, url)
+                            num_others += 1
+                            etag = self._learn(answer.total_bytes, answer.etag, is_final=num_others == _MOST_OTHERS)
+                            num_others = 0
                             stop = _end_of(answer, at, stop, size, url)
                             if not is_found:
                                 is_found, size = True, answer.total_bytes
-                                etag = self._learn(size, answer.etag)
                                 check = None if self.checksums is None else BlockCheck(self.checksums, size, at)
                                 on_found(size, stop)
-                            for piece in _missing(answer, at, stop, self._retry.progress_timeout_s, url):
+                            for piece in self._missing(answer, at, stop):
                                 if check is None:
                                     at += len(piece)
                                     yield piece
-                                    continue
-                                at = yield from _verified(check, piece, at)
-                                if check.damaged_at is not None:
+                                else:
+                                    at = yield from _verified(check, piece, at)
+                                if check is not None and check.damaged_at is not None:
                                     is_again = damaged_at == check.damaged_at
                                     at, damaged_at, check.damaged_at = check.damaged_at, check.damaged_at, None
                                     self.on_damage()
@@ -167,6 +167,32 @@ class ObjectReader:
                 return self.send(self.path, 0, None, etag)  # an empty object has no ranges
             raise _changed(self.url, f"is shorter than the {size or at:,} bytes it had") from error
 
+    def _missing(self, answer: Answer, at: int, end: int) -> Iterator[memoryview]:
+        """Yield the missing bytes; fail when fewer than ``PROGRESS_BYTES`` are received in ``progress_timeout_s``."""
+        skip, began_s, num_bytes = at - answer.start, time.monotonic(), 0
+        for chunk in answer.chunks:
+            length = len(chunk)
+            piece = chunk[skip : skip + end - at] if skip or length > end - at else chunk
+            skip = max(0, skip - length)
+            at += len(piece)
+            if piece:
+                yield piece
+            if at == end or self.closed:
+                return
+            num_bytes += length
+            elapsed_s = time.monotonic() - began_s
+            if num_bytes >= PROGRESS_BYTES:
+                began_s, num_bytes = time.monotonic(), 0
+            elif elapsed_s > self._retry.progress_timeout_s:
+                raise _broken(self.url, f"{num_bytes:,} bytes in {elapsed_s:.1f} s")
+        if at < end:
+            raise _broken(self.url, f"the body ended at byte {at:,} of {end:,}")
+
+    def _pause(self, seconds: float) -> None:
+        while seconds > 0 and not self.closed:
+            self.sleep(min(seconds, _POLL_S))
+            seconds -= _POLL_S
+
     def _wait(self, error: StorageError, attempts: Attempts, *, num_bytes: int) -> None:
         """Wait for the next attempt after one that received some bytes, or raise the final error."""
         if not isinstance(error, TransientStorageError):
@@ -178,11 +204,15 @@ class ObjectReader:
         FETCH.add(retries=1)
         attempts.wait(error)
 
-    def _learn(self, size: int, etag: str | None) -> str | None:
+    def _learn(self, size: int, etag: str | None, *, is_final: bool) -> str | None:
         """Record size and etag from a response, by calls that no other thread interrupts; return the etag.
 
+        One or two responses may belong to other requests, through a proxy that mixes them up. Stores that support
+        If-Match return 412 at once.
+
         Raises:
-            ObjectChangedError: if another response, or the listing, had others.
+            ObjectChangedError: if another response, or the listing, had others, and this is the last one of several.
+            TransientStorageError: if it is not.
         """
         known = vars(self)
         first_size, first_etag = known.setdefault("size", size), self.etag
@@ -190,7 +220,8 @@ class ObjectReader:
             first_etag = known.setdefault("etag", etag)
         listed = first_size if self.listed_size is None else self.listed_size
         if not (size == first_size == listed and same_etag(first_etag, etag)):
-            raise _changed(self.url, f"has {_shown(size, etag)}, where it had {_shown(listed, first_etag)}")
+            kind = _changed if is_final else _broken
+            raise kind(self.url, f"has {_shown(size, etag)}, where it had {_shown(listed, first_etag)}")
         return first_etag
 
     def _with_context(
@@ -244,22 +275,6 @@ class OneObject(ObjectReader):
             self.send = WithoutObstore(store).read
 
 
-def _require_same_version(answer: Answer, size: int | None, etag: str | None, others: list[str], url: str) -> None:
-    """Accept an object as replaced only after several consecutive responses with the same other version.
-
-    One or two may belong to other requests, through a proxy that mixes up responses. Stores that support If-Match
-    return 412 at once.
-    """
-    if size in (None, answer.total_bytes) and same_etag(etag, answer.etag):
-        others.clear()
-        return
-    received = _shown(answer.total_bytes, answer.etag)
-    others[:] = [*(other for other in others if other == received), received]
-    if len(others) == CHANGED_ANSWERS:
-        raise _changed(url, f"has {received}, where it had {_shown(size, etag)}")
-    raise _broken(url, f"asked for a version of {_shown(size, etag)}, got one of {received}")
-
-
 def _end_of(answer: Answer, at: int, end: int | None, size: int | None, url: str) -> int:
     """Require that the response matches the request; return the byte after the last one."""
     total = answer.total_bytes
@@ -273,28 +288,6 @@ def _end_of(answer: Answer, at: int, end: int | None, size: int | None, url: str
         error.likely_permanent = True
         raise error
     return stop
-
-
-def _missing(answer: Answer, at: int, end: int, timeout_s: float, url: str) -> Iterator[memoryview]:
-    """Yield the missing bytes; fail when fewer than ``PROGRESS_BYTES`` are received in ``timeout_s``."""
-    skip, began_s, num_bytes = at - answer.start, time.monotonic(), 0
-    for chunk in answer.chunks:
-        length = len(chunk)
-        piece = chunk[skip : skip + end - at] if skip or length > end - at else chunk
-        skip = max(0, skip - length)
-        at += len(piece)
-        if piece:
-            yield piece
-        if at == end:
-            return
-        num_bytes += length
-        elapsed_s = time.monotonic() - began_s
-        if num_bytes >= PROGRESS_BYTES:
-            began_s, num_bytes = time.monotonic(), 0
-        elif elapsed_s > timeout_s:
-            raise _broken(url, f"{num_bytes:,} bytes in {elapsed_s:.1f} s")
-    if at < end:
-        raise _broken(url, f"the body ended at byte {at:,} of {end:,}")
 
 
 def _broken(url: str, how: str) -> TransientStorageError:

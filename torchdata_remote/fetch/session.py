@@ -42,7 +42,7 @@ def _open_cache(options: FetchOptions) -> DiskCache | None:
 
 
 class ActiveSession:
-    """The running half of a session. Its threads stop with the last lane, unless the session is kept.
+    """The running half of a session. Its threads stop with the last lane.
 
     A lane is one iterator with its open objects.
 
@@ -58,7 +58,7 @@ class ActiveSession:
         self._lock: FinalizerLock[Callable[[], None]] = FinalizerLock(call)
         self._num_lanes = 0  # lanes with open objects
         self.are_small = False  # whether the last object of unknown size came whole by its first request
-        self.kept = False  # whether threads outlive the last lane
+        self.num_kept = 0  # of the lanes, those that only keep the threads
         self._pid = os.getpid()
 
     @property
@@ -78,22 +78,14 @@ class ActiveSession:
         """Record that a lane has no open objects. Safe in a finalizer."""
         self._lock.settle(self._leave)
 
-    def keep_no_longer(self) -> None:
-        """Let the threads stop with the last lane. Safe in a finalizer."""
-        self.kept = False
-        self._lock.settle(self._stop_unused)
-
     def _leave(self) -> None:  # with the lock held
         self._num_lanes -= 1
-        self._stop_unused()
-
-    def _stop_unused(self) -> None:  # with the lock held
-        if self._num_lanes == 0 and not self.kept:
+        if self._num_lanes == 0:
             self.pool.close()
 
     def lane_bytes(self, num_expected: int) -> int:
         """Return a lane's share of the memory budget, among open lanes and those expected at the same time."""
-        return self.options.max_buffer_bytes // max(1, num_expected, self._num_lanes)
+        return self.options.max_buffer_bytes // max(1, num_expected, self._num_lanes - self.num_kept)
 
 
 class FetchSession:
@@ -110,6 +102,7 @@ class FetchSession:
     def __init__(self, options: FetchOptions, storage_options: StorageOptions, num_lanes: int = 1) -> None:
         self.options, self.storage_options, self.num_lanes = options, storage_options, num_lanes
         self._running: ActiveSession | None = None
+        self._kept: ActiveSession | None = None
         # Whether this package reads local files, and not fsspec; ``None`` before one was read
         self.reads_local_files: bool | None = None
 
@@ -124,18 +117,14 @@ class FetchSession:
 
     def keep(self) -> None:
         """Keep threads and connections between passes in this process, until this object is collected."""
-        running = self._running
-        if running is not None and running.kept and running.is_running:
-            return
-        running = self.start()
-        if not running.kept:
-            running.kept = True
-            weakref.finalize(self, running.keep_no_longer)
-        running.leave()
+        if self._kept is None or not self._kept.is_running:
+            self._kept = self.start()
+            self._kept.num_kept += 1
+            weakref.finalize(self, self._kept.leave)
 
     def for_lanes(self, num_lanes: int) -> FetchSession:
         """Return another session with the same limits."""
         return FetchSession(self.options, self.storage_options, num_lanes)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_running": None}
+        return {**vars(self), "_running": None, "_kept": None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -11,13 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..core.options import MIB, StorageOptions
+from ..core.options import MIB
 from ..core.shard_view import ShardView, split_view_url
 from ..core.stats.counters import FETCH
 from ..core.threads.pool import next_item
 from ..core.urls import redact
 from ..errors import ObjectChangedError, UrlError
-from ..storage import Store, open_store
 from .cache.blocks import BLOCK_BYTES, CachedBlocks
 from .cache.cached_object import say_uncached
 from .engine import Download, Lane, Part
@@ -181,7 +181,7 @@ class ViewDownload(Download):
         lane: downloads it.
         view: to read; ``None`` if the first part has to find it.
         start: the first byte to read.
-        stop: the byte after the last one to read; ``None`` for the end.
+        stop: the byte after the last one to read.
         buffer: of the whole view; ``None`` makes one for each window.
         max_gap_bytes: unwanted bytes between two ranges that are read, to save a request.
     """
@@ -191,12 +191,13 @@ class ViewDownload(Download):
         lane: Lane,
         view: ShardView | Ranges | None,
         start: int = 0,
-        stop: int | None = None,
+        stop: int = sys.maxsize,
         *,
         buffer: memoryview | None = None,
         max_gap_bytes: int = MAX_GAP_BYTES,
     ) -> None:
         self._buffer, self._max_gap_bytes = buffer, max_gap_bytes
+        self.readers: list[ObjectReader] = []
         super().__init__(start, stop, None if view is None else self._set_view(lane, view))
         self.can_plan = start < self._stop
 
@@ -227,9 +228,7 @@ class ViewDownload(Download):
 
     def _fetch(self, request: GatherRequest, part: Part, lane: Lane) -> None:
         reader, cache = self.readers[request.object], lane.running.cache
-        fetch: Callable[[int, int], Generator[memoryview, None, None]] = partial(
-            reader.pieces, sleep=self.sleep(part, lane)
-        )
+        fetch: Callable[[int, int], Generator[memoryview, None, None]] = reader.pieces
         if cache is not None and not reader.store.maps_files:
             url = reader.version
             if url.size is None or url.etag is None:
@@ -237,8 +236,8 @@ class ViewDownload(Download):
             else:
                 server = lane.session.storage_options.for_url(url).server()
                 fetch = CachedBlocks(cache, str(url), url.size, url.etag, server, fetch).read
-        pieces = list(self.received(part, fetch(request.start, request.stop), lane))
-        if self.is_unwanted(part) or part.buffer is None:
+        pieces = list(fetch(request.start, request.stop))
+        if self.closed or part.buffer is None:
             return
         data = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
         if len(data) < request.stop - request.start:
@@ -251,6 +250,11 @@ class ViewDownload(Download):
             )
         for start, stop, offset in request.pieces:
             part.buffer[offset : offset + stop - start] = data[start - request.start : stop - request.start]
+
+    def close(self) -> None:
+        super().close()
+        for reader in self.readers:
+            reader.closed = True
 
     def place_of(self, byte: int) -> tuple[ObjectReader, int, int]:
         """Return the reader of a byte, the byte's place there, and the end of the bytes that follow it there."""
@@ -296,20 +300,15 @@ class RangeCoalescer(Lane, AbstractContextManager["RangeCoalescer"]):
 
     Args:
         session: limits and threads.
-        options_of: storage options for a URL; ``None`` are those of the session.
     """
 
-    def __init__(self, session: FetchSession, options_of: Callable[[str], StorageOptions] | None = None) -> None:
+    def __init__(self, session: FetchSession) -> None:
         super().__init__(session)
-        self._options_of = options_of or session.storage_options.for_url
         self._mapped: dict[str, memoryview] = {}
 
     def __exit__(self, *error: object) -> None:
         self._mapped.clear()
         self.release()
-
-    def open_store(self, url: str) -> tuple[Store, str]:
-        return open_store(url, self._options_of(url), self.running.connection)
 
     def start_read(self, members: Members) -> CoalescedRead:
         """Request the data of members, of which two have the same bytes or none in common, without waiting.
