@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import zlib
 
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
-from ..errors import ManifestError, ObjectNotFoundError, ShardReadError
-from ..formats.sample import naming_fault, split_key
+from ..errors import ManifestError, ObjectNotFoundError
 from ..formats.sample_index import Offsets, index_url, parse_index
-from ..formats.tar import TarOptions, padding, read_member_offsets
 from ..storage import read_whole
-from .ranges import OneObject
-from .read_ahead import FAR_BYTES, ReadAhead
 
 
 def wanted_bytes(
@@ -28,7 +23,7 @@ def wanted_bytes(
         retry: policy for transient faults.
 
     Raises:
-        ManifestError: if there is no index, or it does not belong to this shard.
+        ManifestError: if there is no index, it does not belong to this shard, or the manifest has no checksum of it.
     """
     assert isinstance(url, RemoteUrl)  # as all that has parts
     first, last = samples
@@ -37,9 +32,8 @@ def wanted_bytes(
     if not first < last <= num_samples:
         shown = redact(url)
         raise ManifestError(f"{shown}: no samples {first} to {last} in a shard of {num_samples} samples.", url=shown)
-    if url.index_crc32 is None:
-        for number in {first, last} - {0, num_samples}:
-            _check_border(url, offsets[number - 1], offsets[number], options, retry)
+    if url.index_crc32 is None:  # it may be that of another version, and cut a sample in two
+        raise _unusable(url, "has no checksum in the shard's manifest")
     return offsets[first], None if last == num_samples else offsets[last]
 
 
@@ -66,36 +60,6 @@ def read_offsets(url: RemoteUrl, options: StorageOptions, retry: RetryPolicy) ->
         return parse_index(data, num_samples=url.num_samples, shard_bytes=url.size)
     except ValueError as error:
         raise _unusable(url, str(error)) from error
-
-
-def _check_border(url: RemoteUrl, before: int, border: int, options: StorageOptions, retry: RetryPolicy) -> None:
-    """Require that a sample begins at a byte: the members before and after it have different keys.
-
-    Args:
-        url: of the shard.
-        before: first byte of the previous sample.
-        border: first byte of the sample.
-        options: for the store.
-        retry: policy for transient faults.
-    """
-    parts = ReadAhead(OneObject(url, options, retry), start=before, first_bytes=FAR_BYTES)
-    limits = TarOptions(first_byte=before, max_member_bytes=sys.maxsize)
-    key = None
-    try:
-        for found in read_member_offsets(parts, url=redact(url), options=limits):
-            for name, start, size in zip(found.names, found.starts, found.sizes, strict=True):
-                if naming_fault(name := name.removeprefix("./")) is not None:
-                    continue
-                if start - found.header_bytes >= border:
-                    if key in (None, split_key(name)[0]):
-                        raise _unusable(url, f"splits the sample {key!r:.200} at byte {border:,}")
-                    return
-                if start + size + padding(size) > border:
-                    raise _unusable(url, f"puts a sample at byte {border:,}, where none begins")
-                key = split_key(name)[0]
-    except ShardReadError as error:
-        raise _unusable(url, f"puts a sample at byte {border:,}, where none begins") from error
-    raise _unusable(url, f"puts a sample at byte {border:,}, where the shard has no more")
 
 
 def _unusable(url: str, why: str) -> ManifestError:

@@ -87,8 +87,6 @@ class SampleTable:
 
     def first_names(self) -> Iterator[str]:
         """Yield the name of each sample's first member."""
-        if len(self) == len(self.names):  # one member each
-            return iter(self.names)
         return map(self.names.__getitem__, self._firsts[:-1])
 
     def select(self, samples: Int64s) -> Members:

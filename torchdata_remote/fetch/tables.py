@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache, partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, redact, split_sample_range
 from ..errors import ObjectChangedError
+from ..formats.byte_reader import ByteReader
 from ..formats.tables import Columns, Footer, Resolved, RowFilter, index_of, read_footer
 from .engine import Lane, Part
-from .local_files import Numbered
-from .ranges import OneObject
-from .session import FetchSession
-from .streams import open_ahead
+from .ranges import ObjectReader, OneObject
 from .views import Ranges, ViewDownload
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _MAX_IN_FLIGHT = 16
-_REQUESTS_PER_FILE = 4  # at once, for the heads of record batches
-_MAX_MERGED_BYTES = 8 << 20
 _GAP_BYTES = 128 << 10  # gaps up to this size are read too: they cost less than another request
-_NUM_KEPT, _MOST_KEPT_BYTES = 256, 256 << 10  # 64 MiB of footers
+_NUM_KEPT, _MOST_KEPT_BYTES = 512, 256 << 10  # footers
 
 
 class Group(NamedTuple):
@@ -56,61 +50,34 @@ def _kept_footer(url: str, size: int, etag: str, reader: str) -> list[Footer]:
     return []
 
 
-class TableFile(OneObject):
+class TableFile:
     """A file, whose footer is read first; that of a version that was read before may be in memory.
 
     Args:
-        url: of the file; its size and version are asked for if they are not known.
-        options: for the store.
-        retry: policy for transient faults.
-        in_flight: delays requests when the store asks for fewer.
-        sleep: waits for a number of seconds; raises to stop waiting.
-        by_obstore: whether obstore may be used, after which a process cannot be forked.
+        source: reads it.
+        options: of the source.
 
     Raises:
         StorageError: if it cannot be read.
         ShardReadError: if it is no table, or damaged.
     """
 
-    def __init__(
-        self,
-        url: str,
-        options: StorageOptions,
-        retry: RetryPolicy,
-        in_flight: ConcurrencyLimit | None = None,
-        sleep: Callable[[float], object] = time.sleep,
-        *,
-        by_obstore: bool = True,
-    ) -> None:
-        super().__init__(url, options, retry, in_flight=in_flight, sleep=sleep, by_obstore=by_obstore)
-        if self.version.size is None:
+    def __init__(self, source: ObjectReader, options: StorageOptions) -> None:
+        self._source = source
+        if source.version.size is None:
             self.read(0, 1)
-        version, self.shown = self.version, redact(url)
-        kept, num_bytes = [], version.size or 0
-        if version.etag is not None:
-            kept = _kept_footer(str(version), num_bytes, version.etag, options.identity())
+        self.version = version = source.version
+        num_bytes, self.shown = version.size or 0, redact(version)
+        kept = _kept_footer(str(version), num_bytes, version.etag, options.identity()) if version.etag else []
         footer = kept[0] if kept else read_footer(self, num_bytes, self.shown)
         if footer.memory_bytes <= _MOST_KEPT_BYTES:
-            kept.append(footer)
+            kept[:] = [footer]
         self.index = index_of(footer, self.shown)
         self.num_rows = sum(self.index.counts)
 
     def read(self, start: int, stop: int) -> bytes:
-        return b"" if start >= stop else super().read(start, stop)
-
-    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return several ranges, which ascend. Close ones are one request, and a few requests run at once."""
-        spans, places = list[list[int]](), []
-        for start, stop in ranges:
-            is_close = spans and 0 <= start - spans[-1][1] <= _GAP_BYTES
-            if not is_close or stop - spans[-1][0] > _MAX_MERGED_BYTES:
-                spans.append([start, stop])
-            spans[-1][1] = stop
-            places.append((len(spans) - 1, start - spans[-1][0], stop - spans[-1][0]))
-        tasks = [lambda sleep, span=span: self.read(*span) for span in spans]
-        with closing(ordered_map(tasks, max_threads=_REQUESTS_PER_FILE)) as found:
-            data = list(found)
-        return [data[number][start:stop] for number, start, stop in places]
+        """Return bytes ``start`` to ``stop`` (exclusive)."""
+        return b"" if start >= stop else self._source.read(start, stop)
 
     def groups(self, row_filter: RowFilter | None, first_row: int, last_row: int) -> list[Group]:
         """Return the row groups with some of these rows, of which the filter may accept one, in order."""
@@ -160,21 +127,18 @@ def list_groups(
         ShardReadError: if it is no table, or damaged.
         SampleError: if the filter does not fit.
     """
-    in_flight = ConcurrencyLimit(_MAX_IN_FLIGHT, check=lambda: None)
 
-    def groups_of(url: str, sleep: Callable[[float], object]) -> list[RemoteUrl]:
+    def opened(url: str, sleep: Callable[[float], object]) -> tuple[TableFile, tuple[int, int] | None]:
         whole, rows = split_sample_range(url)
-        file = TableFile(whole, options, retry, in_flight, sleep)
-        listed = RemoteUrl(file.version, file.version.size, file.version.etag, num_samples=file.num_rows)
-        found = []
-        for group in file.groups(row_filter, *(rows or (0, file.num_rows))):
-            found.append(listed.part(group.start, group.stop))
-            found[-1].num_samples = group.stop - group.start
-        return found
+        return TableFile(OneObject(whole, options, retry, sleep=sleep), options), rows
 
-    with closing(ordered_map((partial(groups_of, url) for url in urls), max_threads=_MAX_IN_FLIGHT)) as files:
-        for groups in files:
-            yield from groups
+    with closing(ordered_map((partial(opened, url) for url in urls), max_threads=_MAX_IN_FLIGHT)) as files:
+        for file, rows in files:
+            listed = RemoteUrl(file.version, file.version.size, file.version.etag, num_samples=file.num_rows)
+            for group in file.groups(row_filter, *(rows or (0, file.num_rows))):
+                part = listed.part(group.start, group.stop)
+                part.num_samples = group.stop - group.start
+                yield part
 
 
 class _TableDownload(ViewDownload):
@@ -197,10 +161,8 @@ class _TableDownload(ViewDownload):
         return [partial(self._read_footer, part, lane)] if self.size is None else super().jobs(part, lane)
 
     def _read_footer(self, part: Part, lane: Lane) -> None:
-        running = lane.running
-        sleep = partial(running.pool.sleep, is_closed=lambda: self.closed)
-        options, retry = lane.session.storage_options, running.options.retry
-        self.file = file = TableFile(self.url, options, retry, running.in_flight, sleep)
+        self.readers = [lane.reader(self.url)]
+        self.file = file = TableFile(self.readers[0], lane.session.storage_options)
         self.columns = self._columns.resolve(file.index.schema, file.shown)
         first, last = self._rows or (0, file.num_rows)
         if last > file.num_rows:
@@ -210,15 +172,14 @@ class _TableDownload(ViewDownload):
                 url=file.shown,
             )
         self.groups = file.groups(self._columns.row_filter, self._first_row, last)
-        ranges = [file.index.ranges(group.number, self.columns) for group in self.groups]
-        num_bytes = self._set_view(lane, _ranges_of(file.version, ranges))
+        ranges = (file.index.ranges(group.number, self.columns) for group in self.groups)
+        num_bytes = self._set_view(lane, _ranges_of(file.version, chain.from_iterable(ranges)))
         lane.learn(self, part, num_bytes, 0)
 
 
-def _ranges_of(url: RemoteUrl, groups: Sequence[Sequence[tuple[int, int]]]) -> Ranges:
-    counts = np.array(list(map(len, groups)), np.int64)
-    starts, stops = np.array([one for ranges in groups for one in ranges], np.int64).reshape(-1, 2).T
-    return Ranges([url], counts, np.zeros_like(starts), starts, stops)
+def _ranges_of(url: RemoteUrl, ranges: Iterable[tuple[int, int]]) -> Ranges:
+    starts, stops = np.array(list(ranges), np.int64).reshape(-1, 2).T
+    return Ranges([url], np.ones_like(starts), np.zeros_like(starts), starts, stops)
 
 
 class TableStream:
@@ -238,7 +199,6 @@ class TableStream:
         self.first_byte = max(first_row, 0 if rows is None else rows[0])  # rows are the positions of tables
         self._lane = lane
         self.download = lane.add(_TableDownload(lane, whole, columns, self.first_byte, rows))
-        self._window, self._window_bytes = memoryview(b""), 0  # what is left of it
 
     def batches(self) -> Iterator[tuple[Resolved, int, pa.RecordBatch]]:
         """Yield the columns, the number of the first row, and rows, of row groups when their bytes are here.
@@ -247,46 +207,21 @@ class TableStream:
             StorageError: for faults that retries did not solve.
             ShardReadError: if the footer or a row group is damaged.
         """
-        download = self.download
-        self._advance()
+        download, windows = self.download, self._windows()
+        reader = ByteReader(chain([next(windows, b"")], windows))  # once the footer is here
         for group in download.groups:
             ranges = download.file.index.ranges(group.number, download.columns)
-            pieces = [self._take(stop - start) for start, stop in ranges]
+            pieces = [memoryview(reader.take(stop - start)) for start, stop in ranges]
             for first, batch in download.file.batches(group, download.columns, pieces):
                 yield download.columns, first, batch
 
-    def _advance(self) -> None:
-        self._window = self._lane.next_piece(self.download, self._window_bytes) or memoryview(b"")
-        self._window_bytes = len(self._window)
-
-    def _take(self, num_bytes: int) -> memoryview:
-        """Return the next bytes."""
-        pieces = []
-        while num_bytes:
-            if not self._window:
-                self._advance()
-            pieces.append(self._window[:num_bytes])
-            self._window = self._window[num_bytes:]
-            num_bytes -= len(pieces[-1])
-        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+    def _windows(self) -> Iterator[memoryview]:
+        num_bytes = 0
+        while (window := self._lane.next_piece(self.download, num_bytes)) is not None:
+            num_bytes = len(window)
+            yield window
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
             self._lane.close(self.download)
-
-
-def stream_tables(
-    source: Iterator[Numbered], session: FetchSession, columns: Columns
-) -> Generator[tuple[str, TableStream], None, None]:
-    """Yield a stream for each URL of a table. Footers and row groups of the next ones are fetched meanwhile.
-
-    Args:
-        source: number, URL and first row of each. Read only in the thread that iterates.
-        session: limits and threads.
-        columns: to fetch.
-
-    Raises:
-        Exception: an error of ``source``, after the URLs before it.
-    """
-    return open_ahead(source, session, partial(TableStream, columns))

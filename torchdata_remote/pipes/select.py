@@ -17,8 +17,13 @@ from ..fetch.listing.shard_set import options_beside
 from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.listing.url_table import StringColumn
 from ..fetch.selections.key_indexes import key_indexes
-from ..fetch.selections.keys import key_column, keys_of_file
-from ..fetch.selections.selection import IndexedSample, planned_views, require_whole_shards
+from ..fetch.selections.selection import (
+    IndexedSample,
+    key_column,
+    keys_of_file,
+    planned_views,
+    require_whole_shards,
+)
 from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.tables import RowFilter
 from .base.chain import all_pipes
@@ -65,8 +70,9 @@ class Select(DataPipe[RemoteUrl]):
         MissingKeyError: if no shard has some of the keys: their number, and some of them.
         MissingMemberError: if a selected sample has none of the alternatives in ``members``.
         EmptyListingError: if nothing is selected.
-        ManifestError: if the file of keys belongs to another version of the shard, or the shard is compressed.
-        UrlError: for a zip, or for samples that were selected elsewhere.
+        ManifestError: if the file of keys belongs to another version of the shard.
+        ShardReadError: for a shard without such a file that is compressed, a zip, or damaged.
+        UrlError: for samples that were selected elsewhere.
         ValueError: after ``sharding_filter_rank`` or another ``select``.
         RemoteDataError: if the file of ``keys`` is damaged or of an unknown kind, or has no such column.
 

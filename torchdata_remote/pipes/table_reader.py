@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
@@ -12,8 +13,8 @@ from ..core.urls import object_path
 from ..errors import RemoteDataError
 from ..fetch.listing.source_argument import url_of
 from ..fetch.session import FetchSession
-from ..fetch.streams import numbered_urls
-from ..fetch.tables import TableStream, stream_tables
+from ..fetch.streams import numbered_urls, open_ahead
+from ..fetch.tables import TableStream
 from ..formats.error_policy import OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun
 from ..formats.position import ReadPosition
@@ -145,7 +146,7 @@ def _opened(
     source: Iterable[Any], session: FetchSession, columns: Columns, state: Any
 ) -> Generator[tuple[str, TableStream], None, None]:
     # The fetcher's threads start with the first URL
-    yield from stream_tables(numbered_urls(_only_urls(source), state), session, columns)
+    yield from open_ahead(numbered_urls(_only_urls(source), state), session, partial(TableStream, columns))
 
 
 def _only_urls(items: Iterable[Any]) -> Iterator[str]:

@@ -37,7 +37,7 @@ def key_indexes(
     """Yield each shard with the index of its keys, in order.
 
     It is read from the file beside the shard; without one, from the headers of the shard, with one warning. The file is
-    verified by its checksum in the manifest. If that is unknown, the headers of the last sample are read.
+    verified by its checksum in the manifest. If that is unknown, the shard must have no samples after it.
 
     Args:
         urls: of the shards, with their sizes, and with number of samples and checksum of the keys if they are known.
@@ -72,10 +72,18 @@ def _read(
     wait: Callable[[float], None],
 ) -> tuple[RemoteUrl, KeyIndex, bool]:
     """Return the index, and whether it is that of the shard's headers."""
+    headers = partial(ReadAhead, OneObject(url, options, retry, sleep=wait))
     # Without obstore, so that a process that only lists can be forked
     data = read_if_there(keys_url(url), options, retry, by_obstore=False)
     if data is None:
-        return url, _scan(url, ReadAhead(OneObject(url, options, retry, sleep=wait)), on_bad_member), True
+        index = _index_of(url, headers(), on_bad_member)
+        if url.num_samples not in (None, len(index.keys)):
+            raise ManifestError(
+                f"{redact(url)} has {len(index.keys):,} samples, and its manifest has {url.num_samples:,}: it was "
+                f"replaced. Write it: {_COMMAND}",
+                url=redact(url),
+            )
+        return url, index, True
     if url.keys_crc32 not in (None, zlib.crc32(data)):  # as a block of a shard, once more
         data = read_whole(keys_url(url), options, retry, by_obstore=False)
     if url.keys_crc32 not in (None, found := zlib.crc32(data)):
@@ -85,55 +93,28 @@ def _read(
     except ValueError as error:
         raise _unusable(url, str(error)) from error
     if url.keys_crc32 is None and len(index.keys):
-        _check_last(url, index, options, retry, wait)
+        try:
+            further = _index_of(url, headers(start=int(index.stops()[-1])), lambda error: None).keys
+        except ShardReadError as error:
+            raise _unusable(url, "ends where no sample of the shard does") from error
+        if further:
+            raise _unusable(url, f"ends before {further[0]!r:.200} and another {len(further) - 1:,} samples")
     return url, index, False
 
 
-def _scan(url: RemoteUrl, parts: ReadAhead, on_bad_member: OnBadMember) -> KeyIndex:
-    """Read the index from the headers of a shard."""
+def _index_of(url: RemoteUrl, parts: ReadAhead, on_bad_member: OnBadMember) -> KeyIndex:
+    """Read the index of the samples that begin at the first byte of the parts, from the headers of the shard."""
     shown, head = redact(url), parts.head()[:BLOCK]
     if any(head) and not is_header(head):
-        raise ManifestError(
-            f"{shown} begins like no tar, so its samples cannot be read one by one. Write compressed shards and zips "
-            "as uncompressed tars, and images or arrays in formats that are compressed by themselves.",
+        raise ShardReadError(
+            f"{shown} has no header of a tar at byte {parts.start:,}, so its samples cannot be read one by one. Write "
+            "compressed shards and zips as uncompressed tars of images or arrays that are compressed by themselves.",
             url=shown,
         )
-    index = _index_of(url, parts, on_bad_member)
-    if url.num_samples not in (None, len(index.keys)):
-        raise ManifestError(
-            f"{shown} has {len(index.keys):,} samples, and its manifest has {url.num_samples:,}: it was replaced. "
-            f"Write it: {_COMMAND}",
-            url=shown,
-        )
-    return index
-
-
-def _check_last(
-    url: RemoteUrl, index: KeyIndex, options: StorageOptions, retry: RetryPolicy, wait: Callable[[float], None]
-) -> None:
-    """Require that the shard has the last sample of the index, at its bytes, and nothing after it."""
-    begin = int(index.begins()[-index.counts[-1]])
-    parts = ReadAhead(OneObject(url, options, retry, sleep=wait), start=begin)
-    try:
-        # Bad members were left out of the file, in front of the samples that follow
-        found = _index_of(url, parts, lambda error: None)
-    except ShardReadError as error:
-        raise _unusable(url, f"puts a sample at byte {begin:,}, where none begins") from error
-    if list(found.keys) != list(index.keys[-1:]) or _members(found) != _members(index)[-int(index.counts[-1]) :]:
-        raise _unusable(url, f"has {index.keys[-1]!r:.200} as the last sample, and the shard has another one")
-
-
-def _members(index: KeyIndex) -> list[tuple[str, int, int]]:
-    names = [index.extensions[member] for member in index.members.tolist()]
-    return list(zip(names, index.starts.tolist(), index.sizes.tolist(), strict=True))
-
-
-def _index_of(url: RemoteUrl, parts: ReadAhead, on_bad_member: OnBadMember) -> KeyIndex:
-    """Read the index of the samples from the first byte of the parts on."""
-    shown, policy = redact(url), MemberErrorHandler(on_bad_member, Skipped())
     options = TarOptions(url.size, parts.start, max_member_bytes=sys.maxsize)
     members = read_member_offsets(parts, url=shown, options=options)
     batches = ((batch.names, list(zip(batch.starts, batch.sizes, strict=True))) for batch in members)
+    policy = MemberErrorHandler(on_bad_member, Skipped())
     samples = samples_of(batches, url=shown, on_bad_member=policy, on_empty=lambda error: None)
     return key_index(
         (sample[KEY], [(name, *place) for name, place in sample.items() if name not in (KEY, URL)])

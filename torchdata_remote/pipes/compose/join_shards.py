@@ -88,9 +88,7 @@ class JoinShards(DataPipe[RemoteUrl]):
             return [joined_url(shards) for shards in zip(*sets.values(), strict=True)]
         with ExitStack() as opened:
             indexes = {name: opened.enter_context(closing(self._indexes(urls))) for name, urls in sets.items()}
-            views, what = planned_views(indexes, self._members, self.how)
-        _log.info("join by keys: %s", what)
-        return views
+            return planned_views(indexes, self._members, self.how)
 
     def _are_alike(self, sets: Mapping[str, list[RemoteUrl]]) -> bool:
         """Whether the sets can be read side by side, by what their manifests have."""
