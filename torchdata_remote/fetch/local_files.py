@@ -43,7 +43,7 @@ class LocalFiles:
     def __init__(self, session: FetchSession) -> None:
         self.session = session
         self._wait = Wait("", lambda: "The file system does not answer: is it a network mount?", quiet_s=QUIET_S)
-        self._is_refused = session.options.cache_dir is not None
+        self._is_refused = False
         self._slow = 0  # two for each slow file, minus one for each other
 
     @property
