@@ -219,8 +219,8 @@ class ObjectDownload(Download):
     """
 
     def __init__(self, lane: Planner, url: str, start: int = 0, stop: int | None = None) -> None:
+        cache = lane.running.cache
         store, self.path = lane.open_store(url)
-        cache = None if store.maps_files else lane.running.cache  # local files are where a cache would have them
         self._listed_size, etag, checksums = None, None, None
         if isinstance(url, RemoteUrl):
             self._listed_size, etag, checksums = url.size, url.etag, url.checksums
@@ -232,7 +232,7 @@ class ObjectDownload(Download):
             whole, server = (start, stop) == (0, None), lane.options_of(url).server()
             self._cached = CachedObject(store, cache, self.url, self._listed_size, etag, keep=whole, server=server)
         self.source: RangeSource = self._cached or store
-        self.mapped = store.maps_files
+        self.mapped = store.maps_files and cache is None
         if size is None and not self.mapped:
             self.first_bytes = first_bytes_of(self.path)
 

@@ -48,6 +48,7 @@ class RequestPlan:
         }
         self._planned: dict[tuple[object, ...], ReadRequests] = {}
         self._ranges: dict[str, tuple[int, int | None, ReadRequests]] = {}  # of samples
+        self._has_cache = fetch.cache_dir is not None
 
     @property
     def part_bytes(self) -> int:
@@ -75,7 +76,7 @@ class RequestPlan:
         if size is None:
             return ReadRequests(1 + index.gets, index.num_bytes)
         known = None if store.may_ignore_ranges else listed
-        is_mapped = store.maps_files
+        is_mapped = store.maps_files and not self._has_cache
         first_bytes = None if is_mapped else first_bytes_of(object_path(whole))
         key = start, stop, size, known, checksums and checksums.block_bytes, is_mapped, first_bytes
         planned = self._planned.get(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import weakref
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
@@ -12,9 +13,11 @@ from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import FetchOptions, StorageOptions
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import Pool
-from ..storage import Connection, Store, open_store
-from .cache.disk_cache import open_cache
+from ..errors import StorageError
+from ..storage import Connection, Store, broken_link, open_store
+from .cache.disk_cache import DiskCache, open_cache
 
+_CACHE_ADVICE = "Pass a folder of a local disk that this user can create and write to."
 _SPECIAL = re.compile(r"::|[?@\0]")  # a path with these may be a mistake: open_store looks at the whole URL
 _RECENT_SIZES = 4  # weight of a size in the expected one: a quarter
 
@@ -23,6 +26,37 @@ class _Event(Enum):
     OPENS_NO_MORE = 1
     LEAVES = 2
     NOT_KEPT = 3
+
+
+def _open_cache(cache_dir: str, cache_bytes: int) -> DiskCache | None:
+    where = f"cache_dir={cache_dir!r} cannot be used as a cache"
+    if not os.fspath(cache_dir):
+        raise StorageError(f"{where}: it is empty. {_CACHE_ADVICE}")
+    try:
+        return open_cache(cache_dir, cache_bytes)
+    except StorageError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a NUL character
+        raise StorageError(f"{where}: {_why(cache_dir, error)}. {_CACHE_ADVICE}") from error
+
+
+def _why(cache_dir: str, error: OSError | ValueError) -> str:
+    """Say why a folder cannot be used."""
+    if isinstance(error, OSError):
+        broken = [path for path in _with_parents(cache_dir) if os.path.lexists(path) and not os.path.exists(path)]
+        if broken:
+            return f"{broken[-1]} is {broken_link(broken[-1])}"
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return f"it is a file, or below one ({error})"
+    return str(error)
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    """Yield a path and the folders above it, from below."""
+    path = os.path.abspath(path)
+    while path != os.path.dirname(path):
+        yield path
+        path = os.path.dirname(path)
 
 
 def connection_of(options: FetchOptions) -> Connection:
@@ -44,7 +78,7 @@ class ActiveSession:
         self.connection = connection_of(options)
         self.cache = None
         if options.cache_dir is not None and options.cache_bytes is not None:
-            self.cache = open_cache(options.cache_dir, options.cache_bytes)
+            self.cache = _open_cache(options.cache_dir, options.cache_bytes)
         self.pool = Pool(options.max_in_flight)
         self.in_flight = ConcurrencyLimit(options.max_in_flight, check=self.pool.check)
         self._lock = FinalizerLock(self._settle)

@@ -52,7 +52,7 @@ class CachedBlocks:
         try:
             return found.read(0, None)
         except DamagedError:
-            self._cache.drop(found)
+            self._cache.drop(found.path)
             return None
 
     def _download(self, start: int, end: int) -> Iterator[memoryview]:

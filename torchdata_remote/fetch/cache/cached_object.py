@@ -47,8 +47,8 @@ class CachedObject:
         self._store, self._cache, self._url, self._name = store, cache, url, f"{server}\n{url}"
         self._num_bytes, self._etag = size, etag
         self._lock = threading.RLock()  # shared by threads that fetch parts
-        self._is_looked_up = self._served = False
-        self._keeps = self._stores = keep  # what is downloaded
+        self._served, self._is_looked_up = False, store.maps_files  # local files are not cached
+        self._keeps = self._stores = keep and not store.maps_files  # what is downloaded
         self._hit: CachedFile | None = None
         self._filling: CachedFileWriter | None = None
 
@@ -90,7 +90,7 @@ class CachedObject:
                 entry = self._store.stat(path)
                 answer, is_same = None, (entry.size, entry.etag) == (hit.size, hit.version)
             if not is_same:
-                self._cache.drop(hit)
+                self._cache.drop(hit.path)
                 return answer
         self._etag, self._stores, self._hit = hit.version, False, hit
         return None
@@ -113,7 +113,7 @@ class CachedObject:
         _log.warning("%s is damaged in the cache, and fetched: %s (%s)", redact(self._url), problem, hit.path)
         with self._lock:
             if self._hit is hit:  # no other thread has found damage
-                self._cache.drop(hit)
+                self._cache.drop(hit.path)
                 self._hit, self._stores = None, self._keeps and not self._served
 
     def distrust(self) -> bool:

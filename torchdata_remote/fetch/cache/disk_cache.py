@@ -26,7 +26,6 @@ from multiprocessing.util import Finalize
 from typing import TypedDict
 
 from ...core.urls import redact
-from ...errors import StorageError
 from .files import CachedFile, CachedFileWriter, DamagedError, file_bytes
 
 try:
@@ -65,21 +64,14 @@ def open_cache(folder: str, max_bytes: int) -> DiskCache:
     """Return the cache in a folder, the same one for all passes of this process.
 
     Raises:
-        StorageError: if the folder cannot be a cache.
+        OSError: if the folder cannot be a cache.
+        ValueError: if it has a NUL character.
     """
-    try:
-        if not folder:
-            raise ValueError("it is empty")
-        return _opened(os.path.realpath(os.path.expanduser(folder)), max_bytes, os.getpid())
-    except (OSError, ValueError) as error:  # ValueError: also a NUL character
-        raise StorageError(
-            f"cache_dir={folder!r} cannot be used as a cache: {error}. Pass a folder of a local disk that this user "
-            "can create and write to."
-        ) from error
+    return _opened(os.path.realpath(os.path.expanduser(folder)), max_bytes, os.getpid())
 
 
 @cache
-def _opened(folder: str, max_bytes: int, pid: int) -> DiskCache:
+def _opened(folder: str, max_bytes: int, pid: int) -> DiskCache:  # a child of a fork reserves room for itself
     return DiskCache(folder, max_bytes)
 
 
@@ -99,7 +91,7 @@ def network_file_system(folder: str, mounts: str = _MOUNTS) -> str | None:
                 if fields[2] == f"{os.major(device)}:{os.minor(device)}" and _SHARED_BY_HOSTS.fullmatch(kind):
                     return kind
     except OSError:
-        return None
+        pass
     return None
 
 
@@ -155,21 +147,17 @@ class DiskCache:
         path = self._path(name)
         try:
             found = CachedFile(path)
+            if num_bytes in (None, found.size) and version in (None, found.version):
+                return found
         except OSError:
             return None
         except DamagedError:
-            self._remove(path)
-            return None
-        if num_bytes in (None, found.size) and version in (None, found.version):
-            return found
-        self._remove(path)
+            pass
+        self.drop(path)
         return None
 
-    def drop(self, found: CachedFile) -> None:
-        """Drop a damaged or outdated object, or the one that has replaced it."""
-        self._remove(found.path)
-
-    def _remove(self, path: str) -> None:
+    def drop(self, path: str) -> None:
+        """Remove a damaged or outdated object, or the one that has replaced it."""
         with contextlib.suppress(OSError):
             length = os.lstat(path).st_size
             os.unlink(path)
@@ -204,14 +192,15 @@ class DiskCache:
             name: of the object; empty if an epoch asks for it more than once.
             num_bytes: of the object.
         """
-        found, taken = False, _room_of(num_bytes + _BLOCK_BYTES)
+        taken = _room_of(num_bytes + _BLOCK_BYTES)
         try:
-            found = self._take(name, taken)
+            if not self._take(name, taken):
+                return False
         except OSError as error:
             self.warn_once(name, str(error))
-        if found:
-            self._given_back.append(taken)
-        return found
+            return False
+        self._given_back.append(taken)
+        return True
 
     def warn_once(self, name: str, problem: str) -> None:
         """Warn of the first problem with this folder in this process; a full disk would cause one per object."""
@@ -240,33 +229,36 @@ class DiskCache:
             while self._given_back:
                 self._free_bytes += self._given_back.popleft()
             if self._free_bytes < taken:
-                self._look_for_room(self._path(name)[-32:] if name else "", taken - self._free_bytes)
-            is_enough = self._free_bytes >= taken
-            self._free_bytes -= taken if is_enough else 0
-            return is_enough
+                self._look_for_room(self._path(name)[-32:] if name else "", taken)
+            if self._free_bytes < taken:
+                return False
+            self._free_bytes -= taken
+            return True
 
-    def _look_for_room(self, key: str, missing: int) -> None:
+    def _look_for_room(self, key: str, taken: int) -> None:
         """Reserve room for this process: for many objects at once, since each look at the state takes a lock."""
-        began_s, wanted = time.monotonic(), 0
+        began_s, missing = time.monotonic(), taken - self._free_bytes
         if began_s < self._look_again_s and key not in self._watched:
             return
         try:
             self._make_folder()
             with self._locked() as state:
-                before_s = 0.0 if state["used"] > self._max_bytes else None  # the bound was larger
-                if before_s is None and state["used"] + missing > self._max_bytes:
+                before_s = None
+                if state["used"] > self._max_bytes:  # the bound was larger
+                    before_s = 0.0
+                elif state["used"] + missing > self._max_bytes:
                     before_s = _unread_before(state, key)
                 if before_s is not None:
                     state["used"] = self._sweep(before_s)
-                wanted = min(max(missing, self._chunk_bytes), self._max_bytes - state["used"])
-                wanted = wanted if wanted >= missing else 0
-                state["used"] += wanted
                 self._watched = frozenset(state["refused"])
+                wanted = min(max(missing, self._chunk_bytes), self._max_bytes - state["used"])
+                wanted *= wanted >= missing
+                state["used"] += wanted
             self._free_bytes += wanted
         except BlockingIOError:  # another process, which may be stopped, holds the lock
             pass
         finally:
-            if not wanted:
+            if self._free_bytes < taken:
                 now_s = time.monotonic()
                 self._look_again_s = now_s + _PAUSE * (now_s - began_s)
 
