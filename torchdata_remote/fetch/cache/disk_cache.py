@@ -15,7 +15,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import stat
 import threading
 import time
@@ -35,11 +34,6 @@ except ImportError:  # Windows
 
 _log = logging.getLogger("torchdata_remote")
 _FORMAT, _STATE = "v4", "state"  # folder and file
-_MOUNTS = "/proc/self/mountinfo"  # Linux
-_SHARED_BY_HOSTS = re.compile(
-    "afs|beegfs|ceph|cifs|gfs2|glusterfs|gpfs|lustre|nfs4?|ocfs2|orangefs|smb3|smbfs|wekafs|"
-    r"fuse\.(blobfuse2?|ceph|cephfs|gcsfuse|glusterfs|goofys|juicefs|mount-s3|rclone|s3fs|sshfs)"
-)
 _BLOCK_BYTES = 4_096  # of most file systems
 _STATE_BYTES = 2 * _BLOCK_BYTES  # also while it is replaced
 _CHUNKS, _MAX_CHUNK_BYTES = 256, 16 << 20  # of the bound, which a process reserves at once
@@ -75,26 +69,6 @@ def _opened(folder: str, max_bytes: int, pid: int) -> DiskCache:  # a child of a
     return DiskCache(folder, max_bytes)
 
 
-def network_file_system(folder: str, mounts: str = _MOUNTS) -> str | None:
-    """Return the type of the file system of a folder, if several hosts can share it: their locks cannot be relied on.
-
-    Args:
-        folder: must exist.
-        mounts: the kernel's list of mounts; where there is none, nothing is known.
-    """
-    device = os.stat(folder).st_dev
-    try:
-        with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
-            for line in file:
-                fields = line.split(" ")
-                kind = fields[fields.index("-") + 1]
-                if fields[2] == f"{os.major(device)}:{os.minor(device)}" and _SHARED_BY_HOSTS.fullmatch(kind):
-                    return kind
-    except OSError:
-        pass
-    return None
-
-
 class DiskCache:
     """A folder of cached objects. Thread-safe.
 
@@ -103,7 +77,7 @@ class DiskCache:
         max_bytes: bound on what all files take, in blocks of the disk. Larger objects are not cached.
 
     Raises:
-        OSError: if the folder cannot be used, or hosts may share it.
+        OSError: if the folder cannot be used.
     """
 
     def __init__(self, folder: str, max_bytes: int) -> None:
@@ -111,9 +85,6 @@ class DiskCache:
             raise OSError("a cache needs file locks (flock), which Windows lacks: leave out cache_dir")
         self._folder, self._cache_bytes, self._max_bytes = f"{folder}/{_FORMAT}", max_bytes, max_bytes - _STATE_BYTES
         self._make_folder()
-        kind = network_file_system(folder)
-        if kind is not None:
-            raise OSError(f"it is on a file system of type {kind}, which hosts may share")
         self._lock = threading.RLock()
         self._chunk_bytes = min(max_bytes // _CHUNKS, _MAX_CHUNK_BYTES)
         self._free_bytes = 0  # that are reserved, and not used
