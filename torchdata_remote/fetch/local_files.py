@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Generator, Iterator
 from itertools import chain, islice
@@ -19,8 +18,6 @@ from .engine import Lane
 from .object_stream import ObjectStream, PieceStream
 from .session import FetchSession
 
-# Without waiting for the writer of a FIFO
-_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 # Longer than reading from the page cache takes, and no longer than a thread costs
 _SLOW_S = 0.0005
 _MAX_SLOW = 6
@@ -51,46 +48,32 @@ class LocalFiles:
         scheme, _, path = split_url(url)
         if scheme not in LOCAL or is_view(url) or split_sample_range(url)[1] is not None:
             return None
-        session, size = self.session, None
+        session = self.session
         if session.options.backend is not Backend.AUTOMATIC or session.storage_options.for_url(url):
             return None  # which fsspec reads
-        if isinstance(url, RemoteUrl):
-            if url.checksums is not None:
-                return None
-            size = url.size
-        try:
-            return path if (os.path.getsize(path) if size is None else size) < MAP_FROM_BYTES else None
-        except OSError:
-            return None
+        size, checksums = (url.size, url.checksums) if isinstance(url, RemoteUrl) else (None, None)
+        if size is None and os.path.isfile(path):  # opening a FIFO waits for a writer
+            size = os.path.getsize(path)
+        return path if checksums is None and size is not None and size < MAP_FROM_BYTES else None
 
     def read(self, url: str, path: str) -> bytes | None:
         """Return the bytes of a file, or ``None`` if it cannot be read at once, for whatever reason."""
         began_s = time.perf_counter()
         self._wait.url, self._wait.since_s = url, time.monotonic()
+        size, etag = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
         try:
-            with self._wait:
-                data = _read(url, path)
+            with self._wait, open(path, "rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                if size not in (None, status.st_size) or etag not in (None, version_of(status)):
+                    return None
+                data = file.read(min(status.st_size, MAP_FROM_BYTES))
         except OSError:
             return None
-        if data is not None:
-            FETCH.worked(began_s, len(data), items=1, requests=1, wait=True)
-            self.slow = self.slow + 2 if time.perf_counter() - began_s > _SLOW_S else max(0, self.slow - 1)
+        if len(data) != status.st_size:
+            return None
+        FETCH.worked(began_s, len(data), items=1, requests=1, wait=True)
+        self.slow = self.slow + 2 if time.perf_counter() - began_s > _SLOW_S else max(0, self.slow - 1)
         return data
-
-
-def _read(url: str, path: str) -> bytes | None:
-    file = os.open(path, _FLAGS)
-    try:
-        status = os.fstat(file)
-        size, etag = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
-        if not stat.S_ISREG(status.st_mode) or status.st_size >= MAP_FROM_BYTES:
-            return None
-        if size not in (None, status.st_size) or etag not in (None, version_of(status)):
-            return None
-        data = os.read(file, status.st_size)
-        return data if len(data) == status.st_size else None
-    finally:
-        os.close(file)
 
 
 class FileStream(ObjectStream):
@@ -130,10 +113,10 @@ class FileStream(ObjectStream):
 
     @property
     def num_bytes(self) -> int | None:
-        if self._data is not None:
-            return len(self._data)
-        listed = self._listed
-        return super().num_bytes if hasattr(self, "download") else getattr(listed, "size", None)
+        if hasattr(self, "download"):
+            return super().num_bytes
+        listed = self._listed.size if isinstance(self._listed, RemoteUrl) else None
+        return listed if self._data is None else len(self._data)
 
     def whole(self) -> bytes:
         self._check_open()

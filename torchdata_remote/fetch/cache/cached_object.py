@@ -47,8 +47,9 @@ class CachedObject:
         self._store, self._cache, self._url, self._name = store, cache, url, f"{server}\n{url}"
         self._num_bytes, self._etag = size, etag
         self._lock = threading.RLock()  # shared by threads that fetch parts
-        self._served, self._is_looked_up = False, store.maps_files  # local files are not cached
-        self._keeps = self._stores = keep and not store.maps_files  # what is downloaded
+        self._is_looked_up = store.maps_files  # local files are not cached
+        self._stores = keep and not store.maps_files  # what is downloaded
+        self._closed = False
         self._hit: CachedFile | None = None
         self._filling: CachedFileWriter | None = None
 
@@ -66,11 +67,9 @@ class CachedObject:
         if hit is not None:
             try:
                 view = hit.read(start, end)
-            except DamagedError as error:
-                self._drop(hit, error)
-            else:
-                self._served = True
                 return Answer(start, start + len(view), hit.size, self._etag, single_chunk(view))
+            except DamagedError as error:
+                self._drop(hit, str(error))
         if answer is None:
             answer = self._store.read(path, start, end, etag)
         if self._stores:
@@ -108,24 +107,22 @@ class CachedObject:
         if answer.total_bytes == 0:
             self.keep(0, memoryview(b""))
 
-    def _drop(self, hit: CachedFile, problem: object) -> None:
-        """Remove a damaged object from the cache. If none of its bytes were used, store the next download."""
+    def _drop(self, hit: CachedFile, problem: str) -> None:
+        """Remove a damaged object from the cache, where the next epoch stores it again."""
         _log.warning("%s is damaged in the cache, and fetched: %s (%s)", redact(self._url), problem, hit.path)
-        with self._lock:
-            if self._hit is hit:  # no other thread has found damage
-                self._cache.drop(hit.path)
-                self._hit, self._stores = None, self._keeps and not self._served
+        self._cache.drop(hit.path)
+        self._hit = None
 
     def distrust(self) -> bool:
         """Remove an object whose bytes are wrong although they match the cache's checksums.
 
         Returns:
-            Whether bytes of the cache were used: then reading again returns those of the store.
+            Whether it was read from the cache: then reading again returns the bytes of the store.
         """
         hit = self._hit
         if hit is not None:
             self._drop(hit, "it does not match the checksum of its manifest")
-        return self._served
+        return hit is not None
 
     def keep(self, start: int, piece: memoryview) -> None:
         """Store verified bytes from ``start`` on; each byte once."""
@@ -139,7 +136,7 @@ class CachedObject:
                 if self._filling is None and self._stores:
                     self._filling = self._cache.fill(self._name, num_bytes, version)
                 filling = self._filling
-            if filling is None or not self._keeps or filling.write(start, piece):
+            if filling is None or self._closed or filling.write(start, piece):
                 self._stop_storing()
         except OSError as error:
             self._stop_storing()
@@ -150,8 +147,9 @@ class CachedObject:
 
     def close(self) -> None:
         """Release the file. Safe in a finalizer, and while other threads read."""
-        self._keeps = self._stores = False
-        self._hit = self._filling = None
+        self._closed = True
+        self._stop_storing()
+        self._hit = None
 
 
 def say_uncached(url: str) -> None:

@@ -229,9 +229,8 @@ class DiskCache:
         except BlockingIOError:  # another process, which may be stopped, holds the lock
             pass
         finally:
-            if self._free_bytes < taken:
-                now_s = time.monotonic()
-                self._look_again_s = now_s + _PAUSE * (now_s - began_s)
+            now_s = time.monotonic()
+            self._look_again_s = 0.0 if self._free_bytes >= taken else now_s + _PAUSE * (now_s - began_s)
 
     def _sweep(self, before_s: float) -> int:
         """Remove what was not read since then, and what exceeds the bound; return the bytes that are used."""
