@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from functools import cache, partial
 from multiprocessing.util import Finalize
-from typing import TypedDict
+from typing import Any
 
 from ...core.urls import redact
 from .files import CachedFile, CachedFileWriter, DamagedError, file_bytes
@@ -40,18 +40,6 @@ _CHUNKS, _MAX_CHUNK_BYTES = 256, 16 << 20  # of the bound, which a process reser
 _WAIT_S, _POLL_S = 0.5, 0.001  # for the lock
 _PAUSE = 10  # times the length of a look for room that found none, until the next one
 _READS_APART_S = 60.0  # of one object by two epochs; less by the ranks of a host that all read it
-
-
-class _State(TypedDict):
-    """What the processes know together.
-
-    Args:
-        used: bytes that are used or reserved.
-        refused: objects without room: the first time, the last one (seconds since 1970), and how often that was.
-    """
-
-    used: int
-    refused: dict[str, tuple[float, float, int]]
 
 
 def open_cache(folder: str, max_bytes: int) -> DiskCache:
@@ -104,7 +92,6 @@ class DiskCache:
     # Objects
 
     def _path(self, name: str) -> str:
-        # One folder for all: in a new file system, ext4 makes files in 256 folders three times as slowly
         return f"{self._folder}/{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
 
     def find(self, name: str, num_bytes: int | None = None, version: str | None = None) -> CachedFile | None:
@@ -218,7 +205,7 @@ class DiskCache:
                 if state["used"] > self._max_bytes:  # the bound was larger
                     before_s = 0.0
                 elif state["used"] + missing > self._max_bytes:
-                    before_s = _unread_before(state, key)
+                    before_s = _unread_before(state["refused"], key)
                 if before_s is not None:
                     state["used"] = self._sweep(before_s)
                 self._watched = frozenset(state["refused"])
@@ -247,8 +234,11 @@ class DiskCache:
         return used
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[_State]:
+    def _locked(self) -> Iterator[dict[str, Any]]:
         """Lock the folder for other processes, and store what the block changes. Without a state, count the files.
+
+        It has the bytes that are used or reserved, and the objects that were refused for want of room: the first time,
+        the last one (seconds since 1970), and how often that was.
 
         Raises:
             OSError: if another process holds the lock, or the disk takes no more.
@@ -266,7 +256,7 @@ class DiskCache:
                     time.sleep(_POLL_S)
             try:
                 before = bytes(CachedFile(path).read(0, None))
-                state: _State = json.loads(before)
+                state = json.loads(before)
             except (OSError, DamagedError):
                 before, state = b"", {"used": self._sweep(0.0), "refused": {}}
             yield state
@@ -293,14 +283,14 @@ def _room_of(length: int) -> int:
     return -(-length // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
-def _unread_before(state: _State, key: str) -> float | None:
+def _unread_before(refused: dict[str, tuple[float, float, int]], key: str) -> float | None:
     """Note that an object found no room. The third time, return when that was for the first time.
 
     An epoch reads each object once, so a whole epoch of all datasets that are read in turn is between the first time
     and the third: what was not read since is not read any more. Objects are noted in times that double, so that few
     are, and one that is read no more does not keep others out.
     """
-    refused, now_s = state["refused"], time.time()
+    now_s = time.time()
     first_s, last_s, count = refused.get(key, (now_s, 0.0, 0))
     noted_s = [noted_s for noted_s, _, _ in refused.values()]
     is_due = not noted_s or now_s - noted_s[0] >= 2 * (noted_s[-1] - noted_s[0])
