@@ -13,11 +13,10 @@ from ..core.urls import RemoteUrl, split_sample_range
 from ..core.world import World
 from ..fetch.object_stream import first_bytes_of
 from ..fetch.sample_ranges import wanted_bytes
-from ..fetch.session import connection_of
 from ..pipes import AsyncPrefetch, ListRemote, ShardingFilterRank, ShuffleShards
 from ..pipes.base.chain import all_pipes
 from ..pipes.base.typed import IterableWrapper
-from ..storage import GET, counted_requests, open_store
+from ..storage import GET, Connection, counted_requests, open_store
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ class _Reading:
         start, stop, gets, num_bytes = self._range_of(whole, samples) if samples else (0, None, 0, 0)
         if size is None:
             return gets + 1, num_bytes
-        store, path = open_store(whole, self._options, connection_of(self._fetch))
+        store, path = open_store(whole, self._options, Connection(self._fetch.backend))
         is_mapped = store.maps_files and self._fetch.cache_dir is None
         part_bytes = self._fetch.actual_part_bytes(mapped=is_mapped, num_lanes=self._num_lanes)
         block_bytes = 1 if known.checksums is None else known.checksums.block_bytes  # a part is whole blocks

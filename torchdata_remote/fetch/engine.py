@@ -165,7 +165,6 @@ class Lane:
         self._reserved_bytes = 0
         # In order: those that are not completely planned, and those of them of which nothing is planned
         self._open, self._waiting = OrderedDict[Download, None](), OrderedDict[Download, None]()
-        self._asked = set[Download]()  # whose size a response has to report
         self._begun: queue.SimpleQueue[Download] = queue.SimpleQueue()  # whose first part is here, unless in order
         self._users = 1  # the owner, and every open object
         self._pid = os.getpid()
@@ -210,27 +209,23 @@ class Lane:
     def next_piece(self, download: Download, consumed_bytes: int) -> memoryview | None:
         """Release the bytes of the last piece, then wait for the next one; ``None`` at the object's end."""
         self.require_own_process(download.url)
-        if download.error is not None:
-            raise download.error
+        consumed = consumed_bytes or None
         while True:
-            if consumed_bytes or not download.parts:
+            if consumed is not None or not download.parts:
                 with self._lock:
-                    if consumed_bytes:
-                        self._consume(download, consumed_bytes)
-                        consumed_bytes = 0
-                    if not download.parts and download.can_plan:
+                    if consumed is not None:
+                        self._consume(download, consumed)
+                    if not download.parts and download.can_plan and download.error is None:
                         self._plan(download)  # even beyond the budget: the consumer waits for this part
-                if not download.parts:
-                    return None
+            if download.error is not None:
+                raise download.error
+            if not download.parts:
+                return None
             part = download.parts[0]
             piece = _wait(part.pieces)
             if piece is not None:
                 return piece
-            with self._lock:  # an empty part, or one that failed
-                self._consume(download, part.reserved_bytes)
-            if part.error is not None:
-                download.error = part.error
-                raise part.error
+            consumed, download.error = part.reserved_bytes, part.error  # an empty part, or one that failed
 
     def require_own_process(self, what: str) -> None:
         """Raise in a child that was forked."""
@@ -261,7 +256,6 @@ class Lane:
             download.parts.clear()
             self._open.pop(download, None)
             self._waiting.pop(download, None)
-            self._asked.discard(download)
         if self._users == 0:
             self.running.leave()
         else:
@@ -290,8 +284,8 @@ class Lane:
         if waiting is None or waiting.size is not None:
             return waiting
         # First parts of large objects that are read later would hold the budget
-        num_asked = len(self._asked)
-        few = num_asked < self.options.interleave or num_asked * waiting.next_bytes < max_bytes // _FRACTION_AHEAD
+        num_begun = len(self._open) - len(self._waiting)
+        few = num_begun < self.options.interleave or num_begun * waiting.next_bytes < max_bytes // _FRACTION_AHEAD
         return waiting if few or self.running.are_small else None
 
     def _plan(self, download: Download) -> None:  # with the lock held
@@ -299,9 +293,7 @@ class Lane:
         part = download.plan()
         self._reserved_bytes += part.reserved_bytes
         self._waiting.pop(download, None)
-        if download.size is None:
-            self._asked.add(download)
-        elif not download.can_plan:
+        if download.size is not None and not download.can_plan:
             self._open.pop(download, None)
         try:
             download.submit(part, self)
@@ -318,13 +310,11 @@ class Lane:
     def learn(self, download: Download, part: Part, size: int, end: int) -> None:
         """Record size and end of a part from the first response, in its thread, and plan with it."""
         download.learn(size, end)
-        self._lock.settle(partial(self._learned, download, part, end))  # which waits for no other thread
+        self._lock.settle(partial(self._learned, download, part, size, end))  # which waits for no other thread
 
-    def _learned(self, download: Download, part: Part, end: int) -> None:  # with the lock held
+    def _learned(self, download: Download, part: Part, size: int, end: int) -> None:  # with the lock held
         self._release_bytes(part, min(part.reserved_bytes, max(0, (part.end or end) - end)))
-        if download in self._asked:
-            self._asked.remove(download)
-            self.running.are_small = not download.can_plan
+        self.running.are_small = end == size
         if not download.can_plan:
             self._open.pop(download, None)
         self._plan_ahead()

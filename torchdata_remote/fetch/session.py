@@ -21,11 +21,6 @@ def call(function: Callable[[], None]) -> None:
     function()
 
 
-def connection_of(options: FetchOptions) -> Connection:
-    """Return how to connect to the stores of a session."""
-    return Connection(options.backend, options.retry.progress_timeout_s)
-
-
 def _open_cache(options: FetchOptions) -> DiskCache | None:
     cache_dir, cache_bytes = options.cache_dir, options.cache_bytes
     if cache_dir is None or cache_bytes is None:
@@ -51,7 +46,8 @@ class ActiveSession:
     """
 
     def __init__(self, options: FetchOptions) -> None:
-        self.options, self.connection = options, connection_of(options)
+        self._max_bytes = options.max_buffer_bytes
+        self.connection = Connection(options.backend, options.retry.progress_timeout_s)
         self.cache = _open_cache(options)
         self.pool = Pool(options.max_in_flight)
         self.in_flight = ConcurrencyLimit(options.max_in_flight, check=self.pool.check)
@@ -85,7 +81,7 @@ class ActiveSession:
 
     def lane_bytes(self, num_expected: int) -> int:
         """Return a lane's share of the memory budget, among open lanes and those expected at the same time."""
-        return self.options.max_buffer_bytes // max(1, num_expected, self._num_lanes - self.num_kept)
+        return self._max_bytes // max(1, num_expected, self._num_lanes - self.num_kept)
 
 
 class FetchSession:
@@ -103,8 +99,6 @@ class FetchSession:
         self.options, self.storage_options, self.num_lanes = options, storage_options, num_lanes
         self._running: ActiveSession | None = None
         self._kept: ActiveSession | None = None
-        # Whether this package reads local files, and not fsspec; ``None`` before one was read
-        self.reads_local_files: bool | None = None
 
     def start(self) -> ActiveSession:
         """Return the running session with one more lane."""

@@ -328,9 +328,8 @@ class RangeCoalescer(Lane, AbstractContextManager["RangeCoalescer"]):
         download.part_bytes = _WINDOW_BYTES
         while download.can_plan:
             download.submit(download.plan(), self)
-        data, views = buffer.toreadonly(), [memoryview(b"")] * len(order)
-        for at, (first, last) in zip(order.tolist(), pairwise([0, *np.cumsum(sizes).tolist()]), strict=True):
-            views[at] = data[first:last]
+        data, ends = buffer.toreadonly(), np.cumsum(sizes)[np.argsort(order)]
+        views = [data[end - size : end] for end, size in zip(ends.tolist(), members.sizes.tolist(), strict=True)]
         return CoalescedRead(views, download)
 
     def _mapped_view(self, reader: ObjectReader, start: int, size: int) -> memoryview:
