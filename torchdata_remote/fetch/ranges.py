@@ -91,8 +91,10 @@ class ObjectReader:
 
     def read(self, start: int, stop: int) -> bytes:
         """Return bytes ``start`` to ``stop`` (exclusive); fewer at the object's end. Raises as :meth:`pieces`."""
-        with closing(self.pieces(start, stop)) as pieces:
-            return b"".join(pieces)
+        data = b"".join(self.pieces(start, stop))
+        if self.closed:  # which ends the pieces early
+            raise StorageError(f"{redact(self.url)} was closed while it was read.", url=redact(self.url))
+        return data
 
     def pieces(
         self,

@@ -335,7 +335,7 @@ class RangeCoalescer(Lane, AbstractContextManager["RangeCoalescer"]):
     def _mapped_view(self, reader: ObjectReader, start: int, size: int) -> memoryview:
         data = self._mapped.get(reader.url)
         if data is None:
-            (data,) = reader.pieces(0, None)
+            data = next(reader.pieces(0, None), memoryview(b""))  # all of a file is one piece
             if size < len(data):  # an archive, of which more members may follow
                 self._mapped[reader.url] = data
         return data[start : start + size]
