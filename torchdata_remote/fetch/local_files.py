@@ -45,8 +45,10 @@ class LocalFiles:
 
     def path_of(self, url: str) -> str | None:
         """Return the path of a file that may be read here; ``None`` for large files, and for all other objects."""
+        if is_view(url) or split_sample_range(url)[1] is not None:
+            return None
         scheme, _, path = split_url(url)
-        if scheme not in LOCAL or is_view(url) or split_sample_range(url)[1] is not None:
+        if scheme not in LOCAL:
             return None
         session = self.session
         if session.options.backend is not Backend.AUTOMATIC or session.storage_options.for_url(url):
