@@ -62,23 +62,22 @@ class CachedBlocks:
         border = start + -start % BLOCK_BYTES  # an epoch reads the first byte of each block once
         if self._cache.has_room(f"{self._name}@{border}" if border < end else "", BLOCK_BYTES):
             first, last = start - start % BLOCK_BYTES, self._end(end - 1)  # else not more than is wanted
-        collected, at = bytearray(), first
+        buffer, at = bytearray(), first
         for piece in self._fetch(first, last):
-            while piece and at < last:
-                part, piece = piece[: self._end(at) - at], piece[self._end(at) - at :]
-                collected += part
-                at += len(part)
-                if at in (self._end(at - 1), last):  # stored before a reader who has all bytes closes this
-                    begin, block = at - len(collected), memoryview(collected)
-                    if begin % BLOCK_BYTES == 0 and at == self._end(begin):
-                        self._keep(begin, block)
-                    yield block[max(0, start - begin) : max(0, end - begin)]
-                    collected = bytearray()
+            buffer += piece
+            while at < last and len(buffer) >= (num_bytes := min(self._end(at), last) - at):
+                block = memoryview(bytes(buffer[:num_bytes]))
+                del buffer[:num_bytes]
+                self._keep(at, block)  # before a reader who has all bytes closes this
+                yield block[max(0, start - at) : max(0, end - at)]
+                at += num_bytes
 
     def _keep(self, first: int, block: memoryview) -> None:
-        try:
-            file = self._cache.fill(f"{self._name}@{first}", len(block), self._version)
-            if file is not None:
-                file.write(0, block)
-        except OSError as error:
-            self._cache.warn_once(self._name, str(error))
+        """Store a block that begins here, if all of it was fetched."""
+        if first % BLOCK_BYTES == 0 and first + len(block) == self._end(first):
+            try:
+                file = self._cache.fill(f"{self._name}@{first}", len(block), self._version)
+                if file is not None:
+                    file.write(0, block)
+            except OSError as error:
+                self._cache.warn_once(self._name, str(error))
