@@ -360,7 +360,7 @@ def test_compressed_shards_are_read_side_by_side_only(memory_folder: str) -> Non
                 writer.write({"__key__": str(key), extension: b"%d" % key})
     sets = {name: f"{memory_folder}/{name}/index.json" for name in ("image", "caption")}
     assert [(one["jpg"], one["txt"]) for one in joined(sets)] == [(b"%d" % key, b"%d" % key) for key in range(7)]
-    with pytest.raises(ShardReadError, match="has no header of a tar at byte 0"):
+    with pytest.raises(ShardReadError, match=r"at byte 0: .*not a tar"):
         joined(sets, align="keys")
 
 

@@ -17,7 +17,7 @@ from ...formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, ra
 from ...formats.grouping import samples_of
 from ...formats.key_index import KeyIndex, key_index, keys_url, parse_keys
 from ...formats.sample import KEY, URL
-from ...formats.tar import BLOCK, TarOptions, is_header, read_member_offsets
+from ...formats.tar import TarOptions, read_member_offsets
 from ...storage import read_whole
 from ..listing.shard_set import read_if_there
 from ..ranges import OneObject
@@ -104,13 +104,7 @@ def _read(
 
 def _index_of(url: RemoteUrl, parts: ReadAhead, on_bad_member: OnBadMember) -> KeyIndex:
     """Read the index of the samples that begin at the first byte of the parts, from the headers of the shard."""
-    shown, head = redact(url), parts.head()[:BLOCK]
-    if any(head) and not is_header(head):
-        raise ShardReadError(
-            f"{shown} has no header of a tar at byte {parts.start:,}, so its samples cannot be read one by one. Write "
-            "compressed shards and zips as uncompressed tars of images or arrays that are compressed by themselves.",
-            url=shown,
-        )
+    shown = redact(url)
     options = TarOptions(url.size, parts.start, max_member_bytes=sys.maxsize)
     members = read_member_offsets(parts, url=shown, options=options)
     batches = ((batch.names, list(zip(batch.starts, batch.sizes, strict=True))) for batch in members)
