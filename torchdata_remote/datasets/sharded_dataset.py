@@ -15,7 +15,6 @@ from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions, p
 from ..core.threads.ordered_map import Task, ordered_map
 from ..core.urls import RemoteUrl, redact
 from ..errors import ShardReadError
-from ..fetch.coalesced import CoalescedRead, RangeCoalescer
 from ..fetch.listing.patterns import literal_url
 from ..fetch.listing.shard_set import base_name, read_shard_set, require_size
 from ..fetch.listing.source_argument import require_folder, url_of
@@ -23,6 +22,7 @@ from ..fetch.listing.url_table import StringColumn
 from ..fetch.sample_ranges import read_offsets
 from ..fetch.sample_table import Int64s, Members
 from ..fetch.session import FetchSession
+from ..fetch.views import CoalescedRead, RangeCoalescer
 from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.grouping import samples_of
 from ..formats.manifest import MANIFEST_NAME

@@ -16,10 +16,8 @@ from ..core.urls import RemoteUrl, redact, split_sample_range
 from ..errors import ObjectChangedError
 from ..formats.byte_reader import ByteReader
 from ..formats.tables import Columns, Footer, Resolved, RowFilter, index_of, read_footer
-from .downloads import Download, Part, Planner
-from .engine import Lane
-from .ranges import ObjectVersion
-from .read_ahead import OneObject
+from .engine import Lane, Part
+from .ranges import ObjectReader, OneObject
 from .views import Ranges, ViewDownload
 
 if TYPE_CHECKING:
@@ -64,7 +62,7 @@ class TableFile:
         ShardReadError: if it is no table, or damaged.
     """
 
-    def __init__(self, source: OneObject, options: StorageOptions) -> None:
+    def __init__(self, source: ObjectReader, options: StorageOptions) -> None:
         self._source = source
         if source.version.size is None:
             self.read(0, 1)
@@ -79,7 +77,7 @@ class TableFile:
 
     def read(self, start: int, stop: int) -> bytes:
         """Return bytes ``start`` to ``stop`` (exclusive)."""
-        return b"" if start >= stop else self._source.read(start, stop, most=stop)
+        return b"" if start >= stop else self._source.read(start, stop)
 
     def groups(self, row_filter: RowFilter | None, first_row: int, last_row: int) -> list[Group]:
         """Return the row groups with some of these rows, of which the filter may accept one, in order."""
@@ -154,31 +152,17 @@ class _TableDownload(ViewDownload):
         rows: the range that the URL stands for; ``None`` for the whole file.
     """
 
-    def __init__(self, lane: Planner, url: str, columns: Columns, first_row: int, rows: tuple[int, int] | None) -> None:
-        super().__init__(lane, _ranges_of(RemoteUrl(url), []), max_gap_bytes=_GAP_BYTES)
-        self._url, self._columns, self._first_row, self._rows = url, columns, first_row, rows
-        self.size = self._end = self._last_byte = None
-        self.can_plan = True
+    def __init__(self, lane: Lane, url: str, columns: Columns, first_row: int, rows: tuple[int, int] | None) -> None:
+        super().__init__(lane, None, max_gap_bytes=_GAP_BYTES)
+        self.url, self._columns, self._first_row, self._rows = url, columns, first_row, rows
         self.groups: list[Group] = []
 
-    def next_part_bytes(self, part_bytes: int) -> int:
-        return 1 if self.size is None else super().next_part_bytes(part_bytes)
+    def jobs(self, part: Part, lane: Lane) -> list[Callable[[], None]]:
+        return [partial(self._read_footer, part, lane)] if self.size is None else super().jobs(part, lane)
 
-    def plan(self, part_bytes: int) -> Part:
-        return Download.plan(self, part_bytes) if self.size is None else super().plan(part_bytes)
-
-    def submit(self, part: Part, lane: Planner) -> None:
-        if self.size is not None:
-            super().submit(part, lane)
-        else:
-            lane.running.pool.submit(self._run, self._read_footer, part, lane, on_dropped=None)
-
-    def _read_footer(self, part: Part, lane: Planner) -> None:
-        running = lane.running
-        sleep = partial(running.pool.sleep, is_closed=lambda: self.closed)
-        options, retry = lane.session.storage_options, running.options.retry
-        source = OneObject(self._url, options, retry, in_flight=running.in_flight, sleep=sleep)
-        self.file = file = TableFile(source, options)
+    def _read_footer(self, part: Part, lane: Lane) -> None:
+        self.readers = [lane.reader(self.url)]
+        self.file = file = TableFile(self.readers[0], lane.session.storage_options)
         self.columns = self._columns.resolve(file.index.schema, file.shown)
         first, last = self._rows or (0, file.num_rows)
         if last > file.num_rows:
@@ -189,9 +173,8 @@ class _TableDownload(ViewDownload):
             )
         self.groups = file.groups(self._columns.row_filter, self._first_row, last)
         ranges = (file.index.ranges(group.number, self.columns) for group in self.groups)
-        self.view = _ranges_of(file.version, chain.from_iterable(ranges))
-        self.urls, self._stop = self.view.urls, self.view.num_bytes
-        lane.learn(self, part, ObjectVersion(self._stop, file.version.etag, 0))
+        num_bytes = self._set_view(lane, _ranges_of(file.version, chain.from_iterable(ranges)))
+        lane.learn(self, part, num_bytes, 0)
 
 
 def _ranges_of(url: RemoteUrl, ranges: Iterable[tuple[int, int]]) -> Ranges:

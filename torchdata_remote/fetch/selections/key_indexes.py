@@ -20,6 +20,7 @@ from ...formats.sample import KEY, URL
 from ...formats.tar import TarOptions, read_member_offsets
 from ...storage import read_whole
 from ..listing.shard_set import read_if_there
+from ..ranges import OneObject
 from ..read_ahead import ReadAhead
 
 _MAX_REQUESTS = 16
@@ -71,7 +72,7 @@ def _read(
     wait: Callable[[float], None],
 ) -> tuple[RemoteUrl, KeyIndex, bool]:
     """Return the index, and whether it is that of the shard's headers."""
-    headers = partial(ReadAhead, url, options, retry=retry, sleep=wait)
+    headers = partial(ReadAhead, OneObject(url, options, retry, sleep=wait))
     # Without obstore, so that a process that only lists can be forked
     data = read_if_there(keys_url(url), options, retry, by_obstore=False)
     if data is None:

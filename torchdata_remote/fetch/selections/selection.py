@@ -23,7 +23,7 @@ from ...formats.tables import Columns, RowFilter, require_pyarrow, row_samples
 from ...storage import read_whole
 from ..listing.patterns import literal_url
 from ..listing.url_table import StringColumn
-from ..read_ahead import OneObject
+from ..ranges import OneObject
 from ..tables import Group, TableFile
 
 Bools = npt.NDArray[np.bool_]
