@@ -7,8 +7,9 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 
+from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
-from ..fetch.listing.shard_set import list_objects
+from ..fetch.listing.sources import list_source
 from ._shared import Commands, add_command, add_storage_options, print_line, printable
 from ._text_table import aligned
 
@@ -19,8 +20,8 @@ def add(commands: Commands) -> None:
         commands,
         "ls",
         _run,
-        description="list objects: bytes, number of samples if a manifest beside them has it, URL. An empty listing "
-        "is an error.",
+        description="list objects: bytes, number of samples if the URL is that of a manifest, URL. An empty listing is "
+        "an error.",
         example="ls --recursive s3://bucket/train/",
     )
     parser.add_argument(
@@ -39,7 +40,13 @@ def add(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    found = list_objects(args.url, pattern=args.pattern, recursive=args.recursive, storage_options=args.storage_options)
+    found = list_source(
+        args.url,
+        pattern=args.pattern,
+        recursive=args.recursive,
+        options=StorageOptions(args.storage_options),
+        retry=RetryPolicy(),
+    )
     if args.json:
         _print_json(found)
     else:

@@ -18,7 +18,7 @@ from ..core.stats.counters import FETCH
 from ..core.urls import redact
 from ..errors import ObjectChangedError, ObjectNotFoundError, ShardCorruptError, StorageError, TransientStorageError
 from ..storage import Answer, RangeNotSatisfiableError
-from .listing.whereabouts import about_missing, is_as_listed
+from .listing.whereabouts import about_missing
 
 CHANGED_ANSWERS = 4  # responses with the same other version until the object counts as changed
 
@@ -120,10 +120,6 @@ def read_range(
         except StorageError as error:
             if isinstance(error, ObjectNotFoundError):
                 error.args = (f"{error}{about_missing(source, request.url)}",)
-            if isinstance(error, ObjectChangedError) and is_as_listed(source, request.path, request.size, request.etag):
-                what = f"is still listed with the etag {request.etag}, and not read with it"
-                advice = "Its server has two for one object: pass on URLs without etags, list_remote(...).map(str)."
-                error.args = (f"{redact(request.url)} {what}. {advice}",)
             raise _with_context(error, download, attempts) from error
 
 

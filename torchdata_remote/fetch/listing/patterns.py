@@ -15,9 +15,10 @@ from ...errors import UrlError
 
 # A literal character alone in brackets (as by glob.escape), or a character that may be a pattern
 _TOKEN = re.compile(r"\[([*?\[{}])\]|[*?\[{}]")
-_RANGE = re.compile(r"(\d{1,4000})\.\.(\d{1,4000})")  # Python converts up to 4300 digits
-_STEPS = re.compile(r"\d+\.\.\d+\.\.\d+")
-_MAX_NAMES = 10_000_000  # more are a slip of the keyboard, and would be listed for minutes without a request
+_GLOB_TOKEN = re.compile(r"\*\*/?|[*?]|\[!?.[^\]]*\]|.", re.DOTALL)
+_GLOB_PARTS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+_RANGE = re.compile(r"(\d{1,4000})\.\.(\d{1,4000})(\.\.\d+)?")  # Python converts up to 4300 digits
+_MAX_NAMES = 10_000_000  # of a range; more are a slip of the keyboard
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
 
 
@@ -96,25 +97,21 @@ def choice_start(url: str) -> int | None:
 def glob_regex(pattern: str) -> re.Pattern[str]:
     """Compile a glob to a regular expression for whole paths.
 
-    ``*`` and ``?`` stay within a folder, ``**`` crosses folders, ``[abc]`` and ``[!abc]`` are one character.
+    ``*`` and ``?`` stay within a folder, ``**`` crosses folders, ``[abc]`` and ``[!abc]`` are one character. Those of
+    the standard library and fsspec let ``[!abc]`` be a slash.
 
     >>> bool(glob_regex("t-*.tar").fullmatch("t-1.tar")), bool(glob_regex("*.tar").fullmatch("a/t.tar"))
     (True, False)
     """
-    out, i = "", 0
-    while i < len(pattern):
-        if pattern.startswith("**/", i):
-            out, i = out + "(?:.*/)?", i + 3
-        elif pattern.startswith("**", i):
-            out, i = out + ".*", i + 2
-        elif pattern[i] in "*?":
-            out, i = out + ("[^/]*" if pattern[i] == "*" else "[^/]"), i + 1
-        elif pattern[i] == "[" and (close := pattern.find("]", i + (3 if pattern[i + 1 : i + 2] == "!" else 2))) > 0:
-            one = fnmatch.translate(pattern[i : close + 1])  # "(?s:...)" and an end of string
-            out, i = out + "(?!/)" + one[4 : one.rindex(")")], close + 1
-        else:
-            out, i = out + re.escape(pattern[i]), i + 1
-    return re.compile(out, re.DOTALL)
+
+    def as_regex(token: re.Match[str]) -> str:
+        text = token[0]
+        if text[0] == "[" and len(text) > 1:
+            one = fnmatch.translate(text)  # "(?s:...)" and an end of string
+            return "(?!/)" + one[4 : one.rindex(")")]
+        return _GLOB_PARTS.get(text) or re.escape(text)
+
+    return re.compile(_GLOB_TOKEN.sub(as_regex, pattern), re.DOTALL)
 
 
 def path_below(source: str) -> Callable[[str], str]:
@@ -147,21 +144,21 @@ def folders_of(source: str) -> tuple[str, str]:
 
 
 def expand_braces(url: str) -> Iterator[str]:
-    """Expand brace ranges and choices, in order and without a listing. Other braces are kept.
+    """Expand brace ranges and choices, in order and without a listing. Other braces, and a ``RemoteUrl``, are kept.
 
     Raises:
-        UrlError: for a range that runs backwards or has a step, and for more than ten million names.
+        UrlError: for a range that runs backwards, has a step, or stands for more than ten million names.
 
     >>> list(expand_braces("s3://b/{train,val}-{08..10}.tar"))[:4]
     ['s3://b/train-08.tar', 's3://b/train-09.tar', 's3://b/train-10.tar', 's3://b/val-08.tar']
     """
-    if _num_names(url) > _MAX_NAMES:
-        raise UrlError(
-            f"{redact(url)}: the braces stand for more than {_MAX_NAMES:,} names, and each would be one object. Check "
-            "the ends of its ranges; a folder of so many objects is named by its URL, or by a glob.",
-            url=redact(url),
-        )
-    return _expanded(url)
+    group = _first_group(url)
+    if group is None:
+        yield url
+        return
+    before, choices, after = group
+    for choice in choices:
+        yield from expand_braces(before + choice + after)
 
 
 def has_braces(url: str) -> bool:
@@ -169,32 +166,10 @@ def has_braces(url: str) -> bool:
     return _first_group(url) is not None
 
 
-def _expanded(url: str) -> Iterator[str]:
-    group = _first_group(url)
-    if group is None:
-        yield url
-        return
-    before, choices, _, after = group
-    for choice in choices:
-        yield from _expanded(before + choice + after)
-
-
-def _num_names(url: str) -> int:
-    """Count what :func:`expand_braces` yields, without expanding it."""
-    group = _first_group(url)
-    if group is None:
-        return 1
-    _, choices, num_numbers, after = group
-    return (num_numbers or sum(map(_num_names, choices))) * _num_names(after)
-
-
-_Group = tuple[
-    str, Iterable[str], int, str
-]  # what is before it, its choices, how many they are if they are numbers, ...
-
-
-def _first_group(url: str) -> _Group | None:
-    """Return the first group of braces that has choices, an outer one before those in it."""
+def _first_group(url: str) -> tuple[str, Iterable[str], str] | None:
+    """Return what is before the first group of braces that has choices, these, and what is after it."""
+    if isinstance(url, RemoteUrl) or "{" not in url:
+        return None
     marks, opened, groups = dict(_marks(url)), list[list[int]](), list[list[int]]()
     for index, character in enumerate(url):
         if character == "," and opened:
@@ -203,24 +178,24 @@ def _first_group(url: str) -> _Group | None:
             opened.append([index])
         elif marks.get(index) == "}" and opened:
             groups.append([*opened.pop(), index])
-    return next(filter(None, (_group(url, borders) for borders in sorted(groups))), None)
+    for borders in sorted(groups):
+        bodies = [url[first + 1 : last] for first, last in pairwise(borders)]
+        choices = bodies if len(bodies) > 1 else _numbers(bodies[0], url)
+        if choices is not None:
+            return url[: borders[0]], choices, url[borders[-1] + 1 :]
+    return None
 
 
-def _group(url: str, borders: list[int]) -> _Group | None:
-    """Return the group whose choices are between these characters; ``None`` if it has no choices."""
-    start, stop = borders[0], borders[-1]
-    before, body, after = url[:start], url[start + 1 : stop], url[stop + 1 :]
-    if len(borders) > 2:
-        return before, [url[first + 1 : last] for first, last in pairwise(borders)], 0, after
-    shown = f"{redact(url)}: the range {{{body}}}"
-    if _STEPS.fullmatch(body):
-        raise UrlError(f"{shown} has a step, which is not supported.", url=redact(url))
+def _numbers(body: str, url: str) -> Iterable[str] | None:
     found = _RANGE.fullmatch(body)
     if found is None:
         return None
-    first, last = map(int, found.groups())
-    if last < first:
-        raise UrlError(f"{shown} runs backwards.", url=redact(url))
-    is_padded = any(len(number) > 1 and number.startswith("0") for number in found.groups())
-    width = max(map(len, found.groups())) if is_padded else 0
-    return before, (f"{number:0{width}d}" for number in range(first, last + 1)), last - first + 1, after
+    first, last = int(found[1]), int(found[2])
+    if found[3] or not first <= last < first + _MAX_NAMES:
+        wrong = (
+            "has a step" if found[3] else "runs backwards" if last < first else f"has more than {_MAX_NAMES:,} names"
+        )
+        raise UrlError(f"{redact(url)}: the range {{{body}}} {wrong}.", url=redact(url))
+    is_padded = any(len(number) > 1 and number.startswith("0") for number in (found[1], found[2]))
+    width = max(len(found[1]), len(found[2])) if is_padded else 0
+    return (f"{number:0{width}d}" for number in range(first, last + 1))

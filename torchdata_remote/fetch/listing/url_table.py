@@ -13,7 +13,6 @@ import numpy as np
 from ...core.urls import RemoteUrl
 
 Column = np.ndarray[Any, Any]
-_NOT_ASCII = 0x80
 
 
 class StringColumn(Sequence[str]):
@@ -52,11 +51,8 @@ class StringColumn(Sequence[str]):
         return [str(data[ends[at - 1] if at else 0 : ends[at]], "utf-8", "surrogateescape") for at in numbers]
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return self.at(range(*index.indices(len(self))))
-        end = self._ends[index]
-        start = self._ends[index - 1] if index % len(self) else 0
-        return str(self._data[start:end], "utf-8", "surrogateescape")
+        numbers = range(len(self))[index]
+        return self.at(numbers) if isinstance(numbers, range) else self.at([numbers])[0]
 
     def __iter__(self) -> Iterator[str]:
         data, start = self._data, 0
@@ -67,22 +63,6 @@ class StringColumn(Sequence[str]):
     def lengths(self) -> Column:
         """Return the bytes of each string."""
         return np.diff(self.columns()["ends"], prepend=0)
-
-    def are_ascii(self) -> Column:
-        """Return whether each string is of ASCII characters only."""
-        data, ends = self.columns().values()
-        are = np.ones(len(ends), np.bool_)
-        are[np.searchsorted(ends, np.flatnonzero(data >= _NOT_ASCII), side="right")] = False
-        return are
-
-    def end_with(self, ending: str) -> Column:
-        """Return whether each string ends with these ASCII characters, in upper or lower case."""
-        data, ends = self.columns().values()
-        do = self.lengths() >= len(ending)
-        for place, (upper, lower) in enumerate(zip(ending.upper().encode(), ending.lower().encode(), strict=True)):
-            found = data[ends[do] - len(ending) + place]
-            do[do] = (found == upper) | (found == lower)
-        return do
 
     def digest(self) -> str:
         """Return a digest of all strings in order."""
@@ -109,14 +89,12 @@ class UrlTable(Sequence[RemoteUrl]):
     """A sequence of URLs with size and etag; each takes 24 bytes more than its characters.
 
     Args:
-        urls: initial ones; a plain ``str`` has neither size nor etag.
+        urls: a plain ``str`` has neither size nor etag.
     """
 
-    _sizes: Any  # array of "q"; a memoryview if it was restored by view()
-    _prefix = ""  # of all URLs
-
     def __init__(self, urls: Iterable[str] = ()) -> None:
-        self._urls, self._etags, self._sizes = StringColumn(), StringColumn(), array("q")
+        self._urls, self._etags, self._prefix = StringColumn(), StringColumn(), ""
+        self._sizes: Any = array("q")  # a memoryview if it was restored by view()
         for url in urls:
             self.append(url)
 
@@ -152,8 +130,7 @@ class UrlTable(Sequence[RemoteUrl]):
             prefix: of all URLs, which the columns do not have.
         """
         table = cls()
-        table._prefix = prefix
-        table._sizes = columns["sizes"].data
+        table._prefix, table._sizes = prefix, columns["sizes"].data
         table._urls = StringColumn.view(columns["urls.data"], columns["urls.ends"])
         table._etags = StringColumn.view(columns["etags.data"], columns["etags.ends"])
         return table
