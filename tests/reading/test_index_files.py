@@ -114,14 +114,14 @@ BAD = [
     (b'"a"', "got a str"),
     (b"null", "got a NoneType"),
     (b"[]", "empty"),
-    (b'["a", 3]', r"entry 1 is 3 \(int\)"),
-    (b'["a", null]', "entry 1 is None"),
+    (b'["a", 3]', "entry 1, 3: .*got int"),
+    (b'["a", null]', "entry 1, None"),
     (b'["a", ""]', "entry 1"),
     (b'["a", "b\\u0000"]', "entry 1"),
-    (b'["a", "b", "a"]', "entry 2, 'a', names an object for the second time"),
-    (gzip.compress(b'["a"]')[:-3], "damaged, truncated"),
-    (gzip.compress(b'["a"]')[:-8] + b"\0" * 8, "damaged, truncated"),
-    (gzip.compress(b"[" + b" " * (20 << 20) + b'"a"]'), "factor of 100"),
+    (b'["a", "b", "a"]', "entry 2, 'a': it names an object for the second time"),
+    (gzip.compress(b'["a"]')[:-3], "no JSON"),
+    (gzip.compress(b'["a"]')[:-8] + b"\0" * 8, "no JSON"),
+    (gzip.compress(b"[" + b" " * (20 << 20) + b'"a"]'), "no JSON"),
 ]
 
 
