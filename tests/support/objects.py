@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import torchdata_remote as tdr
+from torchdata_remote.fetch.listing.sources import find_object
 
 ONCE = tdr.RetryPolicy(max_attempts=1)
 QUICK = tdr.RetryPolicy(max_attempts=4, first_wait_s=0)
@@ -24,8 +25,10 @@ def listed(source: str, options: Options = None, *, retry: tdr.RetryPolicy = ONC
 
 
 def found(url: str, options: Options = None, *, retry: tdr.RetryPolicy = ONCE) -> tdr.RemoteUrl:
-    """The object that a URL names, with its size and etag."""
-    [one] = listed(tdr.escape_url(url), options, retry=retry)
+    """The object that a URL names, with its size and etag, as commands and writers look it up."""
+    one = find_object(url, tdr.StorageOptions(options), retry)
+    if one is None:
+        raise tdr.errors.EmptyListingError(url)
     return one
 
 

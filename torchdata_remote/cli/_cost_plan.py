@@ -13,7 +13,7 @@ from ..core.shard_view import is_view
 from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, split_sample_range
 from ..core.world import World
-from ..fetch.listing.sources import look_up
+from ..fetch.listing.sources import find_object
 from ..fetch.request_plan import RequestPlan
 from ..pipes import AsyncPrefetch, ListRemote, ShardingFilterRank, ShuffleShards
 from ..pipes.base.chain import all_pipes
@@ -121,7 +121,7 @@ def plan_job(chain: Any, job: Job) -> Planned:
 
 def _sizes(lists: ListRemote, urls: Sequence[RemoteUrl]) -> dict[str, int]:
     """Look up the sizes that the listing does not have, several at a time."""
-    tasks = [partial(look_up, str(url), lists._storage_options, lists._retry) for url in urls if url.size is None]
+    tasks = [partial(find_object, str(url), lists._storage_options, lists._retry) for url in urls if url.size is None]
     found = filter(None, ordered_map(tasks, max_threads=_MAX_REQUESTS))
     return {str(url): url.size for url in found if url.size is not None}
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
-from ..fetch.listing.sources import list_source
+from ..errors import EmptyListingError
+from ..fetch.listing.sources import find_object, list_source
 from ._shared import Commands, add_command, add_storage_options, print_line, printable
 from ._text_table import aligned
 
@@ -40,18 +41,21 @@ def add(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    found = list_source(
-        args.url,
-        pattern=args.pattern,
-        recursive=args.recursive,
-        options=StorageOptions(args.storage_options),
-        retry=RetryPolicy(),
-    )
+    options, retry = StorageOptions(args.storage_options), RetryPolicy()
+    listed = list_source(args.url, pattern=args.pattern, recursive=args.recursive, options=options, retry=retry)
+    found = (_sized(one, options, retry) if one.size is None else one for one in listed)
     if args.json:
         _print_json(found)
     else:
         _print_table(found, long=args.long)
     return 0
+
+
+def _sized(url: RemoteUrl, options: StorageOptions, retry: RetryPolicy) -> RemoteUrl:
+    found = find_object(url, options, retry)
+    if found is None:
+        raise EmptyListingError(f"{redact(url)}: there is no such object.", url=redact(url))
+    return found
 
 
 def _print_json(found: Iterable[RemoteUrl]) -> None:

@@ -115,7 +115,7 @@ class SampleTable:
         columns: dict[str, Any] = {
             name.removeprefix("_"): np.frombuffer(getattr(self, name), np.int64) for name in _NUMBERS
         }
-        return columns | {f"names.{name}": column for name, column in self.names.columns().items()}
+        return columns | self.names.columns("names")
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any], urls: Iterable[RemoteUrl]) -> SampleTable:
@@ -123,7 +123,7 @@ class SampleTable:
         table = cls()
         for name in _NUMBERS:
             setattr(table, name, array("q", columns[name.removeprefix("_")].tobytes()))
-        table.names = StringColumn.view(columns["names.data"], columns["names.ends"])
+        table.names = StringColumn.view(columns, "names")
         table.urls = UrlTable(urls)
         return table
 

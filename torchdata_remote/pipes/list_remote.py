@@ -40,7 +40,7 @@ class ListRemote(SplitReader[RemoteUrl]):
     The objects of a source are sorted by path (by code points), and the sources keep their order, so the listing is
     the same in all processes. Objects are yielded while later pages of the listing are requested. A source that names
     one object costs no request: its size and etag are those of the first response to a reader, which also notices if it
-    is missing. Local files are looked up. Directory markers are dropped, and so are files that macOS adds to folders
+    is missing. Directory markers are dropped, and so are files that macOS adds to folders
     (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``), unless a source names one: ``skipped.members["macos"]`` counts them.
     Sources that overlap or are repeated yield their objects repeatedly. (A manifest that has a shard twice is refused.)
 
@@ -112,5 +112,4 @@ class ListRemote(SplitReader[RemoteUrl]):
                 on_page=on_page,
                 options=self._storage_options,
                 retry=self._retry,
-                looks_up=False,
             )

@@ -12,7 +12,7 @@ from ..core.urls import RemoteUrl, object_path, redact
 from ..errors import BadMemberError, EmptyListingError, ShardReadError
 from ..fetch.listing.patterns import literal_url, path_below
 from ..fetch.listing.shard_set import read_shard_set
-from ..fetch.listing.sources import Tars, list_source, look_up
+from ..fetch.listing.sources import Tars, find_object, list_source
 from ..fetch.sample_table import SampleTable
 from ..formats.companions import COMPANION_ENDINGS, companion_urls
 from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
@@ -133,7 +133,7 @@ def _listed(source: str, pattern: str | None, options: StorageOptions, retry: Re
         if url.size is not None:
             yield url
             continue
-        found = look_up(url, options, retry)  # brace ranges are expanded without a listing
+        found = find_object(url, options, retry)  # brace ranges are expanded without a listing
         if found is None:
             raise EmptyListingError(f"{redact(url)}: there is no such object.", url=redact(url))
         yield found

@@ -10,18 +10,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ...core.options import RetryPolicy, StorageOptions
-from ...core.urls import HTTP, LOCAL, S3, RemoteUrl, join_url, redact, split_url
+from ...core.urls import LOCAL, RemoteUrl, join_url, redact, split_url
 from ...errors import EmptyListingError, ManifestError, ObjectExistsError, ShardReadError
 from ...formats.compression.decompress import CompressionLimits, decompressed
-from ...storage import Connection, open_store, read_whole
-from .patterns import choice_start, folders_of, path_below
+from ...storage import open_store, read_whole
+from .patterns import folders_of, glob_start, path_below
 from .shard_set import options_beside
-from .sources import look_up
+from .sources import find_object
 
 Index = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_ANYWHERE = S3 | HTTP | {"gs", "gcs", "az", "abfs", "abfss"}  # schemes that an index of any folder may name
 
 
 def read_index(
@@ -29,8 +28,8 @@ def read_index(
 ) -> Iterator[tuple[RemoteUrl, str]]:
     """Yield the objects of an index in its order, each with its path below a folder. Nothing is listed.
 
-    An entry without a scheme is a key of the URL's bucket or host, or a path below a local folder; one with a scheme is
-    a URL.
+    An entry without a scheme is a key of the URL's bucket or host, or a path below a local folder; one with a scheme,
+    which is that of the folder, is a URL.
 
     Args:
         index: URL or path of a JSON array of strings, which may be compressed, or the array itself.
@@ -40,8 +39,8 @@ def read_index(
         retry: policy for transient faults.
 
     Raises:
-        ManifestError: if it is not such an array, is empty, or names an object twice, an object outside of a local
-            folder, or one in a store that an index may not name.
+        ManifestError: if it is not such an array, is empty, or names an object twice, outside of a local folder, or in
+            another kind of store.
         StorageError: if it cannot be read.
 
     Example:
@@ -52,25 +51,23 @@ def read_index(
     """
     if isinstance(index, str | os.PathLike):
         where = join_url(*split_url(os.fspath(index)))
-        entries: Sequence[Any]
         shown, entries = redact(where), _parsed(read_whole(where, options_beside(where, url, options), retry), where)
     else:
-        shown, entries = f"the {type(index).__name__} given as index", index
+        shown, entries = f"the {type(index).__name__} given as index", list(index)
     root, known = _root(url), set[str]()
-    folder = url.partition("?")[0] if split_url(url)[0] in HTTP else url
-    below = path_below(folder if folder.endswith("/") else folder + "/")
+    below = path_below(url if url.endswith("/") else url + "/")
     for number, entry in enumerate(entries):
         try:
             found = _located(entry, root)
             if found in known:
                 raise ValueError("it names an object for the second time")
-        except ValueError as error:  # or its subclass UrlError
+        except (TypeError, ValueError) as error:
             named = redact(entry) if isinstance(entry, str) else entry
             raise ManifestError(f"{shown}: entry {number:,}, {named!r:.200}: {error}.", url=shown) from error
         known.add(found)
         yield RemoteUrl(found), below(found)
-    if not known:
-        raise ManifestError(f"{shown}: the index is empty, expected at least one path. Write it again.", url=shown)
+    if not entries:
+        raise ManifestError(f"{shown}: the index is empty, expected at least one path.", url=shown)
 
 
 def write_index(
@@ -109,13 +106,14 @@ def write_index(
     """
     root, where = _root(url), join_url(*split_url(os.fspath(index)))
     options = options_beside(where, url, options)
-    store, path = open_store(where, options, Connection(read_timeout_s=retry.progress_timeout_s))
+    store, path = open_store(where, options)
     writer = store.create(path, overwrite=overwrite)  # first: a store that cannot be written is an error at once
     try:
-        if not overwrite and look_up(where, options, retry) is not None:
+        if not overwrite and find_object(where, options, retry) is not None:
             shown = redact(where)
             raise ObjectExistsError(f"{shown} exists already. Pass overwrite=True (--overwrite).", url=shown)
-        entries = [json.dumps(_entry_of(str(one), root)) for one in objects if one != where]
+        paths = ((one, one.removeprefix(root)) for one in objects if one != where)
+        entries = [json.dumps(one if _SCHEME.match(below) else below) for one, below in paths]
         if not entries:
             raise EmptyListingError(f"{redact(url)}: there are no objects for an index.", url=redact(url))
         data = "[\n{}\n]\n".format(",\n".join(entries)).encode()
@@ -129,52 +127,34 @@ def write_index(
 
 def _root(url: str) -> str:
     """Return the beginning of the URLs of entries without a scheme: the bucket's, or the local folder's."""
-    scheme, bucket, path = split_url(url)
-    if scheme not in LOCAL:
-        return join_url(scheme, bucket, "")
+    scheme, bucket, _ = split_url(url)
     folder, above = folders_of(url)
-    is_pattern = choice_start(url) is not None and not os.path.isdir(path)
-    return above if is_pattern else folder
+    return join_url(scheme, bucket, "") if scheme not in LOCAL else folder if glob_start(url) is None else above
 
 
-def _located(entry: Any, root: str) -> str:
+def _located(entry: str, root: str) -> str:
     """Return the URL that an entry names.
 
     Raises:
+        TypeError: if it is no text.
         ValueError: if it may not be read.
     """
-    if not isinstance(entry, str) or not entry or "\0" in entry:
-        raise ValueError(f"expected the path of an object as str, got {type(entry).__name__}")
-    scheme = own = split_url(root)[0]
-    if _SCHEME.match(entry):
-        scheme, bucket, path = split_url(entry)
-        if scheme not in {own} | _ANYWHERE:
-            raise ValueError(f"expected one of the schemes {', '.join(sorted({own} | _ANYWHERE))}")
-        found = join_url(scheme, bucket, path)
-    else:
-        found = root + entry if own not in LOCAL else f"file://{os.path.join(root[len('file://') :], entry)}"
-    if scheme in LOCAL:
-        found = f"file://{os.path.normpath(found[len('file://') :])}"
-        if not found.startswith(root):
-            raise ValueError(f"it is outside of {root}")
+    scheme, bucket, path = split_url(entry if _SCHEME.match(entry) else root + entry)
+    is_local = scheme in LOCAL
+    found = join_url(scheme, bucket, os.path.normpath(path) if is_local else path)
+    is_outside = is_local and (entry.startswith("/") or not found.startswith(root))
+    if is_outside or not path or scheme != split_url(root)[0]:
+        raise ValueError(f"expected the path of an object in {root}")
     return found
-
-
-def _entry_of(url: str, root: str) -> str:
-    """Return the entry that names this object."""
-    entry = url.removeprefix(root)
-    return url if _SCHEME.match(entry) else entry
 
 
 def _parsed(data: bytes, where: str) -> list[Any]:
     shown = redact(where)
     try:
-        _, parts = decompressed([data], url=shown, limits=CompressionLimits())
-        found = json.loads(b"".join(parts))
+        found = json.loads(b"".join(decompressed([data], url=shown, limits=CompressionLimits())[1]))
     except (ShardReadError, ValueError, RecursionError) as error:
-        found = error
+        raise ManifestError(f"{shown}: expected an index, got no JSON: {error}", url=shown) from error
     if not isinstance(found, list):
-        got = f"no JSON: {found}" if isinstance(found, Exception) else f"a {type(found).__name__}"
-        what = f'expected an index, a JSON array of paths such as ["train/cat/1.jpg"], got {got}'
+        what = f'expected an index, a JSON array of paths such as ["train/cat/1.jpg"], got a {type(found).__name__}'
         raise ManifestError(f"{shown}: {what}. Write it: torchdata-remote index URL -o FILE.", url=shown)
     return found

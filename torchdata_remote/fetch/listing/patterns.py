@@ -6,15 +6,17 @@ import fnmatch
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
 
 from ...core.arguments.calls import explained
 from ...core.object_version import version_start
-from ...core.urls import HTTP, RemoteUrl, join_url, object_path, redact, split_url
+from ...core.urls import RemoteUrl, join_url, object_path, redact, split_url
 from ...errors import UrlError
+from .source_argument import url_of
 
 # A literal character alone in brackets (as by glob.escape), or a character that may be a pattern
 _TOKEN = re.compile(r"\[([*?\[{}])\]|[*?\[{}]")
+# The same in a source URL, or braces without others in them
+_GROUP = re.compile(r"\[[*?\[{}]\]|\{((?:\[[*?\[{}]\]|[^{}])*)\}")
 _GLOB_TOKEN = re.compile(r"\*\*/?|[*?]|\[!?.[^\]]*\]|.", re.DOTALL)
 _GLOB_PARTS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 _RANGE = re.compile(r"(\d{1,4000})\.\.(\d{1,4000})(\.\.\d+)?")  # Python converts up to 4300 digits
@@ -38,9 +40,7 @@ def escape_url(url: str | os.PathLike[str]) -> str:
         >>> escape_url("s3://photos/what is this?/{raw}/")
         's3://photos/what is this[?]/[{]raw[}]/'
     """
-    text = os.fspath(url) if isinstance(url, os.PathLike) else url
-    if not isinstance(text, str):
-        raise UrlError(f"escape_url: expected one URL or path, as str or os.PathLike, got {type(url).__name__}")
+    text = url_of(url, of="escape_url")
     return re.sub(r"[\[{}]" if _HTTP_URL.match(text) else r"[*?\[{}]", r"[\g<0>]", text)
 
 
@@ -62,36 +62,16 @@ def unescape(path: str) -> str:
     return _TOKEN.sub(lambda token: token[1] or token[0], path)
 
 
-def _marks(path: str) -> Iterator[tuple[int, str]]:
-    """Yield index and character of each unescaped character that may be part of a glob or a brace group.
+def glob_start(source: str, characters: str = "*?[{") -> int | None:
+    """Return the index of the first unescaped character that may be part of a pattern; ``None`` for a ``RemoteUrl``.
 
-    The version of an object (``?versionId=...``) is none.
-    """
-    for token in _TOKEN.finditer(path, 0, version_start(path)):
-        if token[1] is None:
-            yield token.start(), token[0]
-
-
-def glob_start(path: str, characters: str = "*?[") -> int | None:
-    """Return the index of the first unescaped character of a glob, or ``None``.
+    The version of an object (``?versionId=...``) is no pattern.
 
     >>> glob_start("a[*]b/*.tar")
     6
     """
-    return next((index for index, character in _marks(path) if character in characters), None)
-
-
-def has_glob(url: str) -> bool:
-    """Whether a source URL has a glob; those of http servers and of a listing have none."""
-    if isinstance(url, RemoteUrl):
-        return False
-    scheme, _, path = split_url(url)
-    return scheme not in HTTP and glob_start(path) is not None
-
-
-def choice_start(url: str) -> int | None:
-    """Return the index of the first character of a source URL that may be part of a pattern, or ``None``."""
-    return None if isinstance(url, RemoteUrl) else glob_start(url, "*?[{")
+    tokens = () if isinstance(source, RemoteUrl) else _TOKEN.finditer(source, 0, version_start(source))
+    return next((token.start() for token in tokens if token[1] is None and token[0] in characters), None)
 
 
 def glob_regex(pattern: str) -> re.Pattern[str]:
@@ -137,7 +117,7 @@ def folders_of(source: str) -> tuple[str, str]:
     >>> folders_of("s3://photos/train"), folders_of("s3://photos/train/c*/")[1]
     (('s3://photos/train/', 's3://photos/'), 's3://photos/train/')
     """
-    start = choice_start(source)
+    start = glob_start(source)
     whole = join_url(*split_url(literal_url(source)))
     fixed = whole if start is None else join_url(*split_url(literal_url(source[:start]) + "*"))[:-1]
     return whole if whole.endswith("/") else whole + "/", fixed[: fixed.rindex("/") + 1]
@@ -146,44 +126,27 @@ def folders_of(source: str) -> tuple[str, str]:
 def expand_braces(url: str) -> Iterator[str]:
     """Expand brace ranges and choices, in order and without a listing. Other braces, and a ``RemoteUrl``, are kept.
 
+    The numbers of a range are padded to the width of its first one.
+
     Raises:
-        UrlError: for a range that runs backwards, has a step, or stands for more than ten million names.
+        UrlError: for a range that runs backwards, has a step, or stands for more than ten million names; for choices
+            within choices.
 
     >>> list(expand_braces("s3://b/{train,val}-{08..10}.tar"))[:4]
     ['s3://b/train-08.tar', 's3://b/train-09.tar', 's3://b/train-10.tar', 's3://b/val-08.tar']
     """
-    group = _first_group(url)
-    if group is None:
-        yield url
+    groups = () if isinstance(url, RemoteUrl) else _GROUP.finditer(url, 0, version_start(url))
+    for group in groups:
+        before, body = url[: group.start()], group[1] or ""
+        choices = body.split(",") if "," in body else _numbers(body, url)
+        if choices is None:
+            continue
+        if "{" in _GROUP.sub("", before):
+            raise UrlError(f"{redact(url)}: braces within braces are not supported. Name each choice.", url=redact(url))
+        for choice in choices:
+            yield from expand_braces(before + choice + url[group.end() :])
         return
-    before, choices, after = group
-    for choice in choices:
-        yield from expand_braces(before + choice + after)
-
-
-def has_braces(url: str) -> bool:
-    """Whether :func:`expand_braces` expands anything."""
-    return _first_group(url) is not None
-
-
-def _first_group(url: str) -> tuple[str, Iterable[str], str] | None:
-    """Return what is before the first group of braces that has choices, these, and what is after it."""
-    if isinstance(url, RemoteUrl) or "{" not in url:
-        return None
-    marks, opened, groups = dict(_marks(url)), list[list[int]](), list[list[int]]()
-    for index, character in enumerate(url):
-        if character == "," and opened:
-            opened[-1].append(index)
-        elif marks.get(index) == "{":
-            opened.append([index])
-        elif marks.get(index) == "}" and opened:
-            groups.append([*opened.pop(), index])
-    for borders in sorted(groups):
-        bodies = [url[first + 1 : last] for first, last in pairwise(borders)]
-        choices = bodies if len(bodies) > 1 else _numbers(bodies[0], url)
-        if choices is not None:
-            return url[: borders[0]], choices, url[borders[-1] + 1 :]
-    return None
+    yield url
 
 
 def _numbers(body: str, url: str) -> Iterable[str] | None:
@@ -192,10 +155,7 @@ def _numbers(body: str, url: str) -> Iterable[str] | None:
         return None
     first, last = int(found[1]), int(found[2])
     if found[3] or not first <= last < first + _MAX_NAMES:
-        wrong = (
-            "has a step" if found[3] else "runs backwards" if last < first else f"has more than {_MAX_NAMES:,} names"
-        )
+        wrong = f"has a step, runs backwards, or has more than {_MAX_NAMES:,} names"
         raise UrlError(f"{redact(url)}: the range {{{body}}} {wrong}.", url=redact(url))
-    is_padded = any(len(number) > 1 and number.startswith("0") for number in (found[1], found[2]))
-    width = max(len(found[1]), len(found[2])) if is_padded else 0
+    width = len(found[1])  # {08..10}
     return (f"{number:0{width}d}" for number in range(first, last + 1))

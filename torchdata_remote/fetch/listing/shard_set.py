@@ -78,12 +78,13 @@ def read_shard_set(manifest_url: str, options: StorageOptions, retry: RetryPolic
     folder: tuple[RemoteUrl, ...] = ()
     if split_url(url)[0] not in HTTP:
         folder = tuple(list_folder(url[: url.rindex("/") + 1], recursive=False, options=options, retry=retry))
-    listed = {str(one): one for one in folder}
-    shards = []
-    for one in manifest:
-        found = listed.get(one.url)
-        size, etag = (one.num_bytes, None) if found is None else (found.size, found.etag)
-        shards.append(RemoteUrl(one.url, size, etag, None, one.num_samples, one.md5, *one.sums_beside))
+    listed = {str(one): (one.size, one.etag) for one in folder}
+    shards = [
+        RemoteUrl(
+            one.url, *listed.get(one.url, (one.num_bytes, None)), None, one.num_samples, one.md5, *one.sums_beside
+        )
+        for one in manifest
+    ]
     return ShardSet(shards, url, manifest, folder)
 
 
@@ -112,6 +113,6 @@ def require_size(url: str, found: int | None, expected: int | None, *, said: str
 
 def options_beside(url: str, other: str, options: StorageOptions) -> StorageOptions:
     """Return the options for an object beside another: none in another kind of store, to which secrets are not sent."""
-    places = [split_url(join_url(*split_url(one)))[:2] for one in (url, other)]
-    kinds = [("s3" if scheme in S3 else scheme, host if scheme in HTTP else "") for scheme, host in places]
-    return options if kinds[0] == kinds[1] else StorageOptions()
+    (scheme, host, _), (other_scheme, other_host, _) = split_url(url), split_url(other)
+    is_same = {scheme, other_scheme} <= S3 or (scheme == other_scheme and (scheme not in HTTP or host == other_host))
+    return options if is_same else StorageOptions()

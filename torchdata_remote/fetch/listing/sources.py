@@ -8,14 +8,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from functools import partial
 
 from ...core.notices.progress_bar import counts_listing
 from ...core.object_version import split_version
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
 from ...core.shard_view import named_shard
-from ...core.urls import HTTP, LOCAL, RemoteUrl, VirtualUrl, join_url, object_path, redact, remote_urls, split_url
+from ...core.urls import HTTP, LOCAL, RemoteUrl, join_url, object_path, redact, remote_urls, split_url
 from ...errors import EmptyListingError, ShardReadError
 from ...formats.manifest import MANIFEST_NAME, load_manifest
 from ...formats.nested import is_archive_name, without_ending
@@ -23,13 +22,10 @@ from ...formats.sample import paths_of_macos
 from ...formats.snapshot import is_snapshot_name, load_snapshot
 from ...storage import Connection, EntryTable, list_tables, open_store, read_whole
 from .patterns import (
-    choice_start,
     expand_braces,
     folders_of,
     glob_regex,
     glob_start,
-    has_braces,
-    has_glob,
     literal_url,
     unescape,
 )
@@ -96,28 +92,29 @@ class Kind(Enum):
 def kind_of(url: str, *, is_choice: bool = False) -> Kind:
     """Return what a source URL names, by its text; local paths are looked up.
 
-    A folder ends with a slash, or its name has no extension (``train``, ``imagenet-v1.0``); an object has one
-    (``0.tar``), is on a web server, is a choice of a brace range, or was listed before.
+    A folder ends with a slash, or its name has no extension (``train``, ``imagenet-v1.0``). An object has one
+    (``0.tar``), is on a web server, is a choice of a brace range, or is a ``RemoteUrl``.
 
     Args:
         url: the source URL, without braces.
         is_choice: whether it is one of those that a URL with braces stands for.
     """
-    if isinstance(url, VirtualUrl) or (isinstance(url, RemoteUrl) and url.size is not None):
-        return Kind.OBJECT
-    if has_glob(url):
+    if isinstance(url, RemoteUrl):
+        return Kind.FOLDER if url.endswith("/") else Kind.OBJECT
+    scheme, _, path = split_url(url)
+    if scheme not in HTTP and glob_start(path, "*?[") is not None:
         return Kind.GLOB
-    scheme, _, path = split_url(literal_url(url))
+    path = unescape(path)
     name = split_version(path)[0].rpartition("/")[2]
     if not name or (scheme in LOCAL and os.path.isdir(path)):
         return Kind.FOLDER
-    if not is_choice and (name == MANIFEST_NAME or is_snapshot_name(name)):
+    if name == MANIFEST_NAME or is_snapshot_name(name):
         return Kind.SHARDS
     is_file = scheme in LOCAL and os.path.lexists(path)
     return Kind.OBJECT if is_choice or is_file or scheme in HTTP or _EXTENSION.search(name) else Kind.FOLDER
 
 
-def look_up(
+def find_object(
     url: str,
     options: StorageOptions,
     retry: RetryPolicy,
@@ -142,14 +139,14 @@ def list_source(
     retry: RetryPolicy,
     on_skip: Callable[[str], object] = lambda kind: None,
     on_page: Callable[[list[str]], object] = lambda paths: None,
-    looks_up: bool = True,
     by_obstore: bool = True,
 ) -> Iterator[RemoteUrl]:
     """Yield the objects that a source URL names, sorted by path, but for files of macOS in folders.
 
     Args:
         url: a prefix, a glob, a brace range, a manifest (``index.json``), or one object, as :func:`kind_of` says.
-            Characters escaped by ``escape_url`` are literal, and so is all of a ``RemoteUrl``.
+            Characters escaped by ``escape_url`` are literal, and so is all of a ``RemoteUrl``. One object is returned
+            without a request, and so without size and etag.
         pattern: a glob that objects must match: by base name, or by the path below the source if it has a slash.
             ``Tars`` applies to folders, not to objects that the source names itself.
         recursive: whether folders below a prefix are entered.
@@ -157,37 +154,33 @@ def list_source(
         retry: applied to each page of the listing.
         on_skip: called with ``"macos"`` for each file of macOS.
         on_page: called with the paths in the bucket of objects before these are yielded.
-        looks_up: whether an object that the source names is looked up. Otherwise, and for those of a brace range, it is
-            returned without size and etag, and not noticed if it is missing. Local files are looked up.
         by_obstore: whether obstore may be used, after which children that are forked cannot use it.
 
     Raises:
         EmptyListingError: if there are none.
     """
-    in_folder = _matcher(pattern)
+    in_folder = pattern if isinstance(pattern, Tars) else None if pattern is None else _matcher(pattern)
     by_name = None if isinstance(pattern, Tars) else in_folder
-    find = partial(look_up, options=options, retry=retry, by_obstore=by_obstore)
-    num_found, is_choice = 0, has_braces(url)
+    num_found = 0
     for source in expand_braces(url):
-        kind, literal = kind_of(source, is_choice=is_choice), literal_url(source)
+        kind, literal, num_before = kind_of(source, is_choice=source != url), literal_url(source), num_found
         named: Sequence[RemoteUrl | None] = []
         if kind is Kind.SHARDS:
             named = _shards(literal, options, retry)
-        elif isinstance(source, RemoteUrl) and kind is Kind.OBJECT:
-            named = [source]
         elif kind is Kind.OBJECT:
-            is_looked_up = not is_choice and (looks_up or split_url(literal)[0] in LOCAL)
-            named = [find(literal) if is_looked_up else RemoteUrl(join_url(*split_url(literal)))]
+            named = [source if isinstance(source, RemoteUrl) else RemoteUrl(join_url(*split_url(literal)))]
         else:
             chooses = by_name if kind is Kind.GLOB and _EXTENSION.search(source) else in_folder
-            start, is_empty = join_url(*split_url(literal)[:2], ""), True
-            for table, length in _tables(source, kind, recursive, options, retry, by_obstore):
-                is_empty, table = False, _chosen(table, length, chooses, on_skip)
+            start = join_url(*split_url(literal)[:2], "")
+            prefix, is_deep, globbed = _prefix_of(source, kind, recursive)
+            for page in list_tables(source, prefix, is_deep, options, retry, by_obstore=by_obstore):
+                table = page if globbed is None else page.selected(list(map(globbed, page.paths)))
+                table = _chosen(table, prefix.rfind("/") + 1, chooses, on_skip)
                 num_found += len(table)
                 on_page(table.paths)
                 yield from remote_urls(start, table.paths, table.sizes, table.etags)
-            if is_empty and not source.endswith("/"):  # it has no extension, or brackets in its name
-                named = [find(source if kind is Kind.GLOB else literal)]
+            if num_found == num_before and not source.endswith("/"):  # its name has no extension, or brackets
+                named = [find_object(source if kind is Kind.GLOB else literal, options, retry, by_obstore=by_obstore)]
         for one in filter(None, named):
             path = object_path(named_shard(one))
             if by_name is None or by_name(path):
@@ -200,10 +193,8 @@ def list_source(
         pattern.warn_of_left_out()
 
 
-def _matcher(pattern: str | Tars | None) -> Callable[[str], bool] | None:
-    """Return a predicate for paths below the source; ``None`` for all."""
-    if not isinstance(pattern, str):
-        return pattern
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    """Return a predicate for paths below the source."""
     regex, whole = glob_regex(pattern), "/" in pattern
     return lambda below: regex.fullmatch(below if whole else below.rpartition("/")[2]) is not None
 
@@ -219,33 +210,27 @@ def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[Remot
     ]
 
 
-def _tables(
-    source: str, kind: Kind, recursive: bool, options: StorageOptions, retry: RetryPolicy, by_obstore: bool
-) -> Iterator[tuple[EntryTable, int]]:
-    """Yield the pages of a folder or a glob, each with the length of the path of the folder above its objects."""
-    path = split_url(source if kind is Kind.GLOB else literal_url(source))[2]
-    path = path if not path or path.endswith("/") or kind is Kind.GLOB else path + "/"
-    if kind is not Kind.GLOB:
-        for table in list_tables(source, path, recursive, options, retry, by_obstore=by_obstore):
-            yield table, len(path)
-        return
-    regex, start = glob_regex(path + "**" if path.endswith("/") else path), glob_start(path)
-    folder, is_deep = unescape(path[:start]), "/" in path[start:] or "**" in path
-    for table in list_tables(source, folder, is_deep, options, retry, by_obstore=by_obstore):
-        if matching := table.selected(list(map(regex.fullmatch, table.paths))):
-            yield matching, folder.rfind("/") + 1
+def _prefix_of(source: str, kind: Kind, recursive: bool) -> tuple[str, bool, Callable[[str], object] | None]:
+    """Return the prefix to list for a folder or a glob, whether folders are entered, and a predicate for its paths."""
+    if kind is Kind.GLOB:
+        path = split_url(source)[2]
+        start = glob_start(path, "*?[")
+        regex = glob_regex(path + "**" if path.endswith("/") else path)
+        return unescape(path[:start]), "/" in path[start:] or "**" in path, regex.fullmatch
+    path = split_url(literal_url(source))[2]
+    return path if not path or path.endswith("/") else f"{path}/", recursive, None
 
 
 def _chosen(
-    table: EntryTable, start: int, chooses: Callable[[str], bool] | None, on_skip: Callable[[str], object]
+    table: EntryTable, above: int, chooses: Callable[[str], bool] | None, on_skip: Callable[[str], object]
 ) -> EntryTable:
-    """Return the chosen objects of a page of a listing, without the files that macOS adds to folders."""
-    of_macos = paths_of_macos(table.paths, start)
+    """Return the chosen objects of a page, without the files that macOS adds to folders."""
+    of_macos = paths_of_macos(table.paths, above)
     for _ in of_macos:
         on_skip("macos")
     if chooses is None and not of_macos:
         return table
-    return table.selected([path not in of_macos and (not chooses or chooses(path[start:])) for path in table.paths])
+    return table.selected([path not in of_macos and (not chooses or chooses(path[above:])) for path in table.paths])
 
 
 def _empty(url: str, pattern: str | Tars | None, options: StorageOptions, *, recursive: bool) -> EmptyListingError:
@@ -253,7 +238,7 @@ def _empty(url: str, pattern: str | Tars | None, options: StorageOptions, *, rec
     shown, is_tars = redact(url), isinstance(pattern, Tars)
     what = "" if pattern is None else " that are tars" if is_tars else f" that match {pattern=}"
     where = "." if recursive else ", with recursive=False."
-    is_plain = choice_start(url) is None
+    is_plain = glob_start(url) is None
     nearest = literal_url(url) if is_plain else folders_of(url)[1]
     text = f"{shown}: no objects found{what}{where}{about_missing(open_store(nearest, options)[0], nearest)}"
     if is_tars:

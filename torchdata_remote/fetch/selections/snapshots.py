@@ -28,7 +28,7 @@ from ...storage import Connection, list_folder, open_store, publish, read_whole
 from ..listing.patterns import literal_url
 from ..listing.shard_set import options_beside, require_size
 from ..listing.source_argument import url_of
-from ..listing.sources import look_up
+from ..listing.sources import find_object
 
 _MAX_REQUESTS = 16
 
@@ -222,7 +222,7 @@ def _as_stored(urls: Sequence[RemoteUrl], options: StorageOptions, retry: RetryP
     lacking = sorted({_absolute(shard) for shard in shards if None in (shard.etag, shard.size)})
     single = [url for url in lacking if split_url(url)[0] in HTTP]
     found: dict[str, RemoteUrl] = {}
-    tasks = [partial(look_up, url, options, retry) for url in single]
+    tasks = [partial(find_object, url, options, retry) for url in single]
     found |= {str(one): one for one in ordered_map(tasks, max_threads=_MAX_REQUESTS) if one is not None}
     for folder in sorted({url[: url.rindex("/") + 1] for url in lacking if url not in single}):
         found |= {str(one): one for one in list_folder(folder, recursive=False, options=options, retry=retry)}
