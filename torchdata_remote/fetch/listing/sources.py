@@ -242,7 +242,7 @@ def _empty(url: str, pattern: str | Tars | None, options: StorageOptions, *, rec
     nearest = literal_url(url) if is_plain else folders_of(url)[1]
     text = f"{shown}: no objects found{what}{where}{about_missing(open_store(nearest, options)[0], nearest)}"
     if is_tars:
-        text += " Zips are read by list_remote(pattern='*.zip').shard_zip_reader(), loose files by stream_files."
+        text += " Tars are plain or gz, bz2, xz, zst. Zips are read by shard_zip_reader, loose files by stream_files."
     if not is_plain:
         text += " A * ? [ or { that is part of a name is escaped by tdr.escape_url()."
     return EmptyListingError(text, url=shown)

@@ -43,7 +43,8 @@ class StringColumn(Sequence[str]):
         return [str(data[ends[at - 1] if at else 0 : ends[at]], "utf-8", "surrogateescape") for at in numbers]
 
     def __getitem__(self, index: Any) -> Any:
-        return self.at([range(len(self))[index]])[0]
+        numbers = range(len(self))[index]
+        return self.at(numbers) if isinstance(numbers, range) else self.at([numbers])[0]
 
     def __iter__(self) -> Iterator[str]:
         data, start = self._data, 0
