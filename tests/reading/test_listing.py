@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import gc
+import multiprocessing
 import re
 import threading
 import uuid
@@ -406,6 +407,43 @@ def test_an_object_that_was_listed_costs_no_request_and_keeps_what_is_known() ->
     nowhere = options_of("http://127.0.0.1:1")
     [found] = tdr.IterableWrapper([one]).list_remote(storage_options=nowhere)
     assert (found, found.size, found.etag, found.num_samples) == (one, 3, '"etag"', 7)
+
+
+# --- a process that will be forked
+
+MANY = [f"d/{number:04d}" for number in range(3500)]
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: "fork")
+
+
+@pytest.mark.usefixtures("forks")
+def test_a_long_listing_of_a_process_that_will_be_forked_is_by_obstore_in_another_process() -> None:
+    """Torch forks workers by default, and children cannot use obstore after their parent did."""
+    with scripted(Keys(MANY).respond) as server:
+        files = tdr.RemoteFiles("s3://bkt/d/", storage_options=options_of(server.url))
+        agents = [request.headers["user-agent"] for request in server.requests]
+    assert [path for path, _ in (url_and_size(files, number) for number in range(len(files)))] == MANY
+    assert {size for _, size in (url_and_size(files, number) for number in (0, 2000, 3499))} == {3}
+    assert ["object_store" in agent for agent in agents][:2] == [False, False]
+    assert "object_store" in agents[-1]
+
+
+def url_and_size(files: Any, number: int) -> tuple[str, int | None]:
+    url = files._files.urls[number]
+    return url.removeprefix("s3://bkt/"), url.size
+
+
+@pytest.mark.usefixtures("forks")
+def test_an_error_of_the_other_process_is_raised_here() -> None:
+    def respond(request: Request) -> Response:
+        return Response.of_error(403, "No") if "object_store" in request.headers["user-agent"] else answers(request)
+
+    answers = Keys(MANY).respond
+    with scripted(respond) as server, pytest.raises(AccessDeniedError, match="s3://bkt/"):
+        tdr.RemoteFiles("s3://bkt/d/", storage_options=options_of(server.url))
 
 
 # --- manifests

@@ -59,7 +59,8 @@ class SampleTable:
 
         Members without another one are removed, and samples that then have none.
         """
-        columns, places, lengths = self.columns(), np.arange(len(self.names)), self.names.lengths()
+        columns, places = self.columns(), np.arange(len(self.names))
+        lengths = np.diff(columns["names.ends"], prepend=0)
         places[list(sources)] = [-1 if source is None else source for source in sources.values()]
         kept = places >= 0
         counts = np.diff(np.append(0, np.cumsum(kept))[self.firsts()])

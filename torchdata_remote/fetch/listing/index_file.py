@@ -16,7 +16,6 @@ from ...formats.compression.decompress import CompressionLimits, decompressed
 from ...storage import open_store, read_whole
 from .patterns import folders_of, glob_start, path_below
 from .shard_set import options_beside
-from .sources import find_object
 
 Index = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -76,7 +75,6 @@ def write_index(
     url: str,
     *,
     options: StorageOptions,
-    retry: RetryPolicy,
     overwrite: bool = False,
 ) -> int:
     """Write the index of a folder, for :func:`read_index`, atomically.
@@ -86,7 +84,6 @@ def write_index(
         objects: URLs, such as the folder's listing. The index itself is left out.
         url: of the folder.
         options: for the store of ``url``; also for the store of the index if it is of the same kind.
-        retry: policy for transient faults.
         overwrite: replace an existing index.
 
     Returns:
@@ -97,11 +94,11 @@ def write_index(
         EmptyListingError: if there are no objects.
 
     Example:
-        >>> none = {"options": StorageOptions(), "retry": RetryPolicy()}
-        >>> cats = ["s3://photos/cat/1.jpg"]
-        >>> write_index("memory://lists/cats.json.gz", cats, "s3://photos/", overwrite=True, **none)
+        >>> cats, options = ["s3://photos/cat/1.jpg"], StorageOptions()
+        >>> write_index("memory://lists/cats.json.gz", cats, "s3://photos/", options=options, overwrite=True)
         1
-        >>> [str(one) for one, _ in read_index("memory://lists/cats.json.gz", "s3://photos/", **none)]
+        >>> index = read_index("memory://lists/cats.json.gz", "s3://photos/", options=options, retry=RetryPolicy())
+        >>> [str(one) for one, _ in index]
         ['s3://photos/cat/1.jpg']
     """
     root, where = _root(url), join_url(*split_url(os.fspath(index)))
@@ -109,7 +106,7 @@ def write_index(
     store, path = open_store(where, options)
     writer = store.create(path, overwrite=overwrite)  # first: a store that cannot be written is an error at once
     try:
-        if not overwrite and find_object(where, options, retry) is not None:
+        if not overwrite and store.find(path) is not None:
             shown = redact(where)
             raise ObjectExistsError(f"{shown} exists already. Pass overwrite=True (--overwrite).", url=shown)
         paths = ((one, one.removeprefix(root)) for one in objects if one != where)

@@ -44,22 +44,13 @@ def escape_url(url: str | os.PathLike[str]) -> str:
     return re.sub(r"[\[{}]" if _HTTP_URL.match(text) else r"[*?\[{}]", r"[\g<0>]", text)
 
 
-def literal_url(url: str) -> str:
-    """Return the URL that a source URL without a pattern names, with escapes removed.
+def literal_url(source: str) -> str:
+    """Return the URL or path that a source without a pattern names: each escaped character is replaced by itself.
 
     >>> literal_url("s3://photos/what is this[?]/")
     's3://photos/what is this?/'
     """
-    return url if isinstance(url, RemoteUrl) else unescape(url)
-
-
-def unescape(path: str) -> str:
-    """Replace each escaped character by itself.
-
-    >>> unescape("[*]a[[]1]")
-    '*a[1]'
-    """
-    return _TOKEN.sub(lambda token: token[1] or token[0], path)
+    return source if isinstance(source, RemoteUrl) else _TOKEN.sub(lambda token: token[1] or token[0], source)
 
 
 def glob_start(source: str, characters: str = "*?[{") -> int | None:

@@ -21,13 +21,13 @@ from ...formats.nested import is_archive_name, without_ending
 from ...formats.sample import paths_of_macos
 from ...formats.snapshot import is_snapshot_name, load_snapshot
 from ...storage import Connection, EntryTable, list_tables, open_store, read_whole
+from .child_process import list_elsewhere
 from .patterns import (
     expand_braces,
     folders_of,
     glob_regex,
     glob_start,
     literal_url,
-    unescape,
 )
 from .whereabouts import about_missing
 
@@ -104,7 +104,7 @@ def kind_of(url: str, *, is_choice: bool = False) -> Kind:
     scheme, _, path = split_url(url)
     if scheme not in HTTP and glob_start(path, "*?[") is not None:
         return Kind.GLOB
-    path = unescape(path)
+    path = literal_url(path)
     name = split_version(path)[0].rpartition("/")[2]
     if not name or (scheme in LOCAL and os.path.isdir(path)):
         return Kind.FOLDER
@@ -173,7 +173,8 @@ def list_source(
             chooses = by_name if kind is Kind.GLOB and _EXTENSION.search(source) else in_folder
             start = join_url(*split_url(literal)[:2], "")
             prefix, is_deep, globbed = _prefix_of(source, kind, recursive)
-            for page in list_tables(source, prefix, is_deep, options, retry, by_obstore=by_obstore):
+            pages = list_tables if by_obstore else list_elsewhere
+            for page in pages(source, prefix, is_deep, options, retry):
                 table = page if globbed is None else page.selected(list(map(globbed, page.paths)))
                 table = _chosen(table, prefix.rfind("/") + 1, chooses, on_skip)
                 num_found += len(table)
@@ -216,7 +217,7 @@ def _prefix_of(source: str, kind: Kind, recursive: bool) -> tuple[str, bool, Cal
         path = split_url(source)[2]
         start = glob_start(path, "*?[")
         regex = glob_regex(path + "**" if path.endswith("/") else path)
-        return unescape(path[:start]), "/" in path[start:] or "**" in path, regex.fullmatch
+        return literal_url(path[:start]), "/" in path[start:] or "**" in path, regex.fullmatch
     path = split_url(literal_url(source))[2]
     return path if not path or path.endswith("/") else f"{path}/", recursive, None
 

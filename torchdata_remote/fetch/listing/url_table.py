@@ -52,10 +52,6 @@ class StringColumn(Sequence[str]):
             yield str(data[start:end], "utf-8", "surrogateescape")
             start = end
 
-    def lengths(self) -> Column:
-        """Return the bytes of each string."""
-        return np.diff(np.frombuffer(self._ends, np.int64), prepend=0)
-
     def digest(self) -> str:
         """Return a digest of all strings in order."""
         digest = blake2b(self._data, digest_size=16)
@@ -124,6 +120,3 @@ class UrlTable(Sequence[RemoteUrl]):
         table._prefix, table._sizes = prefix, columns["sizes"].data
         table._urls, table._etags = StringColumn.view(columns, "urls"), StringColumn.view(columns, "etags")
         return table
-
-    def __reduce__(self) -> Any:
-        return UrlTable.view, (self.columns(), self._prefix)

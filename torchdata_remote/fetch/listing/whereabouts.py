@@ -7,7 +7,6 @@ from typing import Any
 
 from ...core.arguments.suggestions import did_you_mean
 from ...core.urls import LOCAL, join_url, redact, split_url
-from ...errors import RemoteDataError
 from ...storage import broken_link
 
 _MAX_NAMES = 1000
@@ -18,7 +17,7 @@ def about_missing(store: Any, url: str) -> str:
     """Name what a folder of this URL has; otherwise what the nearest folder above it has, and a similar name there."""
     try:
         return _around(store, url)
-    except (RemoteDataError, OSError, AttributeError, TypeError, NotImplementedError):
+    except Exception:  # noqa: BLE001  # the error of what is missing is raised
         return ""
 
 
