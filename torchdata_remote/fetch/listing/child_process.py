@@ -21,7 +21,7 @@ _START = "import sys; sys.path[:] = {!r}; from {} import answer; answer()"
 def list_elsewhere(
     url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy
 ) -> Iterator[EntryTable]:
-    """List as ``list_tables`` does: the first pages by fsspec, and the rest by obstore, if it can, in another process."""
+    """List as ``list_tables`` does: the first pages by fsspec, the rest by obstore, if it can, in another process."""
     store, _ = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     num_own, last = _OWN_PAGES if hasattr(store, "without_obstore") else None, ""
     with closing(list_tables(url, prefix, recursive, options, retry, by_obstore=False)) as own:
