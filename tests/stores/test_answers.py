@@ -155,23 +155,6 @@ def test_another_version_than_listed_is_an_error_at_once(transport: str, answers
         assert len(gets(server.requests)) <= 8
 
 
-@pytest.mark.parametrize("transport", ["s3 by obstore", "s3 by s3fs"])
-def test_a_server_that_lastingly_has_two_etags_for_an_object_is_named(transport: str) -> None:
-    """Listing again does not help, so the error does not say it; what it says helps."""
-
-    def respond(request: Request) -> Response:
-        if "list-type=2" in request.target:
-            return Response(200, LISTING.replace(b">1</", b">%d</" % SIZE, 1).replace(b">1</", b">1f</"))
-        return Response.of_object(request, DATA, '"1f"' if request.method == "HEAD" else '"2f"')
-
-    with scripted(respond) as server:
-        here = target(transport, server.url)
-        with pytest.raises(ObjectChangedError, match=r'is still listed with the etag "1f".* two for one') as caught:
-            here.read(SIZE, '"1f"', retry=AT_ONCE)
-        assert "ist it again" not in str(caught.value)
-        assert here.read(retry=AT_ONCE) == DATA
-
-
 KNOWN = ('ETag: "1"', "Last-Modified: Sat, 21 Nov 2026 00:00:00 GMT")
 TEN, LENGTH, RANGE = b"0123456789", "Content-Length: 10", "Content-Range: bytes 0-9/10"
 READABLE: dict[str, tuple[str, bytes, tuple[str, ...]]] = {

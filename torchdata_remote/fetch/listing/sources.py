@@ -90,10 +90,10 @@ class Kind(Enum):
 
 
 def kind_of(url: str, *, is_choice: bool = False) -> Kind:
-    """Return what a source URL names, by its text; local paths are looked up.
+    """Return what a source URL names, by its text.
 
-    A folder ends with a slash, or its name has no extension (``train``, ``imagenet-v1.0``). An object has one
-    (``0.tar``), is on a web server, is a choice of a brace range, or is a ``RemoteUrl``.
+    A folder ends with a slash, or its name has no extension (``train``, ``imagenet-v1.0``), or it is a local one. An
+    object has one (``0.tar``), is on a web server, is a choice of a brace range, or is a ``RemoteUrl``.
 
     Args:
         url: the source URL, without braces.
@@ -110,8 +110,7 @@ def kind_of(url: str, *, is_choice: bool = False) -> Kind:
         return Kind.FOLDER
     if name == MANIFEST_NAME or is_snapshot_name(name):
         return Kind.SHARDS
-    is_file = scheme in LOCAL and os.path.lexists(path)
-    return Kind.OBJECT if is_choice or is_file or scheme in HTTP or _EXTENSION.search(name) else Kind.FOLDER
+    return Kind.OBJECT if is_choice or scheme in HTTP or _EXTENSION.search(name) else Kind.FOLDER
 
 
 def find_object(
