@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ..core.options import FetchOptions, StorageOptions
 from ..core.shard_view import is_view
+from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, split_sample_range
 from ..core.world import World
+from ..fetch.listing.sources import find_object
 from ..fetch.object_stream import first_bytes_of
 from ..fetch.sample_ranges import wanted_bytes
 from ..pipes import AsyncPrefetch, ListRemote, ShardingFilterRank, ShuffleShards
 from ..pipes.base.chain import all_pipes
 from ..pipes.base.typed import IterableWrapper
 from ..storage import GET, Connection, counted_requests, open_store
+
+_MAX_REQUESTS = 16
 
 
 @dataclass(frozen=True)
@@ -176,10 +181,8 @@ def plan_job(chain: Any, job: Job) -> Planned:
 
 def _sizes(lists: ListRemote, urls: Sequence[RemoteUrl]) -> dict[str, int]:
     """Look up the sizes that the listing does not have, several at a time."""
-    unknown = [RemoteUrl(str(url)) for url in urls if url.size is None]
-    if not unknown:
-        return {}
-    found = ListRemote(IterableWrapper(unknown), retry=lists._retry, storage_options=lists._storage_options)
+    tasks = [partial(find_object, str(url), lists._storage_options, lists._retry) for url in urls if url.size is None]
+    found = filter(None, ordered_map(tasks, max_threads=_MAX_REQUESTS))
     return {str(url): url.size for url in found if url.size is not None}
 
 

@@ -63,10 +63,11 @@ class SampleTable:
         """Do what ``moved`` says. Members that are nowhere are removed, and samples that then have none."""
         if not self.moved:
             return
-        places, lengths = np.arange(len(self.names)), self.names.lengths()
+        places, columns = np.arange(len(self.names)), self.names.columns("names")
         places[list(self.moved)] = [-1 if source is None else source for source in self.moved.values()]
-        kept, data = places >= 0, self.names.columns()["data"]
-        self.names = StringColumn.view(data[np.repeat(kept, lengths)], np.cumsum(lengths[kept]))
+        kept, lengths = places >= 0, np.diff(columns["names.ends"], prepend=0)
+        data = columns["names.data"][np.repeat(kept, lengths)]
+        self.names = StringColumn.view({"names.data": data, "names.ends": np.cumsum(lengths[kept])}, "names")
         self._firsts = _array(np.unique(np.append(0, np.cumsum(kept))[self.firsts()]))
         self._members = _array(self._columns()[places[kept]])
 
@@ -101,8 +102,13 @@ class SampleTable:
     def columns(self) -> dict[str, Any]:
         """Return the arrays of :meth:`from_columns`: those of the samples and of the members' names."""
         objects, starts, sizes = self._columns().T
-        names = {f"names.{name}": column for name, column in self.names.columns().items()}
-        return {"firsts": self.firsts(), "objects": objects, "starts": starts, "sizes": sizes, **names}
+        return {
+            "firsts": self.firsts(),
+            "objects": objects,
+            "starts": starts,
+            "sizes": sizes,
+            **self.names.columns("names"),
+        }
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any], urls: Iterable[RemoteUrl]) -> SampleTable:
@@ -110,7 +116,7 @@ class SampleTable:
         table = cls()
         table._firsts = _array(columns["firsts"])
         table._members = _array(np.column_stack([columns[name] for name in ("objects", "starts", "sizes")]))
-        table.names = StringColumn.view(columns["names.data"], columns["names.ends"])
+        table.names = StringColumn.view(columns, "names")
         table.urls = UrlTable(urls)
         return table
 

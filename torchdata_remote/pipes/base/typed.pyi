@@ -441,23 +441,25 @@ class IterDataPipe(TorchNames[T_co]):
 
         A source is
 
-        - a prefix: ``s3://b``, ``s3://b/``, ``s3://b/dir``, ``s3://b/dir/``. ``dir`` never matches ``dir2``;
+        - a folder: ``s3://b``, ``s3://b/dir/``, or without the slash if its name has no extension: ``s3://b/dir``,
+          ``s3://b/v1.0``. ``dir`` never matches ``dir2``;
         - a glob: ``s3://b/t-*.tar``, where ``*`` and ``?`` stay within a folder and ``**`` does not;
         - a brace range: ``s3://b/t-{000000..000099}.tar`` or ``s3://b/{train,val}/``. A result without
           a glob and without a slash at its end is one object, for which the store is not listed;
         - a manifest: ``s3://b/t/index.json``, as written by ``write_shards``: its shards in its order, with the checksums
           that their bytes are verified against while they are read;
-        - one object.
+        - one object, whose name has an extension: ``s3://b/0.tar``. Without one (``s3://b/README``) it is found where there
+          is no folder of that name. A URL of a web server is an object.
 
         ``*``, ``?``, ``[``, ``{`` and ``}`` that are part of a name have to be put into brackets, as by :func:`escape_url`:
         ``s3://b/what[?]/``. A :class:`RemoteUrl` is never a pattern.
 
         The objects of a source are sorted by path (by code points), and the sources keep their order, so the listing is
-        the same in all processes. Objects are yielded while later pages of the listing are requested. Sources that name one
-        object are looked up by one request each, up to 16 at a time, and a ``RemoteUrl`` with its size by none. Directory
-        markers are dropped, and so are files that macOS adds to folders (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``), unless
-        a source names one: ``skipped.members["macos"]`` counts them. Sources that overlap or are repeated yield their
-        objects repeatedly. (A manifest that has a shard twice is refused.)
+        the same in all processes. Objects are yielded while later pages of the listing are requested. A source that names
+        one object costs no request: its size and etag are those of the first response to a reader, which also notices if it
+        is missing. Directory markers are dropped, and so are files that macOS adds to folders
+        (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``), unless a source names one: ``skipped.members["macos"]`` counts them.
+        Sources that overlap or are repeated yield their objects repeatedly. (A manifest that has a shard twice is refused.)
 
         Args:
             pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.
