@@ -21,7 +21,6 @@ from ..errors import UrlError
 from .clouds.azure import ADLFS_OPTIONS, AZURE_OPTIONS
 from .clouds.gcs import OPTIONS as GCS_OPTIONS
 from .clouds.s3_values import ARGUMENTS, CONFIG_OF_S3, mapping, require_usable
-from .hugging_face.settings import HUB_OPTIONS
 from .network import read_certificates, require_client_certificate
 from .option_checks import option_flag, require_plain_text
 
@@ -30,6 +29,7 @@ from .option_checks import option_flag, require_plain_text
 _NESTED = ("client_kwargs", "config_kwargs", "s3_additional_kwargs")
 _S3 = {"key", "secret", "token", "endpoint_url", "region", "profile", "anon"}
 _SERVICE = {"token", "secure"}
+HUB_OPTIONS = {"token", "endpoint", "revision"}
 _MAX_SHOWN = 12
 _SHARING = ("s3", "https", "gs", "az", "hf", "sftp", "ftp", "smb", "webdav")  # whose options a local path may have too
 # Words of other libraries and of people, for which no spelling is near
@@ -97,7 +97,11 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
     elif scheme in AZURE:
         _require(where, "storage_options", names, AZURE_OPTIONS, lambda: ADLFS_OPTIONS | _of_async(), _MEANT["az"])
     elif scheme == HUGGING_FACE:
-        _require(where, "storage_options", names, HUB_OPTIONS, lambda: _of_filesystem("hf"), _MEANT["hf"])
+        _require(where, "storage_options", names, HUB_OPTIONS, None, _MEANT["hf"])
+    elif scheme in HTTP:
+        _require_dicts(where, "storage_options", options)
+        _require(where, "storage_options", names, {"headers", "client_kwargs"})
+        _require(where, "storage_options['client_kwargs']", mapping(options, "client_kwargs"), {"headers"})
     elif names and (known := _of_filesystem(scheme)):
         _require(where, "storage_options", names, known)
 
@@ -231,11 +235,7 @@ def _of_filesystem(scheme: str, *, any_name: bool = False) -> set[str]:
     with contextlib.suppress(Exception):  # a package that is not installed, or does not fit another one
         kind = fsspec.get_filesystem_class(scheme)
         parameters = inspect.signature(kind.__init__).parameters.values()
-        if scheme in HTTP:  # it passes the others to each request
-            from aiohttp import ClientSession
-
-            return _of_class(kind) | _parameters(ClientSession._request)
-        if any_name or all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters) or scheme == "hf":
+        if any_name or all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters):
             return _of_s3fs() if scheme in S3 else _of_class(kind)
     return set()
 

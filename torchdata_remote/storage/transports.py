@@ -172,8 +172,6 @@ def _http(scheme: str, host: str, options: StorageOptions, connection: Connectio
     from .http_store import HttpStore, http_headers
 
     headers = http_headers(options)
-    if headers is None:
-        return None
     by_obstore, reason = _choose_obstore(scheme, host, connection.backend, instead="urllib3")
     store = HttpStore(scheme, host, connection.read_timeout_s, read_by_obstore=by_obstore, headers=headers)
     return store, reason
@@ -189,14 +187,9 @@ def _datasets(scheme: str, host: str, options: StorageOptions, connection: Conne
 def _hub(scheme: str, first: str, options: StorageOptions, connection: Connection) -> _Made:
     if connection.backend is not Backend.AUTOMATIC:
         return None
-    from .hugging_face.settings import hub_settings
+    from .hub import HubStore
 
-    settings = hub_settings(options, connection.read_timeout_s)
-    if settings is None:
-        return None
-    from .hugging_face.store import HubStore
-
-    return HubStore(first, settings), "urllib3 (the transport for the Hub)"
+    return HubStore(first, options, connection.read_timeout_s), "urllib3 (the transport for the Hub)"
 
 
 def _local(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
@@ -224,14 +217,19 @@ _SLOWER = {
     **dict.fromkeys(S3, "s3fs"),
     **dict.fromkeys(GS, "gcsfs"),
     **dict.fromkeys(AZURE, "adlfs"),
-    **dict.fromkeys(HTTP, "fsspec"),
-    HUGGING_FACE: "fsspec",
 }
 
 
 def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> Store:
     if mistake := without_target(scheme, options):
         raise UrlError(f"{scheme}://{bucket}: {mistake}", url=f"{scheme}://{bucket}")
+    if scheme in HTTP or scheme == HUGGING_FACE:
+        url = f"{scheme}://{bucket}"
+        raise UrlError(
+            f"{url}: http and hf are not read by fsspec. Leave out backend, or open the URLs by fsspec and "
+            "pass the streams to a reader.",
+            url=url,
+        )
     # Imported here: fsspec takes 0.1 s to import, which the other stores do not need
     try:
         if scheme in S3:

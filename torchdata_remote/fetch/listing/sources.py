@@ -33,9 +33,7 @@ from ...storage import (
     Connection,
     Entry,
     EntryTable,
-    FolderStore,
     KeyStore,
-    LocalStore,
     broken_link_error,
     list_tables,
     open_store,
@@ -365,8 +363,7 @@ def find_named(
         if isinstance(store, KeyStore):
             return _among_keys(store, path)
         entry = store.find(path)
-        is_file = isinstance(store, LocalStore | FolderStore) and entry is not None  # which is no folder there
-        return Found(entry, may_be_folder=split_url(url)[0] not in HTTP and not is_file)
+        return Found(entry, may_be_folder=entry is None and split_url(url)[0] not in HTTP)  # a file is no folder there
 
     started_s = time.perf_counter()
     found = call_with_retries(find, retry, url=url, sleep=sleep)
