@@ -14,7 +14,6 @@ import logging
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any, TypeVar
 
@@ -22,13 +21,11 @@ import fsspec.asyn
 import s3fs
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
-from botocore.exceptions import ClientError
 from botocore.handlers import add_expect_header
 from botocore.loaders import create_loader
 
-from ..core.object_version import key_as_path, same_etag, split_version
+from ..core.object_version import key_as_path, split_version
 from ..core.options import StorageOptions
-from ..core.retry import call_with_retries
 from ..core.urls import redact
 from ..errors import (
     AccessDeniedError,
@@ -39,13 +36,13 @@ from ..errors import (
 )
 from .clouds.s3 import options_for_s3fs, source_of_options
 from .errors import details_of, from_botocore, mark_host_known, network_error, translate_errors, unusable_response
-from .folder_walk import page_after
+from .folder_walk import ByFolders
 from .http import parse_content_length, parse_content_range, range_header, require_unencoded
-from .multipart import SLOW_BYTES_PER_S, WRITER_ID, ConditionalWriter
+from .multipart import WRITER_ID, ConditionalWriter
 from .network import ENVIRONMENT
 from .protocol import Answer, Entry, Page, UnsupportedRequestError, for_if_match, normalized_etag, stat_if_allowed
 
-_PIECE_BYTES, _PIECE_S = 1 << 20, 0.5  # of a body, that the loop reads before it hands them over
+_PIECE_BYTES = 1 << 20  # of a body, at most: what has arrived
 _ANSWERED_BY = {"create_multipart_upload": "UploadId"} | dict.fromkeys(
     ("put_object", "upload_part", "complete_multipart_upload"), "ETag"
 )
@@ -129,17 +126,9 @@ def _require_https(params: dict[str, Any], **_: Any) -> None:
 
 
 def _from_s3fs(error: Exception, url: str, *, writing: bool = False) -> Exception:
-    """Convert an error of s3fs, which has botocore's as its cause. AWS answers 400 for a missing version."""
+    """Convert an error of s3fs, which has botocore's as its cause."""
     cause = error.__cause__ if isinstance(error, OSError) else None
-    known = cause if isinstance(cause, Exception) else error
-    version = split_version(url)[1]
-    if version is not None and isinstance(known, ClientError):
-        status = known.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        code = known.response.get("Error", {}).get("Code")
-        if status == 405 or (status == 400 and code in ("400", "InvalidArgument", "NoSuchVersion")):
-            how = "If ?versionId= is a part of the key, add ?versionId= after it."
-            return ObjectNotFoundError(f"{redact(url)}: no such version {version!r}. {how}", url=redact(url))
-    return from_botocore(known, url, writing=writing)
+    return from_botocore(cause if isinstance(cause, Exception) else error, url, writing=writing)
 
 
 def _named(path: str) -> dict[str, Any]:
@@ -148,17 +137,7 @@ def _named(path: str) -> dict[str, Any]:
     return {"Key": key} if version is None else {"Key": key, "VersionId": version}
 
 
-def _require_current(path: str, url: str) -> None:
-    version = split_version(path)[1]
-    if version is not None:
-        raise UrlError(
-            f"{url}: a version of an object is neither written nor deleted: leave out ?versionId={version}. If it is "
-            "a part of the key, add ?versionId= after it.",
-            url=url,
-        )
-
-
-class S3fsStore:
+class S3fsStore(ByFolders):
     """One bucket.
 
     Args:
@@ -174,7 +153,6 @@ class S3fsStore:
         self._bucket, self._root = bucket, f"s3://{bucket}"
         self._make: Callable[[], Any] = lambda: _filesystem(_arguments(options, self._root, read_timeout_s))
         self._source = source_of_options(options)
-        self._in_order = not bucket.endswith("--x-s3")  # directory buckets list by folders, and from the start only
         self._lock = threading.RLock()
         self._warned = set[str]()
         self._filesystem = self._make()
@@ -217,35 +195,22 @@ class S3fsStore:
         return response
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        arguments = _named(path)
-        if (wanted := range_header(start, end)) is not None:
-            arguments["Range"] = wanted
-        if (expected := for_if_match(etag)) is not None:
-            arguments["IfMatch"] = expected
-        response = self.request("get_object", path, **arguments)
-        body, url, received = response["Body"], self.url(path), normalized_etag(response.get("ETag"))
+        wanted = {**_named(path), "Range": range_header(start, end), "IfMatch": for_if_match(etag)}
+        given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+        response = self.request("get_object", path, **given)
+        body, about, url = response["Body"], response["ResponseMetadata"], self.url(path)
+        headers = about["HTTPHeaders"]
         try:
-            about = response["ResponseMetadata"]
-            headers = about["HTTPHeaders"]
             require_unencoded(headers.get("content-encoding"), path, url)
             length = parse_content_length(headers.get("content-length"))
-            content_range = headers.get("content-range")
-            first, after, total = parse_content_range(about["HTTPStatusCode"], content_range, length, url)
-            if total is None:
-                total = self._size(path, received)
+            status, content_range = about["HTTPStatusCode"], headers.get("content-range")
+            first, after, total = parse_content_range(status, content_range, length, url)
         except BaseException:
             _close(body)
             raise
         chunks = _chunks(body, after - first, url)
         next(chunks)  # begin it: one that was not begun does not close the body
-        return Answer(first, after, total, received, chunks)
-
-    def _size(self, path: str, etag: str | None) -> int:
-        """Size of the object, if the response to a range does not say it."""
-        entry = self.stat(path)
-        if entry.size is None or not same_etag(etag, entry.etag):
-            raise unusable_response(self.url(path), f"the store does not send the size of the version {etag}")
-        return entry.size
+        return Answer(first, after, total, normalized_etag(response.get("ETag")), chunks)
 
     def stat(self, path: str) -> Entry:
         found = self.request("head_object", path, **_named(path))
@@ -261,46 +226,28 @@ class S3fsStore:
 
     def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
         key, version = split_version(path)
-        if version is not None:
-            try:
-                return self.stat(path), Page([], None)
-            except ObjectNotFoundError:
-                return None, Page([], None)
-        more = {"MaxKeys": limit} if self._in_order else {}
-        for page in self._pages(key, more):
-            if page.entries or page.folders:
-                break
+        page = Page([], None) if version is not None else self._page(key, {"MaxKeys": limit})
         entry = next((one for one in page.entries if one.path == path), None)
         # A key sorts before all keys that it is a prefix of. But some servers list in another order
-        if entry is None and page.next_token is not None and key and not key.endswith("/"):
+        if entry is None and (version is not None or page.next_token is not None) and key and not key.endswith("/"):
             entry = stat_if_allowed(self, path)
         return entry, page
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
         more: dict[str, Any] = {} if recursive else {"Delimiter": "/"}
-        if token is not None:
-            more["ContinuationToken"] = token
-        elif after and self._in_order:
-            more["StartAfter"] = split_version(after)[0]
-        return self._page(prefix, more)
-
-    def _pages(self, prefix: str, more: dict[str, Any]) -> Iterator[Page]:
-        page, seen = self._page(prefix, more), set[str | None]()
-        yield page
-        while page.next_token is not None:
-            if page.next_token in seen:
-                raise StorageError(
-                    f"{self.url(prefix)}: the store repeats a page of its listing.", url=self.url(prefix)
-                )
-            seen.add(page.next_token)
-            page = self._page(prefix, {**more, "ContinuationToken": page.next_token})
-            yield page
+        return self._page(prefix, more if token is None else {**more, "ContinuationToken": token})
 
     def _page(self, prefix: str, more: dict[str, Any]) -> Page:
         """Request a page, without markers of folders (empty objects whose key ends with a slash)."""
-        listed = prefix if self._in_order else prefix[: prefix.rfind("/") + 1]
+        is_zonal = self._bucket.endswith("--x-s3")  # directory buckets list by folders only
+        listed = prefix[: prefix.rfind("/") + 1] if is_zonal else prefix
         found = self.request("list_objects_v2", prefix, Prefix=listed, **more)
-        if "IsTruncated" not in found or (found["IsTruncated"] and not found.get("NextContinuationToken")):
+        following = found.get("NextContinuationToken")
+        if (
+            "IsTruncated" not in found
+            or found["IsTruncated"] != bool(following)
+            or following == more.get("ContinuationToken", "")
+        ):
             # botocore parses an empty body as an empty listing
             raise unusable_response(self.url(prefix), "a page of the listing does not say whether it is the last one")
         entries = [
@@ -308,27 +255,26 @@ class S3fsStore:
             for one in found.get("Contents", ())
             if one["Size"] or not one["Key"].endswith("/")
         ]
-        folders = [one["Prefix"] for one in found.get("CommonPrefixes", ())]
-        return Page(entries, found["NextContinuationToken"] if found["IsTruncated"] else None, folders)
+        return Page(entries, following, [one["Prefix"] for one in found.get("CommonPrefixes", ())])
 
-    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        """Return a page like ``FolderStore.list_after``, from a listing of the whole folder."""
-        folders = functools.partial(self._pages, more={"Delimiter": "/"})
-        return page_after(folders, prefix, after, recursive=recursive, limit=limit)
+    # Writing
 
     def create(self, path: str, *, overwrite: bool) -> _Writer:
-        _require_current(path, self.url(path))
-        return _Writer(self, path, overwrite=overwrite)
+        return _Writer(self, path, self._key(path), overwrite=overwrite)
 
     def delete(self, path: str) -> None:
-        _require_current(path, self.url(path))
-        self.request("delete_object", path, **_named(path))
+        self.request("delete_object", path, Key=self._key(path))
+
+    def _key(self, path: str) -> str:
+        """Return the key to write."""
+        key, version = split_version(path)
+        if version is not None:
+            url = self.url(path)
+            raise UrlError(f"{url}: a version of an object is neither written nor deleted. Leave it out.", url=url)
+        return key
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        def is_left(key: str, began_s: float | None) -> bool:
-            return "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2])
-
-        self.remove_unfinished(prefix, is_left)
+        self.remove_unfinished(prefix, lambda key, _: "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2]))
 
     def remove_unfinished(self, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
         """Abort the unfinished uploads below a prefix that ``is_left`` selects by key and time (seconds since 1970)."""
@@ -367,30 +313,24 @@ class S3fsStore:
 class _Writer(ConditionalWriter[dict[str, Any]]):
     """An object that is being written: by one request if it is small, else in parts."""
 
-    def __init__(self, store: S3fsStore, path: str, *, overwrite: bool) -> None:
+    def __init__(self, store: S3fsStore, path: str, key: str, *, overwrite: bool) -> None:
         super().__init__(store, path, overwrite=overwrite)
-        self._store, self._key = store, split_version(path)[0]
+        self._store, self._key = store, key
+        self._metadata = {**store.metadata, WRITER_ID: self._id}
 
     def _send(self, name: str, **arguments: Any) -> dict[str, Any]:
         return self._store.request(name, self._path, writing=True, Key=self._key, **arguments)
 
-    def _call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        expected_s = len(arguments.get("Body", b"")) / SLOW_BYTES_PER_S
-        return call_with_retries(
-            lambda: self._send(name, **arguments), self._retry, url=self._url, expected_s=expected_s
-        )
-
-    def _metadata(self) -> dict[str, str]:
-        return {**self._store.metadata, WRITER_ID: self._id}
-
     def _put(self, data: bytearray) -> None:
-        self._end("put_object", Body=bytes(data), Metadata=self._metadata())
+        self._end("put_object", len(data), Body=bytes(data), Metadata=self._metadata)
 
     def _start_upload(self) -> str:
-        return str(self._call("create_multipart_upload", Metadata=self._metadata())["UploadId"])
+        made = self._repeat(lambda: self._send("create_multipart_upload", Metadata=self._metadata))
+        return str(made["UploadId"])
 
     def _send_part(self, upload_id: str, number: int, start: int, data: bytearray) -> dict[str, Any]:
-        made = self._call("upload_part", UploadId=upload_id, PartNumber=number, Body=bytes(data))
+        about = {"UploadId": upload_id, "PartNumber": number, "Body": bytes(data)}
+        made = self._repeat(lambda: self._send("upload_part", **about), len(data))
         checksums = {name: one for name, one in made.items() if name.startswith("Checksum") and name != "ChecksumType"}
         return {"PartNumber": number, "ETag": made["ETag"], **checksums}
 
@@ -398,16 +338,16 @@ class _Writer(ConditionalWriter[dict[str, Any]]):
         if self._buffer:
             self._submit_part()
         parts = {"Parts": self._wait_for_parts()}
-        self._end("complete_multipart_upload", UploadId=upload_id, MultipartUpload=parts)
+        self._end("complete_multipart_upload", 0, UploadId=upload_id, MultipartUpload=parts)
 
-    def _end(self, name: str, **arguments: Any) -> None:
+    def _end(self, name: str, num_bytes: int, **arguments: Any) -> None:
         def send(is_new: bool) -> None:
             self._send(name, **arguments, **({"IfNoneMatch": "*"} if is_new else {}))
 
-        self._publish(send, len(arguments.get("Body", b"")))
+        self._publish(send, num_bytes)
 
     def _discard(self, upload_id: str) -> None:
-        call_with_retries(lambda: self._store.abort_upload(self._key, upload_id), self._retry, url=self._url)
+        self._repeat(lambda: self._store.abort_upload(self._key, upload_id))
 
 
 def _entry(path: str, size: int | None, found: dict[str, Any]) -> Entry:
@@ -417,32 +357,20 @@ def _entry(path: str, size: int | None, found: dict[str, Any]) -> Entry:
 
 
 def _chunks(body: Any, num_bytes: int, url: str) -> Generator[memoryview, None, None]:
-    """Yield an empty piece, and the bytes of a body. Those that came before a fault are yielded, too."""
+    """Yield an empty piece, and the bytes of a body as they arrive."""
     try:
         yield memoryview(b"")
         while num_bytes > 0:
-            piece, fault = _run(_piece(body, num_bytes))
+            try:
+                piece = _run(body.read(min(num_bytes, _PIECE_BYTES)))
+            except Exception as error:  # also one of aiohttp that carries the status 400, which is not the server's
+                raise network_error(url, f"{type(error).__name__}: {error}", details_of(error)) from error
+            if not piece:
+                raise network_error(url, "the body ended early", "")
             num_bytes -= len(piece)
-            if piece:
-                yield memoryview(piece).toreadonly()
-            if fault is not None:  # also one of aiohttp that carries the status 400, which is not the server's
-                raise network_error(url, f"{type(fault).__name__}: {fault}", details_of(fault)) from fault
+            yield memoryview(piece)
     finally:
         _close(body)
-
-
-async def _piece(body: Any, num_bytes: int) -> tuple[bytearray, Exception | None]:
-    """Read up to a MiB of a body, or what came in half a second; with the fault that ended it."""
-    piece, until_s = bytearray(), time.monotonic() + _PIECE_S
-    try:
-        while len(piece) < min(num_bytes, _PIECE_BYTES) and (not piece or time.monotonic() < until_s):
-            received = await body.read(min(num_bytes, _PIECE_BYTES) - len(piece))
-            if not received:
-                return piece, EOFError("the body ended early")
-            piece += received
-    except Exception as error:  # noqa: BLE001  # raised after the bytes before it
-        return piece, error
-    return piece, None
 
 
 def _close(body: Any) -> None:
