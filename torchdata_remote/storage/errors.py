@@ -518,7 +518,7 @@ def _from_unknown(error: Exception, url: str) -> StorageError | UrlError:
         return AccessDeniedError(f"{shown}: access denied ({what}). Check the credentials and their rights.", url=shown)
     if ftp == "550":
         return ObjectNotFoundError(f"{shown}: no such object ({what}).", url=shown)
-    if names & {"error_reply", "error_proto", "NoDataConnectionError"}:  # replies of ftp that are out of order
+    if names & {"error_reply", "error_proto"}:  # replies of ftp that are out of order
         return unusable_response(url, what)
     of_network = names & {"OSError", "EOFError", "TimeoutError", "CancelledError"} or any(
         _NETWORK_PACKAGE.fullmatch(kind.__module__.partition(".")[0]) for kind in kinds
@@ -559,13 +559,6 @@ def unusable_options(scheme: str, bucket: str, error: Exception, options: Iterab
     if missing := _MISSING_ARGUMENTS.search(str(error)):
         what = f" Pass {missing[1]} by storage_options."
     return UrlError(f"{url}: {type(error).__name__}: {text}.{'' if KINDS_OF_VALUES in text else what}", url=url)
-
-
-def unreadable_file(scheme: str, bucket: str, error: OSError) -> UrlError:
-    """Make the error for a local file that an option names, such as a private key."""
-    url = f"{scheme}://{bucket}"
-    what = f"storage_options name a file that cannot be read: {error.filename!r} ({error.strerror})"
-    return UrlError(f"{url}: {what}. Correct its path, or leave it out.", url=url)
 
 
 def unknown_scheme(scheme: str, bucket: str, error: Exception, known: Iterable[str]) -> UrlError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import datetime as dt
 import ftplib
 import io
 import re
@@ -12,7 +11,8 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import fsspec
 from fsspec.asyn import AsyncFileSystem
@@ -30,13 +30,13 @@ from .errors import (
     mark_host_known,
     translate_errors,
     unknown_scheme,
-    unreadable_file,
     unusable_options,
     unusable_response,
 )
 from .folder_walk import ByFolders
 from .local.names import PARTIAL_SUFFIX
-from .protocol import Answer, Entry, Page, normalized_etag, single_chunk
+from .multipart import SLOW_BYTES_PER_S
+from .protocol import Answer, Entry, ObjectWriter, Page, normalized_etag, single_chunk
 
 # An installed package has an entry point for this
 fsspec.register_implementation(
@@ -46,8 +46,6 @@ _PLAIN, _WEBDAV, _IN_URLS = {"memory", "ftp", "sftp", "ssh"}, {"webdav", "dav"},
 _WITHOUT_FOLDERS = {*GS, *AZURE, "adl"}
 _SECRET = re.compile(r"pass|secret|token|auth|acct|pkey|credential|cookie|header|sas|_key$", re.IGNORECASE)
 _MIN_SECRET = 4  # characters; shorter ones are parts of words
-_SLOW_BYTES_PER_S = 1 << 20  # an upload that is faster is not reported as slow
-_MODIFIED = ("modified", "LastModified", "last_modified", "mtime", "updated", "created")
 
 
 class _Ftp(FTPFileSystem):  # type: ignore[misc]
@@ -116,18 +114,14 @@ class FsspecStore(ByFolders):
             mark_host_known(self._url(path))
 
     def _open(self) -> Any:
-        of_url = self._kind._get_kwargs_from_urls(self._url(""))
         try:
+            of_url = self._kind._get_kwargs_from_urls(self._url(""))
             filesystem = self._kind(**{"skip_instance_cache": True, **self._limits, **of_url, **self._options})
-        except ImportError as error:
-            raise unknown_scheme(self._scheme, self._bucket, error, fsspec.available_protocols()) from error
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, OSError) as error:
+            if isinstance(error, OSError) and error.filename is None:  # not of a local file, such as a private key
+                raise
             self._explain(error)
             raise unusable_options(self._scheme, self._bucket, error, self._options) from error
-        except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-            if error.filename is None:
-                raise
-            raise unreadable_file(self._scheme, self._bucket, error) from None
         if self._scheme in ("sftp", "ssh"):  # else each 32 KiB wait for 40 ms
             filesystem.client.get_transport().sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return filesystem
@@ -192,11 +186,8 @@ class FsspecStore(ByFolders):
 
     def _entry(self, info: dict[str, Any]) -> Entry:
         size = info.get("size")
-        modified = next((info[name] for name in _MODIFIED if isinstance(info.get(name), dt.datetime | float)), None)
-        if isinstance(modified, dt.datetime):
-            modified = modified.timestamp()
         path = str(info["name"]).removeprefix(self._root)
-        return Entry(path, None if size is None else int(size), self._etag(info), modified)
+        return Entry(path, None if size is None else int(size), self._etag(info))
 
     def _etag(self, info: dict[str, Any]) -> str | None:
         """Return the etag as obstore names it: either may list what the other reads."""
@@ -224,31 +215,31 @@ class FsspecStore(ByFolders):
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read, and stat after it: without If-Match the caller compares the version with the expected one."""
-        before = None if end is not None and etag is not None else self.stat(path)
-        if before is not None:
-            size = before.size  # where it is not known, all is read
-            end = size if size is None or end is None else min(end, size)
-        data, url = b"", self._url(path)
+        before = self.stat(path) if etag is None or end is None else None
+        size, data, url = None if before is None else before.size, b"", self._url(path)
+        if size is not None:  # else all is read
+            end = size if end is None else min(end, size)
         if end is None or start < end:
             with self._calls(path) as filesystem:
                 data = filesystem.cat_file(self._full(path), start=start, end=end)
-        entry = self.stat(path) if before is None or before.etag is not None else before
-        if before is not None and not same_etag(before.etag, entry.etag):
+        after = self.stat(path) if before is None or before.etag is not None else before
+        if before is not None and not same_etag(before.etag, after.etag):
             raise from_status(412, "", url)
-        if entry.size is None and end is not None:
+        if after.size is None and end is not None:
             raise unusable_response(url, "the store does not say how large the object is")
-        total = start + len(data) if entry.size is None else entry.size
+        total = start + len(data) if after.size is None else after.size
         if start and start >= total:
             raise from_status(416, "", url)
-        return Answer(start, start + len(data), total, entry.etag, single_chunk(data))
+        return Answer(start, start + len(data), total, after.etag, single_chunk(data))
 
-    def create(self, path: str, *, overwrite: bool) -> _Writer:
-        return _Writer(lambda data: self.publish(path, data, overwrite=overwrite))
+    def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
+        writer: Any = _Writer(partial(self.publish, path, overwrite=overwrite))
+        return cast(ObjectWriter, writer)
 
     def publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
         """Write an object in one call, and rename it where that call may leave a part of it."""
         then = f"It is ended by the library that fsspec uses for {self._scheme}, and not repeated."
-        watch = Wait(self._url(path), lambda: then, quiet_s=QUIET_S + len(data) / _SLOW_BYTES_PER_S)
+        watch = Wait(self._url(path), lambda: then, quiet_s=QUIET_S + len(data) / SLOW_BYTES_PER_S)
         with watch, self._lock:
             if not overwrite and self.find(path) is not None:
                 raise from_status(412, "", self._url(path), writing=True)
@@ -277,7 +268,7 @@ class FsspecStore(ByFolders):
         try:
             filesystem.mv(old, new)
         except Exception:
-            if not overwrite or not filesystem.exists(new):
+            if not overwrite:
                 raise
             filesystem.rm_file(new)  # a server that does not rename to a file that exists
             filesystem.mv(old, new)
@@ -287,29 +278,23 @@ class FsspecStore(ByFolders):
             filesystem.rm_file(self._full(path))
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        if not self._renames:
-            return
         with contextlib.suppress(ObjectNotFoundError):
             for info in self._infos(prefix[: prefix.rfind("/") + 1]):
                 if self._is_partial(path := self._entry(info).path):
                     self.delete(path)
 
 
-class _Writer:
+class _Writer(io.BytesIO):
     """Keeps the bytes in memory, and publishes them in one call."""
 
     def __init__(self, publish: Callable[[bytes], None]) -> None:
-        self._publish, self._buffer = publish, io.BytesIO()
-
-    def write(self, data: bytes) -> None:
-        self._buffer.write(data)
+        self._publish = publish
 
     def commit(self) -> None:
-        self._publish(self._buffer.getvalue())
-        self.abort()
+        self._publish(self.getvalue())
+        self.close()
 
-    def abort(self) -> None:
-        self._buffer = io.BytesIO()
+    abort = io.BytesIO.close
 
 
 def _make_folders(filesystem: Any, folder: str) -> None:

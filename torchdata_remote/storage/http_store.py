@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 from ..core.options import StorageOptions
@@ -73,13 +74,8 @@ class HttpStore:
         self._client = HttpClient(self._root, read_timeout_s)
         is_safe = {name.lower() for name in self._headers} <= _LEFT_TO_OBSTORE
         odd = ODD_HTTP_PATH if read_by_obstore and is_safe else None
-        self._reader = http_reader(
-            self._root, read_timeout_s, self.read_without_obstore, odd=odd, headers=self._headers
-        )
-        self.read = self._reader.read
-
-    def read_if_changed(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
-        return self._reader.get_if_changed(path, start, end, etag, self.stat)
+        reader = http_reader(self._root, read_timeout_s, self.read_without_obstore, odd=odd, headers=self._headers)
+        self.read, self.read_if_changed = reader.read, partial(reader.get_if_changed, stat=self.stat)
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like :meth:`read`, by urllib3. A server that ignores ranges sends the whole object."""

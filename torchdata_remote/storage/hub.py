@@ -6,8 +6,8 @@ import contextlib
 import json
 import os
 import re
-import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import quote, unquote, unquote_plus, urlencode
 
@@ -58,33 +58,26 @@ class _Place(NamedTuple):
     """What a path names.
 
     Args:
-        kind: ``datasets``, ``models``, ``spaces`` or ``kernels``.
-        name: ``OWNER/NAME``.
+        repository: for errors.
+        page: URL of the repository, below which its files are.
+        api: URL of requests about the repository.
         revision: a branch, tag, commit or other reference.
         root: the start of the path, up to that of the file.
         file: path in the repository; empty for its root.
         shown: the URL.
     """
 
-    kind: str
-    name: str
+    repository: str
+    page: str
+    api: str
     revision: str
     root: str
     file: str
     shown: str
 
-    @property
-    def page(self) -> str:
-        """Path of the repository's page, below which its files are."""
-        return f"/{quote(self.name)}" if self.kind == "models" else f"/{self.kind}/{quote(self.name)}"
-
-    def api(self, *parts: str) -> str:
-        """Path of a request about the repository, with each part quoted whole, as ``huggingface_hub`` does."""
-        return "/".join([f"/api/{self.kind}/{quote(self.name)}", *(quote(part, safe="") for part in parts)])
-
 
 class _Found(NamedTuple):
-    """Where a file is: a URL, perhaps signed; and its etag and size, if the Hub has said it of another host's file."""
+    """Where a file is: a URL, perhaps signed; and its etag and size, as far as the Hub has said them."""
 
     url: str
     etag: str | None
@@ -122,36 +115,38 @@ class HubStore(ByFolders):
             )
         self._first, self._endpoint, self._options = first, str(endpoint).rstrip("/"), options
         self._client = HttpClient(self._endpoint, read_timeout_s)
-        self._commits: dict[tuple[str, str, str], str] = {}
+        self._commits: dict[tuple[str, str], str] = {}  # by repository and revision
         self._found: dict[str, _Found] = {}  # by the file's URL at the Hub
-        self._lock = threading.RLock()
-        self._asking = NamedLocks()  # for the location of a file
+        self._asking = NamedLocks()  # one request, however many threads wait for it
 
     # Requests
 
-    def _send(
-        self, method: str, url: str, place: _Place, headers: Mapping[str, str] | None = None
-    ) -> tuple[Any, _Found]:
+    def _send(self, method: str, url: str, place: _Place, wanted: str | None = None) -> tuple[Any, _Found]:
         """Send a request, and follow redirects: with the token at the Hub, without it elsewhere.
 
         ``HEAD`` ends at the Hub's redirect to another host, which says all about the file.
+
+        Args:
+            method: of HTTP.
+            url: which is not shown.
+            place: that is asked for.
+            wanted: header of the range.
 
         Raises:
             StorageError: for every response that is not a success.
         """
         etag: str | None = None
         size: int | None = None
-        token = find_token(self._options.get("token"))
-        own = {} if token is None else {"Authorization": f"Bearer {token}"}
-        for asked, response, following in self._client.follow(method, url, place.shown, headers or {}, own):
+        token, headers = _token(self._options.get("token")), {} if wanted is None else {"Range": wanted}
+        own = {"Authorization": f"Bearer {token}"} if token else {}
+        for asked, response, following in self._client.follow(method, url, place.shown, headers, own):
             if self._client.is_at_server(asked):
                 etag = etag or normalized_etag(response.headers.get("X-Linked-Etag"))
                 size = parse_content_length(response.headers.get("X-Linked-Size")) if size is None else size
             if method == "HEAD" and following is not None and not self._client.is_at_server(following):
-                body_of(response, place.shown)
                 return response, _Found(following, etag, size)
         if response.status in (200, 203, 206):
-            return response, _Found(asked, etag, size)
+            return response, _Found(asked, etag or normalized_etag(response.headers.get("ETag")), size)
         body_of(response, place.shown, _MAX_ERROR_BYTES)
         raise self._refused(response, asked, place)
 
@@ -163,8 +158,8 @@ class HubStore(ByFolders):
                 url=shown,
             )
         said, code = f"{headers.get('X-Error-Message', '')!r:.300}", headers.get("X-Error-Code", "")
-        meaning = _REFUSALS.get(code, "is refused").format(page=self._endpoint + place.page, revision=place.revision)
-        text = f"{shown}: the {place.kind[:-1]} {place.name!r} {meaning}. The Hub answered {status}: {said}."
+        meaning = _REFUSALS.get(code, "is refused").format(page=place.page, revision=place.revision)
+        text = f"{shown}: the {place.repository} {meaning}. The Hub answered {status}: {said}."
         if status in (401, 403):
             login = "Pass storage_options={'token': ...}, set HF_TOKEN, or run `hf auth login`; tokens are made at"
             return AccessDeniedError(f"{text} {login} {self._endpoint}/settings/tokens.", url=shown)
@@ -177,42 +172,45 @@ class HubStore(ByFolders):
             error.args = (f"{error} The rate limit for {limit[1]} is reached, for {limit[2]} s; a token raises it.",)
         return error
 
-    def _json(self, target: str, place: _Place) -> tuple[Any, Mapping[str, str]]:
-        """Request a path of the API, and return the JSON of the response, and its headers."""
-        response, _ = self._send("GET", self._endpoint + target, place)
+    def _json(self, url: str, place: _Place, kind: type) -> tuple[Any, Mapping[str, str]]:
+        """Request a URL of the API, and return the JSON of the response, and its headers."""
+        response, _ = self._send("GET", url, place)
         body = body_of(response, place.shown)
-        try:
-            return json.loads(body), response.headers
-        except (ValueError, RecursionError):
-            raise unusable_response(
-                place.shown, f"{self._endpoint} answers {redact_text(repr(body[:80]))}, which is no JSON"
-            ) from None
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(body)
+            if isinstance(found, kind):
+                return found, response.headers
+        what = f"{self._endpoint} answers {redact_text(repr(body[:80]))}, which no Hub does"
+        raise unusable_response(place.shown, what)
 
     # Repositories
 
     def _at(self, path: str) -> tuple[_Place, str]:
         """Return the place that a path names, and the commit at which it is read."""
-        url = join_url("hf", self._first, path)
-        match = _PLACE.fullmatch(f"{self._first}/{path}")
-        kind, name, revision, file = ("", "", "", "") if match is None else match.groups(default="")
-        revision = unquote(revision) or self._options.get("revision") or "main"
+        url, match = join_url("hf", self._first, path), _PLACE.fullmatch(f"{self._first}/{path}")
+        kind, name, written, file = ("", "", "", "") if match is None else match.groups(default="")
+        revision = unquote(written) or self._options.get("revision") or "main"
         if not (_is_plain(name) and _is_plain(revision)):
             raise UrlError(
                 f"{url}: names no repository. Expected hf://datasets/OWNER/NAME/PATH, or with a revision "
-                "hf://datasets/OWNER/NAME@REVISION/PATH, without a segment '.' or '..' in them. Buckets are not read, "
-                "because their files have no versions.",
+                "hf://datasets/OWNER/NAME@REVISION/PATH, with no segment '.' or '..'. Buckets are not read: their "
+                "files have no versions.",
                 url=url,
             )
-        place = _Place(kind or "models", name, revision, path[: len(path) - len(file)], file, url)
-        commit = revision if _COMMIT.fullmatch(revision) else self._commits.get(place[:3])
+        kind, at = kind or "models", self._endpoint
+        page = f"{at}/{quote(name)}" if kind == "models" else f"{at}/{kind}/{quote(name)}"
+        api, root = f"{at}/api/{kind}/{quote(name)}", path[: len(path) - len(file)]
+        place = _Place(f"{kind[:-1]} {name!r}", page, api, revision, root, file, url)
+        commit = revision if _COMMIT.fullmatch(revision) else self._commits.get((api, revision))
         if commit is None:
-            with self._lock:  # one request, however many threads wait for it
-                commit = self._commits[place[:3]] = self._commits.get(place[:3]) or self._commit_of(place)
+            with self._asking.held((api, revision)):
+                commit = self._commits.get((api, revision)) or self._commit_of(place)
+                self._commits[api, revision] = commit
         return place, commit
 
     def _commit_of(self, place: _Place) -> str:
-        about, _ = self._json(f"{place.api('revision', place.revision)}?expand=sha", place)
-        commit = str(about.get("sha")) if isinstance(about, dict) else ""
+        about, _ = self._json(f"{place.api}/revision/{quote(place.revision, safe='')}?expand=sha", place, dict)
+        commit = str(about.get("sha"))
         if not _COMMIT.fullmatch(commit):
             raise unusable_response(place.shown, f"{self._endpoint} does not say which commit {place.revision!r} is")
         return commit
@@ -222,19 +220,18 @@ class HubStore(ByFolders):
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
         """Return a page of a folder in the Hub's order, which is not that of paths; none of a missing folder."""
         place, commit = self._at(prefix)
-        folder = place.file.rpartition("/")[0]
-        query = {"recursive": str(recursive).lower(), "expand": "false", **({} if token is None else {"cursor": token})}
-        target = place.api("tree", commit, *([folder] if folder else []))
+        folder = quote(place.file.rpartition("/")[0], safe="")
+        query = urlencode(
+            {"recursive": str(recursive).lower(), "expand": "false"} | ({"cursor": token} if token else {})
+        )
         try:
-            found, headers = self._json(f"{target}?{urlencode(query)}", place)
+            found, headers = self._json(f"{place.api}/tree/{commit}/{folder}".rstrip("/") + f"?{query}", place, list)
         except _MissingFileError:
             if token is not None:
                 raise  # the pages before are not all that the folder had
             return Page([], None)
         entries, folders = list[Entry](), list[str]()
         try:
-            if not isinstance(found, list):
-                raise TypeError("no list")
             for info in found:
                 path = place.root + info["path"]
                 if not _is_plain(info["path"]):
@@ -244,13 +241,10 @@ class HubStore(ByFolders):
                 else:
                     entries.append(_entry(path, info))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StorageError(
-                f"{place.shown}: the answer is no listing of a Hub ({type(error).__name__}: {error}). Is "
-                f"{self._endpoint} one?",
-                url=place.shown,
-            ) from None
-        link = headers.get("Link")
-        cursor = _CURSOR.search(link or "")
+            what = f"{self._endpoint} lists what no Hub does ({type(error).__name__}: {error})"
+            raise StorageError(f"{place.shown}: {what}", url=place.shown) from None
+        link = headers.get("Link", "")
+        cursor = _CURSOR.search(link)
         if link and cursor is None:
             raise unusable_response(place.shown, "the Hub links to a next page without a cursor")
         return Page(entries, unquote_plus(cursor[1]) if cursor else None, folders)
@@ -266,52 +260,37 @@ class HubStore(ByFolders):
     def stat(self, path: str) -> Entry:
         place, url = self._file(path)
         response, found = self._send("HEAD", url, place)
-        if response.status < 300:
-            body_of(response, place.shown)  # none, but urllib3 has to see its end
-            length = parse_content_length(response.headers.get("Content-Length"))
-            etag = found.etag or normalized_etag(response.headers.get("ETag"))
-            found = _Found(found.url, etag, length if found.size is None else found.size)
+        body_of(response, place.shown)  # none, but urllib3 has to see its end
+        if found.size is None and response.status < 300:
+            found = found._replace(size=parse_content_length(response.headers.get("Content-Length")))
         self._remember(url, found)
         return Entry(path, found.size, found.etag)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         place, url = self._file(path)
-        known = self._found.get(url)
+        wanted, known = range_header(start, end), self._found.get(url)
         if known is not None:
             with contextlib.suppress(AccessDeniedError, ObjectNotFoundError):  # its signature has expired
-                return self._read(place, known.url, start, end, known)[0]
+                return _answer(self._send("GET", known.url, place, wanted)[0], known, place)
         with self._asking.held(url):  # other parts wait for the answer to the first one
-            found = self._found.get(url)
-            if found is None or found is known:
-                answer, found = self._read(place, url, start, end)
+            if self._found.get(url) is known:
+                response, found = self._send("GET", url, place, wanted)
                 self._remember(url, found)
-                return answer
-        return self._read(place, found.url, start, end, found)[0]
-
-    def _read(
-        self, place: _Place, url: str, start: int, end: int | None, known: _Found | None = None
-    ) -> tuple[Answer, _Found]:
-        """Read from the Hub, or from where it has sent us. The etag is that of listings."""
-        wanted = range_header(start, end)
-        response, found = self._send("GET", url, place, {} if wanted is None else {"Range": wanted})
-        about = known or found
-        return answer_of(response, place.file, place.shown, etag=about.etag, size=about.size), found
+                return _answer(response, found, place)
+        return self.read(path, start, end, etag)
 
     def _file(self, path: str) -> tuple[_Place, str]:
         """Return the place of a file, and its URL at the Hub."""
         place, commit = self._at(path)
         if not _is_plain(place.file):
-            raise _MissingFileError(
-                f"{place.shown}: names no file of a repository: its path has no empty segment, '.' or '..'.",
-                url=place.shown,
-            )
-        return place, f"{self._endpoint}{place.page}/resolve/{commit}/{quote(place.file)}"
+            what = "names no file of a repository: its path has no empty segment, '.' or '..'"
+            raise _MissingFileError(f"{place.shown} {what}.", url=place.shown)
+        return place, f"{place.page}/resolve/{commit}/{quote(place.file)}"
 
     def _remember(self, url: str, found: _Found) -> None:
-        with self._lock:
-            self._found[url] = found
-            if len(self._found) > _MAX_LOCATIONS:
-                del self._found[next(iter(self._found))]
+        if len(self._found) >= _MAX_LOCATIONS:
+            self._found.clear()
+        self._found[url] = found
 
     def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
         url = join_url("hf", self._first, arguments[0])
@@ -325,9 +304,14 @@ class HubStore(ByFolders):
     create = delete = remove_leftovers = _refuse
 
 
+def _answer(response: Any, about: _Found, place: _Place) -> Answer:
+    """Return the bytes of a file, with the etag of listings."""
+    return answer_of(response, place.file, place.shown, etag=about.etag, size=about.size)
+
+
 def _is_plain(path: str) -> bool:
     """Whether no segment of a path is empty or dots, which urllib3 would resolve: it would name another path."""
-    return not any(segment in ("", ".", "..") for segment in path.split("/"))
+    return not {"", ".", ".."} & set(path.split("/"))
 
 
 def _entry(path: str, info: dict[str, Any]) -> Entry:
@@ -343,26 +327,23 @@ def _entry(path: str, info: dict[str, Any]) -> Entry:
     return Entry(path, size, f'"{oid}"')
 
 
-def find_token(token: str | bool | None) -> str | None:
+def _token(token: str | bool | None) -> str:
     """Return the token to send, in ``huggingface_hub``'s order: the option, the environment, the file of a login.
 
     Raises:
         AccessDeniedError: if the option is ``True`` and there is none, or if it cannot be sent. Never shows it.
     """
     if token is False or (token is None and os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in _TRUE):
-        return None
-    found = token if isinstance(token, str) else os.environ.get("HF_TOKEN", "").strip() or _token_of_login()
-    if not found.strip() and token is True:
+        return ""
+    found = token if isinstance(token, str) else os.environ.get("HF_TOKEN", "").strip()
+    if not found:
+        home = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+        file = os.environ.get("HF_TOKEN_PATH") or os.path.join(os.environ.get("HF_HOME") or home, "token")
+        with contextlib.suppress(OSError):
+            found = Path(file).expanduser().read_text("utf-8", "replace")
+    found = found.strip()
+    if not found and token is True:
         raise AccessDeniedError("hf://: the option token=True needs a token. Set HF_TOKEN, or run `hf auth login`.")
-    if found.strip() and not _TOKEN.fullmatch(found.strip()):
+    if found and not _TOKEN.fullmatch(found):
         raise AccessDeniedError("hf://: the token has characters that are invalid in a header.")
-    return found.strip() or None
-
-
-def _token_of_login() -> str:
-    """Content of the file that ``hf auth login`` writes; empty if there is none."""
-    home = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    path = os.environ.get("HF_TOKEN_PATH") or os.path.join(os.environ.get("HF_HOME") or home, "token")
-    with contextlib.suppress(OSError), open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:
-        return file.read()
-    return ""
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..core.options import RetryPolicy
@@ -43,7 +43,6 @@ class MultipartWriter(ABC, Generic[PartT]):
         self._upload_id: str | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._parts: list[Future[PartT]] = []
-        self._in_flight: set[Future[PartT]] = set()
 
     @abstractmethod
     def _put(self, data: bytearray) -> None:
@@ -103,7 +102,7 @@ class MultipartWriter(ABC, Generic[PartT]):
         return data
 
     def _submit_part(self) -> None:
-        """Upload the buffer in a thread. While four parts are in flight, wait for one of them.
+        """Upload the buffer in a thread, when the part four parts before it is stored.
 
         Raises:
             StorageError: if an earlier part failed.
@@ -112,13 +111,10 @@ class MultipartWriter(ABC, Generic[PartT]):
             self._upload_id = self._start_upload()
             self._pool = ThreadPoolExecutor(MAX_PARTS_IN_FLIGHT, thread_name_prefix="upload")
         assert self._pool is not None
-        if len(self._in_flight) >= MAX_PARTS_IN_FLIGHT:
-            done, self._in_flight = wait(self._in_flight, return_when=FIRST_COMPLETED)
-            for part in done:
-                part.result()
+        if len(self._parts) >= MAX_PARTS_IN_FLIGHT:
+            self._parts[-MAX_PARTS_IN_FLIGHT].result()
         start, data = self._sent_bytes, self._take_buffer()
         self._parts.append(self._pool.submit(self._send_part, self._upload_id, len(self._parts) + 1, start, data))
-        self._in_flight.add(self._parts[-1])
 
     def _wait_for_parts(self) -> list[PartT]:
         """What :meth:`_send_part` returned for each part, in order."""

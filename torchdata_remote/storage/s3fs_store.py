@@ -34,7 +34,7 @@ from ..errors import (
     StorageError,
     UrlError,
 )
-from .clouds.s3 import options_for_s3fs, source_of_options
+from .clouds.s3 import is_of_aws, options_for_s3fs, source_of_options
 from .errors import details_of, from_botocore, mark_host_known, network_error, translate_errors, unusable_response
 from .folder_walk import ByFolders
 from .http import parse_content_length, parse_content_range, range_header, require_unencoded
@@ -43,18 +43,15 @@ from .network import ENVIRONMENT
 from .protocol import Answer, Entry, Page, UnsupportedRequestError, for_if_match, normalized_etag, stat_if_allowed
 
 _PIECE_BYTES = 1 << 20  # of a body, at most: what has arrived
-_ANSWERED_BY = {"create_multipart_upload": "UploadId"} | dict.fromkeys(
-    ("put_object", "upload_part", "complete_multipart_upload"), "ETag"
-)
 _KEEPS_UPLOADS = (
     "does not list or abort multipart uploads: parts of unfinished objects stay stored, invisible and billed. Remove "
     "them by the store's own means, such as a lifecycle rule"
 )
-_AWS_BY_HTTP = re.compile(r"http://[^/]+\.amazonaws\.com(\.cn)?[:/]", re.IGNORECASE)
 _CUSTOMER_KEY = "x-amz-server-side-encryption-customer-key"
-_REDIRECTS = (301, 302, 303, 307, 308)
+_CHECKSUM = re.compile("ETag|Checksum[A-S]")
 T = TypeVar("T")
 _log = logging.getLogger("torchdata_remote")
+_loader = functools.cache(create_loader)  # also of forked children: each session would read a megabyte of JSON
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # fsspec's own hook leaves the lock as it was
@@ -73,22 +70,16 @@ class _Session(AIOHTTPSession):  # type: ignore[misc]
 
     async def send(self, request: Any) -> Any:
         response = await super().send(request)
-        if response.status_code in _REDIRECTS and "x-amz-bucket-region" not in response.headers:
-            target = redact(response.headers.get("location", "nowhere")).partition("?")[0].partition("#")[0]
+        if 300 < response.status_code < 309 and "x-amz-bucket-region" not in response.headers:
+            target = redact(response.headers.get("location", "nowhere"))
             raise StorageError(
                 f"The store redirects to {target}. Redirects are not followed: set endpoint_url to the right address."
             )
         return response
 
 
-@functools.cache
-def _loader() -> Any:
-    """Return the loader that all sessions share, also those of forked children: each would read a megabyte of JSON."""
-    return create_loader(os.environ.get("AWS_DATA_PATH"))
-
-
-def _arguments(options: StorageOptions, url: str, read_timeout_s: float) -> dict[str, Any]:
-    """Return the arguments of s3fs's filesystem."""
+def _connected(options: StorageOptions, url: str, read_timeout_s: float) -> Any:
+    """Return s3fs's filesystem."""
     keywords = options_for_s3fs(options, url)
     profile = keywords.pop("profile", None)
     session = keywords.pop("session", None) or AioSession(profile=profile)
@@ -105,20 +96,16 @@ def _arguments(options: StorageOptions, url: str, read_timeout_s: float) -> dict
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
         "http_session_cls": _Session,
-        **(keywords.get("config_kwargs") or {}),
+        **(keywords.pop("config_kwargs", None) or {}),
     }
-    return {**keywords, "session": session, "config_kwargs": config, "skip_instance_cache": True}
-
-
-def _filesystem(arguments: dict[str, Any]) -> Any:
-    filesystem: Any = s3fs.S3FileSystem(**arguments)
+    filesystem: Any = s3fs.S3FileSystem(**keywords, session=session, config_kwargs=config, skip_instance_cache=True)
     filesystem.retries = 1  # of s3fs, above those of botocore
     return filesystem
 
 
 def _require_https(params: dict[str, Any], **_: Any) -> None:
     """Refuse to send a key of the user (SSE-C) in the clear to AWS, which would not accept it."""
-    if _AWS_BY_HTTP.match(params["url"]) is not None and _CUSTOMER_KEY in params["headers"]:
+    if params["url"].startswith("http:") and is_of_aws(params["url"]) and _CUSTOMER_KEY in params["headers"]:
         raise UrlError(
             "SSECustomerKey is sent with each request, and AWS accepts it by https only. Leave out use_ssl=False, or "
             "set the endpoint to https://."
@@ -151,7 +138,7 @@ class S3fsStore(ByFolders):
 
     def __init__(self, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
         self._bucket, self._root = bucket, f"s3://{bucket}"
-        self._make: Callable[[], Any] = lambda: _filesystem(_arguments(options, self._root, read_timeout_s))
+        self._make = functools.partial(_connected, options, self._root, read_timeout_s)
         self._source = source_of_options(options)
         self._lock = threading.RLock()
         self._warned = set[str]()
@@ -189,9 +176,8 @@ class S3fsStore(ByFolders):
             call = filesystem._call_s3(name, filesystem.req_kw, Bucket=self._bucket, **arguments)
             response: dict[str, Any] = _run(call)
         mark_host_known(self._root)
-        needed = _ANSWERED_BY.get(name)
-        if needed is not None and not response.get(needed):
-            raise unusable_response(self.url(path), f"{name} was answered without {needed}: is it the page of a proxy?")
+        if writing and not (response.get("ETag") or response.get("UploadId")):
+            raise unusable_response(self.url(path), f"{name} has no usable answer: is it the page of a proxy?")
         return response
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
@@ -214,12 +200,11 @@ class S3fsStore(ByFolders):
 
     def stat(self, path: str) -> Entry:
         found = self.request("head_object", path, **_named(path))
-        return _entry(path, found.get("ContentLength"), found)
+        return _entry(path, found["ContentLength"], found)
 
     def attributes(self, path: str) -> dict[str, Any]:
         """Return the metadata that an object is stored with."""
-        found: dict[str, Any] = self.request("head_object", path, **_named(path)).get("Metadata", {})
-        return found
+        return dict(self.request("head_object", path, **_named(path)).get("Metadata", {}))
 
     def find(self, path: str) -> Entry | None:
         return self.find_first(path, 1)[0]
@@ -242,12 +227,9 @@ class S3fsStore(ByFolders):
         is_zonal = self._bucket.endswith("--x-s3")  # directory buckets list by folders only
         listed = prefix[: prefix.rfind("/") + 1] if is_zonal else prefix
         found = self.request("list_objects_v2", prefix, Prefix=listed, **more)
-        following = found.get("NextContinuationToken")
-        if (
-            "IsTruncated" not in found
-            or found["IsTruncated"] != bool(following)
-            or following == more.get("ContinuationToken", "")
-        ):
+        is_last = found.get("IsTruncated") is False
+        following = None if is_last else found.get("NextContinuationToken")
+        if not is_last and following in (None, more.get("ContinuationToken")):
             # botocore parses an empty body as an empty listing
             raise unusable_response(self.url(prefix), "a page of the listing does not say whether it is the last one")
         entries = [
@@ -331,8 +313,7 @@ class _Writer(ConditionalWriter[dict[str, Any]]):
     def _send_part(self, upload_id: str, number: int, start: int, data: bytearray) -> dict[str, Any]:
         about = {"UploadId": upload_id, "PartNumber": number, "Body": bytes(data)}
         made = self._repeat(lambda: self._send("upload_part", **about), len(data))
-        checksums = {name: one for name, one in made.items() if name.startswith("Checksum") and name != "ChecksumType"}
-        return {"PartNumber": number, "ETag": made["ETag"], **checksums}
+        return {"PartNumber": number, **{name: one for name, one in made.items() if _CHECKSUM.match(name)}}
 
     def _complete(self, upload_id: str) -> None:
         if self._buffer:
