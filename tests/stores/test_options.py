@@ -396,7 +396,7 @@ GS = "http://h"
         ("minio://bucket/a", {}, r"did you mean 's3'\? Pass the address of the server by storage_options"),
         ("ftp://127.0.0.1:99999/a", {}, "Check host, port"),
         ("webdav://a/b", {}, "Pass 'base_url' by storage_options"),
-        ("webdav://a/b", {"base_url": "http://127.0.0.1:9", "auth": "PASSWORD"}, "Check the kinds of the values"),
+        ("webdav://a/b", {"base_url": "http://127.0.0.1:9", "auth": "PASSWORD"}, "the kinds of the values"),
     ],
 )
 def test_a_value_of_another_store_that_cannot_be_meant_is_refused(url: str, options: dict[str, Any], text: str) -> None:

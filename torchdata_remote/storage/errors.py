@@ -540,7 +540,6 @@ def _status_of(error: BaseException | None) -> int | None:
 
 # Filesystems of fsspec that cannot be made
 
-KINDS_OF_VALUES = "Check the kinds of the values in storage_options"
 _MISSING_ARGUMENTS = re.compile(r"missing \d+ required [\w-]+ arguments?: (.*)")
 _KNOWN_SCHEMES = ("s3", "http", "https", "datasets", "hf", "file", "memory")
 _S3_SERVERS = {"s3n", "aws", "minio", "ceph", "r2", "b2", "wasabi", "oss", "swift"}  # words for servers of s3
@@ -558,7 +557,7 @@ def unusable_options(scheme: str, bucket: str, error: Exception, options: Iterab
     what = f" Check host, port, and the kinds of the values in storage_options ({', '.join(sorted(options))})."
     if missing := _MISSING_ARGUMENTS.search(str(error)):
         what = f" Pass {missing[1]} by storage_options."
-    return UrlError(f"{url}: {type(error).__name__}: {text}.{'' if KINDS_OF_VALUES in text else what}", url=url)
+    return UrlError(f"{url}: {type(error).__name__}: {text}.{what}", url=url)
 
 
 def unknown_scheme(scheme: str, bucket: str, error: Exception, known: Iterable[str]) -> UrlError:

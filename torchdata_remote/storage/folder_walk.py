@@ -6,11 +6,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
+from ..errors import ObjectNotFoundError
 from .protocol import Entry, Page
 
 
 class ByFolders(ABC):
     """A store that lists whole folders only."""
+
+    may_ignore_ranges = False
+    maps_files = False
+
+    @abstractmethod
+    def stat(self, path: str) -> Entry:
+        """Return the object at exactly this path."""
+
+    def find(self, path: str) -> Entry | None:
+        """Return the object at exactly this path, or ``None``."""
+        try:
+            return self.stat(path)
+        except ObjectNotFoundError:
+            return None
 
     @abstractmethod
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:

@@ -24,7 +24,6 @@ from ..core.options import StorageOptions
 from ..core.urls import AZURE, GS, LOCAL, join_url
 from ..errors import ObjectNotFoundError, UrlError
 from .errors import (
-    KINDS_OF_VALUES,
     from_os,
     from_status,
     mark_host_known,
@@ -78,9 +77,6 @@ class FsspecStore(ByFolders):
         read_timeout_s: seconds without a byte after which a request fails, if the filesystem has such an option.
     """
 
-    may_ignore_ranges = False
-    maps_files = False
-
     def __init__(self, scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
         self._scheme, self._bucket, self._options = scheme, bucket, options
         self._limits = {"timeout": read_timeout_s} if scheme == "ftp" else {}
@@ -109,7 +105,7 @@ class FsspecStore(ByFolders):
                 # Some filesystems report a missing object for every error, with its cause
                 if not self._is_shared and not (isinstance(error, FileNotFoundError) and error.__cause__ is None):
                     self._filesystem = None
-                self._explain(error)
+                self._hide_values(error)
                 raise
             mark_host_known(self._url(path))
 
@@ -120,22 +116,19 @@ class FsspecStore(ByFolders):
         except (ValueError, TypeError, AttributeError, OSError) as error:
             if isinstance(error, OSError) and error.filename is None:  # not of a local file, such as a private key
                 raise
-            self._explain(error)
+            self._hide_values(error)
             raise unusable_options(self._scheme, self._bucket, error, self._options) from error
         if self._scheme in ("sftp", "ssh"):  # else each 32 KiB wait for 40 ms
             filesystem.client.get_transport().sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return filesystem
 
-    def _explain(self, error: Exception) -> None:
-        """Change the message of an error that the options may have caused: a library may show their values."""
+    def _hide_values(self, error: Exception) -> None:
+        """Change the message of an error that shows a secret of the options."""
         text = str(error)
         secrets = (one for name in self._options if _SECRET.search(name) for one in _texts(self._options[name]))
         if any(len(secret) >= _MIN_SECRET and secret in text for secret in secrets):
-            text = "its message is not shown, because it has a value of storage_options"
-            error.args = (text,)
+            error.args = ("its message is not shown, because it has a value of storage_options",)
             error.__cause__, error.__suppress_context__ = None, True
-        if self._options and isinstance(error, TypeError | AttributeError):
-            error.args = (f"{text}. {KINDS_OF_VALUES} ({', '.join(sorted(self._options))})",)
 
     def _url(self, path: str) -> str:
         return join_url(self._scheme, self._bucket, path)
@@ -198,12 +191,6 @@ class FsspecStore(ByFolders):
         return normalized_etag(etag) if self._scheme in AZURE else etag if etag and isinstance(etag, str) else None
 
     # Objects
-
-    def find(self, path: str) -> Entry | None:
-        try:
-            return self.stat(path)
-        except ObjectNotFoundError:
-            return None
 
     def stat(self, path: str) -> Entry:
         with self._calls(path) as filesystem:

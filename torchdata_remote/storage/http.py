@@ -35,7 +35,7 @@ _NO_CODING = {"", "identity", "aws-chunked", "utf-8", "utf8", "binary", "none"}
 _ENCODED_NAMES = {
     "gzip": (".gz", ".tgz", ".tar"),
     "zstd": (".zst", ".tzst", ".tar"),
-    "bzip2": (".bz2", ".tbz2", ".tar"),
+    "bzip2": (".bz2", ".tbz", ".tbz2", ".tar"),
     "xz": (".xz", ".txz", ".tar"),
     "br": (".br",),
 }

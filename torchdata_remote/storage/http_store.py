@@ -51,8 +51,7 @@ class HttpStore:
     """One HTTP host, for reading only: it cannot be listed or written.
 
     Args:
-        scheme: ``http`` or ``https``.
-        host: with its port.
+        root: scheme, host and port, as of a URL.
         read_timeout_s: seconds without a byte after which a request fails.
         read_by_obstore: whether to read by obstore the paths that it can express.
         headers: of every request to this host. They are not sent to another one to which it redirects.
@@ -61,17 +60,9 @@ class HttpStore:
     may_ignore_ranges = True
     maps_files = False
 
-    def __init__(
-        self,
-        scheme: str,
-        host: str,
-        read_timeout_s: float,
-        *,
-        read_by_obstore: bool,
-        headers: dict[str, str] | None = None,
-    ) -> None:
-        self._root, self._headers = f"{scheme}://{host}", headers or {}
-        self._client = HttpClient(self._root, read_timeout_s)
+    def __init__(self, root: str, read_timeout_s: float, headers: dict[str, str], *, read_by_obstore: bool) -> None:
+        self._root, self._headers = root, headers
+        self._client = HttpClient(root, read_timeout_s)
         is_safe = {name.lower() for name in self._headers} <= _LEFT_TO_OBSTORE
         odd = ODD_HTTP_PATH if read_by_obstore and is_safe else None
         reader = http_reader(self._root, read_timeout_s, self.read_without_obstore, odd=odd, headers=self._headers)

@@ -99,8 +99,6 @@ class HubStore(ByFolders):
         UrlError: if the endpoint is no URL.
     """
 
-    may_ignore_ranges = False
-    maps_files = False
     lists_in_order = False
 
     def __init__(self, first: str, options: StorageOptions, read_timeout_s: float) -> None:
@@ -250,12 +248,6 @@ class HubStore(ByFolders):
         return Page(entries, unquote_plus(cursor[1]) if cursor else None, folders)
 
     # Files
-
-    def find(self, path: str) -> Entry | None:
-        try:
-            return self.stat(path)
-        except _MissingFileError:
-            return None
 
     def stat(self, path: str) -> Entry:
         place, url = self._file(path)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import functools
 import logging
 import os
@@ -132,9 +131,6 @@ class S3fsStore(ByFolders):
         options: of s3fs.
         read_timeout_s: seconds without a byte after which a request fails.
     """
-
-    may_ignore_ranges = False
-    maps_files = False
 
     def __init__(self, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
         self._bucket, self._root = bucket, f"s3://{bucket}"
@@ -331,9 +327,9 @@ class _Writer(ConditionalWriter[dict[str, Any]]):
         self._repeat(lambda: self._store.abort_upload(self._key, upload_id))
 
 
-def _entry(path: str, size: int | None, found: dict[str, Any]) -> Entry:
+def _entry(path: str, size: int, found: dict[str, Any]) -> Entry:
     modified = found.get("LastModified")
-    seconds = float(int(modified.timestamp())) if isinstance(modified, dt.datetime) else None  # whole ones, as in HEAD
+    seconds = None if modified is None else float(int(modified.timestamp()))  # whole ones, as in HEAD
     return Entry(path, size, normalized_etag(found.get("ETag")), seconds)
 
 

@@ -173,8 +173,8 @@ def _http(scheme: str, host: str, options: StorageOptions, connection: Connectio
 
     headers = http_headers(options)
     by_obstore, reason = _choose_obstore(scheme, host, connection.backend, instead="urllib3")
-    store = HttpStore(scheme, host, connection.read_timeout_s, read_by_obstore=by_obstore, headers=headers)
-    return store, reason
+    root = f"{scheme}://{host}"
+    return HttpStore(root, connection.read_timeout_s, headers, read_by_obstore=by_obstore), reason
 
 
 def _datasets(scheme: str, host: str, options: StorageOptions, connection: Connection) -> _Made:
