@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import fsspec
 from fsspec.asyn import AsyncFileSystem
-from fsspec.implementations.ftp import FTPFileSystem, _mlsd2
+from fsspec.implementations import ftp
 
 from ..core.notices.slow_notice import QUIET_S, Wait
 from ..core.object_version import same_etag
@@ -47,7 +47,7 @@ _SECRET = re.compile(r"pass|secret|token|auth|acct|pkey|credential|cookie|header
 _MIN_SECRET = 4  # characters; shorter ones are parts of words
 
 
-class _Ftp(FTPFileSystem):  # type: ignore[misc]
+class _Ftp(ftp.FTPFileSystem):  # type: ignore[misc]
     """Raises the refusal to list a folder, which fsspec takes for an empty one; and keeps no listing."""
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ class _Ftp(FTPFileSystem):  # type: ignore[misc]
         try:
             found = list(self.ftp.mlsd(path))
         except ftplib.error_perm:
-            found = _mlsd2(self.ftp, path)
+            found = ftp._mlsd2(self.ftp, path)
         infos = []
         for name, about in found:
             if about["type"] not in ("cdir", "pdir"):

@@ -203,16 +203,13 @@ class S3fsStore(ByFolders):
         return dict(self.request("head_object", path, **_named(path)).get("Metadata", {}))
 
     def find(self, path: str) -> Entry | None:
-        return self.find_first(path, 1)[0]
-
-    def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
         key, version = split_version(path)
-        page = Page([], None) if version is not None else self._page(key, {"MaxKeys": limit})
-        entry = next((one for one in page.entries if one.path == path), None)
-        # A key sorts before all keys that it is a prefix of. But some servers list in another order
-        if entry is None and (version is not None or page.next_token is not None) and key and not key.endswith("/"):
-            entry = stat_if_allowed(self, path)
-        return entry, page
+        if version is None:
+            page = self._page(key, {"MaxKeys": 1})  # a key sorts before all keys that it is a prefix of
+            found = next((one for one in page.entries if one.path == path), None)
+            if found is not None or page.next_token is None:
+                return found
+        return stat_if_allowed(self, path)  # some servers list in another order
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
         more: dict[str, Any] = {} if recursive else {"Delimiter": "/"}

@@ -82,7 +82,7 @@ def make_store(scheme: str, bucket: str, options: StorageOptions, connection: Co
     if scheme not in _SLOWER:
         return _fsspec_store(scheme, bucket, options, connection), "fsspec (the transport for all other URLs)"
     slower = _SLOWER[scheme]
-    what = ", ".join(_UNTRANSLATED[scheme](options)) if scheme in _UNTRANSLATED else f"an option of {options!r}"
+    what = ", ".join(_UNTRANSLATED[scheme](options))
     _log.warning("%s://%s is read by %s, more slowly: no translation for %s", scheme, bucket, slower, what)
     return _fsspec_store(scheme, bucket, options, connection), f"{slower} (no translation for {what})"
 
