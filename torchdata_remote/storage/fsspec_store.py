@@ -87,7 +87,7 @@ class FsspecStore(ByFolders):
         self._kind, self._is_shared = kind, issubclass(kind, AsyncFileSystem)
         self._is_flat = self._is_shared or kind.find is not fsspec.AbstractFileSystem.find
         # Others copy a file to move it, or write it in one request
-        self._renames = scheme in _WEBDAV or not (self._is_flat or kind.mv is fsspec.AbstractFileSystem.mv)
+        self._renames = scheme in _WEBDAV or not (self._is_shared or kind.mv is fsspec.AbstractFileSystem.mv)
         self._filesystem: Any = None  # until the first call, and after an error that may leave replies out of step
         self._lock: Any = contextlib.nullcontext() if self._is_shared else threading.RLock()
         # Local paths are absolute; their protocol alone would mean the current working directory
@@ -198,23 +198,23 @@ class FsspecStore(ByFolders):
             info = filesystem.info(self._full(path))
             if info.get("type") == "directory":
                 raise FileNotFoundError(path)
+        if info.get("size") is None:
+            raise unusable_response(self._url(path), "the store does not say how large the object is")
         return self._entry(info)._replace(path=path)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read, and stat after it: without If-Match the caller compares the version with the expected one."""
         before = self.stat(path) if etag is None or end is None else None
-        size, data, url = None if before is None else before.size, b"", self._url(path)
-        if size is not None:  # else all is read
-            end = size if end is None else min(end, size)
-        if end is None or start < end:
+        if before is not None:
+            end = before.size if end is None else min(end, before.size or 0)
+        data, url = b"", self._url(path)
+        if start < (end or 0):
             with self._calls(path) as filesystem:
                 data = filesystem.cat_file(self._full(path), start=start, end=end)
         after = self.stat(path) if before is None or before.etag is not None else before
         if before is not None and not same_etag(before.etag, after.etag):
             raise from_status(412, "", url)
-        if after.size is None and end is not None:
-            raise unusable_response(url, "the store does not say how large the object is")
-        total = start + len(data) if after.size is None else after.size
+        total = after.size or 0
         if start and start >= total:
             raise from_status(416, "", url)
         return Answer(start, start + len(data), total, after.etag, single_chunk(data))

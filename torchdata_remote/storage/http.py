@@ -32,13 +32,7 @@ _LENGTH = re.compile(r"\s*(\d{1,19})(?:\s*,\s*\1)*\s*", re.ASCII)
 # Uploads to S3 leave others behind, which have no meaning: of aws-chunked bodies, and names of charsets
 _NO_CODING = {"", "identity", "aws-chunked", "utf-8", "utf8", "binary", "none"}
 # Extensions of files that are stored encoded. Shard readers detect the compression of a tar by its content.
-_ENCODED_NAMES = {
-    "gzip": (".gz", ".tgz", ".tar"),
-    "zstd": (".zst", ".tzst", ".tar"),
-    "bzip2": (".bz2", ".tbz", ".tbz2", ".tar"),
-    "xz": (".xz", ".txz", ".tar"),
-    "br": (".br",),
-}
+_ENCODED_NAMES = {"gzip": (".gz", ".tgz", ".tar"), "zstd": (".zst", ".tzst", ".tar")}
 
 
 class HttpClient:
@@ -243,7 +237,7 @@ def require_unencoded(content_encoding: str | None, path: str, url: str) -> None
     extensions = _ENCODED_NAMES.get(codings[0], ())
     if len(codings) == 1 and path.partition("?")[0].lower().endswith(extensions):
         return
-    shown, wanted = redact(url), ", ".join(extensions) or "an extension of it"
+    shown, wanted = redact(url), ", ".join(extensions) or "none is known"
     raise ContentEncodingError(
         f"{shown} has Content-Encoding: {content_encoding}, so its bytes are not those of the file that the URL names. "
         f"Store it without that header, decompressed, or under a name with the encoding's extension ({wanted}).",

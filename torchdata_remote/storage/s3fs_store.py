@@ -33,7 +33,7 @@ from ..errors import (
     StorageError,
     UrlError,
 )
-from .clouds.s3 import is_of_aws, options_for_s3fs, source_of_options
+from .clouds.s3 import options_for_s3fs, source_of_options
 from .errors import details_of, from_botocore, mark_host_known, network_error, translate_errors, unusable_response
 from .folder_walk import ByFolders
 from .http import parse_content_length, parse_content_range, range_header, require_unencoded
@@ -46,7 +46,6 @@ _KEEPS_UPLOADS = (
     "does not list or abort multipart uploads: parts of unfinished objects stay stored, invisible and billed. Remove "
     "them by the store's own means, such as a lifecycle rule"
 )
-_CUSTOMER_KEY = "x-amz-server-side-encryption-customer-key"
 _CHECKSUM = re.compile("ETag|Checksum[A-S]")
 T = TypeVar("T")
 _log = logging.getLogger("torchdata_remote")
@@ -70,7 +69,7 @@ class _Session(AIOHTTPSession):  # type: ignore[misc]
     async def send(self, request: Any) -> Any:
         response = await super().send(request)
         if 300 < response.status_code < 309 and "x-amz-bucket-region" not in response.headers:
-            target = redact(response.headers.get("location", "nowhere"))
+            target = redact(response.headers.get("location", "nowhere")).partition("?")[0]  # may be signed
             raise StorageError(
                 f"The store redirects to {target}. Redirects are not followed: set endpoint_url to the right address."
             )
@@ -84,7 +83,6 @@ def _connected(options: StorageOptions, url: str, read_timeout_s: float) -> Any:
     session = keywords.pop("session", None) or AioSession(profile=profile)
     session.register_component("data_loader", _loader())
     session.unregister("before-call.s3", add_expect_header)  # aiohttp waits for 100 Continue without a time limit
-    session.register("before-call.s3", _require_https)
     if "region" in keywords:
         keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | (keywords.get("client_kwargs") or {})
     config = {
@@ -100,15 +98,6 @@ def _connected(options: StorageOptions, url: str, read_timeout_s: float) -> Any:
     filesystem: Any = s3fs.S3FileSystem(**keywords, session=session, config_kwargs=config, skip_instance_cache=True)
     filesystem.retries = 1  # of s3fs, above those of botocore
     return filesystem
-
-
-def _require_https(params: dict[str, Any], **_: Any) -> None:
-    """Refuse to send a key of the user (SSE-C) in the clear to AWS, which would not accept it."""
-    if params["url"].startswith("http:") and is_of_aws(params["url"]) and _CUSTOMER_KEY in params["headers"]:
-        raise UrlError(
-            "SSECustomerKey is sent with each request, and AWS accepts it by https only. Leave out use_ssl=False, or "
-            "set the endpoint to https://."
-        )
 
 
 def _from_s3fs(error: Exception, url: str, *, writing: bool = False) -> Exception:

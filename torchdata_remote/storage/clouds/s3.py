@@ -270,7 +270,9 @@ def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
     given, arguments = _flat(options), mapping(options, "s3_additional_kwargs")
     fallback, profile = aws.keys_of(given, url, "fallback_"), given.get("profile")
     session = aws.aws_session(profile, url)
-    address = str(given.get("endpoint_url") or _server_of_environment(session, url) or "https:")
+    of_aws = "https:" if given.get("use_ssl", True) else "http://s3.amazonaws.com"
+    address = str(given.get("endpoint_url") or _server_of_environment(session, url) or of_aws)
+    _encryption(arguments.get(words.KEY), address, url)
     verify = require_authorities(_with_bundle(_network(options), session), address)
     if isinstance(verify, str):  # it does not read all variables
         keywords["client_kwargs"] = {**mapping(options, "client_kwargs"), "verify": verify}
