@@ -121,21 +121,13 @@ def answer_of(response: Any, path: str, shown: str, *, etag: str | None = None, 
         StorageError: if a body that is cut would not be noticed.
         TransientStorageError: if the headers are incomplete or contradict each other.
     """
-    status, headers = response.status, response.headers
     with _errors(shown, response):
-        require_unencoded(headers.get("Content-Encoding"), path, shown)
-        etag = etag or normalized_etag(headers.get("ETag"))
-        length = parse_content_length(headers.get("Content-Length"))
-        if length is None and status != 206:
-            if not response.chunked:
-                raise StorageError(
-                    f"{redact(shown)}: the server sends no length, so a truncated body would go unnoticed. Serve it "
-                    "with Content-Length.",
-                    url=redact(shown),
-                )
+        etag = etag or normalized_etag(response.headers.get("ETag"))
+        if response.chunked and response.status != 206:
+            require_unencoded(response.headers.get("Content-Encoding"), path, shown)
             whole = body_of(response, shown)  # its last chunk marks the end
             return Answer(0, len(whole), len(whole), etag, single_chunk(whole))
-        start, end, total = parse_content_range(status, headers.get("Content-Range"), length, shown)
+        start, end, total = span_of(response.status, response.headers, path, shown)
         if size not in (None, total):
             raise unusable_response(shown, f"the file has {size} bytes, its server {total}")
         return Answer(start, end, total, etag, _chunks_of(response, shown))
@@ -184,22 +176,24 @@ def parse_content_length(content_length: str | None) -> int | None:
     return None if found is None else int(found[1])
 
 
-def parse_content_range(
-    status: int, content_range: str | None, num_bytes: int | None, url: str
-) -> tuple[int, int, int]:
+def span_of(status: int, headers: Mapping[str, str], path: str, url: str) -> tuple[int, int, int]:
     """Return first byte, last byte + 1 and size of the object of a response, by RFC 9110 and its common violations.
 
     The Content-Range of a 200 is accepted if its length fits.
 
     Args:
         status: 200, 203 or 206.
-        content_range: the header, or ``None``.
-        num_bytes: of the body, if Content-Length is known.
+        headers: of the response, by names in any or in small letters.
+        path: of the object; its query is ignored.
         url: for errors.
 
     Raises:
-        TransientStorageError: if the headers are incomplete or contradict each other.
+        ContentEncodingError: if the body is not the object.
+        TransientStorageError: if the headers are incomplete or contradict each other, or a body that is cut would not
+            be noticed.
     """
+    require_unencoded(headers.get("content-encoding"), path, url)
+    content_range, num_bytes = headers.get("content-range"), parse_content_length(headers.get("content-length"))
     match = _CONTENT_RANGE.fullmatch(content_range or "")
     if match is not None:
         total = int(match[3])
@@ -212,7 +206,7 @@ def parse_content_range(
     if status != 206 and num_bytes is not None and (match is None or match[3] == str(num_bytes)):
         return 0, num_bytes, num_bytes
     raise unusable_response(
-        url, f"the server answered {status} with Content-Range {content_range!r} and a body of {num_bytes} bytes"
+        url, f"the server answered {status} with Content-Range {content_range!r} and Content-Length {num_bytes}"
     )
 
 

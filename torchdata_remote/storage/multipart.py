@@ -6,13 +6,14 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+from ..core.notices.slow_notice import host_of, say
 from ..core.options import RetryPolicy
 from ..core.retry import call_with_retries
-from ..errors import AccessDeniedError, ObjectExistsError, ObjectNotFoundError, StorageError
+from ..errors import AccessDeniedError, ObjectExistsError, ObjectNotFoundError
 from .errors import from_status
-from .protocol import Entry, UnsupportedRequestError
+from .protocol import UnsupportedRequestError
 
 T = TypeVar("T")
 PartT = TypeVar("PartT")
@@ -130,36 +131,19 @@ class MultipartWriter(ABC, Generic[PartT]):
             self._pool = None
 
 
-class ConditionalStore(Protocol):
-    """What a :class:`ConditionalWriter` needs of its store."""
-
-    supports_conditional_writes: bool
-
-    def url(self, path: str) -> str:
-        """URL of an object, for errors."""
-
-    def find(self, path: str) -> Entry | None:
-        """Return the object, if it exists."""
-
-    def attributes(self, path: str) -> dict[str, Any]:
-        """Return the attributes that an object is stored with."""
-
-    def warn_once(self, what: str, error: StorageError) -> None:
-        """Warn of a feature that this store lacks."""
-
-
 class ConditionalWriter(MultipartWriter[PartT]):
     """An object that is being written on condition that none exists, unless it may be replaced.
 
     It carries the id of its writer as metadata. By that a writer recognises its own object after a response was lost.
 
     Args:
-        store: of the object.
+        store: of the object. It has ``url``, ``find``, ``attributes`` (those that an object is stored with), and
+            ``supports_conditional_writes``, which is cleared where it refuses If-None-Match.
         path: of the object.
         overwrite: whether an existing object is replaced.
     """
 
-    def __init__(self, store: ConditionalStore, path: str, *, overwrite: bool) -> None:
+    def __init__(self, store: Any, path: str, *, overwrite: bool) -> None:
         super().__init__(store.url(path))
         self._target, self._path, self._overwrite, self._id = store, path, overwrite, uuid.uuid4().hex
 
@@ -172,7 +156,7 @@ class ConditionalWriter(MultipartWriter[PartT]):
                 self._make_visible(lambda: send(True), num_bytes)
             except UnsupportedRequestError as error:
                 self._target.supports_conditional_writes = False
-                self._target.warn_once(_CHECKS_BEFORE_WRITING, error)
+                say("no conditions", self._url, f"{host_of(self._url)} {_CHECKS_BEFORE_WRITING} ({error})")
                 self._require_absent()
             else:
                 return

@@ -14,7 +14,7 @@ import obstore
 from ..core.retry import call_with_retries
 from ..errors import AccessDeniedError, ExpiredCredentialsError, StorageError
 from .local.names import PARTIAL_SUFFIX
-from .multipart import MAX_PARTS_IN_FLIGHT, UPLOAD_PART_BYTES, WRITER_ID, ConditionalStore, ConditionalWriter
+from .multipart import MAX_PARTS_IN_FLIGHT, UPLOAD_PART_BYTES, WRITER_ID, ConditionalWriter
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -27,13 +27,19 @@ _CANNOT_DELETE = (
 )
 
 
-class WritableStore(ConditionalStore, Protocol):
+class WritableStore(Protocol):
     """What a writer needs of its store."""
 
     def call(
         self, path: str, request: Callable[[ObjectStore], Any], *, writing: bool = False, may_repeat: bool = True
     ) -> Any:
         """Send one request."""
+
+    def url(self, path: str) -> str:
+        """URL of an object, for errors."""
+
+    def warn_once(self, what: str, error: StorageError) -> None:
+        """Warn of a feature that this store lacks."""
 
     def delete(self, path: str) -> None:
         """Delete an object."""

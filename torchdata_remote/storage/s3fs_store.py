@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 import os
 import re
 import threading
@@ -23,6 +22,7 @@ from aiobotocore.session import AioSession
 from botocore.handlers import add_expect_header
 from botocore.loaders import create_loader
 
+from ..core.notices.slow_notice import say
 from ..core.object_version import key_as_path, split_version
 from ..core.options import StorageOptions
 from ..core.urls import redact
@@ -36,7 +36,7 @@ from ..errors import (
 from .clouds.s3 import options_for_s3fs, source_of_options
 from .errors import details_of, from_botocore, mark_host_known, network_error, translate_errors, unusable_response
 from .folder_walk import ByFolders
-from .http import parse_content_length, parse_content_range, range_header, require_unencoded
+from .http import range_header, span_of
 from .multipart import WRITER_ID, ConditionalWriter
 from .network import ENVIRONMENT
 from .protocol import Answer, Entry, Page, UnsupportedRequestError, for_if_match, normalized_etag, stat_if_allowed
@@ -48,7 +48,6 @@ _KEEPS_UPLOADS = (
 )
 _CHECKSUM = re.compile("ETag|Checksum[A-S]")
 T = TypeVar("T")
-_log = logging.getLogger("torchdata_remote")
 _loader = functools.cache(create_loader)  # also of forked children: each session would read a megabyte of JSON
 
 if hasattr(os, "register_at_fork"):
@@ -126,7 +125,6 @@ class S3fsStore(ByFolders):
         self._make = functools.partial(_connected, options, self._root, read_timeout_s)
         self._source = source_of_options(options)
         self._lock = threading.RLock()
-        self._warned = set[str]()
         self._filesystem = self._make()
         self.metadata = dict((options.get("s3_additional_kwargs") or {}).get("Metadata") or {})  # of what is written
         self.supports_conditional_writes = True  # until the store refuses If-None-Match
@@ -170,12 +168,8 @@ class S3fsStore(ByFolders):
         given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
         response = self.request("get_object", path, **given)
         body, about, url = response["Body"], response["ResponseMetadata"], self.url(path)
-        headers = about["HTTPHeaders"]
         try:
-            require_unencoded(headers.get("content-encoding"), path, url)
-            length = parse_content_length(headers.get("content-length"))
-            status, content_range = about["HTTPStatusCode"], headers.get("content-range")
-            first, after, total = parse_content_range(status, content_range, length, url)
+            first, after, total = span_of(about["HTTPStatusCode"], about["HTTPHeaders"], path, url)
         except BaseException:
             _close(body)
             raise
@@ -265,13 +259,7 @@ class S3fsStore(ByFolders):
         except ObjectNotFoundError:
             pass  # completed or aborted since; rclone's response if there are no uploads
         except (AccessDeniedError, UnsupportedRequestError) as error:
-            self.warn_once(_KEEPS_UPLOADS, error)
-
-    def warn_once(self, what: str, error: StorageError) -> None:
-        """Warn of a feature that this store does not support, and of the consequences."""
-        if what not in self._warned:
-            self._warned.add(what)
-            _log.warning("%s %s (%s)", self._root, what, error)
+            say("keeps uploads", self._root, f"{self._root} {_KEEPS_UPLOADS} ({error})")
 
 
 class _Writer(ConditionalWriter[dict[str, Any]]):
