@@ -41,24 +41,23 @@ _CURSOR = re.compile(r"[?&]cursor=([^&>]+)[^>]*>\s*;[^,]*\brel=\"?next")
 _LIMIT = re.compile(r'"(\w+)"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,18})(?!\d)')
 _MAX_LOCATIONS = 10_000  # about a kilobyte each
 _MAX_ERROR_BYTES = 8192
-# What the codes of the Hub mean
-_REFUSALS = {
-    "GatedRepo": "is gated: accept its terms at {page} with the account of the token",
-    "RepoNotFound": "does not exist, or is private",
-    "RevisionNotFound": "has no revision {revision!r} (a slash in its name is written as %2F)",
-    "EntryNotFound": "has no such file at this revision",
-}
 
 
 class _MissingFileError(ObjectNotFoundError):
     """The revision has no file or folder of this path."""
 
 
+_MISSING = {
+    "RepoNotFound": ObjectNotFoundError,
+    "RevisionNotFound": ObjectNotFoundError,
+    "EntryNotFound": _MissingFileError,
+}
+
+
 class _Place(NamedTuple):
     """What a path names.
 
     Args:
-        repository: for errors.
         page: URL of the repository, below which its files are.
         api: URL of requests about the repository.
         revision: a branch, tag, commit or other reference.
@@ -67,7 +66,6 @@ class _Place(NamedTuple):
         shown: the URL.
     """
 
-    repository: str
     page: str
     api: str
     revision: str
@@ -156,13 +154,15 @@ class HubStore(ByFolders):
                 url=shown,
             )
         said, code = f"{headers.get('X-Error-Message', '')!r:.300}", headers.get("X-Error-Code", "")
-        meaning = _REFUSALS.get(code, "is refused").format(page=place.page, revision=place.revision)
-        text = f"{shown}: the {place.repository} {meaning}. The Hub answered {status}: {said}."
+        text = f"{shown}: the Hub answered {status} {code}: {said}."
         if status in (401, 403):
-            login = "Pass storage_options={'token': ...}, set HF_TOKEN, or run `hf auth login`; tokens are made at"
-            return AccessDeniedError(f"{text} {login} {self._endpoint}/settings/tokens.", url=shown)
-        if code in _REFUSALS:
-            return (_MissingFileError if code == "EntryNotFound" else ObjectNotFoundError)(text, url=shown)
+            advice = (
+                f"Pass storage_options={{'token': ...}}, set HF_TOKEN, or run `hf auth login`; tokens are made at "
+                f"{self._endpoint}/settings/tokens. The terms of a gated repository are accepted at {place.page}."
+            )
+            return AccessDeniedError(f"{text} {advice}", url=shown)
+        if code in _MISSING:
+            return _MISSING[code](text, url=shown)
         error = from_status(status, "", shown, retry_after=headers.get("Retry-After"), said=said)
         limit = _LIMIT.search(headers.get("RateLimit", ""))
         if limit is not None and isinstance(error, TransientStorageError):
@@ -198,7 +198,7 @@ class HubStore(ByFolders):
         kind, at = kind or "models", self._endpoint
         page = f"{at}/{quote(name)}" if kind == "models" else f"{at}/{kind}/{quote(name)}"
         api, root = f"{at}/api/{kind}/{quote(name)}", path[: len(path) - len(file)]
-        place = _Place(f"{kind[:-1]} {name!r}", page, api, revision, root, file, url)
+        place = _Place(page, api, revision, root, file, url)
         commit = revision if _COMMIT.fullmatch(revision) else self._commits.get((api, revision))
         if commit is None:
             with self._asking.held((api, revision)):
