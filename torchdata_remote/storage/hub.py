@@ -133,7 +133,8 @@ class HubStore(ByFolders):
         """
         etag: str | None = None
         size: int | None = None
-        token, headers = _token(self._options.get("token")), {} if wanted is None else {"Range": wanted}
+        token = _token(self._options.get("token")) if self._client.is_at_server(url) else ""
+        headers = {} if wanted is None else {"Range": wanted}
         own = {"Authorization": f"Bearer {token}"} if token else {}
         for asked, response, following in self._client.follow(method, url, place.shown, headers, own):
             if self._client.is_at_server(asked):
