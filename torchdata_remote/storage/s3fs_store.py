@@ -142,22 +142,22 @@ class S3fsStore(ByFolders):
             writing: whether 412 says that the object exists.
             arguments: of the method. Those of the options are added.
         """
-        filesystem = self._filesystem
-        try:
-            return self._send(filesystem, name, path, writing, arguments)
-        except ExpiredCredentialsError:
-            with self._lock:
-                if self._filesystem is filesystem:  # no other thread has replaced it
-                    self._filesystem = self._make()
-            return self._send(self._filesystem, name, path, writing, arguments)
-        except AccessDeniedError as error:
-            error.args = (f"{error}{self._source}",)
-            raise
-
-    def _send(self, filesystem: Any, name: str, path: str, writing: bool, arguments: dict[str, Any]) -> dict[str, Any]:
-        with translate_errors(_from_s3fs, self.url(path), writing=writing):
-            call = filesystem._call_s3(name, filesystem.req_kw, Bucket=self._bucket, **arguments)
-            response: dict[str, Any] = _run(call)
+        for is_last in (False, True):
+            filesystem = self._filesystem
+            try:
+                with translate_errors(_from_s3fs, self.url(path), writing=writing):
+                    call = filesystem._call_s3(name, filesystem.req_kw, Bucket=self._bucket, **arguments)
+                    response: dict[str, Any] = _run(call)
+                break
+            except ExpiredCredentialsError:
+                if is_last:
+                    raise
+                with self._lock:
+                    if self._filesystem is filesystem:  # no other thread has replaced it
+                        self._filesystem = self._make()
+            except AccessDeniedError as error:
+                error.args = (f"{error}{self._source}",)
+                raise
         mark_host_known(self._root)
         if writing and not (response.get("ETag") or response.get("UploadId")):
             raise unusable_response(self.url(path), f"{name} has no usable answer: is it the page of a proxy?")
@@ -236,16 +236,17 @@ class S3fsStore(ByFolders):
 
     def remove_unfinished(self, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
         """Abort the unfinished uploads below a prefix that ``is_left`` selects by key and time (seconds since 1970)."""
-        more: dict[str, Any] | None = {}
+        more: dict[str, Any] = {}
         with self._if_supported():
-            while more is not None:
+            while True:
                 found = self.request("list_multipart_uploads", prefix, Prefix=prefix, **more)
                 for upload in found.get("Uploads", ()):
                     began = upload.get("Initiated")
                     if is_left(upload["Key"], None if began is None else began.timestamp()):
                         self.abort_upload(upload["Key"], upload["UploadId"])
-                markers = "KeyMarker", "UploadIdMarker"
-                more = {name: found[f"Next{name}"] for name in markers} if found.get("IsTruncated") else None
+                if not found.get("IsTruncated"):
+                    return
+                more = {"KeyMarker": found["NextKeyMarker"], "UploadIdMarker": found["NextUploadIdMarker"]}
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         """Delete the parts of an upload. They stay if the store, or these credentials, do not allow it."""
