@@ -391,7 +391,7 @@ GS = "http://h"
         ("hf://datasets/a/b/c", {"token": "PASSWORD x"}, "the token has characters that are invalid"),
         ("hf://datasets/a/b/c", {"block_size": 5}, "unknown option 'block_size'.*Known are endpoint, revision, token"),
         ("https://h/a", {"block_size": 5}, "unknown option 'block_size'.*Known are client_kwargs, headers"),
-        ("https://h/a", {"client_kwargs": "PASSWORD"}, "must be a dict, got a str"),
+        ("https://h/a", {"client_kwargs": "PASSWORD"}, "must be a dict, got str"),
         ("nope://bucket/a", {}, r"no transport for the scheme 'nope'.*Known are s3, http"),
         ("minio://bucket/a", {}, r"did you mean 's3'\? Pass the address of the server by storage_options"),
         ("ftp://127.0.0.1:99999/a", {}, "Check host, port"),

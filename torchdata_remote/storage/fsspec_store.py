@@ -21,7 +21,7 @@ from fsspec.implementations import ftp
 from ..core.notices.slow_notice import QUIET_S, Wait
 from ..core.object_version import same_etag
 from ..core.options import StorageOptions
-from ..core.urls import AZURE, GS, LOCAL, join_url
+from ..core.urls import AZURE, GS, HTTP, HUGGING_FACE, LOCAL, join_url
 from ..errors import ObjectNotFoundError, UrlError
 from .errors import (
     from_os,
@@ -78,6 +78,10 @@ class FsspecStore(ByFolders):
     """
 
     def __init__(self, scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
+        if scheme in HTTP or scheme == HUGGING_FACE:  # it would send headers to other hosts, too
+            url = f"{scheme}://{bucket}"
+            advice = "Leave out backend, or open the URLs by fsspec and pass the streams to a reader."
+            raise UrlError(f"{url}: http and hf are not read by fsspec. {advice}", url=url)
         self._scheme, self._bucket, self._options = scheme, bucket, options
         self._limits = {"timeout": read_timeout_s} if scheme == "ftp" else {}
         try:
@@ -170,7 +174,7 @@ class FsspecStore(ByFolders):
                 waiting += self._infos(folders[-1]) if recursive else ()
             elif not entry.path.endswith("/") and not self._is_partial(entry.path):
                 entries.append(entry)
-        return Page(entries, None, folders)
+        return Page(entries, None, () if recursive else folders)
 
     def _is_partial(self, path: str) -> bool:
         """Whether a path is that of a file whose writer has not finished it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urljoin
 
@@ -16,7 +16,7 @@ import urllib3
 
 from ..core.signatures import hide_signatures_in_log
 from ..core.urls import redact
-from ..errors import ContentEncodingError, RemoteDataError, StorageError
+from ..errors import ContentEncodingError, RemoteDataError, StorageError, UrlError
 from .errors import from_urllib3, mark_host_known, to_package_error, unusable_response
 from .network import ServerPools
 from .protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag, single_chunk
@@ -81,6 +81,13 @@ class HttpClient:
             body_of(response, shown, _SHORT_BYTES)
             url = following
         raise StorageError(f"{shown}: more than {_MAX_REDIRECTS} redirects.", url=shown)
+
+
+def refuse_others(url: str, names: Iterable[str], known: set[str]) -> None:
+    """Refuse options that are not known, rather than to read without them."""
+    for name in sorted({*names} - known):
+        what = f"unknown option {name!r} in storage_options. Known are {', '.join(sorted(known))}"
+        raise UrlError(f"{url}: {what}. For others open the URL by fsspec, and pass the stream to a reader.", url=url)
 
 
 def origin_of(url: str) -> str:

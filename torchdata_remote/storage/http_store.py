@@ -11,7 +11,7 @@ from ..core.options import StorageOptions
 from ..core.urls import redact
 from ..errors import ObjectNotFoundError, StorageError, TransientStorageError, UrlError
 from .errors import from_status
-from .http import HttpClient, answer_of, body_of, parse_content_length, range_header
+from .http import HttpClient, answer_of, body_of, parse_content_length, range_header, refuse_others
 from .obstore_reader import ODD_HTTP_PATH, http_reader
 from .protocol import Answer, Entry, RangeNotSatisfiableError, UnsupportedRequestError, normalized_etag
 
@@ -23,28 +23,36 @@ _OWN = ("accept-encoding", "connection", "content-length", "host", "if-match", "
 _LEFT_TO_OBSTORE = {"authorization", "cookie", "accept", "accept-language", "referer", "user-agent"}
 
 
-def http_headers(options: StorageOptions) -> dict[str, str]:
+def http_headers(url: str, options: StorageOptions) -> dict[str, str]:
     """Return the headers that options ask for.
 
     Args:
+        url: of the host, for errors.
         options: ``headers``, and ``client_kwargs`` with ``headers``; those of the first take precedence.
 
     Raises:
-        UrlError: for a header that cannot be sent, or that this package sets. Values are never shown.
+        UrlError: for another option, and for a header that cannot be sent, or that this package sets. Values are never
+            shown.
     """
+    nested = _dict(options, "client_kwargs")
+    refuse_others(url, [*options.keys(), *nested], {"headers", "client_kwargs"})
     found: dict[str, tuple[str, str]] = {}
-    for headers in ((options.get("client_kwargs") or {}).get("headers"), options.get("headers")):
-        if not isinstance(headers, Mapping | None):
-            raise UrlError(f"storage_options['headers'] must be a dict, got {type(headers).__name__}.")
-        for name, value in (headers or {}).items():
-            is_text = isinstance(name, str) and isinstance(value, str)
-            if not is_text or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value) or name.lower() in _OWN:
-                raise UrlError(
-                    f"storage_options['headers']: the header {name!r:.50} cannot be sent. A name has no spaces, a "
-                    f"value is a str without line breaks, in Latin-1. This package itself sets {', '.join(_OWN)}."
-                )
-            found[name.lower()] = name, value
+    for name, value in [*_dict(nested, "headers").items(), *_dict(options, "headers").items()]:
+        is_text = isinstance(name, str) and isinstance(value, str)
+        if not is_text or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value) or name.lower() in _OWN:
+            raise UrlError(
+                f"storage_options['headers']: the header {name!r:.50} cannot be sent. A name has no spaces, a value is "
+                f"a str without line breaks, in Latin-1. This package itself sets {', '.join(_OWN)}."
+            )
+        found[name.lower()] = name, value
     return dict(found.values())
+
+
+def _dict(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = options.get(name) or {}
+    if not isinstance(value, Mapping):
+        raise UrlError(f"storage_options: {name!r} must be a dict, got {type(value).__name__}.")
+    return value
 
 
 class HttpStore:

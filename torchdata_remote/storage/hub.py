@@ -24,7 +24,7 @@ from ..errors import (
 )
 from .errors import from_status, unusable_response
 from .folder_walk import ByFolders
-from .http import HttpClient, answer_of, body_of, origin_of, parse_content_length, range_header
+from .http import HttpClient, answer_of, body_of, origin_of, parse_content_length, range_header, refuse_others
 from .protocol import Answer, Entry, Page, normalized_etag
 
 # A revision is the segment behind "@", but for some that have slashes
@@ -94,12 +94,13 @@ class HubStore(ByFolders):
         read_timeout_s: seconds without a byte after which a request fails.
 
     Raises:
-        UrlError: if the endpoint is no URL.
+        UrlError: for another option, and if the endpoint is no URL.
     """
 
     lists_in_order = False
 
     def __init__(self, first: str, options: StorageOptions, read_timeout_s: float) -> None:
+        refuse_others(f"hf://{first}", options.keys(), {"token", "endpoint", "revision"})
         for name in ("token", "revision"):
             if not isinstance(options.get(name), str | bool | None):
                 raise UrlError(f"hf://: storage_options[{name!r}] must be a str, got {type(options[name]).__name__}.")

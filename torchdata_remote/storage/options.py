@@ -97,11 +97,7 @@ def require_known_options(url: str, scheme: str, options: StorageOptions) -> Non
     elif scheme in AZURE:
         _require(where, "storage_options", names, AZURE_OPTIONS, lambda: ADLFS_OPTIONS | _of_async(), _MEANT["az"])
     elif scheme == HUGGING_FACE:
-        _require(where, "storage_options", names, HUB_OPTIONS, None, _MEANT["hf"])
-    elif scheme in HTTP:
-        _require_dicts(where, "storage_options", options)
-        _require(where, "storage_options", names, {"headers", "client_kwargs"})
-        _require(where, "storage_options['client_kwargs']", mapping(options, "client_kwargs"), {"headers"})
+        _require(where, "storage_options", names, HUB_OPTIONS, lambda: _of_filesystem("hf"), _MEANT["hf"])
     elif names and (known := _of_filesystem(scheme)):
         _require(where, "storage_options", names, known)
 
@@ -235,7 +231,11 @@ def _of_filesystem(scheme: str, *, any_name: bool = False) -> set[str]:
     with contextlib.suppress(Exception):  # a package that is not installed, or does not fit another one
         kind = fsspec.get_filesystem_class(scheme)
         parameters = inspect.signature(kind.__init__).parameters.values()
-        if any_name or all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters):
+        if scheme in HTTP:  # it passes the others to each request
+            from aiohttp import ClientSession
+
+            return _of_class(kind) | _parameters(ClientSession._request)
+        if any_name or all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters) or scheme == "hf":
             return _of_s3fs() if scheme in S3 else _of_class(kind)
     return set()
 

@@ -38,8 +38,17 @@ from .errors import details_of, from_botocore, mark_host_known, network_error, t
 from .folder_walk import ByFolders
 from .http import range_header, span_of
 from .multipart import WRITER_ID, ConditionalWriter
-from .network import ENVIRONMENT
-from .protocol import Answer, Entry, Page, UnsupportedRequestError, for_if_match, normalized_etag, stat_if_allowed
+from .network import MAX_CONNECTIONS
+from .protocol import (
+    CONNECT_TIMEOUT_S,
+    Answer,
+    Entry,
+    Page,
+    UnsupportedRequestError,
+    for_if_match,
+    normalized_etag,
+    stat_if_allowed,
+)
 
 _PIECE_BYTES = 1 << 20  # of a body, at most: what has arrived
 _KEEPS_UPLOADS = (
@@ -86,9 +95,9 @@ def _connected(options: StorageOptions, url: str, read_timeout_s: float) -> Any:
         keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | (keywords.get("client_kwargs") or {})
     config = {
         "retries": {"mode": "standard", "total_max_attempts": 1},
-        "connect_timeout": ENVIRONMENT.connect_timeout_s,
+        "connect_timeout": CONNECT_TIMEOUT_S,
         "read_timeout": read_timeout_s,
-        "max_pool_connections": ENVIRONMENT.max_connections,
+        "max_pool_connections": MAX_CONNECTIONS,
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
         "http_session_cls": _Session,

@@ -171,7 +171,7 @@ def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str)
 def _http(scheme: str, host: str, options: StorageOptions, connection: Connection) -> _Made:
     from .http_store import HttpStore, http_headers
 
-    headers = http_headers(options)
+    headers = http_headers(f"{scheme}://{host}", options)
     by_obstore, reason = _choose_obstore(scheme, host, connection.backend, instead="urllib3")
     root = f"{scheme}://{host}"
     return HttpStore(root, connection.read_timeout_s, headers, read_by_obstore=by_obstore), reason
@@ -223,13 +223,6 @@ _SLOWER = {
 def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> Store:
     if mistake := without_target(scheme, options):
         raise UrlError(f"{scheme}://{bucket}: {mistake}", url=f"{scheme}://{bucket}")
-    if scheme in HTTP or scheme == HUGGING_FACE:
-        url = f"{scheme}://{bucket}"
-        raise UrlError(
-            f"{url}: http and hf are not read by fsspec. Leave out backend, or open the URLs by fsspec and "
-            "pass the streams to a reader.",
-            url=url,
-        )
     # Imported here: fsspec takes 0.1 s to import, which the other stores do not need
     try:
         if scheme in S3:
