@@ -341,7 +341,7 @@ def test_the_token_is_never_shown_and_follows_no_redirect(caplog: pytest.LogCapt
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"key": "canary"}, "unknown option 'key' in storage_options. Known are secure, token."),
+        ({"key": "canary"}, "unknown option 'key' in storage_options. Known are secure, token"),
         ({"token": 7}, "storage_options for a dataset service are 'token' (a string;"),
         ({"secure": "yes"}, "storage_options for a dataset service are 'token' (a string;"),
     ],

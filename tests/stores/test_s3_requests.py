@@ -127,12 +127,10 @@ def test_a_request_has_the_headers_of_its_options_and_no_other_has(
 
 
 @pytest.mark.parametrize("backend", BY_EACH)
-def test_a_refused_request_names_the_key_as_a_cause_but_does_not_show_it(
-    recorder: RecordingS3, backend: Backend
-) -> None:
+def test_a_refused_request_does_not_show_the_key_of_the_user(recorder: RecordingS3, backend: Backend) -> None:
     recorder.answer = lambda _: (403, {}, b"<Error><Code>AccessDenied</Code></Error>")
     options = {**recorder.storage_options, "s3_additional_kwargs": SSE_C}
-    with pytest.raises(AccessDeniedError, match=r"Or SSECustomerKey .* is not that of the object") as caught:
+    with pytest.raises(AccessDeniedError) as caught:
         objects.read("s3://bucket/a", options, backend=backend)
     assert OF_KEY["x-amz-server-side-encryption-customer-key"] not in text_of(caught.value)
 

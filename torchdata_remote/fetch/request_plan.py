@@ -25,8 +25,7 @@ class ReadRequests(NamedTuple):
 class RequestPlan:
     """Plans the requests for objects as ``async_prefetch`` does.
 
-    Only the index beside a shard is read, and the borders of samples without its checksum, for a URL with a range of
-    samples: the range of bytes has to be known.
+    Only the index beside a shard is read, for a URL with a range of samples: the range of bytes has to be known.
 
     Args:
         fetch: options of the pipe.

@@ -12,7 +12,7 @@ from ..core.options import RetryPolicy, StorageOptions, policy_of
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.urls import RemoteUrl
 from ..fetch.listing.source_argument import pipe_of, url_of
-from ..fetch.tables.footers import list_groups
+from ..fetch.tables import list_groups
 from ..formats.tables import RowFilter, require_pyarrow
 from .base.split_guard import SplitReader, require_split
 
@@ -26,9 +26,9 @@ class ListRowGroups(SplitReader[RemoteUrl]):
     ``equalize_ranks`` can count. The record batches of an Arrow file count as its row groups.
 
     Only footers are read, of 16 files at once: one request for a Parquet file, two if the footer is longer than
-    64 KiB. Arrow footers have no numbers of rows, so an Arrow file takes two requests and one for each record batch of
-    more than 128 KiB; and an Arrow stream, which has no footer, one for each batch, one after the other. The footers
-    stay in memory, up to 64 MiB, for ``table_reader``. Needs pyarrow: ``pip install 'torchdata_remote[tables]'``.
+    64 KiB. Arrow footers have no numbers of rows, and Arrow streams have no footers, so both take a request for each
+    record batch of more than 256 KiB, one after the other. The footers of 512 files stay in memory for
+    ``table_reader``, those of more than 256 KiB do not. Needs pyarrow: ``pip install 'torchdata_remote[tables]'``.
 
     Args:
         source_datapipe: URLs of files, as ``list_remote`` yields them.

@@ -16,11 +16,16 @@ from ..errors import MissingKeyError
 from ..fetch.listing.shard_set import options_beside
 from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.listing.url_table import StringColumn
-from ..fetch.selections.key_files import is_expression, is_table, keys_of_file, keys_of_table
 from ..fetch.selections.key_indexes import key_indexes
-from ..fetch.selections.keys import KeySearch, key_column
-from ..fetch.selections.selection import IndexedSample, planned_views, require_whole_shards
+from ..fetch.selections.selection import (
+    IndexedSample,
+    key_column,
+    keys_of_file,
+    planned_views,
+    require_whole_shards,
+)
 from ..formats.error_policy import OnBadMember, raise_error
+from ..formats.tables import RowFilter
 from .base.chain import all_pipes
 from .base.datapipe import DataPipe
 from .base.members import alternatives
@@ -40,16 +45,16 @@ class Select(DataPipe[RemoteUrl]):
 
     Args:
         source_datapipe: URLs of uncompressed tar shards.
-        keys: of the samples, as ``"__key__"`` has them. A list, a set or another iterable; the URL or path of a file: a
-            ``.txt`` with a key in each line, a ``.csv``, ``.parquet``, ``.arrow`` or ``.feather``; a table of pyarrow,
-            polars, pandas or DuckDB. Tables need pyarrow (``pip install 'torchdata_remote[tables]'``). A key that
-            several shards have selects all its samples. ``None`` selects all keys.
-        where: with a table, an expression of pyarrow or polars that its rows must fulfil. Otherwise a function that is
-            called with the :class:`IndexedSample` of each sample (that ``keys`` selects), and returns whether it is
-            selected; one that workers receive must be importable.
+        keys: of the samples, as ``"__key__"`` has them. A list, a set, a column of a table or another iterable; or the
+            URL or path of a file: a ``.txt`` with a key in each line, or a ``.parquet``, ``.arrow`` or ``.feather``,
+            which need pyarrow (``pip install 'torchdata_remote[tables]'``). A key that several shards have selects all
+            its samples. ``None`` selects all keys.
+        where: a function that is called with the :class:`IndexedSample` of each sample (that ``keys`` selects), and
+            returns whether it is selected; one that workers receive must be importable. With the URL of a table, an
+            expression of ``pyarrow.compute`` that its rows must fulfil.
         members: of each selected sample that are read: extensions, in any case; of ``"jpg;jpeg;png"`` the first
             that the sample has. ``None`` reads all.
-        key_column: of a table, the column with the keys.
+        key_column: of a file that is a table, the column with the keys.
         on_missing_key: policy for keys that no shard has: ``raise_error``, ``skip_with_warning``, or a function that is
             called with the error.
         on_bad_member: policy for members that cannot be part of a sample, where headers of shards are read. Pass the
@@ -65,10 +70,11 @@ class Select(DataPipe[RemoteUrl]):
         MissingKeyError: if no shard has some of the keys: their number, and some of them.
         MissingMemberError: if a selected sample has none of the alternatives in ``members``.
         EmptyListingError: if nothing is selected.
-        ManifestError: if the file of keys belongs to another version of the shard, or the shard is compressed.
-        UrlError: for a zip, or for samples that were selected elsewhere.
+        ManifestError: if the file of keys belongs to another version of the shard.
+        ShardReadError: for a shard without such a file that is compressed, a zip, or damaged.
+        UrlError: for samples that were selected elsewhere.
         ValueError: after ``sharding_filter_rank`` or another ``select``.
-        RemoteDataError: if the file of ``keys`` is of an unknown kind, or pyarrow is missing.
+        RemoteDataError: if the file of ``keys`` is damaged or of an unknown kind, or has no such column.
 
     Example:
         >>> from torchdata_remote import ShardWriter
@@ -101,8 +107,12 @@ class Select(DataPipe[RemoteUrl]):
         if keys is None and where is None and members is None:
             raise ValueError("select needs keys=, where= or members=: without them it selects everything.")
         self._column = check.text("key_column", key_column, example="__key__")
-        self._keys, self._expression = _keys_or_file(keys, where, self._column)
-        self._where = None if is_expression(where) else check.function_or_none("where", where, example=_EXAMPLE)
+        self._keys = _keys_or_file(keys)
+        if isinstance(self._keys, str) and not callable(where):
+            self._filter, where = None if where is None else RowFilter(where), None
+        else:
+            self._filter = None
+        self._where = check.function_or_none("where", where, example=_EXAMPLE)
         self._members = _alternatives(members)
         self._on_missing_key = check.function("on_missing_key", on_missing_key, example="skip_with_warning")
         self._on_bad_member = check.function("on_bad_member", on_bad_member, example="skip_with_warning")
@@ -122,11 +132,10 @@ class Select(DataPipe[RemoteUrl]):
         keys = self._keys
         if isinstance(keys, str):
             options = options_beside(keys, shards[0], self._storage_options) if shards else self._storage_options
-            keys = keys_of_file(keys, self._column, self._expression, options, self._retry)
-        search = None if keys is None else KeySearch(keys)
+            keys = keys_of_file(keys, self._column, self._filter, options, self._retry)
         policy = self._on_bad_member
         with closing(key_indexes(shards, self._storage_options, self._retry, on_bad_member=policy)) as indexes:
-            return planned_views(indexes, search, self._where, self._members, self._on_missing_key)
+            return planned_views(indexes, keys, self._where, self._members, self._on_missing_key)
 
 
 def _require_listing(pipe: IterDataPipe[Any]) -> None:
@@ -141,30 +150,20 @@ def _require_listing(pipe: IterDataPipe[Any]) -> None:
             raise ValueError("this chain has a select() already: pass keys=, where= and members= to one of them.")
 
 
-def _keys_or_file(keys: Any, where: Any, column: str) -> tuple[StringColumn | str | None, Any]:
-    """Return the keys, or the URL of their file with the expression that selects its rows."""
-    expression = where if is_expression(where) else None
+def _keys_or_file(keys: Any) -> StringColumn | str | None:
+    """Return the keys, or the URL of their file."""
     if isinstance(keys, str | os.PathLike):
-        return check.path_or_url("keys", keys, example="s3://b/train.parquet"), expression
-    if keys is not None and is_table(keys):
-        return keys_of_table(keys, column, expression), None
-    if expression is not None:
-        raise check.marked(
-            ValueError(
-                f"where is an expression, which selects rows of a table, and keys is {check.shown(keys)}: pass a table "
-                "or the URL of its file by keys=, or a function by where=."
-            )
-        )
+        return check.path_or_url("keys", keys, example="s3://b/train.parquet")
     if keys is None:
-        return None, None
-    if isinstance(keys, bytes) or not isinstance(keys, Iterable) or getattr(keys, "ndim", 1) == 0:
+        return None
+    if isinstance(keys, bytes) or not isinstance(keys, Iterable) or hasattr(type(keys), "columns"):
         raise check.marked(
             TypeError(
-                "keys must be an iterable of keys, a table, or the URL of a file such as 's3://b/train.parquet', got "
-                f"{check.shown(keys)}."
+                "keys must be an iterable of keys, such as a column of a table, or the URL of a file such as "
+                f"'s3://b/train.parquet', got {check.shown(keys)}."
             )
         )
-    return key_column(keys.to_pylist() if hasattr(keys, "to_pylist") else keys), None
+    return key_column(keys.to_pylist() if hasattr(keys, "to_pylist") else keys)
 
 
 def _alternatives(members: Any) -> tuple[tuple[str, ...], ...] | None:

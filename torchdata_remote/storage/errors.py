@@ -26,7 +26,6 @@ from ..errors import (
     TransientStorageError,
     UrlError,
 )
-from .network import describe_authorities
 from .protocol import (
     RangeNotSatisfiableError,
     RedirectWithoutLocationError,
@@ -303,8 +302,7 @@ def network_error(url: str, what: str, details: str) -> StorageError:
     if _CERTIFICATE.search(details):
         of_s3 = "AWS_CA_BUNDLE, ca_bundle of ~/.aws/config, or storage_options={'client_kwargs': {'verify': ...}}"
         return StorageError(
-            f"{shown}: {what}. The server's certificate is not trusted; the authorities are "
-            f"{describe_authorities(url)}. Name a file with its authority in "
+            f"{shown}: {what}. The server's certificate is not trusted. Name a file with its authority in "
             f"{of_s3 if scheme in S3 else 'SSL_CERT_FILE or REQUESTS_CA_BUNDLE'}, and check host name and clock.",
             url=shown,
         )

@@ -10,7 +10,7 @@ from ..core.options import FALLBACK_NAMES, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import S3, join_url, redact, split_url
 from . import request_counts
-from .options import require_certificate_files, require_known_options
+from .options import check_options
 from .protocol import Store
 from .transports import Connection, make_store
 
@@ -52,9 +52,7 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
     key = scheme, bucket, options.identity(), connection
     with _lock:
         if key not in _stores:
-            require_known_options(url, scheme, options)
-            if scheme in S3:
-                require_certificate_files(redact(url), options)
+            check_options(url, options)
             store, reason = make_store(scheme, bucket, options, connection)
             _stores.setdefault(key, store)  # a finalizer may have opened it in this thread meanwhile
             _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), reason)

@@ -25,20 +25,17 @@ import logging
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..core.bucket_names import split_access_point
 from ..core.chained_urls import without_target
 from ..core.options import Backend, RetryPolicy, StorageOptions
 from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3
-from ..errors import StorageError, UrlError
-from .clouds import azure, gcs, s3
+from ..errors import RemoteDataError, StorageError, UrlError
 from .errors import unusable_options
 from .local.store import LocalStore
+from .options import untranslated
 from .protocol import Store
-
-if TYPE_CHECKING:
-    from .obstore_store import Bucket
 
 _log = logging.getLogger("torchdata_remote")
 
@@ -82,56 +79,20 @@ def make_store(scheme: str, bucket: str, options: StorageOptions, connection: Co
     if scheme not in _SLOWER:
         return _fsspec_store(scheme, bucket, options, connection), "fsspec (the transport for all other URLs)"
     slower = _SLOWER[scheme]
-    what = ", ".join(_UNTRANSLATED[scheme](options))
+    what = ", ".join(untranslated(scheme, options))
     _log.warning("%s://%s is read by %s, more slowly: no translation for %s", scheme, bucket, slower, what)
     return _fsspec_store(scheme, bucket, options, connection), f"{slower} (no translation for {what})"
 
 
-def _s3(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
-    if s3.untranslated(options):
+def _cloud(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
+    """Return the store of a bucket by obstore, or by fsspec in a process where obstore does not work."""
+    if untranslated(scheme, options):
         return None
-    if split_access_point(bucket) is not None:
+    if scheme in S3 and split_access_point(bucket) is not None:
         if connection.backend is Backend.OBSTORE:
             return None
         _log.warning("%s://%s is read by s3fs, more slowly: obstore knows no access points", scheme, bucket)
         return _fsspec_store(scheme, bucket, options, connection), "s3fs (obstore knows no access points)"
-
-    def connect() -> Bucket:
-        from .buckets import S3Bucket
-
-        return S3Bucket(bucket, options, connection.read_timeout_s)
-
-    return _bucket(scheme, bucket, options, connection, connect)
-
-
-def _google(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
-    if gcs.untranslated(options):
-        return None
-
-    def connect() -> Bucket:
-        from .buckets import GcsBucket
-
-        return GcsBucket(bucket, options, connection.read_timeout_s)
-
-    return _bucket(scheme, bucket, options, connection, connect)
-
-
-def _azure(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> _Made:
-    if azure.untranslated(options):
-        return None
-
-    def connect() -> Bucket:
-        from .buckets import AzureBucket
-
-        return AzureBucket(scheme, bucket, options, connection.read_timeout_s)
-
-    return _bucket(scheme, bucket, options, connection, connect)
-
-
-def _bucket(
-    scheme: str, bucket: str, options: StorageOptions, connection: Connection, connect: Callable[[], Bucket]
-) -> tuple[Store, str]:
-    """Return the store of a bucket by obstore, or by fsspec in a process where obstore does not work."""
     name = _SLOWER[scheme]
     by_obstore, reason = _choose_obstore(scheme, bucket, connection.backend, instead=name)
 
@@ -149,9 +110,11 @@ def _bucket(
 
     if not by_obstore:
         return make_slower(), reason
+    from .clouds import make_bucket
     from .obstore_store import ObstoreStore
 
-    return ObstoreStore(connect(), make_slower, has_slower=find_spec(name) is not None), reason
+    made = make_bucket(scheme, bucket, options, connection.read_timeout_s)
+    return ObstoreStore(made, make_slower, has_slower=find_spec(name) is not None), reason
 
 
 def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> tuple[bool, str]:
@@ -199,18 +162,11 @@ def _local(scheme: str, bucket: str, options: StorageOptions, connection: Connec
 
 
 _OWN: dict[str, Callable[[str, str, StorageOptions, Connection], _Made]] = {
-    **dict.fromkeys(S3, _s3),
-    **dict.fromkeys(GS, _google),
-    **dict.fromkeys(AZURE, _azure),
+    **dict.fromkeys(S3 | GS | AZURE, _cloud),
     **dict.fromkeys(HTTP, _http),
     **dict.fromkeys(LOCAL, _local),
     DATASETS: _datasets,
     HUGGING_FACE: _hub,
-}
-_UNTRANSLATED: dict[str, Callable[[StorageOptions], list[str]]] = {
-    **dict.fromkeys(S3, s3.untranslated),
-    **dict.fromkeys(GS, gcs.untranslated),
-    **dict.fromkeys(AZURE, azure.untranslated),
 }
 # What fsspec uses for options that have no translation
 _SLOWER = {
@@ -232,5 +188,7 @@ def _fsspec_store(scheme: str, bucket: str, options: StorageOptions, connection:
         from .fsspec_store import FsspecStore
 
         return FsspecStore(scheme, bucket, options, connection.read_timeout_s)
-    except (TypeError, AttributeError) as error:
+    except RemoteDataError:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
         raise unusable_options(scheme, bucket, error, options) from error

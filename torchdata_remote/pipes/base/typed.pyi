@@ -497,9 +497,9 @@ class IterDataPipe(TorchNames[T_co]):
         ``equalize_ranks`` can count. The record batches of an Arrow file count as its row groups.
 
         Only footers are read, of 16 files at once: one request for a Parquet file, two if the footer is longer than
-        64 KiB. Arrow footers have no numbers of rows, so an Arrow file takes two requests and one for each record batch of
-        more than 128 KiB; and an Arrow stream, which has no footer, one for each batch, one after the other. The footers
-        stay in memory, up to 64 MiB, for ``table_reader``. Needs pyarrow: ``pip install 'torchdata_remote[tables]'``.
+        64 KiB. Arrow footers have no numbers of rows, and Arrow streams have no footers, so both take a request for each
+        record batch of more than 256 KiB, one after the other. The footers of 512 files stay in memory for
+        ``table_reader``, those of more than 256 KiB do not. Needs pyarrow: ``pip install 'torchdata_remote[tables]'``.
 
         Args:
             filter: row groups without a row that this condition accepts, by the statistics in the Parquet footer, are left
@@ -682,16 +682,16 @@ class IterDataPipe(TorchNames[T_co]):
         process. Put it between ``list_remote`` and ``shuffle_shards``.
 
         Args:
-            keys: of the samples, as ``"__key__"`` has them. A list, a set or another iterable; the URL or path of a file: a
-                ``.txt`` with a key in each line, a ``.csv``, ``.parquet``, ``.arrow`` or ``.feather``; a table of pyarrow,
-                polars, pandas or DuckDB. Tables need pyarrow (``pip install 'torchdata_remote[tables]'``). A key that
-                several shards have selects all its samples. ``None`` selects all keys.
-            where: with a table, an expression of pyarrow or polars that its rows must fulfil. Otherwise a function that is
-                called with the :class:`IndexedSample` of each sample (that ``keys`` selects), and returns whether it is
-                selected; one that workers receive must be importable.
+            keys: of the samples, as ``"__key__"`` has them. A list, a set, a column of a table or another iterable; or the
+                URL or path of a file: a ``.txt`` with a key in each line, or a ``.parquet``, ``.arrow`` or ``.feather``,
+                which need pyarrow (``pip install 'torchdata_remote[tables]'``). A key that several shards have selects all
+                its samples. ``None`` selects all keys.
+            where: a function that is called with the :class:`IndexedSample` of each sample (that ``keys`` selects), and
+                returns whether it is selected; one that workers receive must be importable. With the URL of a table, an
+                expression of ``pyarrow.compute`` that its rows must fulfil.
             members: of each selected sample that are read: extensions, in any case; of ``"jpg;jpeg;png"`` the first
                 that the sample has. ``None`` reads all.
-            key_column: of a table, the column with the keys.
+            key_column: of a file that is a table, the column with the keys.
             on_missing_key: policy for keys that no shard has: ``raise_error``, ``skip_with_warning``, or a function that is
                 called with the error.
             on_bad_member: policy for members that cannot be part of a sample, where headers of shards are read. Pass the
@@ -707,10 +707,11 @@ class IterDataPipe(TorchNames[T_co]):
             MissingKeyError: if no shard has some of the keys: their number, and some of them.
             MissingMemberError: if a selected sample has none of the alternatives in ``members``.
             EmptyListingError: if nothing is selected.
-            ManifestError: if the file of keys belongs to another version of the shard, or the shard is compressed.
-            UrlError: for a zip, or for samples that were selected elsewhere.
+            ManifestError: if the file of keys belongs to another version of the shard.
+            ShardReadError: for a shard without such a file that is compressed, a zip, or damaged.
+            UrlError: for samples that were selected elsewhere.
             ValueError: after ``sharding_filter_rank`` or another ``select``.
-            RemoteDataError: if the file of ``keys`` is of an unknown kind, or pyarrow is missing.
+            RemoteDataError: if the file of ``keys`` is damaged or of an unknown kind, or has no such column.
 
         Example:
             >>> from torchdata_remote import ShardWriter

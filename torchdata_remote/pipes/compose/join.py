@@ -12,7 +12,7 @@ from ...core.iter_datapipe import IterDataPipe as AnyPipe
 from ...core.options import MIB, RetryPolicy
 from ...core.world import World
 from ...fetch.listing.source_argument import urls_of
-from ...fetch.selections.join_plan import How
+from ...fetch.selections.joins import How
 from ...formats.error_policy import OnBadMember, OnBadShard, raise_error
 from ...formats.sample import Sample
 from ..async_prefetch import AsyncPrefetch
