@@ -387,8 +387,7 @@ def test_fallback_credentials_are_used_only_where_there_are_no_others(
 
 def test_web_servers_do_not_receive_fallback_credentials(of_file: dict[str, Any]) -> None:
     with scripted(lambda request: Answer.of_object(request, DATA)) as server:
-        for backend in (Backend.AUTOMATIC, Backend.FSSPEC):
-            assert objects.read(f"{server.url}/a", of_file, backend=backend) == DATA
+        assert objects.read(f"{server.url}/a", of_file) == DATA
         assert not any(text in f"{server.requests}" for text in ("FILE", "CANARY"))
 
 

@@ -72,7 +72,6 @@ STORES: dict[str, tuple[str, dict[str, Any], Backend]] = {
     "datasets": ("datasets://{host}/d/0.tar", {"token": CANARY}, Backend.AUTOMATIC),
     "http": ("{url}/0.tar", {"headers": {"Authorization": f"Bearer {CANARY}"}}, Backend.AUTOMATIC),
     "http by urllib3": ("{url}/0.tar", {"headers": {"Private-Token": CANARY}}, Backend.AUTOMATIC),
-    "http by fsspec": ("{url}/0.tar", {"headers": {"Private-Token": CANARY}, "block_size": 5}, Backend.AUTOMATIC),
     "a signed URL": (f"{{url}}/0.tar?X-Amz-Signature={CANARY}", {}, Backend.AUTOMATIC),
 }  # fmt: skip
 KEY_OF_USER = base64.b64encode(CANARY.encode() + bytes(15)).decode()

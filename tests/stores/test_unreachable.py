@@ -125,7 +125,7 @@ def accepting(response: bytes) -> Iterator[str]:
             connection.close()
 
 
-@by("http by fsspec", "hub")
+@by("hub")
 @pytest.mark.parametrize("response", [b"", HEADERS], ids=["silent", "headers only"])
 def test_a_server_that_does_not_answer_is_reported_before_an_attempt_is_given_up(
     transport: str, response: bytes, caplog: pytest.LogCaptureFixture

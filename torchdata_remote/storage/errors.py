@@ -392,7 +392,7 @@ from_urllib3 = from_botocore = from_os = from_library
 
 # Filesystems of fsspec that cannot be made
 
-KINDS_OF_VALUES = "Check the kinds of the values in storage_options"
+_MISSING_ARGUMENTS = re.compile(r"missing \d+ required [\w-]+ arguments?: (.*)")
 _KNOWN_SCHEMES = ("s3", "http", "https", "datasets", "hf", "file", "memory")
 
 
@@ -406,14 +406,9 @@ def unusable_options(scheme: str, bucket: str, error: Exception, options: Iterab
     """Make the error for a filesystem that cannot be made: of a wrong host or port in the URL, or wrong options."""
     url, text = f"{scheme}://{bucket}", str(error).rstrip(".")
     what = f" Check host, port, and the kinds of the values in storage_options ({', '.join(sorted(options))})."
-    return UrlError(f"{url}: {type(error).__name__}: {text}.{'' if KINDS_OF_VALUES in text else what}", url=url)
-
-
-def unreadable_file(scheme: str, bucket: str, error: OSError) -> UrlError:
-    """Make the error for a local file that an option names, such as a private key."""
-    url = f"{scheme}://{bucket}"
-    what = f"storage_options name a file that cannot be read: {error.filename!r} ({error.strerror})"
-    return UrlError(f"{url}: {what}. Correct its path, or leave it out.", url=url)
+    if missing := _MISSING_ARGUMENTS.search(str(error)):
+        what = f" Pass {missing[1]} by storage_options."
+    return UrlError(f"{url}: {type(error).__name__}: {text}.{what}", url=url)
 
 
 def unknown_scheme(scheme: str, bucket: str, error: Exception, known: Iterable[str]) -> UrlError:

@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
+from ..errors import ObjectNotFoundError
 from .protocol import Entry, Page
 
 Names = Callable[[str], Sequence[str]]
+
+
+class ByFolders(ABC):
+    """A store that lists whole folders only."""
+
+    may_ignore_ranges = False
+    maps_files = False
+
+    @abstractmethod
+    def stat(self, path: str) -> Entry:
+        """Return the object at exactly this path."""
+
+    def find(self, path: str) -> Entry | None:
+        """Return the object at exactly this path, or ``None``."""
+        try:
+            return self.stat(path)
+        except ObjectNotFoundError:
+            return None
+
+    @abstractmethod
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        """Return a page of a listing."""
+
+    def pages_of(self, folder: str) -> Iterator[Page]:
+        """Yield the pages of a folder, without what is in its folders."""
+        page = self.list_page(folder, recursive=False, token=None)
+        yield page
+        while page.next_token is not None:
+            page = self.list_page(folder, recursive=False, token=page.next_token)
+            yield page
+
+    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        """Return a page like ``FolderStore.list_after``, from listings of whole folders."""
+        return page_after(self.pages_of, prefix, after, recursive=recursive, limit=limit)
 
 
 def page_after(

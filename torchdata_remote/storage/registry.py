@@ -149,7 +149,6 @@ def read_whole(
 # Which library is used: each is imported here, as it takes as long as NumPy, and local files need none of them
 
 _CLOUDS = {**dict.fromkeys(S3, "s3fs"), **dict.fromkeys(GS, "gcsfs"), **dict.fromkeys(AZURE, "adlfs")}
-_SLOWER = {**_CLOUDS, **dict.fromkeys((*HTTP, HUGGING_FACE), "fsspec")}
 
 
 def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:
@@ -159,7 +158,7 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
         UrlError: if the chosen backend cannot read the URL with these options.
     """
     backend, url = connection.backend, f"{scheme}://{bucket}"
-    what = f"an option of {options!r}"
+    what = ""
     if scheme in _CLOUDS:
         what = ", ".join(untranslated(scheme, options))
         what = "access points" if scheme in S3 and split_access_point(bucket) is not None else what
@@ -177,10 +176,10 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
             "backend='fsspec', which supports every option of its filesystems.",
             url=url,
         )
-    if scheme not in _SLOWER:
+    if scheme not in _CLOUDS:
         return _by_fsspec(scheme, bucket, options, connection), "fsspec (the transport for all other URLs)"
-    _log.warning("%s is read by %s, more slowly: no translation for %s", url, _SLOWER[scheme], what)
-    return _by_fsspec(scheme, bucket, options, connection), f"{_SLOWER[scheme]} (no translation for {what})"
+    _log.warning("%s is read by %s, more slowly: no translation for %s", url, _CLOUDS[scheme], what)
+    return _by_fsspec(scheme, bucket, options, connection), f"{_CLOUDS[scheme]} (no translation for {what})"
 
 
 def _other(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str] | None:
@@ -189,11 +188,9 @@ def _other(scheme: str, bucket: str, options: StorageOptions, connection: Connec
     if scheme in LOCAL and is_automatic and not options:
         return LocalStore(), "the operating system (local files)"
     if scheme == HUGGING_FACE and is_automatic:
-        from .hugging_face.settings import hub_settings
-        from .hugging_face.store import HubStore
+        from .hub import HubStore
 
-        settings = hub_settings(options, timeout_s)
-        return None if settings is None else (HubStore(bucket, settings), "urllib3 (the transport for the Hub)")
+        return HubStore(bucket, options, timeout_s), "urllib3 (the transport for the Hub)"
     if scheme == DATASETS:
         from .dataset_service.store import DatasetsStore
 
@@ -202,14 +199,15 @@ def _other(scheme: str, bucket: str, options: StorageOptions, connection: Connec
     if scheme in HTTP:
         from .http_store import HttpStore, http_headers
 
-        if (headers := http_headers(options)) is not None:
-            by_obstore, reason = _choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
-            return HttpStore(scheme, bucket, timeout_s, read_by_obstore=by_obstore, headers=headers), reason
+        root = f"{scheme}://{bucket}"
+        headers = http_headers(root, options)
+        by_obstore, reason = _choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
+        return HttpStore(root, timeout_s, headers, read_by_obstore=by_obstore), reason
     return None
 
 
 def _cloud(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:
-    package = _SLOWER[scheme]
+    package = _CLOUDS[scheme]
 
     def make_slower() -> Store:
         try:

@@ -31,7 +31,7 @@ _RETRY = RetryPolicy(deadline_s=30.0)
 
 
 class DatasetRoot:
-    """The datasets of a service, in a local folder or in any store that can be written to.
+    """The datasets of a service, in a local folder or a bucket.
 
     Args:
         url: of the folder whose folders are the datasets.
