@@ -24,7 +24,6 @@ from tests.reading.wire import wire
 from tests.support.paths import ROOT
 from tests.support.scripted_store import ScriptedStore, numbered, store_of
 from tests.support.waiting import wait_for
-from torchdata_remote.fetch.cache import disk_cache
 
 LARGE = 1 << 30
 IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -245,56 +244,6 @@ def test_the_bound_holds_on_the_disk_for_small_objects_and_what_names_them(folde
             streams = store.open(urls, part_bytes=MIB, **cached(folder, MIB))
             assert sum(len(stream.read()) for _, stream in streams) == 800 * num_bytes
             wait_for(lambda: used_bytes(folder) <= MIB)  # a journal is there for a moment
-
-
-@pytest.fixture
-def _short_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Epochs of less than the minute in which a second read of an object counts as one of another rank."""
-    monkeypatch.setattr(disk_cache, "_READS_APART_S", 0)
-
-
-@pytest.mark.usefixtures("_short_epochs")
-def test_a_dataset_that_is_not_read_any_more_makes_room_in_the_third_epoch_of_another_one(folder: Path) -> None:
-    with store_of(numbered(NUM, OBJECT_BYTES)) as before, store_of(numbered(NUM, OBJECT_BYTES)) as after:
-        for seed in range(3):
-            random_epoch(before, folder, 2 * MIB, seed)
-        found = [random_epoch(after, folder, 2 * MIB, seed) for seed in range(7)]
-        assert found[0] == 0
-        assert min(found[5:]) >= 0.4
-
-
-@pytest.mark.usefixtures("_short_epochs")
-@pytest.mark.parametrize(("num_epochs", "old_stays"), [(1, True), (8, False)])
-def test_what_is_read_stays_and_what_was_unread_for_eight_epochs_has_made_room(
-    folder: Path, num_epochs: int, old_stays: bool
-) -> None:
-    with store_of(numbered(27, OBJECT_BYTES)) as store:
-        old, live, new = store.urls()[:9], store.urls()[9:18], store.urls()[18:]
-
-        def requested(urls: list[str]) -> set[str]:
-            store.reads.clear()
-            for name, stream in store.open(urls, part_bytes=MIB, **cached(folder, 2 * MIB)):
-                assert stream.read() == store.objects[name]
-            return {read.name for read in store.reads}
-
-        assert len(requested(old + live)) == 18, "which fill the cache"
-        assert requested(old + live) == set()
-        for _ in range(num_epochs):
-            again = requested(random.Random(num_epochs).sample(live + new, 18))
-            assert again <= {url.removeprefix(store.url) for url in new}
-        assert (requested(old) == set()) == old_stays
-        assert (len(again) == 9) == old_stays
-
-
-@pytest.mark.usefixtures("_short_epochs")
-def test_two_datasets_that_are_read_in_turn_keep_what_they_have(folder: Path) -> None:
-    """Such as for training and validation."""
-    with store_of(numbered(NUM, OBJECT_BYTES)) as training, store_of(numbered(NUM // 4, OBJECT_BYTES)) as validation:
-        stores = (validation, training)
-        turns = [[random_epoch(store, folder, 3 * MIB, seed) for store in stores] for seed in range(6)]
-    assert turns[0] == [0, 0]
-    assert min(kept for kept, _ in turns[1:]) == 1
-    assert min(kept for _, kept in turns[1:]) >= 0.4
 
 
 def test_ranks_that_read_the_same_objects_remove_nothing(folder: Path) -> None:

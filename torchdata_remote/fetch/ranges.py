@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from functools import partial
 
 from ..core.checksums import BlockCheck, Checksums
 from ..core.concurrency_limit import ConcurrencyLimit
@@ -15,6 +16,7 @@ from ..core.object_version import same_etag
 from ..core.options import PROGRESS_BYTES, RetryPolicy, StorageOptions
 from ..core.retry import Attempts
 from ..core.stats.counters import FETCH
+from ..core.threads.background import interruptible
 from ..core.urls import RemoteUrl, redact
 from ..errors import (
     ObjectChangedError,
@@ -275,6 +277,10 @@ class OneObject(ObjectReader):
         super().__init__(url, store, path, retry, in_flight, sleep=sleep)
         if not by_obstore:
             self.send = WithoutObstore(store).read
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return bytes ``start`` to ``stop`` (exclusive), as of the base class; Ctrl-C ends the wait for them."""
+        return interruptible(partial(super().read, start, stop))
 
 
 def _end_of(answer: Answer, at: int, end: int | None, size: int | None, url: str) -> int:

@@ -38,6 +38,8 @@ class ReadAhead:
 
     Example:
         >>> import fsspec
+        >>> from torchdata_remote.core.options import StorageOptions
+        >>> from torchdata_remote.fetch.ranges import OneObject
         >>> fsspec.filesystem("memory").pipe("/windows/a", bytes(1 << 20))
         >>> windows = ReadAhead(OneObject("memory://windows/a", StorageOptions()))
         >>> parts = iter(windows)

@@ -73,7 +73,8 @@ class CachedFile:
         self._unverified = dict(enumerate(array("I", bytes.fromhex(sums))))  # checksums of blocks
         self._data = map_file(descriptor, 0, self.size)
         with contextlib.suppress(OSError):  # where the folder is read-only now
-            os.utime(descriptor)  # when it was read last
+            now_s = time.time()  # the clock of a file system is some ms behind, or another one's
+            os.utime(descriptor, (now_s, now_s))  # when it was read last
 
     def read(self, start: int, end: int | None) -> memoryview:
         """Return bytes ``start`` to ``end`` (exclusive; ``None``: the rest). A block is verified when first read.
