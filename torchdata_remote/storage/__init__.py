@@ -1,7 +1,7 @@
 """Transports behind one interface: open a store by the URL of an object."""
 
 from .listing import list_folder, list_tables
-from .local.names import PARTIAL_SUFFIX, broken_link, broken_link_error, is_internal_name, symlink_error
+from .local.names import PARTIAL_SUFFIX, broken_link, is_internal_name, symlink_error
 from .local.store import LocalStore, LocalWriter, version_of
 from .options import check_options
 from .protocol import (
@@ -10,7 +10,6 @@ from .protocol import (
     Entry,
     EntryTable,
     FolderStore,
-    KeyStore,
     ObjectWriter,
     Page,
     RangeNotSatisfiableError,
@@ -31,7 +30,6 @@ __all__ = [
     "Entry",
     "EntryTable",
     "FolderStore",
-    "KeyStore",
     "LocalStore",
     "LocalWriter",
     "ObjectWriter",
@@ -40,7 +38,6 @@ __all__ = [
     "Store",
     "WithoutObstore",
     "broken_link",
-    "broken_link_error",
     "check_options",
     "counted_requests",
     "is_internal_name",

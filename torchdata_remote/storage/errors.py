@@ -34,29 +34,29 @@ _MAX_CAUSES, _MAX_SAID = 8, 500  # exceptions in a chain, characters of a store'
 
 
 @contextlib.contextmanager
-def translate_errors(table: Table, url: str, **options: bool) -> Iterator[None]:
+def translate_errors(url: str, table: Table | None = None, **options: bool) -> Iterator[None]:
     """Raise what a library raises in the block as this package's errors: no other exception leaves it.
 
     Args:
-        table: converts the library's exceptions.
         url: of the request.
+        table: converts the library's exceptions, if :func:`from_library` does not.
         options: of the table.
     """
     try:
         yield
     except Exception as error:  # noqa: BLE001  # converted
-        converted = to_package_error(table, error, url, **options)
+        converted = to_package_error(error, url, table, **options)
         raise converted from converted.__cause__
 
 
-def to_package_error(table: Table, error: Exception, url: str, **options: bool) -> Exception:
-    """Convert an exception by a table, or else by its HTTP status, its class or its message.
+def to_package_error(error: Exception, url: str, table: Table | None = None, **options: bool) -> Exception:
+    """Convert an exception by a table, if there is one, or else by its HTTP status, its class or its message.
 
     It is the cause of the error, unless its message may have secrets.
     """
     if isinstance(error, RemoteDataError | MemoryError):
         return error
-    known = table(error, url, **options)
+    known = (table or from_library)(error, url, **options)
     converted = known if isinstance(known, RemoteDataError) else from_library(error, url)
     converted.args = (redact_text(str(converted)),)  # such as the address of a proxy, with its password
     details = details_of(error)
@@ -344,7 +344,7 @@ def from_library(error: Exception, url: str, *, writing: bool = False, transient
     if isinstance(error, FileNotFoundError) and transient:
         is_missing = isinstance(cause, FileNotFoundError | LookupError | StopIteration)
         if isinstance(cause, Exception) and not is_missing:  # fsspec's http and ftp report it for every error
-            return to_package_error(from_library, cause, url)
+            return to_package_error(cause, url)
     status, code, more = _response_of(error)
     if status >= 300:
         return from_status(status, code, url, writing=writing, **more)
@@ -387,19 +387,10 @@ def _response_of(error: Exception) -> tuple[int, str, dict[str, Any]]:
     return 0, "", {}
 
 
-from_urllib3 = from_botocore = from_os = from_library
-
-
 # Filesystems of fsspec that cannot be made
 
 _MISSING_ARGUMENTS = re.compile(r"missing \d+ required [\w-]+ arguments?: (.*)")
 _KNOWN_SCHEMES = ("s3", "http", "https", "datasets", "hf", "file", "memory")
-
-
-def is_missing_on_webdav(error: BaseException | None) -> bool:
-    """Whether an error of webdav4 says that a file or folder is missing; it is no ``OSError``."""
-    kind = type(error)
-    return kind.__name__ == "ResourceNotFound" and kind.__module__.startswith("webdav4.")
 
 
 def unusable_options(scheme: str, bucket: str, error: Exception, options: Iterable[str]) -> UrlError:

@@ -24,7 +24,6 @@ from ..core.options import StorageOptions
 from ..core.urls import AZURE, GS, HTTP, HUGGING_FACE, LOCAL, join_url
 from ..errors import ObjectNotFoundError, UrlError
 from .errors import (
-    from_os,
     from_status,
     mark_host_known,
     translate_errors,
@@ -100,7 +99,7 @@ class FsspecStore(ByFolders):
     @contextlib.contextmanager
     def _calls(self, path: str) -> Iterator[Any]:
         """Lock the filesystem for the calls of the block, and raise this package's errors."""
-        with translate_errors(from_os, self._url(path), transient=True), self._lock:
+        with translate_errors(self._url(path)), self._lock:
             try:
                 if self._filesystem is None:
                     self._filesystem = self._open()

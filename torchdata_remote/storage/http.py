@@ -17,7 +17,7 @@ import urllib3
 from ..core.signatures import hide_signatures_in_log
 from ..core.urls import redact
 from ..errors import ContentEncodingError, RemoteDataError, StorageError, UrlError
-from .errors import from_urllib3, mark_host_known, to_package_error, unusable_response
+from .errors import mark_host_known, to_package_error, unusable_response
 from .network import ServerPools
 from .protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag, single_chunk
 
@@ -110,7 +110,7 @@ def _errors(shown: str, response: Any = None) -> Iterator[None]:
             response.close()
         if isinstance(error, RemoteDataError | MemoryError) or not isinstance(error, Exception):
             raise
-        raise to_package_error(from_urllib3, error, shown) from None
+        raise to_package_error(error, shown) from None
 
 
 def answer_of(response: Any, path: str, shown: str, *, etag: str | None = None, size: int | None = None) -> Answer:

@@ -203,7 +203,7 @@ class ObstoreReader:
             shown, what = redact(self._root + path), redact_text(str(error).partition("\n")[0])
             return StorageError(f"{shown}: obstore failed: {what}. Pass backend='fsspec' to read by another library.")
         if isinstance(error, Exception):
-            return to_package_error(self._table, error, self._root + path, **options)
+            return to_package_error(error, self._root + path, self._table, **options)
         return error
 
 

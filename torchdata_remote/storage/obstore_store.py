@@ -340,15 +340,12 @@ class ObstoreStore(ObstoreReader):
         return Page(table, None, sorted(f"{name}/" for name in found["common_prefixes"]))
 
     def find(self, path: str) -> Entry | None:
-        return self.find_first(path, 1)[0]
-
-    def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
         if self._is_listed_slowly or self._slower_for(f"{path}x"):
-            return self.slower.find(path), Page([], path)  # there may be others
+            return self.slower.find(path)
         if not self.lists_in_order:
-            return stat_if_allowed(self, path), Page([], path)
-        page = ObstoreStore.list_page(self, path, recursive=True, token=None)  # not counted as another request
-        return next((one for one in page.entries if one.path == path), None), page
+            return stat_if_allowed(self, path)
+        page = self.list_page(path, recursive=True, token=None)
+        return next((one for one in page.entries if one.path == path), None)
 
     # Unfinished objects, and folders
 

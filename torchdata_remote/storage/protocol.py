@@ -242,17 +242,6 @@ class ConditionalStore(Store, Protocol):
 
 
 @runtime_checkable
-class KeyStore(Store, Protocol):
-    """A store of keys, where an object and objects below a folder of the same name may exist together."""
-
-    def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
-        """Return the object at exactly this path, and at most ``limit`` of the objects that begin with the path.
-
-        One request, unless the store may list in another order than by keys, or its first page is empty.
-        """
-
-
-@runtime_checkable
 class FolderStore(Store, Protocol):
     """A store with folders, which may be empty, and with listings that start after any path.
 

@@ -17,7 +17,6 @@ LIST, GET, HEAD = "list", "get", "head"
 _KINDS = {
     "list_page": LIST,
     "list_after": LIST,
-    "find_first": LIST,
     "stat": HEAD,
     "read": GET,
     "read_if_changed": GET,

@@ -34,7 +34,7 @@ from ..errors import (
     UrlError,
 )
 from .clouds.s3 import options_for_s3fs, source_of_options
-from .errors import details_of, from_botocore, mark_host_known, network_error, translate_errors, unusable_response
+from .errors import details_of, from_library, mark_host_known, network_error, translate_errors, unusable_response
 from .folder_walk import ByFolders
 from .http import range_header, span_of
 from .multipart import WRITER_ID, ConditionalWriter
@@ -111,7 +111,7 @@ def _connected(options: StorageOptions, url: str, read_timeout_s: float) -> Any:
 def _from_s3fs(error: Exception, url: str, *, writing: bool = False) -> Exception:
     """Convert an error of s3fs, which has botocore's as its cause."""
     cause = error.__cause__ if isinstance(error, OSError) else None
-    return from_botocore(cause if isinstance(cause, Exception) else error, url, writing=writing)
+    return from_library(cause if isinstance(cause, Exception) else error, url, writing=writing)
 
 
 def _named(path: str) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class S3fsStore(ByFolders):
         for is_last in (False, True):
             filesystem = self._filesystem
             try:
-                with translate_errors(_from_s3fs, self.url(path), writing=writing):
+                with translate_errors(self.url(path), _from_s3fs, writing=writing):
                     call = filesystem._call_s3(name, filesystem.req_kw, Bucket=self._bucket, **arguments)
                     response: dict[str, Any] = _run(call)
                 break

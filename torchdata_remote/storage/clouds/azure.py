@@ -45,7 +45,7 @@ class AzureBucket(CloudBucket):
     """
 
     store_class = AzureStore
-    odd = odd_key = re.compile(rf"{ODD_KEY.pattern}|\\")
+    odd = re.compile(rf"{ODD_KEY.pattern}|\\")
     lists_in_order = False  # with a hierarchical namespace, folders are listed as a tree
 
     def __init__(self, url: str, name: str, options: StorageOptions, read_timeout_s: float) -> None:

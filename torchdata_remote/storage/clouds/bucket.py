@@ -161,7 +161,7 @@ class CloudBucket:
     """
 
     store_class: ClassVar[Any]
-    odd = odd_key = ODD_KEY
+    odd = ODD_KEY
     lists_in_order = hides_uploads = True
     lists_by_fsspec = False
 

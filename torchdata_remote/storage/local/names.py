@@ -6,7 +6,7 @@ import os
 import time
 from functools import lru_cache
 
-from ...errors import AccessDeniedError, ObjectNotFoundError
+from ...errors import AccessDeniedError
 
 PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of unfinished files, which a killed writer leaves behind
 _OURS = ".torchdata_remote"  # prefix of files that belong to no dataset: the state of a pull, uploads of a service
@@ -34,12 +34,6 @@ def broken_link(path: str) -> str:
         return f"a broken link: it leads to {os.readlink(path)!r}, which is not there or leads back to it"
     except OSError:  # one above it, or removed since
         return "a broken link"
-
-
-def broken_link_error(path: str) -> ObjectNotFoundError:
-    """Make the error for a link that leads nowhere, among the objects that were asked for."""
-    url, advice = f"file://{path}", "Repair or remove the link, or pass a pattern= that leaves it out."
-    return ObjectNotFoundError(f"{url} is {broken_link(path)}. {advice}", url=url)
 
 
 def names_in(prefix: str) -> list[str]:

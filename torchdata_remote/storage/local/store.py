@@ -8,14 +8,14 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from ...core.early_writeback import EarlyWriteback
-from ...core.local_view import fill, map_file
+from ...core.local_view import map_file
 from ...errors import UrlError
-from ..errors import from_os, from_status, translate_errors
+from ..errors import from_status, translate_errors
 from ..folder_walk import page_of_names
 from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, single_chunk
 from .names import PARTIAL_SUFFIX, is_internal_name, names_in
@@ -48,7 +48,7 @@ def _found(path: str) -> Entry | None:
 
 
 def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
-    return translate_errors(from_os, f"file://{path}", transient=False)
+    return translate_errors(f"file://{path}", transient=False)
 
 
 @contextlib.contextmanager
@@ -109,17 +109,6 @@ class LocalStore:
                 raise RangeNotSatisfiableError(f"file://{path} ends at byte {size:,}.", url=f"file://{path}")
             stop = size if end is None else min(end, size)
             return Answer(start, stop, size, version, single_chunk(map_file(descriptor, start, stop)))
-
-    def read_into(self, path: str, ranges: Iterable[tuple[int, memoryview]]) -> Entry:
-        """Copy many ranges of a file: the first byte of each, and the memory to fill. Return the version that was read.
-
-        A range that exceeds the end of the file is not copied: compare the size of the version.
-        """
-        with _opened(path) as (descriptor, status):
-            for start, view in ranges:
-                if start + len(view) <= status.st_size:
-                    fill(view, descriptor, start)
-            return _entry(path, status)
 
     def create(self, path: str, *, overwrite: bool, durable: bool = True, sync_folder: bool = True) -> LocalWriter:
         """Start to write a file. Without ``durable`` it may be missing or incomplete after a crash of the machine.
