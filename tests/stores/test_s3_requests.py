@@ -317,7 +317,7 @@ def test_a_version_of_an_object_is_read_by_its_url_and_a_missing_one_is_named(s3
             with pytest.raises(ObjectNotFoundError, match=r"no such (object|version)"):
                 objects.read(f"s3://{bucket}/{missing}", options, backend=backend)
         assert objects.read(odd, options, backend=backend) == b"odd"
-    with pytest.raises(UrlError, match=r"neither written nor deleted.*add \?versionId= after it"):
+    with pytest.raises(UrlError, match="neither written nor deleted"):
         objects.write(f"s3://{bucket}/x?versionId=", options)
 
 

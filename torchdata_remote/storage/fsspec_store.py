@@ -56,6 +56,7 @@ class _Ftp(ftp.FTPFileSystem):  # type: ignore[misc]
         try:
             found = list(self.ftp.mlsd(path))
         except ftplib.error_perm:
+            self.ftp.cwd(path)  # fails for a file, which would be listed as a folder with this file
             found = ftp._mlsd2(self.ftp, path)
         infos = []
         for name, about in found:

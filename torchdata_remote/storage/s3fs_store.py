@@ -205,7 +205,11 @@ class S3fsStore(ByFolders):
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
         more: dict[str, Any] = {} if recursive else {"Delimiter": "/"}
-        return self._page(prefix, more if token is None else {**more, "ContinuationToken": token})
+        if token is not None:
+            more["ContinuationToken"] = token
+        elif after:
+            more["StartAfter"] = after
+        return self._page(prefix, more)
 
     def _page(self, prefix: str, more: dict[str, Any]) -> Page:
         """Request a page, without markers of folders (empty objects whose key ends with a slash)."""
@@ -216,7 +220,8 @@ class S3fsStore(ByFolders):
         following = None if is_last else found.get("NextContinuationToken")
         if not is_last and following in (None, more.get("ContinuationToken")):
             # botocore parses an empty body as an empty listing
-            raise unusable_response(self.url(prefix), "a page of the listing does not say whether it is the last one")
+            what = "does not say whether it is the last one" if following is None else "names itself as the next one"
+            raise unusable_response(self.url(prefix), f"a page of the listing {what}")
         entries = [
             _entry(key_as_path(one["Key"]), one["Size"], one)
             for one in found.get("Contents", ())
