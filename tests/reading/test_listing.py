@@ -295,7 +295,7 @@ def test_a_listing_that_runs_in_a_circle_is_an_error(length: int) -> None:
     for number in range(1, length + 1):
         then = "1" if number == length else str(number + 1)
         pages.answers[str(number)] = [([f"b{turn}{number}"], then) for turn in range(5)]
-    with pytest.raises(StorageError, match="names itself as the next one|overlap or are not in order"):
+    with pytest.raises(StorageError, match=r"names itself as the next one|overlap or are not in order"):
         pages.listed()
 
 

@@ -30,9 +30,13 @@ NEVER_AGAIN = RetryPolicy(first_wait_s=3600, max_wait_s=3600, deadline_s=10_000_
 
 def refusal(url: str, options: dict[str, Any], *, kind: Any = UrlError) -> str:
     """The message of the error of a listing, or of the object that it names, in which no password is."""
-    with pytest.raises(kind) as caught:
+
+    def list_and_read() -> None:
         for listed in objects.listed(url, options, retry=NEVER_AGAIN):  # without a request, if it names an object
             objects.read(listed, options, retry=NEVER_AGAIN)
+
+    with pytest.raises(kind) as caught:
+        list_and_read()
     assert "PASSWORD" not in text_of(caught.value)
     return str(caught.value)
 
