@@ -293,9 +293,9 @@ CASES: dict[str, list[Case]] = {
     "ObjectChangedError": [
         Case(
             "Do not replace objects while they are read. List again, and start the epoch again. Write new data under a new "
-            "prefix. A server that lastingly has two etags for one object, one in its listing and another one in its "
-            'answers, is named as such: `...is still listed with the etag "1f", and not read with it.` Quotes and the mark '
-            "of a weak etag (`W/`) make no difference. List URLs without etags then, by `list_remote(...).map(str)`.",
+            "prefix. For a server that lastingly has two etags for one object, one in its listing and another one in its "
+            "answers, pass on URLs without etags: `list_remote(...).map(str)`. Quotes and the mark of a weak etag (`W/`) make "
+            "no difference.",
             code="""
             import fsspec
             import torchdata_remote as tdr

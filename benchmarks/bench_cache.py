@@ -1,12 +1,11 @@
-"""What does the cache cost in the first epoch, how many requests does it save later, and how long is its longest step?
+"""What does the cache cost in the first epoch, and how many requests does it save later?
 
     python benchmarks/bench_cache.py [--quick] [--rounds 5]
 
 Objects of 94 kB and of 10 kB in random order from the slow store (nginx: 20 ms to each answer), 64 in flight, by a
 single process. First epochs with an empty cache and without a cache alternate, beside the floor: ``obstore.get`` in as
 many threads, whose CPU is the measure of what the cache adds. Requests are counted by the store. URLs without a
-version ask in later epochs whether another one is there. The longest step is that of a cache that is filled with
-100,000 objects of 100 bytes, and then with other ones, which take their room: each lookup and each write is timed.
+version ask in later epochs whether another one is there.
 
 Put TMPDIR on a disk from which little was deleted lately: ext4 looks at each inode that was deleted in the last
 minutes before it makes a file, which may cost half a millisecond.
@@ -27,14 +26,12 @@ from report import arguments, spread
 from slow_store import SlowStore, slow_store
 
 import torchdata_remote as tdr
-from torchdata_remote.fetch.cache.disk_cache import DiskCache
 
 LATENCY_S, IN_FLIGHT, BUCKET = 0.020, 64, "objects"
 OBJECTS, QUICK_OBJECTS = {94_000: 2_000, 10_000: 3_000}, 200
 BLOCK_BYTES = 4_096  # of the disk, by which the cache counts
 SHARES, EPOCHS = (0.25, 0.5, 0.8), 4
-SMALL_BYTES, NUM_SMALL, QUICK_SMALL = 100, 100_000, 20_000
-MAX_COST, MAX_CPU, MAX_LOST, MAX_STEP_S = 1.2, 0.6, 0.02, 0.1
+MAX_COST, MAX_CPU, MAX_LOST = 1.2, 0.6, 0.02
 
 
 class Cost(NamedTuple):
@@ -124,23 +121,6 @@ def requests_without_versions(store: SlowStore, urls: Sequence[str], folder: str
     return found
 
 
-def longest_step(folder: str, num_objects: int) -> tuple[float, float]:
-    """Fill a cache, then read other objects five times; return the longest step, and the share of them that it has."""
-    disk, data = DiskCache(folder, (num_objects + 64) * BLOCK_BYTES), bytes(SMALL_BYTES)
-    longest_s = 0.0
-    for dataset, num_epochs in (("before", 1), ("after", 5)):
-        for _ in range(num_epochs):
-            num_found = 0
-            for number in range(num_objects):
-                start = time.perf_counter()
-                if disk.find(f"{dataset}/{number}", SMALL_BYTES, "1") is not None:
-                    num_found += 1
-                else:
-                    disk.put(f"{dataset}/{number}", "1", data)
-                longest_s = max(longest_s, time.perf_counter() - start)
-    return longest_s, num_found / num_objects
-
-
 def verdict(ok: bool) -> str:
     return "met" if ok else "NOT met"
 
@@ -174,12 +154,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-cache-") as folder:
         for num_bytes, num_objects in OBJECTS.items():
             measure(num_bytes, QUICK_OBJECTS if args.quick else num_objects, rounds, folder)
-        num_small = QUICK_SMALL if args.quick else NUM_SMALL
-        longest_s, share = longest_step(f"{folder}/small", num_small)
-        print(
-            f"{num_small:,} objects of {SMALL_BYTES} bytes, {share:.0%} replaced in five epochs of others: "
-            f"longest step {longest_s * 1e3:.0f} ms: {verdict(longest_s <= MAX_STEP_S)}"
-        )
 
 
 if __name__ == "__main__":

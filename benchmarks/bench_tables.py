@@ -38,7 +38,8 @@ FOLDER = "s3://bucket/imagenet/train/"
 def strings(form: str, count: int) -> StringColumn:
     """Strings of one length."""
     data = "".join(map(form.format, range(count))).encode()
-    return StringColumn.view(np.frombuffer(data, np.uint8), np.arange(1, count + 1) * (len(data) // count))
+    ends = np.arange(1, count + 1) * (len(data) // count)
+    return StringColumn.view({"texts.data": np.frombuffer(data, np.uint8), "texts.ends": ends})
 
 
 def columns_of(num_files: int) -> dict[str, StringColumn]:
@@ -50,7 +51,7 @@ def columns_of(num_files: int) -> dict[str, StringColumn]:
 
 def shared_table(num_files: int) -> FileTable:
     texts = columns_of(num_files)
-    columns = {f"{name}.{part}": text for name in ("paths", "etags") for part, text in texts[name].columns().items()}
+    columns = {**texts["paths"].columns("paths"), **texts["etags"].columns("etags")}
     columns["sizes"], columns["labels"] = np.full(num_files, 94_000, np.int64), np.zeros(num_files, np.int32)
     return _restored(FOLDER, SharedColumns(columns))
 
@@ -60,7 +61,7 @@ class Copied:
 
     def __init__(self, num_files: int) -> None:
         texts = columns_of(num_files)
-        urls = {f"{name}.{part}": text for name in ("urls", "etags") for part, text in texts[name].columns().items()}
+        urls = {**texts["urls"].columns("urls"), **texts["etags"].columns("etags")}
         self.urls = UrlTable.view({**urls, "sizes": np.full(num_files, 94_000, np.int64)})
         self.paths, self.labels = texts["paths"], np.zeros(num_files, np.int32)
 
@@ -73,7 +74,7 @@ class Copied:
 
 def _copied(urls: Any, paths: Any, labels: Any) -> Copied:
     table = Copied.__new__(Copied)
-    table.urls, table.paths, table.labels = UrlTable.view(urls), StringColumn.view(**paths), labels
+    table.urls, table.paths, table.labels = UrlTable.view(urls), StringColumn.view(paths), labels
     return table
 
 

@@ -83,6 +83,13 @@ def test_shard_dataset_writes_the_samples_of_the_folder(tmp_path: Path, packed: 
     assert [name for name, _ in members] == sorted(of_folder)
 
 
+def test_links_in_each_of_several_archives_are_followed(tmp_path: Path) -> None:
+    place, to, data = memory_place(), memory_place(), linked_folder(tmp_path / "files")
+    place.put({f"{number}.tar": data for number in range(3)})
+    of_folder = sharded(f"{tmp_path}/files/", memory_place())
+    assert sharded(place, to) == {f"{at}/{name}": value for at in range(3) for name, value in of_folder.items()}
+
+
 def test_a_manifest_that_counts_what_readers_read_is_accepted(tmp_path: Path) -> None:
     """Although there are more samples, which consist of links."""
     place = memory_place()

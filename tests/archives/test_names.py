@@ -340,7 +340,7 @@ def test_files_of_macos_are_left_out_of_folders_and_counted(memory_folder: str) 
 def test_a_folder_of_files_of_macos_only_says_so(memory_folder: str) -> None:
     """They are named as others; one that is named itself is listed."""
     put(memory_folder, {"._1.png": b""})
-    with pytest.raises(errors.EmptyListingError, match=r"such as '\._1\.png'"):
+    with pytest.raises(errors.EmptyListingError, match=r"has '\._1\.png'"):
         tdr.RemoteImageFolder(memory_folder)
     assert list(tdr.IterableWrapper([f"{memory_folder}/._1.png"]).list_remote()) == [f"{memory_folder}/._1.png"]
 

@@ -203,18 +203,12 @@ def test_a_folder_stands_for_its_tars_and_what_is_named_for_itself(memory_folder
     assert shards(f"{memory_folder}/atar") == (1, None, len(TAR), None)
 
 
-def test_a_manifest_decides_which_objects_of_its_folder_are_shards(
-    memory_folder: str, shards: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whether it or the folder is named, with its counts and the sizes of the listing; ``ls`` shows the others too."""
+def test_a_manifest_decides_which_objects_of_its_folder_are_shards(memory_folder: str, shards: Any) -> None:
+    """Whether it or the folder is named, with its counts and the sizes of the listing."""
     write_small_shards(memory_folder, num_shards=2, samples_per_shard=3)
     put(f"{memory_folder}/000007.tar", f"{memory_folder}/000001.tar", f"{memory_folder}/other/index.json")
     for url in ("", "/", "/index.json"):
         assert shards(memory_folder + url) == (2, 6, 7168 + len(TAR), f"{memory_folder}/index.json")
-    assert main(["ls", memory_folder, "--json", "--recursive"]) == 0
-    listed = [json.loads(line) for line in printed_by(capsys).splitlines()]
-    counts = {one["url"].rpartition("/")[2]: one["num_samples"] for one in listed if one["url"][-4:] == ".tar"}
-    assert counts == {"000000.tar": 3, "000001.tar": 3, "000007.tar": None}
 
 
 def test_a_url_without_shards_is_an_error_with_advice(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,7 +216,7 @@ def test_a_url_without_shards_is_an_error_with_advice(memory_folder: str, capsys
     assert memory_folder in capsys.readouterr().err
     put(f"{memory_folder}/a.txt", f"{memory_folder}/b.txt")
     assert main(["inspect", memory_folder]) == 1
-    assert "none of its 2 objects has a name such as *.tar" in capsys.readouterr().err
+    assert "no objects found that are tars" in capsys.readouterr().err
 
 
 def test_inspect_reports_a_class_table_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -210,7 +210,7 @@ def test_the_smallest_shard_a_missing_one_an_empty_one_and_a_zip(memory_folder: 
     url = put(f"{memory_folder}/0.tar", pack_tar([("a.txt", b"")]))
     assert shard_of(said, url, "--samples", "0")["first"] == []
     assert shard_of(said, url)["first"] == [{"key": "a", "label": None, "bytes": {"txt": 0}}]
-    assert "no objects found" in said.error("inspect", f"{memory_folder}/1.tar")
+    assert "no such object" in said.error("inspect", f"{memory_folder}/1.tar")
     assert "at byte 0" in said.error("inspect", put(f"{memory_folder}/2.tar", b""))
     with zipfile.ZipFile(buffer := io.BytesIO(), "w") as archive:
         archive.writestr("a.txt", b"a")

@@ -222,22 +222,20 @@ def test_only_the_chosen_columns_and_groups_are_fetched(memory_folder: str) -> N
 
 def test_row_groups_ahead_are_bounded_by_the_budget(tmp_path: Path) -> None:
     """Those that are being read are always allowed, and no more than the budget else."""
-    noise = np.random.default_rng(0).integers(0, 2**60, 40_000)
+    noise = np.random.default_rng(0).integers(0, 2**60, 400_000)
     (tmp_path / "t.parquet").write_bytes(
-        file_bytes(pa.table({"n": noise}), rows=2_000, use_dictionary=False, compression="none")
+        file_bytes(pa.table({"n": noise}), rows=40_000, use_dictionary=False, compression="none")
     )
-    group_bytes = 2_000 * 8
+    group_bytes = 40_000 * 8
     for budget in (1, 3 * group_bytes):
         with files_over_http(tmp_path) as server, FaultyStore(server) as store:
-            footer = len(list(wrapped(f"{store.endpoint_url}/t.parquet").list_row_groups()))
-            assert footer == 20
             before = tdr.stats().fetch.num_bytes
             rows = wrapped(f"{store.endpoint_url}/t.parquet").table_reader(max_buffer_bytes=budget)
             most = 0
             for number, row in enumerate(rows):
                 assert row["n"] == noise[number]
-                ahead = tdr.stats().fetch.num_bytes - before - number * 8
-                most = max(most, ahead)
+                if number % 1_000 == 0:
+                    most = max(most, tdr.stats().fetch.num_bytes - before - number * 8)
             assert most < 64 * 1024 + max(budget, group_bytes) + 3 * group_bytes
 
 

@@ -88,10 +88,10 @@ def test_entries_without_a_scheme_are_keys_of_the_store_of_the_folder(
 
 
 def test_entries_with_a_scheme_are_urls() -> None:
-    entries = ["s3://b/train/1.jpg", "s3://other/train/2.jpg", "https://h/3.jpg?sig=0", "gs://c/4.jpg"]
+    entries = ["s3://b/train/1.jpg", "s3://other/train/2.jpg"]
     found = read(entries, "s3://b/train/")
-    assert list(found.values()) == ["1.jpg", "train/2.jpg", "3.jpg", "4.jpg"]
-    assert list(found) == [entry.partition("?")[0] for entry in entries]
+    assert list(found.values()) == ["1.jpg", "train/2.jpg"]
+    assert list(found) == entries
 
 
 def test_an_index_is_a_url_a_path_or_a_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,14 +114,14 @@ BAD = [
     (b'"a"', "got a str"),
     (b"null", "got a NoneType"),
     (b"[]", "empty"),
-    (b'["a", 3]', r"entry 1 is 3 \(int\)"),
-    (b'["a", null]', "entry 1 is None"),
+    (b'["a", 3]', "entry 1, 3: "),
+    (b'["a", null]', "entry 1, None"),
     (b'["a", ""]', "entry 1"),
     (b'["a", "b\\u0000"]', "entry 1"),
-    (b'["a", "b", "a"]', "entry 2, 'a', names an object for the second time"),
-    (gzip.compress(b'["a"]')[:-3], "damaged, truncated"),
-    (gzip.compress(b'["a"]')[:-8] + b"\0" * 8, "damaged, truncated"),
-    (gzip.compress(b"[" + b" " * (20 << 20) + b'"a"]'), "factor of 100"),
+    (b'["a", "b", "a"]', "entry 2, 'a': it names an object for the second time"),
+    (gzip.compress(b'["a"]')[:-3], "no JSON"),
+    (gzip.compress(b'["a"]')[:-8] + b"\0" * 8, "no JSON"),
+    (gzip.compress(b"[" + b" " * (20 << 20) + b'"a"]'), "no JSON"),
 ]
 
 
@@ -147,7 +147,7 @@ def test_entries_outside_of_a_local_folder_are_refused(entry: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", ["file:///etc/passwd", "local:///etc/passwd", "memory://x", "ssh://h/a", "https://me:pw@h/a", "s3://"]
+    "entry", ["file:///etc/passwd", "local:///etc/passwd", "memory://x", "gs://c/a", "https://me:pw@h/a", "s3://"]
 )
 def test_an_index_of_a_bucket_names_no_local_files_and_no_unrelated_store(entry: str) -> None:
     with pytest.raises(ManifestError, match="entry 0") as caught:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import gc
+import multiprocessing
 import re
 import threading
 import uuid
@@ -64,12 +65,12 @@ def below(url: str, options: dict[str, Any], root: str, **more: Any) -> list[str
 
 
 def model_prefix(paths: set[str], prefix: str, *, recursive: bool = True) -> list[str]:
-    """What a prefix stands for: the object of that name, and all in the folder of that name."""
+    """What a prefix stands for: one object if it has an extension; else a folder, or the object of that name."""
+    if "." in prefix.rpartition("/")[2]:
+        return [prefix]
     folder = prefix.rstrip("/") + "/" if prefix.strip("/") else ""
     found = [path for path in paths if path.startswith(folder) and (recursive or "/" not in path[len(folder) :])]
-    if prefix and not prefix.endswith("/") and prefix in paths:
-        found.append(prefix)
-    return sorted(found)
+    return sorted(found) or [prefix] * (prefix in paths)
 
 
 def model_glob(paths: set[str], glob: str) -> list[str]:
@@ -294,7 +295,7 @@ def test_a_listing_that_runs_in_a_circle_is_an_error(length: int) -> None:
     for number in range(1, length + 1):
         then = "1" if number == length else str(number + 1)
         pages.answers[str(number)] = [([f"b{turn}{number}"], then) for turn in range(5)]
-    with pytest.raises(StorageError, match="repeats page '1'"):
+    with pytest.raises(StorageError, match=r"names itself as the next one|overlap or are not in order"):
         pages.listed()
 
 
@@ -361,46 +362,44 @@ class Keys:
             return found, [request.method for request in server.requests]
 
 
-BESIDE = [f"d/t.tar.{number}" for number in range(12)]
+BESIDE = [f"d/t-{number:02d}" for number in range(12)]
 
 
-@pytest.mark.parametrize(
-    ("keys", "urls", "num_requests"),
-    [
-        ([f"t-{n}.tar{end}" for n in range(6) for end in ("", ".idx")], [f"t-{n}.tar" for n in (3, 1, 5, 2, 4)], 5),
-        (["a", "a/x"], ["a"], 2),
-        (["a", "a-1", "a/x"], ["a"], 2),
-        (["a", *(f"a-{number:02d}" for number in range(12)), "a/x"], ["a"], 2),
-        (["a", *(f"a-{number:02d}" for number in range(12))], ["a"], 1),
-        (["a", *(f"a1{number:02d}" for number in range(12))], ["a"], 1),
-        ([f"d/{number:02d}" for number in range(12)], ["d"], 2),
-    ],
-)
-def test_an_object_costs_one_request_and_two_where_more_may_be_below_it(
-    keys: list[str], urls: list[str], num_requests: int
-) -> None:
-    found, methods = Keys(keys).listed(*(f"s3://bkt/{url}" for url in urls))
-    expected = [f"s3://bkt/{key}" for url in urls for key in keys if key == url or key.startswith(f"{url}/")]
-    assert (found, methods) == (expected, ["GET"] * num_requests)
-    assert {(one.size, one.etag) for one in found} == {(3, '"1"')}
-
-
-@pytest.mark.parametrize("keys", [[*BESIDE, "d/t.tar"], [*reversed(BESIDE), "d/t.tar"]])
+@pytest.mark.parametrize("keys", [[*BESIDE, "d/t"], [*reversed(BESIDE), "d/t"]])
 def test_an_object_is_found_in_whatever_order_a_store_lists(keys: list[str]) -> None:
-    [found], methods = Keys(keys).listed("s3://bkt/d/t.tar")
-    assert (found, found.size, found.etag, methods[0]) == ("s3://bkt/d/t.tar", 3, '"1"', "GET")
+    [found], _ = Keys(keys).listed("s3://bkt/d/t")
+    assert (found, found.size, found.etag) == ("s3://bkt/d/t", 3, '"1"')
 
 
 @pytest.mark.parametrize("num_empty", [1, 3])
 def test_an_object_is_found_behind_empty_pages(num_empty: int) -> None:
-    [found], methods = Keys(["d/t.tar"], num_empty).listed("s3://bkt/d/t.tar")
-    assert (found, found.size, methods) == ("s3://bkt/d/t.tar", 3, ["GET"] * (num_empty + 1))
+    [found], _ = Keys(["d/t"], num_empty).listed("s3://bkt/d/t")
+    assert (found, found.size) == ("s3://bkt/d/t", 3)
 
 
 @pytest.mark.parametrize("status", [403, 404, 405, 501])
 def test_a_missing_object_is_missing_whatever_a_store_answers(status: int) -> None:
-    with pytest.raises(EmptyListingError, match="did you mean"):
-        Keys(BESIDE, head=Response(status)).listed("s3://bkt/d/t.tar")
+    with pytest.raises(EmptyListingError, match=" has 't-00'"):
+        Keys(BESIDE, head=Response(status)).listed("s3://bkt/d/t")
+
+
+@pytest.mark.parametrize(
+    ("keys", "source", "names", "num_requests"),
+    [
+        (["d/1", "d/2"], "d", ["d/1", "d/2"], 1),
+        (["d", "d/1"], "d", ["d/1"], 1),
+        (["v1.0/1", "v2.tar"], "v1.0", ["v1.0/1"], 1),
+        (["README", "READMORE"], "README", ["README"], 2),
+        (["a[1]"], "a[1]", ["a[1]"], 2),
+        (["d.tar", "d.tar/1"], "d.tar", ["d.tar"], 0),
+        (["d.tar", "d.tar/1"], "d.tar/", ["d.tar/1"], 1),
+    ],
+)
+def test_the_text_of_a_source_says_what_is_requested(
+    keys: list[str], source: str, names: list[str], num_requests: int
+) -> None:
+    found, methods = Keys(keys).listed(f"s3://bkt/{source}")
+    assert (found, methods) == ([f"s3://bkt/{name}" for name in names], ["GET"] * num_requests)
 
 
 def test_an_object_that_was_listed_costs_no_request_and_keeps_what_is_known() -> None:
@@ -410,34 +409,41 @@ def test_an_object_that_was_listed_costs_no_request_and_keeps_what_is_known() ->
     assert (found, found.size, found.etag, found.num_samples) == (one, 3, '"etag"', 7)
 
 
-def test_a_missing_object_is_an_error_in_its_place() -> None:
-    keys = Keys(["0", "1", "2", "4"])
-    with scripted(keys.respond) as server:
-        urls = tdr.IterableWrapper([f"s3://bkt/{number}" for number in range(5)])
-        found = iter(urls.list_remote(storage_options=options_of(server.url)))
-        assert [next(found) for _ in range(3)] == [f"s3://bkt/{number}" for number in range(3)]
-        with pytest.raises(EmptyListingError, match="s3://bkt/3"):
-            next(found)
+# --- a process that will be forked
+
+MANY = [f"d/{number:04d}" for number in range(3500)]
 
 
-def test_objects_are_looked_up_several_at_once_and_urls_read_a_bounded_number_ahead() -> None:
-    keys, both, read = Keys([f"{number:03d}" for number in range(100)]), threading.Event(), list[str]()
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: "fork")
 
+
+@pytest.mark.usefixtures("forks")
+def test_a_long_listing_of_a_process_that_will_be_forked_is_by_obstore_in_another_process() -> None:
+    """Torch forks workers by default, and children cannot use obstore after their parent did."""
+    with scripted(Keys(MANY).respond) as server:
+        files = tdr.RemoteFiles("s3://bkt/d/", storage_options=options_of(server.url))
+        agents = [request.headers["user-agent"] for request in server.requests]
+    assert [path for path, _ in (url_and_size(files, number) for number in range(len(files)))] == MANY
+    assert {size for _, size in (url_and_size(files, number) for number in (0, 2000, 3499))} == {3}
+    assert ["object_store" in agent for agent in agents][:2] == [False, False]
+    assert "object_store" in agents[-1]
+
+
+def url_and_size(files: Any, number: int) -> tuple[str, int | None]:
+    url = files._files.urls[number]
+    return url.removeprefix("s3://bkt/"), url.size
+
+
+@pytest.mark.usefixtures("forks")
+def test_an_error_of_the_other_process_is_raised_here() -> None:
     def respond(request: Request) -> Response:
-        if request.number > 2:
-            both.set()
-        elif request.number > 1:
-            assert both.wait(END_S), "they come one by one"
-        return keys.respond(request)
+        return Response.of_error(403, "No") if "object_store" in request.headers["user-agent"] else answers(request)
 
-    with scripted(respond) as server:
-        source = (read.append(key) or f"s3://bkt/{key}" for key in keys.keys[:99])  # type: ignore[func-returns-value]
-        urls = tdr.IterableWrapper(source, deepcopy=False)
-        found = []
-        for one in urls.list_remote(storage_options=options_of(server.url)):
-            found.append(one)
-            assert len(read) <= len(found) + 64
-    assert found == [f"s3://bkt/{key}" for key in keys.keys[:99]]
+    answers = Keys(MANY).respond
+    with scripted(respond) as server, pytest.raises(AccessDeniedError, match="s3://bkt/"):
+        tdr.RemoteFiles("s3://bkt/d/", storage_options=options_of(server.url))
 
 
 # --- manifests

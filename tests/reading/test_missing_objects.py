@@ -9,7 +9,7 @@ import fsspec
 import pytest
 
 import torchdata_remote as tdr
-from torchdata_remote.errors import EmptyListingError, ObjectNotFoundError, SampleError
+from torchdata_remote.errors import EmptyListingError, ObjectNotFoundError, SampleError, StorageError
 
 
 @pytest.fixture
@@ -46,36 +46,26 @@ def test_a_missing_folder_names_the_nearest_one_and_a_similar_name(folder: str) 
         text = _listing(f"{folder}/{below}")
         assert f"{folder}/ has " in text
         assert "'train/', " in text
-        missing = f"The folder {folder}/trian does not exist" if below == "trian/cat/" else "There is no such folder. "
-        assert (missing in text) == (not folder.startswith("memory"))
         assert "did you mean 'train'?" in text
+    assert f"{folder}/ is a folder that has " in _listing(f"{folder}/tr*")
 
 
 def test_an_empty_folder_is_called_empty(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     for below in ("nothing", "nothing/", "nothing/*.tar"):
         assert "/nothing/ is empty." in _listing(f"{tmp_path}/{below}")
-    assert f" {tmp_path}/ has empty folders only: 'nothing/'." in _listing(str(tmp_path))
 
 
-def test_a_folder_that_has_folders_only_names_them(folder: str) -> None:
-    assert _listing(f"{folder}/train/", recursive=False).endswith(
-        "/train/ has folders only: 'cat/', 'dog/'. List one of them, or pass recursive=True."
-    )
+def test_a_folder_whose_objects_are_not_chosen_names_what_it_has(folder: str) -> None:
+    assert "/train/ is a folder that has 'cat/', 'dog/'" in _listing(f"{folder}/train/", recursive=False)
+    text = _listing(f"{folder}/train/cat", pattern="*.png")
+    assert "that match pattern='*.png'. " in text
+    assert "/train/cat/ is a folder that has '1.jpg'" in text
 
 
-def test_a_missing_folder_above_is_named(tmp_path: Path) -> None:
-    text = _listing(f"{tmp_path}/data/train/")
-    assert f"The folder {tmp_path}/data does not exist. Is the disk mounted" in text
-    for url in (
-        "/nonexistent-folder/",
-        "/nonexistent-folder",
-        "file:///nonexistent-folder/",
-        "/nonexistent-folder/*.x",
-    ):
-        text = _listing(url)
-        assert "There is no such folder. / has " in text, "although / has links"
-        assert "bucket" not in text
+def test_a_missing_disk_names_what_is_there() -> None:
+    for url in ("/nonexistent/data/", "/nonexistent", "file:///nonexistent/", "/nonexistent/*.x"):
+        assert " / has " in _listing(url)
 
 
 def test_memory_without_objects_says_whose_memory_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,40 +75,14 @@ def test_memory_without_objects_says_whose_memory_it_is(monkeypatch: pytest.Monk
     assert "memory:// is the memory of this process" in _listing("memory://never-written/x/")
 
 
-@pytest.mark.parametrize("source", ["tr*", "./tr*", "t?ain", "[tv]*"])
-def test_a_glob_that_matches_folders_says_how_to_list_them(
-    source: str, pets: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(pets)
-    text = _listing(source)
-    assert "It matches the folder" in text
-    assert f"'train/'{', ' if source == '[tv]*' else ':'}" in text
-    assert f"for what is in there, '{source}/'" in text
-    assert list(tdr.IterableWrapper([f"{source}/"]).list_remote()) != []
-
-
-def test_a_glob_that_matches_folders_of_a_store_says_how_to_list_them(remote_pets: str) -> None:
-    assert "It matches the folder 'train/': end it with a slash" in _listing(f"{remote_pets}/tr*")
-    assert "It matches" not in _listing(f"{remote_pets}/x*")
-
-
 @pytest.mark.parametrize("target", ["circle", "gone"])
 def test_a_link_that_leads_nowhere_does_not_keep_others_from_being_read(pets: str, target: str) -> None:
     (Path(pets) / "val/circle").symlink_to(target)
     assert len(list(tdr.IterableWrapper([f"{pets}/val/"]).list_remote(pattern="*.jpg"))) == 1
     assert len(list(tdr.IterableWrapper([f"{pets}/val/*.jpg"]).list_remote())) == 1
     assert len(tdr.RemoteImageFolder(pets)) == 3
-    with pytest.raises(
-        ObjectNotFoundError, match=f"val/circle is a broken link: it leads to '{target}'.*pass a pattern="
-    ):
-        list(tdr.IterableWrapper([f"{pets}/val/"]).list_remote())
-    with pytest.raises(EmptyListingError, match=f"It is a broken link: it leads to '{target}'"):
-        list(tdr.IterableWrapper([f"{pets}/val/circle"]).list_remote())
-
-
-def test_objects_that_do_not_match_are_counted(folder: str) -> None:
-    text = _listing(f"{folder}/train/", pattern="*.png")
-    assert "that match pattern='*.png'. There are 2 others, such as 'cat/1.jpg', 'dog/1.jpg'." in text
+    with pytest.raises(StorageError, match="val/circle: "):
+        list(tdr.IterableWrapper([f"{pets}/val/"]).list_remote().async_prefetch().map(lambda one: one[1].read()))
 
 
 def test_stream_shards_on_loose_files_names_the_reader_of_loose_files(folder: str) -> None:
@@ -126,16 +90,23 @@ def test_stream_shards_on_loose_files_names_the_reader_of_loose_files(folder: st
         list(tdr.stream_shards(f"{folder}/train/"))
 
 
-def test_an_image_folder_of_shards_names_stream_shards(folder: str) -> None:
-    with pytest.raises(EmptyListingError, match=r"one other, such as 'x-0\.tar': tars are read by stream_shards"):
+def test_an_image_folder_of_shards_names_them(folder: str) -> None:
+    with pytest.raises(EmptyListingError, match=r"has 'x-0\.tar'"):
         tdr.RemoteImageFolder(f"{folder}/shards")
 
 
 def test_a_reader_on_a_folder_says_that_it_is_one(folder: str) -> None:
-    with pytest.raises(ObjectNotFoundError, match=r"It is a folder with 2 objects.*list_remote\(\)"):
+    with pytest.raises(ObjectNotFoundError, match=r"is a folder that has 'cat/', 'dog/'.*list_remote\(\)"):
         list(tdr.IterableWrapper([f"{folder}/train/"]).shard_tar_reader())
     with pytest.raises(SampleError, match=r"If it is a folder, list it first"):
         list(tdr.IterableWrapper([f"{folder}/train"]).file_reader())
+
+
+def test_a_folder_with_an_extension_needs_its_slash_and_says_so() -> None:
+    fsspec.filesystem("memory").pipe("/whereabouts/a.parquet/part-0", b"x")
+    with pytest.raises(ObjectNotFoundError, match=r"memory://whereabouts/a.parquet/ is a folder that has 'part-0'"):
+        list(tdr.IterableWrapper(["memory://whereabouts/a.parquet"]).list_remote().file_reader())
+    assert len(list(tdr.IterableWrapper(["memory://whereabouts/a.parquet/"]).list_remote())) == 1
 
 
 def test_a_missing_object_names_a_similar_one(folder: str) -> None:
@@ -143,14 +114,9 @@ def test_a_missing_object_names_a_similar_one(folder: str) -> None:
         list(tdr.IterableWrapper([f"{folder}/val/1.jpgg"]).file_reader())
 
 
-def test_a_missing_object_of_a_missing_folder_names_the_folder(pets: str) -> None:
-    with pytest.raises(ObjectNotFoundError, match=f"The folder {pets}/gone does not exist"):
+def test_a_missing_object_of_a_missing_folder_names_the_nearest_one(pets: str) -> None:
+    with pytest.raises(ObjectNotFoundError, match=f"{pets}/ has "):
         list(tdr.IterableWrapper([f"{pets}/gone/below/x.tar"]).shard_tar_reader())
     (Path(pets) / "x.tar").symlink_to("gone/x.tar")
     with pytest.raises(ObjectNotFoundError, match=r"It is a broken link: it leads to 'gone/x\.tar'"):
         list(tdr.IterableWrapper([f"{pets}/x.tar"]).shard_tar_reader())
-
-
-def test_white_space_at_the_end_is_said(folder: str) -> None:
-    with pytest.raises(ObjectNotFoundError, match="ends with white space"):
-        list(tdr.IterableWrapper([f"{folder}/shards/x-0.tar\n"]).shard_tar_reader())

@@ -40,7 +40,7 @@ TEXTS = ["/data/x/", b"/data/x/", bytearray(b"/data/x/"), Path("/data/x")]
 def test_a_text_where_a_pipe_of_urls_belongs_is_refused_with_the_right_spelling(name: str, text: Any) -> None:
     right = re.escape(f"IterableWrapper(['/data/x{'' if isinstance(text, Path) else '/'}']).{name}(")
     wrapped = IterableWrapper(text)
-    for source in [text, wrapped, wrapped.shuffle(), wrapped.sharding_filter()]:
+    for source in [text, wrapped]:
         with pytest.raises(UrlError, match=right):
             URL_PIPES[name](source)
 
@@ -49,9 +49,8 @@ def test_a_text_where_a_pipe_of_urls_belongs_is_refused_with_the_right_spelling(
 @pytest.mark.parametrize("stream", [tdr.stream_shards, tdr.stream_files])
 def test_several_urls_are_no_characters_of_a_text(stream: Callable[[Any], Any], text: Any) -> None:
     right = re.escape(f"{stream.__name__}('/data/x{'' if isinstance(text, Path) else '/'}')")
-    for source in (IterableWrapper(text), IterableWrapper(text).shuffle()):
-        with pytest.raises(UrlError, match=right):
-            stream(source)
+    with pytest.raises(UrlError, match=right):
+        stream(IterableWrapper(text))
 
 
 def test_a_path_can_be_escaped() -> None:
@@ -79,7 +78,7 @@ def test_bytes_and_numbers_are_no_urls(stream: Callable[[Any], Any]) -> None:
 def test_bytes_in_a_pipe_are_named_with_what_to_write() -> None:
     wrong: Any = b"/data/x/"
     for pipe in (tdr.ListRemote, tdr.AsyncPrefetch):
-        with pytest.raises(UrlError, match=r"expected one URL or path.*bytes.*'/data/x/'"):
+        with pytest.raises(UrlError, match=r"expected one URL or path.*'/data/x/' \(bytes\)"):
             list(pipe(IterableWrapper([wrong])))
 
 

@@ -165,12 +165,12 @@ def test_a_selected_sample_without_the_member_is_an_error_that_says_what_it_has(
 
 def test_keys_of_no_shard_are_counted_and_named_and_a_selection_of_nothing_is_an_error(samples: dict[str, Any]) -> None:
     chosen = [next(iter(samples)), *(f"none/{at}" for at in range(7))]
-    with pytest.raises(MissingKeyError, match=r"7 of 8 keys are in none of 4 shards: 'none/\d', .*, \.\.\."):
+    with pytest.raises(MissingKeyError, match=r"7 of 8 keys are in none of the shards, such as 'none/\d', "):
         next(iter(listed().select(keys=chosen)))
     with pytest.warns(RuntimeWarning, match="7 of 8 keys"):
         urls = list(listed().select(keys=chosen, on_missing_key=tdr.skip_with_warning))
     assert [url.num_samples for url in urls] == [1]
-    with pytest.raises(EmptyListingError, match=r"none of 20 samples in 4 shards"):
+    with pytest.raises(EmptyListingError, match=r"none of the samples is selected"):
         list(listed().select(where=lambda sample: False))
     with pytest.raises(EmptyListingError):
         list(listed().select(keys=[]))

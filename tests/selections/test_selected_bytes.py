@@ -249,16 +249,16 @@ def test_samples_of_any_tar_are_found_by_its_headers_and_by_the_file_beside_it(
     "other",
     [
         [("a.jpg", b"12"), ("a.cls", b"3"), ("c.jpg", b"4567"), ("c.cls", b"8")],
-        [("a.jpg", b"12"), ("a.cls", b"3"), ("b.png", b"4567"), ("b.cls", b"8")],
-        [("a.jpg", b"12"), ("a.cls", b"3"), ("b.jpg", b"45678"), ("b.cls", b"8")],
+        [("a.jpg", b"12"), ("a.cls", b"3"), ("b.jpg", bytes(600)), ("b.cls", b"8")],
         [*SMALL, ("c.jpg", b"1"), ("c.cls", b"1")],
         SMALL[:2],
     ],
 )
 def test_a_file_of_keys_of_another_version_of_the_shard_is_an_error(other: list[tuple[str, bytes]]) -> None:
+    """When it is planned, or when a sample is read that has another key or begins elsewhere."""
     keys = keys_beside(pack_tar(SMALL))
     assert read_keys(pack_tar(SMALL), keys) == ["a", "b"]
-    with pytest.raises(ManifestError, match=r"another version|another one|none begins"):
+    with pytest.raises((ManifestError, ShardReadError), match=r"another version|another one|0\.tar"):
         read_keys(pack_tar(other), keys)
 
 
@@ -289,10 +289,9 @@ def test_keys_that_were_damaged_on_their_way_are_read_again() -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_samples_that_cannot_be_read_one_by_one_are_refused() -> None:
-    with pytest.raises(ManifestError, match=r"compressed by gzip.*uncompressed"):
-        read_keys(gzip.compress(pack_tar(SMALL)), None)
-    with pytest.raises(ShardReadError, match="is a zip"):
-        read_keys(b"PK\x03\x04" + bytes(100), None)
+    for archive in (gzip.compress(pack_tar(SMALL)), b"PK\x03\x04" + bytes(100)):
+        with pytest.raises(ShardReadError, match=r"0\.tar: at byte 0: .*not a tar"):
+            read_keys(archive, None)
 
 
 def test_of_shards_without_files_of_keys_the_headers_are_requested_and_one_warning_is_said() -> None:

@@ -154,7 +154,8 @@ class RecordingS3:
     _HeadObject = _GetObject
 
     def _HeadBucket(self, request: Recorded, _: bytes) -> Response:  # noqa: N802
-        return 200, {}, b""
+        found = re.search(r"s3[.-]([a-z0-9-]+)\.amazonaws", request.host)
+        return 200, {"x-amz-bucket-region": found[1]} if found else {}, b""
 
     def _PutObject(self, request: Recorded, body: bytes) -> Response:  # noqa: N802
         self.objects[request.key], self.metadata[request.key] = body, _metadata(request)

@@ -30,13 +30,6 @@ def served(served_root: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def served_memory() -> Iterator[str]:
-    """``host:port`` of a service on a store that is no folder."""
-    with running_service("memory://served/") as address:
-        yield address
-
-
-@pytest.fixture(scope="session")
 def served_bucket(moto: S3Server) -> Iterator[str]:
     """``host:port`` of a service on a part of a bucket."""
     options = json.dumps(moto.storage_options)
@@ -58,13 +51,13 @@ def dataset(served: str, served_root: Path) -> Dataset:
     return Dataset(served, root=served_root)
 
 
-@pytest.fixture(params=["local", "memory", "bucket"])
+@pytest.fixture(params=["local", "bucket"])
 def anywhere(request: pytest.FixtureRequest) -> Dataset:
     """A new dataset on each kind of store in turn."""
     if request.param == "local":
         made: Dataset = request.getfixturevalue("dataset")
         return made
-    return Dataset(request.getfixturevalue(f"served_{request.param}"))
+    return Dataset(request.getfixturevalue("served_bucket"))
 
 
 @pytest.fixture

@@ -105,12 +105,12 @@ def test_urls_are_folders_globs_braces_and_files(dataset: Dataset) -> None:
             below(nothing)
 
 
-def test_the_datasets_of_a_host_are_listed_in_the_order_of_paths(served_memory: str) -> None:
+def test_the_datasets_of_a_host_are_listed_in_the_order_of_paths(served_bucket: str) -> None:
     names = [f"order{end}" for end in ("-b", "", "c")]
     for name in names:
-        Dataset(served_memory, name).fill({"1": b"x", "2": b"x"})
-    Dataset(served_memory, "order-empty")
-    found = [url.removeprefix(f"datasets://{served_memory}/") for url in listed(f"datasets://{served_memory}/")]
+        Dataset(served_bucket, name).fill({"1": b"x", "2": b"x"})
+    Dataset(served_bucket, "order-empty")
+    found = [url.removeprefix(f"datasets://{served_bucket}/") for url in listed(f"datasets://{served_bucket}/")]
     assert [path for path in found if path.startswith("order")] == [
         *("order-b/1", "order-b/2", "order/1", "order/2", "orderc/1", "orderc/2")
     ]
@@ -341,7 +341,7 @@ def test_the_token_is_never_shown_and_follows_no_redirect(caplog: pytest.LogCapt
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"key": "canary"}, "unknown option 'key' in storage_options. Known are secure, token."),
+        ({"key": "canary"}, "unknown option 'key' in storage_options. Known are secure, token"),
         ({"token": 7}, "storage_options for a dataset service are 'token' (a string;"),
         ({"secure": "yes"}, "storage_options for a dataset service are 'token' (a string;"),
     ],

@@ -117,7 +117,7 @@ ROWS = (
         proxied=False,
         noticed_by="change time, size and inode",
     ),
-    Row(*("memory",) * 3, "itself", versions="size", processes=False, proxied=False, cleans="at once"),
+    Row(*("memory",) * 3, "itself", versions="size", processes=False, proxied=False, cleans="at once", parallel=False),
     _FTP,
     dataclasses.replace(_FTP, name="sftp", server="sftp_folder", documented="sftp", tested_on="asyncssh", served=False),
     dataclasses.replace(_WEBDAV, versions="etag", refused_in_names="%#?;"),

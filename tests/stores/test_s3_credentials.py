@@ -145,7 +145,7 @@ def test_a_source_that_is_overloaded_or_down_is_asked_again_as_a_store_is(
     bucket = bucket_of(configure)
     place.aws.failure = sts_error(503, "ServiceUnavailable", "later")
     for attempt in (bucket.read, bucket.listed):
-        with pytest.raises(TransientStorageError, match=r"no credentials from .* 503"):
+        with pytest.raises(TransientStorageError, match=r"no credentials from .*(503|ServiceUnavailable)"):
             attempt()
     assert len(place.aws.requests) == 2
     place.aws.failure = None
@@ -204,45 +204,45 @@ OF_SSO = {"x-amzn-ErrorType": "UnauthorizedException", "Content-Type": "applicat
 FAILURES: dict[str, tuple[Configure, str]] = {
     "no file of a web identity": (
         missing("identity", sources.web_identity),
-        r"a web identity \(AWS_WEB_IDENTITY_TOKEN_FILE\): No such file or directory: '/.*identity'",
+        r"'assume-role-with-web-identity' of botocore .*No such file or directory: '/.*identity'",
     ),
     "a role without trust": (
         answered(403, of_sts(403, "AccessDenied", "User: me is not authorized"), sources.role_of_profile, XML),
-        r"the role \(role_arn\) in /.*config, profile 'lab': AssumeRole was answered 403 .*: User",
+        r"'assume-role' of botocore \(profile 'lab'\): .*AccessDenied.*: User",
     ),
     "no source profile": (
         failing(f"[profile lab]\nrole_arn = {ROLE}\nsource_profile = base\n"),
-        r"profile 'lab': .*\"base\" .*does not exist. Check role_arn and source_profile",
+        r"profile 'lab'\): .*\"base\" .*does not exist",
     ),
     "a pod without a role": (
         answered(404, b"no association", sources.pod_identity),
-        r"the role of this container: .* 404 .*no association. Check AWS_CONTAINER_CREDENTIALS_FULL",
+        r"'container-role' of botocore .* 404 .*no association",
     ),
     "an incomplete answer": (
         answered(200, b'{"Code": "Failed", "SecretAccessKey": "CANARY"}', sources.pod_identity),
-        r"the role of this container: the answer has no 'AccessKeyId'",
+        r"'container-role' of botocore .*'AccessKeyId'",
     ),
     "a command that fails": (
         command("import sys\nsys.exit('the vault is\\nsealed')"),
-        r"credential_process in /.*config, profile 'lab': the vault is sealed. Run that command",
+        r"'custom-process' of botocore \(profile 'lab'\): .*the vault is sealed",
     ),
     "a withdrawn login": (
         answered(401, b'{"message": "Session token not found or invalid"}', sources.sso, OF_SSO),
-        r"SSO in /.*config, profile 'lab': .*expired or is otherwise invalid.*aws sso login --profile",
+        r"'sso' of botocore \(profile 'lab'\): .*expired or is otherwise invalid.*aws sso login",
     ),
-    "half a key": (environment(AWS_ACCESS_KEY_ID="AKIAENV"), r"the environment .*: .*AWS_SECRET_ACCESS_KEY"),
+    "half a key": (environment(AWS_ACCESS_KEY_ID="AKIAENV"), r"'env' of botocore .*AWS_SECRET_ACCESS_KEY"),
     "a machine without a role": (
         answered(404, b"", sources.machine),
-        r"Unable to locate credentials: .* the metadata service of EC2 \(http://127.*no role",
+        r"Unable to locate credentials: .*role of this machine",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_source_that_is_configured_and_fails_is_named_at_once_with_what_to_do(
+def test_a_source_that_is_configured_and_fails_is_named_at_once_with_its_own_words(
     name: str, bucket_of: Callable[..., Bucket], place: AwsPlace, recorder: RecordingS3
 ) -> None:
-    """On one line, without secrets, and nothing is sent to S3."""
+    """By botocore's name, on one line, without secrets, and nothing is sent to S3."""
     configure, message = FAILURES[name]
     bucket = bucket_of(configure)
     for attempt in (bucket.read, bucket.listed):
@@ -260,14 +260,14 @@ def test_a_source_that_cannot_be_reached_or_hangs_is_named_by_its_address(
     """Rather than that of the store, and it is given up once: the retries are those of the request."""
     options = sources.web_identity(place)
     place.set(AWS_ENDPOINT_URL_STS="http://127.0.0.1:9")
-    with pytest.raises(TransientStorageError, match=r"no credentials from a web identity.*http://127.0.0.1:9/"):
+    with pytest.raises(TransientStorageError, match=r"no credentials from .*web-identity.*http://127.0.0.1:9/"):
         bucket_of(lambda _: options).read()
     place.patch.delenv("AWS_WEB_IDENTITY_TOKEN_FILE")
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         place.patch.delenv("AWS_EC2_METADATA_DISABLED")
         place.set(AWS_EC2_METADATA_SERVICE_ENDPOINT=url)
-        with pytest.raises(AccessDeniedError, match=rf"the metadata service of EC2 \({url}\) does not answer"):
+        with pytest.raises(AccessDeniedError, match="Unable to locate credentials"):
             bucket_of(lambda _: {}).read()
 
 
@@ -280,11 +280,11 @@ NAMED: dict[str, tuple[Configure, str]] = {
     ),
     "environment": (
         environment(AWS_ACCESS_KEY_ID="AKIACANARY", AWS_SECRET_ACCESS_KEY="CANARY"),
-        "The credentials are from the environment (AWS_ACCESS_KEY_ID).",
+        "The credentials are from 'env' of botocore",
     ),
     "profile": (
         failing("[profile lab]\naws_access_key_id = AKIACANARY\naws_secret_access_key = CANARY\n"),
-        "config, profile 'lab'.",
+        "(profile 'lab').",
     ),
     "anon": (lambda _: {"anon": True}, "The request was not signed (anon=True)."),
 }
@@ -387,8 +387,7 @@ def test_fallback_credentials_are_used_only_where_there_are_no_others(
 
 def test_web_servers_do_not_receive_fallback_credentials(of_file: dict[str, Any]) -> None:
     with scripted(lambda request: Answer.of_object(request, DATA)) as server:
-        for backend in (Backend.AUTOMATIC, Backend.FSSPEC):
-            assert objects.read(f"{server.url}/a", of_file, backend=backend) == DATA
+        assert objects.read(f"{server.url}/a", of_file) == DATA
         assert not any(text in f"{server.requests}" for text in ("FILE", "CANARY"))
 
 

@@ -42,7 +42,6 @@ TRANSPORTS: dict[str, tuple[str, dict[str, Any], Backend]] = {
     "datasets": ("datasets://{host}/d/{name}", {}, Backend.AUTOMATIC),
     "http by obstore": ("{url}/d/{name}", {}, Backend.AUTOMATIC),
     "http by urllib3": ("{url}/d/{name}?x=1", {}, Backend.AUTOMATIC),
-    "http by fsspec": ("{url}/d/{name}", {}, Backend.FSSPEC),
 }
 KEYS = {"key": "k", "secret": "s", "region": "us-east-1"}
 

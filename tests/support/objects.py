@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import logging
 import traceback
 from collections.abc import Mapping
@@ -11,6 +14,7 @@ from typing import Any
 import pytest
 
 import torchdata_remote as tdr
+from torchdata_remote.cli import main
 
 ONCE = tdr.RetryPolicy(max_attempts=1)
 QUICK = tdr.RetryPolicy(max_attempts=4, first_wait_s=0)
@@ -24,9 +28,18 @@ def listed(source: str, options: Options = None, *, retry: tdr.RetryPolicy = ONC
 
 
 def found(url: str, options: Options = None, *, retry: tdr.RetryPolicy = ONCE) -> tdr.RemoteUrl:
-    """The object that a URL names, with its size and etag."""
-    [one] = listed(tdr.escape_url(url), options, retry=retry)
-    return one
+    """The object that a URL names, with its size and etag: as listed, or looked up by ``ls`` on a web server."""
+    if not url.startswith("http"):
+        [one] = listed(f"{tdr.escape_url(url[:-1])}[{url[-1]}]", options, retry=retry)
+        return one
+    output, error = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error):
+        status = main(["ls", tdr.escape_url(url), "--json", "--storage-options", json.dumps(dict(options or {}))])
+    if status:
+        kind = tdr.errors.EmptyListingError if "no such object" in error.getvalue() else tdr.errors.StorageError
+        raise kind(error.getvalue())
+    shown = json.loads(output.getvalue())
+    return tdr.RemoteUrl(url, shown["num_bytes"], shown["etag"])
 
 
 def read(url: str, options: Options = None, *, retry: tdr.RetryPolicy = ONCE, **more: Any) -> bytes:

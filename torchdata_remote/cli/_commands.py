@@ -23,7 +23,7 @@ COMMANDS = {
     "shard": "write a dataset to tar shards, in a random order of all its samples",
     "manifest": "write the manifest, the indexes and the keys of tar shards",
     "index": "write the paths of all objects below a URL as a JSON array",
-    "ls": "list objects: bytes, number of samples if a manifest beside them has it, URL",
+    "ls": "list objects: bytes, number of samples if the URL is that of a manifest, URL",
     "inspect": "inspect a tar shard: members, keys, sizes, classes, first samples",
     "verify": "compare every shard of a folder with the manifest, its index and its keys",
     "show": "draw a contact sheet of images with their labels",

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from ..core.options import FetchOptions
+from ..core.options import FetchOptions, StorageOptions
 from ..core.shard_view import is_view
+from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, split_sample_range
 from ..core.world import World
-from ..fetch.request_plan import RequestPlan
+from ..fetch.listing.sources import find_object
+from ..fetch.object_stream import first_bytes_of
+from ..fetch.sample_ranges import wanted_bytes
 from ..pipes import AsyncPrefetch, ListRemote, ShardingFilterRank, ShuffleShards
 from ..pipes.chain import all_pipes
 from ..pipes.typed import IterableWrapper
-from ..storage import GET, counted_requests
+from ..storage import GET, Connection, counted_requests, open_store
+
+_MAX_REQUESTS = 16
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,65 @@ class Planned:
     part_bytes: int = 0
 
 
+class _Reading:
+    """Plans the requests for objects, as ``async_prefetch`` sends them where no response is broken.
+
+    Only the index beside a shard is read, and the borders of samples without its checksum, for a URL with a range of
+    samples: the range of bytes has to be known.
+
+    Args:
+        fetch: options of the pipe.
+        options: for the stores.
+        sizes: of objects that the listing does not have, as far as requests told them.
+        num_lanes: iterations of the pipe in one process.
+    """
+
+    def __init__(
+        self, fetch: FetchOptions, options: StorageOptions, sizes: Mapping[str, int], num_lanes: int = 1
+    ) -> None:
+        self._fetch, self._options, self._sizes, self._num_lanes = fetch, options, sizes, num_lanes
+        self.part_bytes = fetch.actual_part_bytes(num_lanes=num_lanes)  # of an object that is not a local file
+        self._ranges: dict[str, tuple[int, int | None, int, int]] = {}  # of samples, and GETs and bytes of indexes
+
+    def requests_for(self, url: str) -> tuple[int, int]:
+        """Return GETs and bytes for an object, or a range of its samples, and for its index.
+
+        An object whose size is unknown counts as one request of no bytes, and selected samples as a request for each
+        part of their bytes.
+        """
+        whole, samples = split_sample_range(url)
+        known = whole if isinstance(whole, RemoteUrl) else RemoteUrl(whole)
+        size = self._sizes.get(str(whole)) if known.size is None else known.size
+        if is_view(whole):
+            share = 1.0 if samples is None else (samples[1] - samples[0]) / max(1, known.num_samples or 1)
+            num_bytes = int((size or 0) * share)
+            return -(-num_bytes // self.part_bytes), num_bytes
+        start, stop, gets, num_bytes = self._range_of(whole, samples) if samples else (0, None, 0, 0)
+        if size is None:
+            return gets + 1, num_bytes
+        store, path = open_store(whole, self._options, Connection(self._fetch.backend))
+        is_mapped = store.maps_files and self._fetch.cache_dir is None
+        part_bytes = self._fetch.actual_part_bytes(mapped=is_mapped, num_lanes=self._num_lanes)
+        block_bytes = 1 if known.checksums is None else known.checksums.block_bytes  # a part is whole blocks
+        part_bytes = max(1, part_bytes // block_bytes) * block_bytes
+        is_asked = known.size is None or store.may_ignore_ranges
+        first_bytes = min(part_bytes, first_bytes_of(path)) if is_asked and not is_mapped else part_bytes
+        start -= start % block_bytes
+        left = min(size, size if stop is None else stop + -stop % block_bytes) - start
+        # An empty object has no ranges: if that is not known, it is requested again as a whole
+        more = max(0, -(-(left - first_bytes) // part_bytes)) + (is_asked and size == 0)
+        return gets + 1 + more, num_bytes + left
+
+    def _range_of(self, whole: str, samples: tuple[int, int]) -> tuple[int, int | None, int, int]:
+        """Find the bytes of samples, by the requests that a reader sends."""
+        key = f"{whole} {samples}"
+        if key not in self._ranges:
+            with counted_requests() as requests:
+                start, stop = wanted_bytes(whole, samples, self._options, self._fetch.retry)
+            self._ranges[key] = start, stop, requests.sent[GET], requests.num_bytes
+        return self._ranges[key]
+
+
 def plan_job(chain: Any, job: Job) -> Planned:
     """Plan the requests of a job, by listing its source once and reading none of its objects.
 
@@ -105,7 +170,7 @@ def plan_job(chain: Any, job: Job) -> Planned:
     fetch: FetchOptions = session.options
     if job.part_bytes is not None:
         fetch = replace(fetch, part_bytes=job.part_bytes)
-    plan = RequestPlan(fetch, session.storage_options, sizes.get, session.num_lanes)
+    plan = _Reading(fetch, session.storage_options, sizes, session.num_lanes)
     planned.part_bytes, planned.num_objects = plan.part_bytes, len(urls)
     known = [sizes.get(str(url)) if url.size is None else url.size for url in urls]
     planned.num_unknown = known.count(None)
@@ -116,15 +181,13 @@ def plan_job(chain: Any, job: Job) -> Planned:
 
 def _sizes(lists: ListRemote, urls: Sequence[RemoteUrl]) -> dict[str, int]:
     """Look up the sizes that the listing does not have, several at a time."""
-    unknown = [RemoteUrl(str(url)) for url in urls if url.size is None]
-    if not unknown:
-        return {}
-    found = ListRemote(IterableWrapper(unknown), retry=lists._retry, storage_options=lists._storage_options)
+    tasks = [partial(find_object, str(url), lists._storage_options, lists._retry) for url in urls if url.size is None]
+    found = filter(None, ordered_map(tasks, max_threads=_MAX_REQUESTS))
     return {str(url): url.size for url in found if url.size is not None}
 
 
 def _add_reading(
-    planned: Planned, plan: RequestPlan, urls: list[RemoteUrl], job: Job, shuffled: ShuffleShards | None
+    planned: Planned, plan: _Reading, urls: list[RemoteUrl], job: Job, shuffled: ShuffleShards | None
 ) -> None:
     """Add the requests of all epochs for the bytes of objects."""
     if job.cache_bytes is None and len(urls) >= job.num_slots:
@@ -147,7 +210,7 @@ def _add_reading(
                 planned.requests[GET] += 1  # whether the version in the cache is the current one
 
 
-def _add_object(planned: Planned, plan: RequestPlan, url: str, times: int) -> int:
+def _add_object(planned: Planned, plan: _Reading, url: str, times: int) -> int:
     gets, num_bytes = plan.requests_for(url)
     planned.requests[GET] += gets * times
     planned.num_bytes += num_bytes * times

@@ -39,6 +39,6 @@ def add(commands: Commands) -> None:
 def _run(args: argparse.Namespace) -> int:
     options, retry = StorageOptions(args.storage_options), RetryPolicy()
     objects = list_source(args.url, pattern=args.pattern, recursive=True, options=options, retry=retry)
-    num_objects = write_index(args.output, objects, args.url, options=options, retry=retry, overwrite=args.overwrite)
+    num_objects = write_index(args.output, objects, args.url, options=options, overwrite=args.overwrite)
     print_line(f"{num_objects:>10,} objects: {printable(redact(args.output))} written")
     return 0

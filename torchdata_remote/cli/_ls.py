@@ -7,8 +7,10 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 
+from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
-from ..fetch.listing.shard_set import list_objects
+from ..errors import EmptyListingError
+from ..fetch.listing.sources import find_object, list_source
 from ._shared import Commands, add_command, add_storage_options, print_line, printable
 from ._text_table import aligned
 
@@ -19,8 +21,8 @@ def add(commands: Commands) -> None:
         commands,
         "ls",
         _run,
-        description="list objects: bytes, number of samples if a manifest beside them has it, URL. An empty listing "
-        "is an error.",
+        description="list objects: bytes, number of samples if the URL is that of a manifest, URL. An empty listing is "
+        "an error.",
         example="ls --recursive s3://bucket/train/",
     )
     parser.add_argument(
@@ -39,12 +41,21 @@ def add(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    found = list_objects(args.url, pattern=args.pattern, recursive=args.recursive, storage_options=args.storage_options)
+    options, retry = StorageOptions(args.storage_options), RetryPolicy()
+    listed = list_source(args.url, pattern=args.pattern, recursive=args.recursive, options=options, retry=retry)
+    found = (_sized(one, options, retry) if one.size is None else one for one in listed)
     if args.json:
         _print_json(found)
     else:
         _print_table(found, long=args.long)
     return 0
+
+
+def _sized(url: RemoteUrl, options: StorageOptions, retry: RetryPolicy) -> RemoteUrl:
+    found = find_object(url, options, retry)
+    if found is None:
+        raise EmptyListingError(f"{redact(url)}: there is no such object.", url=redact(url))
+    return found
 
 
 def _print_json(found: Iterable[RemoteUrl]) -> None:

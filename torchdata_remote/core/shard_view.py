@@ -8,7 +8,7 @@ and compared like any other, and no plan has to be made again where it is read.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -114,6 +114,11 @@ def key_sum(key: str) -> int:
     (13372, 10669)
     """
     return zlib.crc32(key.encode("utf-8", "surrogatepass")) & 0x7FFF
+
+
+def key_sums(keys: Iterable[str]) -> Ints:
+    """Return the checksum of each key."""
+    return np.array([key_sum(key) for key in keys], np.int64)
 
 
 def view_url(view: ShardView) -> RemoteUrl:

@@ -10,8 +10,9 @@ from ..core.urls import redact
 from ..errors import EmptyListingError
 from ..fetch.listing.patterns import path_below
 from ..fetch.listing.sources import list_source
-from ..fetch.listing.whereabouts import Others
+from ..fetch.listing.whereabouts import about_missing
 from ..formats.sample import is_of_macos
+from ..storage import open_store
 from ._file_table import FileTable
 
 
@@ -57,14 +58,12 @@ def list_files(
             recursive=True,
             options=options,
             retry=retry,
-            is_wanted=is_selected,
             on_skip=on_skip,
             by_obstore=not _forks_workers(),
         )
         listed = ((file_url, below(file_url)) for file_url in found)
     else:
         listed = (file for file in listed if not is_of_macos(file[1]) or on_skip("macos"))
-    others = Others()
     is_sorted, previous = True, ("", "", "")
 
     def selected() -> Iterator[tuple[str, str]]:
@@ -74,14 +73,14 @@ def list_files(
                 key = _sort_key(path)
                 is_sorted, previous = is_sorted and previous <= key, key
                 yield file_url, path
-            else:
-                others.extend([path.partition("?")[0] if file_url.lower().startswith("http") else path])
 
     files = FileTable(selected())
     if not len(files):
         shown = redact(url)
         kinds = "" if extensions is None else f" whose name ends in one of {', '.join(extensions)}"
-        raise EmptyListingError(f"{shown}: there is no file{kinds}.{others.text('*.tar')}", url=shown)
+        raise EmptyListingError(
+            f"{shown}: there is no file{kinds}.{about_missing(open_store(url, options)[0], url)}", url=shown
+        )
     if is_sorted:
         return files
     return files.chosen(sorted(range(len(files)), key=lambda number: _sort_key(files.paths[number])))

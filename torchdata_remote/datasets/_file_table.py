@@ -40,7 +40,7 @@ class FileTable:
     def _view(self) -> None:
         """Look at the columns where they are now."""
         columns = self._columns.columns
-        self.paths = StringColumn.view(columns["paths.data"], columns["paths.ends"])
+        self.paths = StringColumn.view(columns, "paths")
         rests = "rests" if "rests.ends" in columns else "paths"
         urls = {f"urls.{part}": columns[f"{rests}.{part}"] for part in ("data", "ends")}
         self.urls = UrlTable.view({**columns, **urls}, self._prefix)
@@ -96,7 +96,7 @@ class _Builder:
         found: dict[str, Any] = {"sizes": np.frombuffer(self._sizes, np.int64)}
         for name, texts in (("paths", self._paths), ("etags", self._etags), ("rests", self._rests)):
             if texts is not None:
-                found |= {f"{name}.{part}": column for part, column in texts.columns().items()}
+                found |= texts.columns(name)
         return found
 
 

@@ -15,14 +15,14 @@ from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions, p
 from ..core.threads.ordered_map import Task, ordered_map
 from ..core.urls import RemoteUrl, redact
 from ..errors import ShardReadError
-from ..fetch.coalesced import CoalescedRead, RangeCoalescer
 from ..fetch.listing.patterns import literal_url
 from ..fetch.listing.shard_set import base_name, read_shard_set, require_size
-from ..fetch.listing.source_argument import require_folder, url_of
+from ..fetch.listing.source_argument import url_of
 from ..fetch.listing.url_table import StringColumn
 from ..fetch.sample_ranges import read_offsets
 from ..fetch.sample_table import Int64s, Members
 from ..fetch.session import FetchSession
+from ..fetch.views import CoalescedRead, RangeCoalescer
 from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.grouping import samples_of
 from ..formats.manifest import MANIFEST_NAME
@@ -110,7 +110,6 @@ class ShardedDataset(MapStyle[Any]):
         )
         self._session = FetchSession(options, StorageOptions(storage_options))
         source = literal_url(url_of(manifest_url, of="ShardedDataset"))
-        require_folder(source, of="ShardedDataset", what="a manifest or of its folder")
         if base_name(source) != MANIFEST_NAME:
             source = f"{source.rstrip('/')}/{MANIFEST_NAME}"
         found = read_shard_set(source, self._session.storage_options, options.retry)

@@ -3,36 +3,149 @@
 Fetching is driven by the consumer: each time bytes are consumed, and when a response reports a size that was not known,
 as many parts as the memory budget allows are queued for the threads. URLs are only read in the consumer's thread.
 
-Parts are planned in the order in which the reader consumes them. For streams that are read by turns it is simulated:
-each part has a turn, and an object begins with the turn at which one of the streams before it has ended. So the budget
-never waits for a part that is behind one that is waited for, and the next part is found without a look at all objects.
+Parts are planned in the order in which the reader consumes them: of the streams that are read by turns, the next part
+is of the one that has the fewest parts ahead. Objects behind them are begun only where a size has to be known first.
 """
 
 from __future__ import annotations
 
-import heapq
 import os
 import queue
-from collections.abc import Iterable
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import islice
 from typing import TypeVar
 
-from ..core.options import StorageOptions
-from ..core.shard_view import split_view_url
 from ..core.stats.counters import FETCH
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import PoolClosedError, next_item
 from ..core.urls import redact
-from ..storage import Store
-from .downloads import Download, ObjectDownload, Part
-from .ranges import ObjectVersion
-from .session import FetchSession
-from .views import ViewDownload
-
-DownloadT = TypeVar("DownloadT", bound=Download)
+from ..storage import Store, open_store
+from .ranges import ObjectReader
+from .session import FetchSession, call
 
 _OBJECTS_WAITING = 4
-_EXPECTED_PARTS = 2  # of an object of unknown size, before the first size is known
-_FRACTION_AHEAD = 4  # of the budget: what is expected of objects whose size was asked for, ahead of their turn
+_FRACTION_AHEAD = 4  # of the budget: first parts of objects of unknown size that may be large, ahead of their turn
+
+
+class Part:
+    """A range of a download: queued, being requested, or here.
+
+    Args:
+        start: its first byte.
+        end: the byte after its last one; ``None`` if all of an empty object is requested.
+        reserved_bytes: of the memory budget.
+        buffer: where the bytes of several requests are put together, which is then the only piece.
+    """
+
+    __slots__ = ("buffer", "end", "error", "left", "pieces", "reserved_bytes", "start")
+
+    def __init__(self, start: int, end: int | None, reserved_bytes: int, buffer: memoryview | None = None) -> None:
+        self.start, self.end, self.reserved_bytes, self.buffer = start, end, reserved_bytes, buffer
+        self.pieces: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()  # consecutive; then None
+        self.error: BaseException | None = None  # why the pieces end early
+        self.left: list[int] = []  # one is popped when a request has ended; the last one is 0
+
+
+class Download:
+    """The parts of an object or a view, in order: those that are planned, and how long the next one is.
+
+    Attributes:
+        url: of it.
+        mapped: whether its bytes are mapped files.
+        part_bytes: most bytes of a part.
+        first_bytes: most bytes of the first part of an object of unknown size, which may be small.
+        block_bytes: length of the blocks that are verified as a whole: parts begin and end at their borders.
+        parts: those that are planned; the first one is being consumed.
+        error: raised in the consumer; final.
+        size: of the object; ``None`` until the first response reports it.
+        can_plan: whether a part can be planned now; not while the first response has to report the size.
+        closed: whether the rest is not wanted.
+
+    Args:
+        start: the first byte to read.
+        stop: the byte after the last one to read; ``sys.maxsize`` for the object's end.
+        size: of the object; ``None`` until the first response reports it.
+        block_bytes: as above.
+    """
+
+    url = ""
+    mapped = False
+    part_bytes = first_bytes = sys.maxsize
+
+    def __init__(self, start: int, stop: int, size: int | None, block_bytes: int = 1) -> None:
+        self.size, self.block_bytes = size, block_bytes
+        self.planned_bytes = self.first_byte = start - start % block_bytes
+        self._stop = min(stop + -stop % block_bytes, sys.maxsize if size is None else size)
+        self.can_plan = start == 0 or size is None or start < size  # an empty object is asked for once
+        self.closed = False
+        self.parts: list[Part] = []
+        self.error: BaseException | None = None
+
+    @property
+    def next_bytes(self) -> int:
+        """Largest length of the next part."""
+        most = self.part_bytes if self.size is not None else min(self.part_bytes, self.first_bytes)
+        return min(max(1, most // self.block_bytes) * self.block_bytes, self._stop - self.planned_bytes)
+
+    def plan(self) -> Part:
+        """Add the next part. It has no end if all of an empty object is requested."""
+        start, num_bytes = self.planned_bytes, self.next_bytes
+        self.planned_bytes = start + num_bytes
+        self.can_plan = self.size is not None and self.planned_bytes < self._stop
+        part = self._part(start, num_bytes)
+        self.parts.append(part)
+        return part
+
+    def _part(self, start: int, num_bytes: int) -> Part:
+        return Part(start, start + num_bytes if num_bytes else None, num_bytes)
+
+    def learn(self, size: int, end: int) -> None:
+        """Record the size, and the end of its part, from the first response."""
+        if self.size is None:
+            self.size, self._stop, self.planned_bytes = size, min(self._stop, size), end
+            self.can_plan = end < self._stop
+
+    def jobs(self, part: Part, lane: Lane) -> list[Callable[[], None]]:
+        """Return what brings the bytes of a part, each to run in a thread of the pool."""
+        raise NotImplementedError
+
+    def submit(self, part: Part, lane: Lane) -> None:
+        """Queue the requests for a part that was planned.
+
+        Raises:
+            PoolClosedError: if the pool is closed.
+        """
+        jobs = self.jobs(part, lane)
+        part.left = list(range(len(jobs)))
+        for job in jobs:
+            lane.running.pool.submit(self._run, job, part, lane, on_dropped=None)
+
+    def _run(self, job: Callable[[], None], part: Part, lane: Lane, dropped: PoolClosedError | None = None) -> None:
+        """Do a job in a thread of the pool; the last one of a part lets the consumer see its end, or the error."""
+        try:
+            if dropped is not None:
+                raise dropped
+            if not self.closed:
+                job()
+        except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
+            dropped = None  # or it and this frame would keep each other
+            part.error = error
+        if part.left.pop() == 0:
+            if part.buffer is not None and part.error is None:
+                part.pieces.put(part.buffer.toreadonly())
+            part.buffer = None
+            lane.end_part(self, part)
+
+    def close(self) -> None:
+        """Download no more. Safe in a finalizer."""
+        self.closed, self.can_plan = True, False
+
+
+DownloadT = TypeVar("DownloadT", bound=Download)
+ItemT = TypeVar("ItemT")
 
 
 class Lane:
@@ -48,120 +161,71 @@ class Lane:
             self.options.actual_part_bytes(mapped=mapped, num_lanes=session.num_lanes) for mapped in (False, True)
         ]
         self.running = session.start()
-        self._lock = FinalizerLock(self._leave)
+        self._lock: FinalizerLock[Callable[[], None]] = FinalizerLock(call)
         self._reserved_bytes = 0
-        self._open: dict[Download, None] = {}  # in order; those that are not completely planned
-        # Heaps: turn and number of the parts that can be planned next, and the turns at which streams will have ended
-        self._queue: list[tuple[int, int, Download]] = []
-        self._free_at = [0] * self.options.interleave
-        self._reading: set[Download] = set()  # whose parts the consumer has waited for
-        self._num_opened = 0
-        self._asked: dict[Download, int] = {}  # for their size: bytes that are expected behind the first part
-        self._expected_bytes = 0  # sum of these
-        self.num_waits = 0  # of the consumer, for bytes that had not arrived
+        # In order: those that are not completely planned, and those of them of which nothing is planned
+        self._open, self._waiting = OrderedDict[Download, None](), OrderedDict[Download, None]()
+        self._begun: queue.SimpleQueue[Download] = queue.SimpleQueue()  # whose first part is here, unless in order
         self._users = 1  # the owner, and every open object
         self._pid = os.getpid()
 
-    def open(self, url: str, start: int = 0, stop: int | None = None) -> Download:
-        """Plan parts of an object or a view within the budget. Each call needs a ``close``."""
-        self.require_own_process(url)
-        _, view = split_view_url(url)
-        return self.add(
-            ObjectDownload(self, url, start, stop) if view is None else ViewDownload(self, view, start, stop)
-        )
-
-    def options_of(self, url: str) -> StorageOptions:
-        """Return the options for the store of a URL."""
-        return self.session.storage_options.for_url(url)
-
     def open_store(self, url: str) -> tuple[Store, str]:
         """Return the store of a URL, and the path in it."""
-        return self.running.open_store(url, self.session.storage_options)
+        return open_store(url, self.session.storage_options, self.running.connection)
+
+    def reader(self, url: str) -> ObjectReader:
+        """Return what reads ranges of an object, with the limits of this lane."""
+        running = self.running
+        return ObjectReader(url, *self.open_store(url), self.options.retry, running.in_flight, sleep=running.pool.sleep)
 
     def add(self, download: DownloadT) -> DownloadT:
         """Plan parts of a download within the budget. Each call needs a ``close``."""
+        self.require_own_process(download.url)
+        download.part_bytes = self._part_bytes[download.mapped]
         with self._lock:
             self._users += 1
-            self._num_opened += 1
-            download.number = self._num_opened
-            self._open[download] = None
-            self._register(download)
-            self._begin(download)
+            if download.can_plan:
+                self._open[download] = self._waiting[download] = None
             self._plan_ahead()
         return download
 
-    def _register(self, download: Download) -> None:  # with the lock held
-        """Called for each download, before parts of it are planned."""
-
-    def _begin(self, download: Download) -> None:  # with the lock held
-        """Queue a download at the turn at which the reader comes to it."""
-        part_bytes = self._part_bytes[download.mapped]
-        num_parts = download.unplanned_parts(part_bytes, self._rest(download))
-        download.turn = self._free_at[0] + len(download.parts)
-        heapq.heapreplace(self._free_at, download.turn + max(1, num_parts))
-        self._enqueue(download)
-
-    def _rest(self, download: Download) -> int:
-        """The bytes for which no part is planned, as far as the size is known or expected."""
-        expected_bytes = self.running.expected_bytes or _EXPECTED_PARTS * self._part_bytes[download.mapped]
-        return download.unplanned_bytes(expected_bytes)
-
-    def _enqueue(self, download: Download) -> None:  # with the lock held
-        if not download.is_queued and download.can_plan:
-            download.is_queued = True
-            heapq.heappush(self._queue, (download.turn, download.number, download))
-
-    def _reorder(self) -> None:  # with the lock held
-        """Simulate the reader anew: an object is not as long as expected, or more streams are read by turns."""
-        self._free_at = [0] * max(self.options.interleave, len(self._reading))
-        self._queue.clear()
-        self._asked = {download: self._rest(download) for download in self._asked}
-        self._expected_bytes = sum(self._asked.values())
-        for download in self._open:
-            download.is_queued = False
-            self._begin(download)
-
     def has_room(self) -> bool:
         """Whether more objects should be opened, to have something to plan when bytes are consumed."""
-        return len(self._queue) < _OBJECTS_WAITING
+        return len(self._waiting) < _OBJECTS_WAITING
 
     def next_object(self, opened: Iterable[Download]) -> Download:
-        """Choose the object to hand out next among those that were opened and not handed out: the first one."""
+        """Choose the object to hand out next among those that were opened and not handed out.
+
+        That is the first one, or without ``in_order`` one whose first part is here; the first one, if no part of any of
+        them is requested, because others fill the budget.
+        """
+        if not self.options.in_order:
+            self.require_own_process("this pass")
+            while any(download.parts for download in opened):
+                if (download := _wait(self._begun)) in opened:
+                    return download
         return next(iter(opened))
 
     def next_piece(self, download: Download, consumed_bytes: int) -> memoryview | None:
         """Release the bytes of the last piece, then wait for the next one; ``None`` at the object's end."""
         self.require_own_process(download.url)
-        if download.error is not None:
-            raise download.error
+        consumed = consumed_bytes or None
         while True:
-            with self._lock:
-                if consumed_bytes:
-                    self._consume(download, consumed_bytes)
-                    consumed_bytes = 0
-                if not download.parts and download.can_plan:
-                    self._reading.add(download)
-                    if len(self._reading) > len(self._free_at):
-                        self._reorder()
-                    self._plan(download)  # even beyond the budget: the consumer waits for this part
-                if not download.parts:
-                    return None
-                part = download.parts[0]
-            piece = self._wait(part.pieces)
+            if consumed is not None or not download.parts:
+                with self._lock:
+                    if consumed is not None:
+                        self._consume(download, consumed)
+                    if not download.parts and download.can_plan and download.error is None:
+                        self._plan(download)  # even beyond the budget: the consumer waits for this part
+            if download.error is not None:
+                raise download.error
+            if not download.parts:
+                return None
+            part = download.parts[0]
+            piece = _wait(part.pieces)
             if piece is not None:
                 return piece
-            with self._lock:  # an empty part, or one that failed
-                self._consume(download, part.reserved_bytes)
-            if part.error is not None:
-                download.error = part.error
-                raise part.error
-
-    def _wait(self, pieces: queue.SimpleQueue[memoryview | None]) -> memoryview | None:
-        if pieces.empty():
-            self.num_waits += 1
-            with FETCH.waiting():
-                return next_item(pieces)
-        return pieces.get()
+            consumed, download.error = part.reserved_bytes, part.error  # an empty part, or one that failed
 
     def require_own_process(self, what: str) -> None:
         """Raise in a child that was forked."""
@@ -173,27 +237,16 @@ class Lane:
         self._release_bytes(part, num_bytes)
         if part.reserved_bytes == 0:
             del download.parts[0]
-            self._enqueue(download)
         self._plan_ahead()
 
     def close(self, download: Download) -> None:
         """Drop the planned parts; requests that have not started are not sent. Safe in a finalizer."""
         download.close()
-        self._lock.settle(download)
-
-    def enter(self) -> None:
-        """Count a stream that this lane does not download."""
-        with self._lock:
-            self._users += 1
-
-    def leave(self) -> None:
-        """Count a stream that was closed. Safe in a finalizer."""
-        self._lock.settle(None)
+        self._lock.settle(partial(self._leave, download))
 
     def release(self) -> None:
         """Open no more objects; the threads stop with the last open one. Safe in a finalizer."""
-        self.running.open_no_more()
-        self._lock.settle(None)
+        self._lock.settle(partial(self._leave, None))
 
     def _leave(self, download: Download | None) -> None:  # with the lock held
         self._users -= 1
@@ -202,11 +255,9 @@ class Lane:
                 self._release_bytes(part, part.reserved_bytes)
             download.parts.clear()
             self._open.pop(download, None)
-            self._reading.discard(download)
-            self._expected_bytes -= self._asked.pop(download, 0)
+            self._waiting.pop(download, None)
         if self._users == 0:
             self.running.leave()
-            self._lock.end()
         else:
             self._plan_ahead()
 
@@ -215,142 +266,62 @@ class Lane:
         part.reserved_bytes -= num_bytes
 
     def _plan_ahead(self) -> None:  # with the lock held
-        """Plan parts in turn, as long as there is room."""
-        waiting, max_bytes = self._queue, self.running.lane_bytes(self.session.num_lanes)
-        share_bytes = self.options.share_bytes(max_bytes)
-        while waiting and not self.running.pool.closed:
-            turn, number, download = waiting[0]
-            part_bytes = self._part_bytes[download.mapped]
-            if not download.can_plan or len(download.parts) * part_bytes >= share_bytes:
-                heapq.heappop(waiting)  # it comes back when it can be planned, and one of its parts was consumed
-                download.is_queued = False
-            elif turn < download.turn:  # the consumer has waited for a part
-                heapq.heapreplace(waiting, (download.turn, number, download))
-            elif self._must_wait(download, part_bytes, max_bytes):
+        """Plan parts, as long as there is room."""
+        max_bytes = self.running.lane_bytes(self.session.num_lanes)
+        while (download := self._next(max_bytes)) is not None and not self.running.pool.closed:
+            if self._reserved_bytes and self._reserved_bytes + download.next_bytes > max_bytes:
                 return
-            else:
-                heapq.heappop(waiting)
-                download.is_queued = False
-                self._plan(download)
+            self._plan(download)
 
-    def _must_wait(self, download: Download, part_bytes: int, max_bytes: int) -> bool:  # with the lock held
-        """Whether the next part has to wait until others are consumed."""
-        needed_bytes = self._reserved_bytes + download.next_part_bytes(part_bytes)
-        if download.size is not None and self._asked and next(iter(self._asked)).number < download.number:
-            if self.running.expected_bytes is None and self.options.in_order:
-                return True  # an object that is read before may need all of the budget
-            needed_bytes += self._expected_bytes
-        if self._reserved_bytes and needed_bytes > max_bytes:
-            return True
-        if download.size is not None or len(self._asked) < self.options.interleave:
-            return False
+    def _next(self, max_bytes: int) -> Download | None:  # with the lock held
+        """Choose the download whose part is planned next."""
+        reading = [download for download in islice(self._open, self.options.interleave) if download.can_plan]
+        if reading:
+            download = min(reading, key=lambda download: len(download.parts))
+            held_bytes = len(download.parts) * download.part_bytes
+            return download if held_bytes < max_bytes // self.options.interleave else None
+        waiting = next(iter(self._waiting), None)
+        if waiting is None or waiting.size is not None:
+            return waiting
         # First parts of large objects that are read later would hold the budget
-        return self._expected_bytes > max_bytes // _FRACTION_AHEAD
+        num_begun = len(self._open) - len(self._waiting)
+        few = num_begun < self.options.interleave or num_begun * waiting.next_bytes < max_bytes // _FRACTION_AHEAD
+        return waiting if few or self.running.are_small else None
 
-    def _plan(self, download: Download) -> bool:  # with the lock held
-        """Add the next part and queue its request; returns ``False`` if the pool is closed."""
-        part = download.plan(self._part_bytes[download.mapped])
+    def _plan(self, download: Download) -> None:  # with the lock held
+        """Add the next part and queue its request."""
+        part = download.plan()
         self._reserved_bytes += part.reserved_bytes
-        download.turn += 1
-        if download.size is None:
-            self._asked[download] = self._rest(download)
-            self._expected_bytes += self._asked[download]
-        elif download.is_planned:
+        self._waiting.pop(download, None)
+        if download.size is not None and not download.can_plan:
             self._open.pop(download, None)
-        else:
-            self._enqueue(download)
         try:
             download.submit(part, self)
         except PoolClosedError as error:
             part.error = error
-            part.pieces.put(None)
-            return False
-        return True
+            self.end_part(download, part)
 
-    def part_ended(self, download: Download) -> None:
-        """Called in the thread that downloaded a part, before the consumer sees its end."""
+    def end_part(self, download: Download, part: Part) -> None:
+        """Let the consumer see the end of a part."""
+        part.pieces.put(None)
+        if not self.options.in_order and part.start == download.first_byte:
+            self._begun.put(download)
 
-    def learn(self, download: Download, part: Part, version: ObjectVersion) -> None:
-        """Record what the first response to a part says, and plan with it.
+    def learn(self, download: Download, part: Part, size: int, end: int) -> None:
+        """Record size and end of a part from the first response, in its thread, and plan with it."""
+        download.learn(size, end)
+        self._lock.settle(partial(self._learned, download, part, size, end))  # which waits for no other thread
 
-        Raises:
-            ObjectChangedError: if another part, or the listing, says something else.
-        """
-        with self._lock:
-            if download.size is None:
-                self.running.expect(version.size)
-            download.learn(version)
-            if not download.closed:
-                self._release_bytes(part, part.reserved_bytes - (version.end - part.start))
-                self._note_size(download)
-            self._plan_ahead()
-
-    def _note_size(self, download: Download) -> None:  # with the lock held
-        expected_bytes, part_bytes = self._asked.pop(download, 0), self._part_bytes[download.mapped]
-        self._expected_bytes -= expected_bytes
-        if download.is_planned:
+    def _learned(self, download: Download, part: Part, size: int, end: int) -> None:  # with the lock held
+        self._release_bytes(part, min(part.reserved_bytes, max(0, (part.end or end) - end)))
+        self.running.are_small = end == size
+        if not download.can_plan:
             self._open.pop(download, None)
-        if download.unplanned_parts(part_bytes, download.unplanned_bytes(0)) != -(-expected_bytes // part_bytes):
-            self._reorder()
-        else:
-            self._enqueue(download)
+        self._plan_ahead()
 
 
-class UnorderedLane(Lane):
-    """As :class:`Lane`, for ``in_order=False``: objects are handed out in the order in which they are complete.
-
-    An object is ready when all of its parts are downloaded, or one has failed. If no object can be completed within the
-    memory budget, the oldest one is handed out and streams.
-
-    Args:
-        session: limits, threads, and the memory budget, of which a lane has its share.
-    """
-
-    def __init__(self, session: FetchSession) -> None:
-        self._unready: dict[Download, None] = {}  # in order
-        self._num_unfinished: dict[Download, int] = {}  # parts that are queued or being downloaded
-        self._ready: queue.SimpleQueue[Download] = queue.SimpleQueue()
-        super().__init__(session)
-
-    def _register(self, download: Download) -> None:  # with the lock held
-        self._unready[download] = None
-
-    def next_object(self, opened: Iterable[Download]) -> Download:
-        """Wait for the next object that is complete."""
-        self.require_own_process("this pass")
-        with self._lock:
-            self._release_oldest_if_stuck()
-        self.num_waits += self._ready.empty()
+def _wait(items: queue.SimpleQueue[ItemT]) -> ItemT:
+    if items.empty():
         with FETCH.waiting():
-            return next_item(self._ready)
-
-    def _leave(self, download: Download | None) -> None:  # with the lock held
-        if download is not None:
-            self._unready.pop(download, None)
-        super()._leave(download)
-
-    def _plan(self, download: Download) -> bool:  # with the lock held
-        is_queued = super()._plan(download)
-        if is_queued:
-            self._num_unfinished[download] = self._num_unfinished.get(download, 0) + 1
-        return is_queued
-
-    def part_ended(self, download: Download) -> None:
-        with self._lock:
-            # Not counted: a part that the pool refused after it was queued
-            num_unfinished = self._num_unfinished.pop(download, 1) - 1
-            if num_unfinished:
-                self._num_unfinished[download] = num_unfinished
-            if download in self._unready:
-                failed = any(part.error is not None for part in download.parts)
-                if failed or (download not in self._num_unfinished and download.is_planned):
-                    self._mark_ready(download)
-            self._release_oldest_if_stuck()
-
-    def _release_oldest_if_stuck(self) -> None:  # with the lock held
-        if self._unready and not self._num_unfinished and self._ready.empty():
-            self._mark_ready(next(iter(self._unready)))
-
-    def _mark_ready(self, download: Download) -> None:  # with the lock held
-        del self._unready[download]
-        self._ready.put(download)
+            return next_item(items)
+    return items.get()

@@ -6,259 +6,186 @@ bytes of each large object.
 
 from __future__ import annotations
 
-import queue
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
-from typing import NamedTuple
+import os
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from ..core.shard_view import ShardView, split_view_url
-from ..core.stats.counters import FETCH
-from ..core.threads.pool import PoolClosedError, next_item
-from ..core.urls import RemoteUrl, split_sample_range
-from .engine import Lane
-from .lazy_file import BUFFER_BYTES, LazyFile
-from .object_stream import PieceStream
+from ..core.options import MIB, RetryPolicy, StorageOptions
+from ..core.urls import redact
+from ..errors import ObjectChangedError
+from ..formats.member_file import MemberFile
+from ..storage import Connection
+from .object_stream import ObjectDownload, ObjectStream
+from .ranges import OneObject
 from .read_ahead import ReadAhead
-from .sample_ranges import wanted_bytes
 from .session import FetchSession
-from .streams import StreamsState, numbered_urls
-from .views import selected_in
+from .streams import StreamsState, numbered_urls, open_ahead
 
-HEAD_BYTES = 64 << 10  # of a shard that is prefetched
+BLOCK_BYTES = 64 << 10
+BUFFER_BYTES = 4 * MIB  # that are kept of a file
 
 
-class Segment(NamedTuple):
-    """A byte range of an object.
+class _Window(NamedTuple):
+    """Bytes of the file that were fetched by one request."""
 
-    Args:
-        url: of the object.
-        start: first byte.
-        stop: the byte after the last one; ``None`` for the object's end.
-        at: offset of its first byte in the archive.
-    """
-
-    url: str
     start: int
-    stop: int | None
-    at: int
+    data: bytes
 
 
-def segments_of(view: ShardView, first: int, last: int) -> list[Segment]:
-    """Return the ranges of a view that have its bytes ``first`` to ``last``; adjacent ones are one."""
-    found: list[Segment] = []
-    at = 0
-    ranges = zip(view.objects.tolist(), view.starts.tolist(), view.stops.tolist(), strict=True)
-    for number, start, stop in ranges:
-        begin, end = max(at, first), min(at + stop - start, last)
-        if begin < end:
-            segment = Segment(view.urls[number], start + begin - at, start + end - at, begin)
-            if found and (found[-1].url, found[-1].stop) == (segment.url, segment.start):
-                segment = Segment(segment.url, found[-1].start, segment.stop, found.pop().at)
-            found.append(segment)
-        at += stop - start
-    return found
+class LazyFile(MemberFile):
+    """Bytes of an object as a seekable, read-only binary file, by ranged requests in the thread that reads.
 
-
-class SegmentReader:
-    """Yields the bytes of segments for a ``ByteReader``, which may jump over them.
+    What was fetched is kept, the requests that were used last, up to 4 MiB. A request is for the blocks of 64 KiB that
+    a read needs; where the file is read in order, it is for more of them, twice as many each time, up to 1 MiB. Nothing
+    is requested before the first read, and no thread runs beside it. All responses are of the version that the shard's
+    reader has seen. A copy, also by pickle and in a forked child, has the position and fetches on its own. A pickled
+    file contains the storage options, and so the credentials in them.
 
     Args:
-        segments: adjacent in the archive.
-        opened: opens a segment; it is called when the first byte of it is read or skipped.
+        url: of the object; a ``RemoteUrl`` brings its size and etag.
+        start: first byte of the file in the object.
+        size: of the file in bytes.
+        options: for the store.
+        name: of the file, for messages and libraries that guess a format; the URL if it is empty.
+        retry: policy for transient faults.
+        connection: how to connect to the store.
+
+    Raises:
+        ObjectChangedError: while reading, if the object was replaced, or is shorter than the file.
+        StorageError: while reading, for other faults that retries did not solve.
+
+    Example:
+        >>> import fsspec
+        >>> fsspec.filesystem("memory").pipe("/lazy/0", b"0123456789")
+        >>> file = LazyFile("memory://lazy/0", 2, 6, StorageOptions())
+        >>> file.seek(4), file.read(), file.seek(0), file.read(2), bytes(file)
+        (4, b'67', 0, b'23', b'234567')
     """
 
-    def __init__(self, segments: Sequence[Segment], opened: Callable[[Segment], ReadAhead]) -> None:
-        self._segments, self._opened = segments, opened
-        self._starts = [segment.at for segment in segments]
-        self._number, self._windows = 0, opened(segments[0]) if segments else None
-        self._versions: dict[str, RemoteUrl] = {}
+    def __init__(
+        self,
+        url: str,
+        start: int,
+        size: int,
+        options: StorageOptions,
+        *,
+        name: str = "",
+        retry: RetryPolicy | None = None,
+        connection: Connection | None = None,
+    ) -> None:
+        self._windows: list[_Window] = []  # the one that was used last is the last one
+        super().__init__(name or redact(url), size)
+        self._url, self._start, self._options, self._retry, self._connection = url, start, options, retry, connection
+        self._forget()
 
-    @property
-    def first(self) -> ReadAhead | None:
-        """Of the segment that is read; ``None`` at the end."""
-        return self._windows
+    def _forget(self) -> None:
+        """Start without bytes and without a lock that another thread of a forked process may hold."""
+        self._pid, self._lock = os.getpid(), threading.RLock()
+        self._windows = []
+        self._ahead: ReadAhead | None = None
 
-    def __iter__(self) -> Iterator[memoryview]:
-        while (windows := self._windows) is not None:
-            parts = iter(windows)
-            while True:
-                with FETCH.waiting():
-                    part = next(parts, None)
-                if part is None:
-                    break
-                yield part
-            if self._windows is windows:
-                self._advance()
+    def _check_open(self) -> None:
+        super()._check_open()
+        if self._pid != os.getpid():
+            self._forget()
 
-    def jump(self, num_bytes: int) -> int:
-        """Skip the next bytes; return how many there were."""
-        skipped = 0
-        while self._windows is not None:
-            skipped += self._windows.jump(num_bytes - skipped)
-            if skipped == num_bytes:
-                break
-            self._advance()
-        return skipped
+    def _read_at(self, start: int, stop: int) -> bytes:
+        pieces = []
+        while start < stop:
+            window = self._window_at(start, stop)
+            pieces.append(window.data[start - window.start : stop - window.start])
+            start = window.start + len(window.data)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def expect(self, num_bytes: int) -> None:
-        """Say that the next bytes will be read."""
-        if self._windows is not None:
-            self._windows.expect(num_bytes)
-
-    def _advance(self) -> None:
-        assert self._windows is not None  # callers have asked
-        version = self._windows.version
-        self._versions[version] = version
-        self._number += 1
-        more = self._number < len(self._segments)
-        self._windows = self._opened(self._segments[self._number]) if more else None
-
-    def place_of(self, start: int, size: int) -> tuple[RemoteUrl, int] | None:
-        """Return the object with bytes ``start`` to ``start + size`` of the archive, and the first one's place in it.
-
-        ``None`` if they are in several objects.
-        """
-        number = bisect_right(self._starts, start) - 1
-        if number < 0:
-            return None
-        segment = self._segments[number]
-        if number + 1 < len(self._segments) and start + size > self._starts[number + 1]:
-            return None
-        if number == self._number and self._windows is not None:
-            return self._windows.version, segment.start + start - segment.at
-        url = segment.url
-        known = url if isinstance(url, RemoteUrl) else RemoteUrl(url)
-        found = self._versions.get(url) or RemoteUrl(str(url), known.size, known.etag)
-        return found, segment.start + start - segment.at
-
-
-class JumpingStream(PieceStream):
-    """An object that is read by requests of the thread that reads; its beginning is requested ahead.
-
-    Args:
-        lane: opens it.
-        url: of the object, of samples of it, or of a view.
-        number: as above.
-        start: byte to start from.
-    """
-
-    def __init__(self, lane: Lane, url: str, number: int | None, start: int) -> None:
-        self._is_closed = True  # nothing to release if the URL is refused
-        self._lane, session = lane, lane.session
-        whole, samples = split_sample_range(url)
-        _, view = split_view_url(whole)
-        stop: int | None = None
-        self._num_bytes: int | None = None
-        if view is None:
-            if samples is not None:
-                begin, stop = wanted_bytes(whole, samples, session.storage_options, session.options.retry)
-                start = max(start, begin)
-            segments = [Segment(whole, start, stop, start)]
+    def _window_at(self, start: int, stop: int) -> _Window:
+        """Return the window with a byte: one that is kept, or that of a request for the bytes up to ``stop``."""
+        found = next((one for one in self._windows if 0 <= start - one.start < len(one.data)), None)
+        if found is None:
+            found = self._fetched(start - start % BLOCK_BYTES, stop + -stop % BLOCK_BYTES)
         else:
-            self.selected = selected_in(whole, samples)  # only a view has them: its reader compares them
-            start, stop = max(start, self.selected.first_byte), self.selected.last_byte
-            segments, self._num_bytes = segments_of(view, start, stop), view.num_bytes
-        self.segments = SegmentReader(segments, self._opened)
-        self._parts = iter(self.segments)
-        self._head: queue.SimpleQueue[BaseException | None] | None = None
-        lane.enter()
-        super().__init__(str(whole if view is None else url), number, start, stop)
+            self._windows.remove(found)
+        self._windows.append(found)
+        while sum(len(one.data) for one in self._windows) > BUFFER_BYTES:
+            del self._windows[0]
+        return found
 
-    def _opened(self, segment: Segment) -> ReadAhead:
-        session, running = self._lane.session, self._lane.running
-        return ReadAhead(
-            segment.url,
-            session.storage_options,
-            retry=session.options.retry,
-            start=segment.start,
-            stop=segment.stop,
-            first_bytes=HEAD_BYTES,
-            in_flight=running.in_flight,
-            connection=running.connection,
-            sleep=running.pool.sleep,
-        )
-
-    def request_head(self) -> None:
-        """Request the first bytes in a thread."""
-        if self.segments.first is None:
-            return
-        done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._head = done
-        with suppress(PoolClosedError):
-            self._lane.running.pool.submit(_fetch_head, self.segments.first, done, on_dropped=done.put)
-            return
-        self._head = None  # requested when it is read
-
-    def _wait_for_head(self) -> None:
-        head, self._head = self._head, None
-        if head is not None:
-            with FETCH.waiting():
-                error = next_item(head)
-            if error is not None:
-                raise error
-
-    def head(self) -> bytes:
-        """Return the first bytes without consuming them."""
-        self._check_open()
-        self._wait_for_head()
-        windows = self.segments.first
-        return b"" if windows is None else windows.head()
-
-    def find_num_bytes(self) -> int:
-        """Return the length of the archive; waits for the first response if the listing did not report it."""
-        self.head()
-        if self._num_bytes is None:
-            windows = self.segments.first
-            assert windows is not None  # an object has one segment
-            self._num_bytes = windows.find_num_bytes()
-        return self._num_bytes
+    def _fetched(self, start: int, stop: int) -> _Window:
+        if self._ahead is None:
+            end = self._start + self.size
+            reader = OneObject(self._url, self._options, self._retry, connection=self._connection)
+            self._ahead = ReadAhead(reader, start=self._start, stop=end, first_bytes=BLOCK_BYTES)
+        ahead, begin = self._ahead, self._start + start
+        ahead.seek(begin)
+        ahead.expect(stop - start)
+        data = ahead.head()
+        self._url = ahead.place_of(begin)[0].version
+        if not data:
+            url = redact(self._url)
+            raise ObjectChangedError(
+                f"{url} ends before byte {begin:,}, and {self.name!r:.200} has bytes {self._start:,} to "
+                f"{self._start + self.size:,} of it. It was replaced: list it again.",
+                url=url,
+            )
+        return _Window(start, data)
 
     @property
-    def num_bytes(self) -> int | None:
-        """Length of the archive; ``None`` before the first response if the listing did not report it."""
-        windows = self.segments.first
-        return self._num_bytes if self._num_bytes is not None or windows is None else windows.size
+    def fetched_bytes(self) -> int:
+        """Bytes that the requests of this copy have returned."""
+        return 0 if self._ahead is None else self._ahead.fetched_bytes
 
-    def place_of(self, byte: int) -> tuple[RemoteUrl, int] | None:
-        """Return the object with this byte of the archive, and its place in it."""
-        return self.segments.place_of(byte, 1)
+    def _drop(self) -> None:
+        self._windows.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._check_open()
+        with self._lock:
+            return {**vars(self), "_windows": [], "_ahead": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._forget()
+
+
+class JumpingStream(ObjectStream):
+    """An object, or a view, that is read by requests of the thread that reads; its beginning is requested ahead."""
+
+    most_ahead = 64 << 10
+
+    @cached_property
+    def windows(self) -> ReadAhead:
+        """The bytes, which may be skipped without a request. Waits for the beginning."""
+        self._check_open()
+        lane, download = self._lane, self.download
+        pieces: list[memoryview] = []
+        while (piece := lane.next_piece(download, len(pieces[-1]) if pieces else 0)) is not None:
+            pieces.append(piece)
+        return ReadAhead(
+            download.place_of(self.first_byte)[0],
+            start=self.first_byte,
+            stop=self.last_byte,
+            place_of=None if isinstance(download, ObjectDownload) else download.place_of,
+            head=b"".join(pieces),
+            first_bytes=self.most_ahead,
+        )
 
     def file_of(self, name: str, start: int, size: int) -> LazyFile | None:
         """Return bytes ``start`` to ``start + size`` as a file; ``None`` if they are in several objects."""
-        place = self.segments.place_of(start, size)
-        if place is None:
+        reader, place, end = self.windows.place_of(start)
+        if start + size > end:
             return None
-        options = self._lane.session.options
-        return LazyFile(
-            place[0],
-            place[1],
-            size,
-            self._lane.session.storage_options,
-            name=name,
-            retry=options.retry,
-            connection=self._lane.running.connection,
-            buffer_bytes=min(BUFFER_BYTES, options.max_buffer_bytes),
-        )
+        options, connection = self._lane.session.storage_options, self._lane.running.connection
+        retry = self._lane.options.retry
+        return LazyFile(reader.version, place, size, options, name=name, retry=retry, connection=connection)
+
+    @cached_property
+    def _rest(self) -> Iterator[memoryview]:
+        return iter(self.windows)
 
     def _advance(self) -> bool:
-        self._wait_for_head()
-        self._view = next(self._parts, memoryview(b""))
+        self._view = next(self._rest, memoryview(b""))
         return bool(self._view)
-
-    def close(self) -> None:
-        if not self._is_closed:
-            super().close()
-            self._lane.leave()
-
-
-def _fetch_head(windows: ReadAhead, done: queue.SimpleQueue[BaseException | None]) -> None:
-    try:
-        windows.head()
-        done.put(None)
-    except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
-        done.put(error)
 
 
 def stream_by_jumps(
@@ -274,30 +201,4 @@ def stream_by_jumps(
     Raises:
         StateError: if there are fewer URLs than the state expects.
     """
-    source, lane = numbered_urls(urls, state), Lane(session)
-    room = lane.running.lane_bytes(session.num_lanes) // HEAD_BYTES
-    most_ahead = max(1, min(session.options.max_in_flight, room))
-    ahead: deque[tuple[str, JumpingStream]] = deque()
-    ended: Exception | None = None
-    try:
-        while True:
-            while ended is None and len(ahead) <= most_ahead:
-                try:
-                    number, url, start = next(source)
-                    stream = JumpingStream(lane, url, number if session.options.in_order else None, start)
-                    ahead.append((url, stream))
-                    stream.request_head()
-                except Exception as error:  # noqa: BLE001, PERF203  # earlier objects are handed out first
-                    ended = error
-            if ahead:
-                FETCH.add(items=1)
-                yield ahead.popleft()
-            elif isinstance(ended, StopIteration):
-                return
-            elif ended is not None:
-                raise ended
-    finally:
-        ended = None  # it refers to this frame, which would keep all of this until a collection
-        for _, stream in ahead:
-            stream.close()
-        lane.release()
+    return open_ahead(numbered_urls(urls, state), session, JumpingStream)

@@ -5,14 +5,83 @@ from __future__ import annotations
 import io
 import sys
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
-from ..core.urls import RemoteUrl, redact
-from .downloads import ObjectDownload
-from .engine import Lane
-from .views import selected_in
+from ..core.shard_view import split_view_url
+from ..core.urls import RemoteUrl, redact, split_sample_range
+from ..formats.nested import is_archive_name
+from .cache.cached_object import CachedObject
+from .engine import Download, Lane, Part
+from .ranges import ObjectReader
+from .sample_ranges import wanted_bytes
+from .views import SelectedSamples, ViewDownload, selected_in
 
+FIRST_BYTES = 1 << 20  # of an object of unknown size that is no shard
 _NOTHING = memoryview(b"")
+
+
+def first_bytes_of(path: str) -> int:
+    """Return how many bytes of an object of unknown size are asked for first, at most: a tar is no small object."""
+    return sys.maxsize if is_archive_name(path) else FIRST_BYTES
+
+
+class ObjectDownload(Download):
+    """One object, or a range of it.
+
+    Attributes:
+        reader: of its bytes.
+
+    Args:
+        lane: downloads it.
+        url: a ``RemoteUrl`` brings size and etag.
+        start: the first byte to read.
+        stop: the byte after the last one to read; ``sys.maxsize`` for the object's end.
+        checked: whether checksums that a manifest has are verified: parts are whole blocks then.
+    """
+
+    def __init__(self, lane: Lane, url: str, start: int, stop: int, *, checked: bool) -> None:
+        self._start, self._end, self.reader = start, stop, lane.reader(url)
+        reader, block_bytes = self.reader, 1
+        if checked and isinstance(url, RemoteUrl) and url.checksums is not None:
+            reader.checksums, block_bytes = url.checksums, url.checksums.block_bytes
+        super().__init__(start, stop, reader.size, block_bytes)
+        self.url, cache, self._cached = reader.url, lane.running.cache, None
+        if cache is not None:
+            whole, server = (start, stop) == (0, sys.maxsize), lane.session.storage_options.for_url(url).server()
+            self._cached = CachedObject(
+                reader.store, cache, self.url, reader.listed_size, reader.etag, keep=whole, server=server
+            )
+            reader.send, reader.on_damage = self._cached.read, self._cached.distrust
+        self.mapped = reader.store.maps_files and cache is None
+        if not self.mapped:
+            self.first_bytes = first_bytes_of(reader.path)
+
+    def jobs(self, part: Part, lane: Lane) -> list[Callable[[], None]]:
+        return [partial(self._fetch, part, lane)]
+
+    def _fetch(self, part: Part, lane: Lane) -> None:
+        at, cached, found = part.start, self._cached, partial(self._found, part, lane)
+        for piece in self.reader.pieces(at, part.end, on_found=found):
+            if cached is not None:
+                cached.keep(at, piece)
+            # Parts of checked blocks may begin before the first byte, and end behind the last one
+            part.pieces.put(piece[max(0, self._start - at) : max(0, self._end - at)])
+            at += len(piece)
+
+    def _found(self, part: Part, lane: Lane, size: int, end: int) -> None:
+        if (size, end) != (self.size, part.end):
+            lane.learn(self, part, size, end)
+
+    def place_of(self, byte: int) -> tuple[ObjectReader, int, int]:
+        """Return the reader of a byte, the byte's place there, and the end of the bytes that follow it there."""
+        return self.reader, byte, sys.maxsize
+
+    def close(self) -> None:
+        super().close()
+        self.reader.closed = True
+        if self._cached is not None:
+            self._cached.close()
 
 
 class PieceStream(io.BufferedIOBase):
@@ -48,51 +117,46 @@ class PieceStream(io.BufferedIOBase):
         if self._is_closed:
             raise ValueError(f"{redact(self.url)}: read from a closed stream.")
 
+    def _fill(self) -> bool:
+        """Let the current piece have bytes; ``False`` at the end."""
+        self._check_open()
+        while not self._view and self._advance():
+            pass
+        return bool(self._view)
+
+    def _take(self, num_bytes: int) -> memoryview:
+        piece = self._view[:num_bytes]
+        self._view = self._view[len(piece) :] or _NOTHING
+        self._position += len(piece)
+        return piece
+
     def parts(self) -> Iterator[memoryview]:
         """Yield the rest of the object in consecutive pieces of any length, without a copy."""
-        self._check_open()
-        while self._view or self._advance():
-            view, self._view = self._view, _NOTHING
-            self._position += len(view)
-            if view:
-                yield view
+        while self._fill():
+            yield self._take(len(self._view))
 
     def whole(self) -> bytes:
         """Read the rest."""
         return self.read()
 
     def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:
+            return b"".join(self.parts())
         self._check_open()
-        limit = -1 if size is None else size
         pieces: list[memoryview] = []
-        while limit and (self._view or self._advance()):
-            piece = self._view if limit < 0 else self._view[:limit]
-            self._view = self._view[len(piece) :]
-            limit -= len(piece) if limit > 0 else 0
-            self._position += len(piece)
-            pieces.append(piece)
+        while size and self._fill():
+            pieces.append(self._take(size))
+            size -= len(pieces[-1])
         return b"".join(pieces)
 
     def read1(self, size: int = -1, /) -> bytes:
-        while not self._view and self._advance():
-            pass
-        return self.read(len(self._view) if size < 0 else min(size, len(self._view)))
+        self._fill()
+        return bytes(self._take(len(self._view) if size < 0 else size))
 
     def peek(self, size: int = 0, /) -> bytes:
         """Return the next bytes without advancing."""
-        self._check_open()
-        while not self._view and self._advance():
-            pass
+        self._fill()
         return bytes(self._view[: max(size, 8192)])
-
-    def readline(self, size: int | None = -1, /) -> bytes:
-        left = sys.maxsize if size is None or size < 0 else size
-        line = b""
-        while left and not line.endswith(b"\n") and (head := self.peek()[:left]):
-            length = head.find(b"\n") + 1 or len(head)
-            line += self.read(length)
-            left -= length
-        return line
 
     @property
     def closed(self) -> bool:
@@ -106,25 +170,49 @@ class PieceStream(io.BufferedIOBase):
 class ObjectStream(PieceStream):
     """Reads one object in order while it is downloaded. It stays readable after its pipe has moved on or ended.
 
+    Positions in a view, and in a part of one, are those of the whole view.
+
+    Attributes:
+        download: of its bytes.
+        selected: of a view, what is compared with the samples that are found; other streams have no such attribute.
+
     Args:
         lane: downloads it.
-        url: of the object; a ``RemoteUrl`` with size and etag saves a request.
+        url: of an object or a view, or of some samples of it; a ``RemoteUrl`` with size and etag saves a request.
         number: of the object among those of its pipe; ``None`` if their order cannot be repeated.
         start: the first byte to read.
-        stop: the byte after the last one to read; ``None`` for the object's end.
+
+    Raises:
+        UrlError: if a view has no such samples.
+        ManifestError: if samples of a shard are wanted that has no index.
     """
 
-    __slots__ = ("_lane", "_next_byte", "_piece_bytes", "_released", "download")
+    __slots__ = ("_lane", "_piece_bytes", "_released", "download", "selected")
+    most_ahead = sys.maxsize
+    """Bytes that the lane downloads."""
 
-    def __init__(
-        self, lane: Lane, url: str, number: int | None = None, start: int = 0, stop: int | None = None
-    ) -> None:
+    selected: SelectedSamples
+    download: ObjectDownload | ViewDownload
+
+    def __init__(self, lane: Lane, url: str, number: int | None = None, start: int = 0) -> None:
         self._released, self._is_closed = True, False  # nothing to release if the URL cannot be opened
-        self._lane, self.download = lane, lane.open(url, start, stop)
-        self._released = False
+        whole, samples = split_sample_range(url)
+        shard, view = split_view_url(whole)
+        stop = None
+        if view is not None:
+            self.selected = selected_in(whole, samples)
+            start, stop = max(start, int(self.selected.starts[0])), int(self.selected.starts[-1])
+        elif samples is not None:
+            first, stop = wanted_bytes(whole, samples, lane.session.storage_options, lane.options.retry)
+            start = max(start, first)
+        end = min(sys.maxsize if stop is None else stop, start + self.most_ahead)
+        if view is not None:
+            self.download = lane.add(ViewDownload(lane, view, start, end))
+        else:
+            self.download = lane.add(ObjectDownload(lane, shard, start, end, checked=self.most_ahead == sys.maxsize))
+        self._lane, self._released = lane, False
         super().__init__(self.download.url, number, start, stop)
         self._piece_bytes = 0  # length of the current piece
-        self._next_byte = self.download.first_byte  # of the next piece: parts of checked blocks may begin before start
 
     @property
     def num_bytes(self) -> int | None:
@@ -133,58 +221,37 @@ class ObjectStream(PieceStream):
 
     def place_of(self, byte: int) -> tuple[RemoteUrl, int]:
         """Return the object that has a byte of this stream, and where the byte is there."""
-        return self.download.place_of(byte)
+        reader, place, _ = self.download.place_of(byte)
+        return reader.version, place
 
     def _advance(self) -> bool:
         """Make the next piece current; ``False`` at the end."""
         if self._released:
             return False
         consumed_bytes, self._piece_bytes = self._piece_bytes, 0
-        piece = self._lane.next_piece(self.download, consumed_bytes)
+        is_read = consumed_bytes and self._position == (self.last_byte or self.num_bytes)
+        piece = None if is_read else self._lane.next_piece(self.download, consumed_bytes)
         if piece is None:
             self._release()
             return False
         self._piece_bytes = len(piece)
-        if self._next_byte < self.first_byte or self.last_byte is not None:
-            piece = self._cut_to_range(piece)
         self._view = piece
         return True
 
-    def _cut_to_range(self, piece: memoryview) -> memoryview:
-        start, end = self._next_byte, self._next_byte + len(piece)
-        self._next_byte = end
-        stop = end if self.last_byte is None else min(end, self.last_byte)
-        return piece[max(0, self.first_byte - start) : max(0, stop - start)]
-
-    def whole(self) -> bytes:
-        """Read the rest of the object."""
-        self._check_open()
-        if self._view or not self._advance():
-            return self.read()
-        piece, self._view = self._view, _NOTHING
-        self._position += len(piece)
-        if self._position != self.num_bytes or self.last_byte is not None:
-            return b"".join([piece, self.read()])
-        self._release()
-        return bytes(piece)
-
     def find_num_bytes(self) -> int:
         """Return the length of the object; waits for the first response if the listing did not report it."""
-        self._check_open()
-        while self.num_bytes is None and not self._view and self._advance():
-            pass
+        if self.num_bytes is None:
+            self._fill()
         assert self.num_bytes is not None  # every response reports it
         return self.num_bytes
 
     def read_range(self, start: int, end: int) -> bytes:
         """Read bytes ``start`` to ``end`` (exclusive) by a separate request; the sequential position stays."""
         num_bytes, download = self.find_num_bytes(), self.download
-        if not isinstance(download, ObjectDownload):
-            raise io.UnsupportedOperation(f"{redact(self.url)} is read in order only.")
+        assert isinstance(download, ObjectDownload)  # readers of whole objects refuse views
         self._lane.require_own_process(self.url)
-        block = download.checksums.block_bytes if download.checksums is not None else 1
-        first, last = start - start % block, min(end + -end % block, num_bytes)
-        return b"".join(download.read_range(self._lane, first, last))[start - first : end - first]
+        first, last = start - start % download.block_bytes, min(end + -end % download.block_bytes, num_bytes)
+        return download.reader.read(first, last)[start - first : end - first]
 
     def _release(self) -> None:
         if not self._released:
@@ -195,25 +262,3 @@ class ObjectStream(PieceStream):
     def close(self) -> None:
         super().close()
         self._release()
-
-
-class ViewStream(ObjectStream):
-    """Reads the bytes of selected samples in order. Positions are those of the whole view, also in a part of it.
-
-    Args:
-        lane: downloads it.
-        url: of the view.
-        number: of the view among the objects of its pipe; ``None`` if their order cannot be repeated.
-        start: the first byte to read.
-        samples: number of the first sample, and of the one after the last; ``None`` for all.
-
-    Raises:
-        UrlError: if the view has no such samples, or its URL was changed.
-    """
-
-    __slots__ = ("selected",)
-
-    def __init__(self, lane: Lane, url: str, number: int | None, start: int, samples: tuple[int, int] | None) -> None:
-        self._released, self._is_closed = True, False  # nothing to release if the URL is refused
-        self.selected = selected_in(url, samples)
-        super().__init__(lane, url, number, max(start, self.selected.first_byte), self.selected.last_byte)

@@ -6,296 +6,326 @@ Every response is validated, so that two versions of an object are never mixed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from functools import partial
 
 from ..core.checksums import BlockCheck, Checksums
 from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.object_version import same_etag
-from ..core.options import PROGRESS_BYTES, RetryPolicy
+from ..core.options import PROGRESS_BYTES, RetryPolicy, StorageOptions
 from ..core.retry import Attempts
 from ..core.stats.counters import FETCH
-from ..core.urls import redact
-from ..errors import ObjectChangedError, ObjectNotFoundError, ShardCorruptError, StorageError, TransientStorageError
-from ..storage import Answer, RangeNotSatisfiableError
-from .listing.whereabouts import about_missing, is_as_listed
+from ..core.threads.background import interruptible
+from ..core.urls import RemoteUrl, redact
+from ..errors import (
+    ObjectChangedError,
+    ObjectNotFoundError,
+    RemoteDataError,
+    ShardCorruptError,
+    StorageError,
+    TransientStorageError,
+)
+from ..storage import Answer, Connection, RangeNotSatisfiableError, Store, WithoutObstore, open_store
+from .listing.whereabouts import about_missing
 
-CHANGED_ANSWERS = 4  # responses with the same other version until the object counts as changed
-
-
-class RangeSource(Protocol):
-    """A store, or one object of it."""
-
-    def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """Send one request, as :class:`Store` does."""
-
-
-class RangeRequest(NamedTuple):
-    """A byte range of an object.
-
-    Args:
-        url: for errors.
-        path: in the source.
-        start: first byte.
-        end: byte after the last one; may exceed the object's end. ``None`` for the rest.
-        size: of the object, if known.
-        etag: of the version to read, if known.
-        checksums: to verify the bytes before they are used; then ``start`` and ``end`` are block borders, or the end of
-            the object.
-    """
-
-    url: str
-    path: str
-    start: int
-    end: int | None
-    size: int | None
-    etag: str | None
-    checksums: Checksums | None = None
+_POLL_S = 0.5
+_MOST_OTHERS = 4  # responses of another version in a row, with which an object counts as replaced
 
 
-class ObjectVersion(NamedTuple):
-    """Headers of the first response: the object's size and etag, and the byte after the last one of the range."""
+class ObjectReader:
+    """Reads ranges of one object, all of one version, with retries; in several threads at once.
 
-    size: int
-    etag: str | None
-    end: int
-
-
-def ignore_version(version: ObjectVersion) -> None:
-    """For those who need no headers."""
-
-
-def read_range(
-    source: RangeSource,
-    request: RangeRequest,
-    policy: RetryPolicy,
-    *,
-    in_flight: ConcurrencyLimit,
-    on_found: Callable[[ObjectVersion], None] = ignore_version,
-    sleep: Callable[[float], object] = time.sleep,
-    on_damage: Callable[[], bool] = lambda: False,
-) -> Generator[memoryview, None, None]:
-    """Read a byte range, and retry transient faults.
+    Attributes:
+        url: of the object, without what is known of it.
+        store: of the object.
+        path: in the store.
+        send: sends one request, as :meth:`Store.read` does.
+        listed_size: in bytes; ``None`` if it is not known.
+        size: as it was listed, or as the first response reported it; ``None`` before that, and for a store that may
+            ignore ranges: then all bytes that it sends are taken.
+        etag: as it was listed, or as the first response reported it.
+        checksums: of its blocks, if they are verified: ranges are whole blocks then.
+        closed: whether no more bytes are wanted: requests end after the next piece.
+        on_damage: called when a block fails its checksum: a cache drops it, before it is requested again.
+        sleep: waits for a number of seconds; raises to stop waiting.
 
     Args:
-        source: sends one request per call, without retries.
-        request: the range.
-        policy: limits of the retries. An attempt fails when it receives fewer than ``PROGRESS_BYTES`` in
+        url: of the object; a ``RemoteUrl`` brings size and etag.
+        store: of the object.
+        path: in the store.
+        retry: limits of the retries. An attempt fails when it receives fewer than ``PROGRESS_BYTES`` in
             ``progress_timeout_s``.
         in_flight: delays requests when the store asks for fewer.
-        on_found: called once, with the headers of the first response.
-        sleep: waits for a number of seconds; raises to stop waiting.
-        on_damage: called when a block fails its checksum for the first time; returns whether the bytes came from a
-            cache, which has dropped them. Then they are requested again at once, without an error.
-
-    Yields:
-        memoryview: the bytes, in consecutive pieces, as they arrive. Closing the iterator ends the request.
-
-    Raises:
-        TransientStorageError: when the limits of the policy are reached.
-        ObjectChangedError: if size or etag changed.
-        StorageError: for permanent faults; all these with url, range, etag, attempts and seconds.
-        ShardCorruptError: if a block does not match its checksum twice.
+        sleep: as above.
     """
-    attempts = Attempts(policy, sleep=sleep)
-    download = _Range(source, request, policy.progress_timeout_s, on_found, on_damage)
-    while not (download.is_found and download.at == download.end):
-        began_s, began_at = time.perf_counter(), download.at
-        try:
-            with in_flight.permit(), attempts.watch(request.url, download.position):
-                try:
-                    yield from download.attempt()
-                finally:
-                    FETCH.worked(began_s, max(0, download.at - began_at), requests=1)
-        except TransientStorageError as error:  # a request costs a thousand times more
-            if error.overloaded:
-                in_flight.slow_down()
-            if download.at - began_at >= PROGRESS_BYTES:
-                attempts.start_anew()
-            FETCH.add(retries=1)
-            try:
-                attempts.wait(error)
-            except StorageError as final:
-                raise _with_context(final, download, attempts) from error
-        except StorageError as error:
-            if isinstance(error, ObjectNotFoundError):
-                error.args = (f"{error}{about_missing(source, request.url)}",)
-            if isinstance(error, ObjectChangedError) and is_as_listed(source, request.path, request.size, request.etag):
-                what = f"is still listed with the etag {request.etag}, and not read with it"
-                advice = "Its server has two for one object: pass on URLs without etags, list_remote(...).map(str)."
-                error.args = (f"{redact(request.url)} {what}. {advice}",)
-            raise _with_context(error, download, attempts) from error
 
-
-def at_most(pieces: Iterable[memoryview], num_bytes: int) -> Iterator[memoryview]:
-    """Yield so many bytes: a server that ignores ranges sends the rest of the object."""
-    for piece in pieces:
-        yield piece[:num_bytes]
-        num_bytes -= len(piece)
-        if num_bytes <= 0:
-            return
-
-
-class _Range:
-    """One range: each attempt requests the bytes that are still missing."""
+    size: int | None = None
+    etag: str | None = None
+    checksums: Checksums | None = None
+    closed = False
 
     def __init__(
         self,
-        source: RangeSource,
-        request: RangeRequest,
-        progress_timeout_s: float,
-        on_found: Callable[[ObjectVersion], None],
-        on_damage: Callable[[], bool],
+        url: str,
+        store: Store,
+        path: str,
+        retry: RetryPolicy,
+        in_flight: ConcurrencyLimit,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._source, self.request, self._on_found, self._on_damage = source, request, on_found, on_damage
-        self._progress_timeout_s, self.at = progress_timeout_s, request.start  # the next missing byte
-        self._size, self.etag, self.end = request.size, request.etag, request.end  # of the version that is read
-        self.is_found = False  # whether there was a response
-        self._other_versions: tuple[str, ...] = ()  # equal ones, in consecutive responses
-        self._damaged_blocks: frozenset[int] = frozenset()
-        self._check: BlockCheck | None = None
-        self._dropped = False  # whether a cache has dropped its bytes
+        listed = url if isinstance(url, RemoteUrl) else RemoteUrl(url)
+        self.url, self.listed_size = str(url), listed.size
+        self.store, self.path = store, path
+        self.send: Callable[[str, int, int | None, str | None], Answer] = store.read
+        self._retry, self._in_flight, self.sleep = retry, in_flight, sleep
+        self.on_damage: Callable[[], object] = lambda: None
+        if listed.size is not None and not store.may_ignore_ranges:
+            self.size = listed.size
+        if listed.etag is not None:
+            self.etag = listed.etag
 
-    def position(self) -> int:
-        """Return the next missing byte."""
-        return self.at
+    @property
+    def version(self) -> RemoteUrl:
+        """The URL with size and etag, as far as they are known."""
+        return RemoteUrl(self.url, self.listed_size if self.size is None else self.size, self.etag)
 
-    def attempt(self) -> Iterator[memoryview]:
-        """Request the missing bytes once, and yield them as they are received."""
-        answer = self._send()
-        chunks = answer.chunks
-        try:
-            self._require_same_version(answer)
-            end = self._require_same_range(answer)
-            self.etag = self.etag or answer.etag
-            if not self.is_found:
-                self.is_found, self._size, self.end = True, answer.total_bytes, end
-                if self.request.checksums is not None:
-                    self._check = BlockCheck(self.request.checksums, answer.total_bytes, self.request.start)
-                self._on_found(ObjectVersion(answer.total_bytes, self.etag, end))
-            yield from self._receive(answer, end)
-        finally:
-            chunks.close()
+    def read(self, start: int, stop: int) -> bytes:
+        """Return bytes ``start`` to ``stop`` (exclusive); fewer at the object's end. Raises as :meth:`pieces`."""
+        data = b"".join(self.pieces(start, stop))
+        if self.closed:  # which ends the pieces early
+            raise StorageError(f"{redact(self.url)} was closed while it was read.", url=redact(self.url))
+        return data
 
-    def _send(self) -> Answer:
-        path, at = self.request.path, self.at
-        try:
-            return self._source.read(path, at, self.end, self.etag)
-        except RangeNotSatisfiableError as error:
-            if at == 0 and self._size is None:
-                return self._source.read(path, 0, None, self.etag)  # an empty object has no ranges
-            raise self._changed(f"is shorter than the {self._size or at:,} bytes it had") from error
+    def pieces(
+        self,
+        start: int,
+        end: int | None,
+        *,
+        on_found: Callable[[int, int], object] = lambda size, end: None,
+    ) -> Generator[memoryview, None, None]:
+        """Read a byte range, and retry transient faults.
 
-    def _require_same_version(self, answer: Answer) -> None:
-        """Accept an object as replaced only after several consecutive responses with the same other version.
+        Args:
+            start: the first byte.
+            end: the byte after the last one; may exceed the object's end. ``None`` for the rest.
+            on_found: called once, with the size of the object and the byte after the last one of the range.
 
-        One or two may belong to other requests, through a proxy that mixes up responses. Stores that support If-Match
-        return 412 at once.
+        Yields:
+            memoryview: the bytes, in consecutive pieces, as they arrive. Closing the iterator ends the request.
+
+        Raises:
+            TransientStorageError: when the limits of the policy are reached.
+            ObjectChangedError: if size or etag changed.
+            StorageError: for permanent faults; all these with url, range, etag, attempts and seconds.
+            ShardCorruptError: if a block does not match its checksum twice.
         """
-        size, etag = self._size, self.etag
-        if size in (None, answer.total_bytes) and same_etag(etag, answer.etag):
-            self._other_versions = ()
-            return
-        received = _shown(answer.total_bytes, answer.etag)
-        self._other_versions = (*(other for other in self._other_versions if other == received), received)
-        if len(self._other_versions) == CHANGED_ANSWERS:
-            raise self._changed(f"has {received}, where it had {_shown(size, etag)}")
-        raise self._broken(f"asked for a version of {_shown(size, etag)}, got one of {received}")
+        attempts, url = Attempts(self._retry, sleep=self._pause), self.url
+        at, stop, size, etag = start, end, self.size, self.etag
+        is_found, damaged_at, num_others = False, -1, 0  # responses of another version, in a row
+        check: BlockCheck | None = None
 
-    def _changed(self, how: str) -> ObjectChangedError:
-        url = redact(self.request.url)
-        return ObjectChangedError(f"{url} {how}. It was replaced: list it again.", url=url)
+        def position() -> int:
+            return at
 
-    def _require_same_range(self, answer: Answer) -> int:
-        """Require that the response matches the request; return the byte after the last one."""
-        total, end = answer.total_bytes, self.end
-        end = total if end is None else min(end, total)
-        if self.at > total:
-            raise self._changed(f"ends at byte {total:,}, before the requested byte {self.at:,}")
-        if answer.start == 0 and answer.end == total:  # everything: a server may ignore ranges
-            return total if self._size is None else end
-        if (answer.start, answer.end) != (self.at, end):
-            error = self._broken(f"asked for bytes {self.at:,} to {end:,}, got {answer.start:,} to {answer.end:,}")
-            error.likely_permanent = True
-            raise error
-        return end
+        while not (self.closed or (is_found and at == stop)):
+            began_s, began_at = time.perf_counter(), at
+            try:
+                with self._in_flight.permit(), attempts.watch(url, position):
+                    try:
+                        answer = self._send(at, stop, size, etag)
+                        with closing(answer.chunks):
+                            num_others += 1
+                            etag = self._learn(answer.total_bytes, answer.etag, is_final=num_others == _MOST_OTHERS)
+                            num_others = 0
+                            stop = _end_of(answer, at, stop, size, url)
+                            if not is_found:
+                                is_found, size = True, answer.total_bytes
+                                check = None if self.checksums is None else BlockCheck(self.checksums, size, at)
+                                on_found(size, stop)
+                            for piece in self._missing(answer, at, stop):
+                                if check is None:
+                                    at += len(piece)
+                                    yield piece
+                                else:
+                                    at = yield from _verified(check, piece, at)
+                                if check is not None and check.damaged_at is not None:
+                                    is_again = damaged_at == check.damaged_at
+                                    at, damaged_at, check.damaged_at = check.damaged_at, check.damaged_at, None
+                                    self.on_damage()
+                                    raise _damaged(url, at, etag, is_again=is_again)
+                    finally:
+                        FETCH.worked(began_s, max(0, at - began_at), requests=1)
+            except StorageError as error:  # a request costs a thousand times more
+                try:
+                    self._wait(error, attempts, num_bytes=at - began_at)
+                except StorageError as final:
+                    raise self._with_context(final, start, end, etag, attempts) from error
 
-    def _receive(self, answer: Answer, end: int) -> Iterator[memoryview]:
+    def _send(self, at: int, stop: int | None, size: int | None, etag: str | None) -> Answer:
+        try:
+            return self.send(self.path, at, stop, etag)
+        except RangeNotSatisfiableError as error:
+            if at == 0 and size is None:
+                return self.send(self.path, 0, None, etag)  # an empty object has no ranges
+            raise _changed(self.url, f"is shorter than the {size or at:,} bytes it had") from error
+
+    def _missing(self, answer: Answer, at: int, end: int) -> Iterator[memoryview]:
         """Yield the missing bytes; fail when fewer than ``PROGRESS_BYTES`` are received in ``progress_timeout_s``."""
-        skip, dropped = self.at - answer.start, self._dropped
-        began, num_bytes = time.monotonic(), 0
+        skip, began_s, num_bytes = at - answer.start, time.monotonic(), 0
         for chunk in answer.chunks:
             length = len(chunk)
-            if skip or length > end - self.at:
-                piece = chunk[skip : skip + end - self.at]
-                skip = max(0, skip - length)
-            else:
-                piece = chunk
-            if not piece:
-                pass
-            elif self._check is None:
-                self.at += len(piece)
+            piece = chunk[skip : skip + end - at] if skip or length > end - at else chunk
+            skip = max(0, skip - length)
+            at += len(piece)
+            if piece:
                 yield piece
-            else:
-                yield from self._verified(piece, self._check)
-            if self.at == end or self._dropped != dropped:
+            if at == end or self.closed:
                 return
             num_bytes += length
-            elapsed_s = time.monotonic() - began
+            elapsed_s = time.monotonic() - began_s
             if num_bytes >= PROGRESS_BYTES:
-                began, num_bytes = time.monotonic(), 0
-            elif elapsed_s > self._progress_timeout_s:
-                raise self._broken(f"{num_bytes:,} bytes in {elapsed_s:.1f} s")
-        if self.at < end:
-            raise self._broken(f"the body ended at byte {self.at:,} of {end:,}")
+                began_s, num_bytes = time.monotonic(), 0
+            elif elapsed_s > self._retry.progress_timeout_s:
+                raise _broken(self.url, f"{num_bytes:,} bytes in {elapsed_s:.1f} s")
+        if at < end:
+            raise _broken(self.url, f"the body ended at byte {at:,} of {end:,}")
 
-    def _verified(self, piece: memoryview, check: BlockCheck) -> Iterator[memoryview]:
-        """Advance by a piece, and yield the bytes that are verified."""
-        while piece:
-            inside = piece[: check.block_end(self.at) - self.at]
-            piece = piece[len(inside) :]
-            self.at += len(inside)
-            yield from check.take(inside)
-            if check.damaged_at is not None:
-                self.at, check.damaged_at = check.damaged_at, None
-                if not self._dropped and self._on_damage():
-                    self._dropped = True
-                    return
-                self._raise_damage()
+    def _pause(self, seconds: float) -> None:
+        while seconds > 0 and not self.closed:
+            self.sleep(min(seconds, _POLL_S))
+            seconds -= _POLL_S
 
-    def _raise_damage(self) -> None:
-        if self.at not in self._damaged_blocks:
-            self._damaged_blocks |= {self.at}
-            raise self._broken(f"the block at byte {self.at:,} does not match its checksum")
-        url = redact(self.request.url)
-        raise ShardCorruptError(
-            f"{url}: the block at byte {self.at:,} does not match its checksum in the manifest, also when it was "
-            f"fetched again (etag {self.etag}). The object is damaged: write the shard again, or restore it.",
-            url=url,
+    def _wait(self, error: StorageError, attempts: Attempts, *, num_bytes: int) -> None:
+        """Wait for the next attempt after one that received some bytes, or raise the final error."""
+        if not isinstance(error, TransientStorageError):
+            raise error
+        if error.overloaded:
+            self._in_flight.slow_down()
+        if num_bytes >= PROGRESS_BYTES:
+            attempts.start_anew()
+        FETCH.add(retries=1)
+        attempts.wait(error)
+
+    def _learn(self, size: int, etag: str | None, *, is_final: bool) -> str | None:
+        """Record size and etag from a response, by calls that no other thread interrupts; return the etag.
+
+        One or two responses may belong to other requests, through a proxy that mixes them up. Stores that support
+        If-Match return 412 at once.
+
+        Raises:
+            ObjectChangedError: if another response, or the listing, had others, and this is the last one of several.
+            TransientStorageError: if it is not.
+        """
+        known = vars(self)
+        first_size, first_etag = known.setdefault("size", size), self.etag
+        if etag is not None:
+            first_etag = known.setdefault("etag", etag)
+        listed = first_size if self.listed_size is None else self.listed_size
+        if not (size == first_size == listed and same_etag(first_etag, etag)):
+            kind = _changed if is_final else _broken
+            raise kind(self.url, f"has {_shown(size, etag)}, where it had {_shown(listed, first_etag)}")
+        return first_etag
+
+    def _with_context(
+        self, error: StorageError, start: int, end: int | None, etag: str | None, attempts: Attempts
+    ) -> StorageError:
+        """Copy an error, with range, etag, attempts and seconds added."""
+        about = about_missing(self.store, self.url) if isinstance(error, ObjectNotFoundError) else ""
+        kind = StorageError if isinstance(error, RangeNotSatisfiableError) else type(error)
+        num_attempts = error.attempts or attempts.count
+        shown_end = "the end" if end is None else f"{end:,}"
+        counted = "" if error.attempts else f", attempt {num_attempts}, after {attempts.elapsed_s:.1f} s"
+        return kind(
+            f"{error}{about} (Bytes {start:,} to {shown_end}, etag {etag}{counted}.)",
+            url=error.url or redact(self.url),
+            start_byte=start,
+            end_byte=end,
+            etag=etag,
+            attempts=num_attempts,
+            elapsed_s=attempts.elapsed_s,
         )
 
-    def _broken(self, how: str) -> TransientStorageError:
-        url = redact(self.request.url)
-        return TransientStorageError(f"{url}: {how}.", url=url)
+
+class OneObject(ObjectReader):
+    """Reads ranges of an object that no lane has opened, in the calling thread.
+
+    Args:
+        url: of the object; a ``RemoteUrl`` brings size and etag.
+        options: for the store.
+        retry: policy for transient faults.
+        in_flight: limit shared with concurrent readers.
+        connection: how to connect to the store.
+        sleep: waits for a number of seconds; raises to stop waiting.
+        by_obstore: whether obstore may be used, after which a process cannot be forked.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        options: StorageOptions,
+        retry: RetryPolicy | None = None,
+        *,
+        in_flight: ConcurrencyLimit | None = None,
+        connection: Connection | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+        by_obstore: bool = True,
+    ) -> None:
+        retry, in_flight = retry or RetryPolicy(), in_flight or ConcurrencyLimit(1, check=lambda: None)
+        store, path = open_store(url, options, connection or Connection(read_timeout_s=retry.progress_timeout_s))
+        super().__init__(url, store, path, retry, in_flight, sleep=sleep)
+        if not by_obstore:
+            self.send = WithoutObstore(store).read
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return bytes ``start`` to ``stop`` (exclusive), as of the base class; Ctrl-C ends the wait for them."""
+        return interruptible(partial(super().read, start, stop))
+
+
+def _end_of(answer: Answer, at: int, end: int | None, size: int | None, url: str) -> int:
+    """Require that the response matches the request; return the byte after the last one."""
+    total = answer.total_bytes
+    stop = total if end is None else min(end, total)
+    if at > total:
+        raise _changed(url, f"ends at byte {total:,}, before the requested byte {at:,}")
+    if answer.start == 0 and answer.end == total:  # everything: a server may ignore ranges
+        return total if size is None else stop
+    if (answer.start, answer.end) != (at, stop):
+        error = _broken(url, f"asked for bytes {at:,} to {stop:,}, got {answer.start:,} to {answer.end:,}")
+        error.likely_permanent = True
+        raise error
+    return stop
+
+
+def _broken(url: str, how: str) -> TransientStorageError:
+    return TransientStorageError(f"{redact(url)}: {how}.", url=redact(url))
+
+
+def _changed(url: str, how: str) -> ObjectChangedError:
+    return ObjectChangedError(f"{redact(url)} {how}. It was replaced: list it again.", url=redact(url))
 
 
 def _shown(size: int | None, etag: str | None) -> str:
     return ("an unknown size" if size is None else f"{size:,} bytes") + ("" if etag is None else f", etag {etag}")
 
 
-def _with_context(error: StorageError, download: _Range, attempts: Attempts) -> StorageError:
-    """Copy an error, with range, etag, attempts and seconds added."""
-    request, etag = download.request, download.etag
-    kind = StorageError if isinstance(error, RangeNotSatisfiableError) else type(error)
-    num_attempts = error.attempts or attempts.count
-    end = "the end" if request.end is None else f"{request.end:,}"
-    counted = "" if error.attempts else f", attempt {num_attempts}, after {attempts.elapsed_s:.1f} s"
-    return kind(
-        f"{error} (Bytes {request.start:,} to {end}, etag {etag}{counted}.)",
-        url=error.url or redact(request.url),
-        start_byte=request.start,
-        end_byte=request.end,
-        etag=etag,
-        attempts=num_attempts,
-        elapsed_s=attempts.elapsed_s,
+def _verified(check: BlockCheck, piece: memoryview, at: int) -> Generator[memoryview, None, int]:
+    """Yield the bytes of blocks that are complete and match; return the byte after the piece, or after damage."""
+    while piece and check.damaged_at is None:
+        inside = piece[: check.block_end(at) - at]
+        piece = piece[len(inside) :]
+        at += len(inside)
+        yield from check.take(inside)
+    return at
+
+
+def _damaged(url: str, at: int, etag: str | None, *, is_again: bool) -> RemoteDataError:
+    what = f"the block at byte {at:,} does not match its checksum"
+    if not is_again:
+        return _broken(url, what)
+    return ShardCorruptError(
+        f"{redact(url)}: {what} in the manifest, also when it was fetched again (etag {etag}). The object is damaged: "
+        "write the shard again, or restore it.",
+        url=redact(url),
     )

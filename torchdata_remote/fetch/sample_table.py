@@ -31,13 +31,19 @@ class Members(NamedTuple):
 
 
 class SampleTable:
-    """Samples in the source's order. The members of a sample are added consecutively."""
+    """Samples in the source's order. The members of a sample are added consecutively.
+
+    Attributes:
+        names: of members: paths below the source.
+        urls: of objects.
+        moved: members that are stored where others are: number -> that of the other one; ``None`` if it is nowhere.
+    """
 
     def __init__(self) -> None:
-        self.names = StringColumn()  # of members: paths below the source
-        self._objects, self._starts, self._sizes = array("q"), array("q"), array("q")
-        self._firsts = array("q")  # index of each sample's first member
-        self.urls = UrlTable()  # of objects
+        self.names, self.urls = StringColumn(), UrlTable()
+        self.moved: dict[int, int | None] = {}
+        self._members = array("q")  # of each: number of its object, first byte and size there
+        self._firsts = array("q", [0])
 
     def add_object(self, url: RemoteUrl) -> None:
         """Set the object of the members added next."""
@@ -50,82 +56,70 @@ class SampleTable:
     def add_member(self, name: str, start: int, size: int) -> None:
         """Add a member to the last sample, stored in the object added last."""
         self.names.append(name)
-        self._objects.append(len(self.urls) - 1)
-        self._starts.append(start)
-        self._sizes.append(size)
+        self._members.extend((len(self.urls) - 1, start, size))
+        self._firsts[-1] += 1
 
-    def move(self, sources: Mapping[int, int | None]) -> None:
-        """Let members be stored where others are: number -> that of the other one.
-
-        Members without another one are removed, and samples that then have none.
-        """
-        columns, places, lengths = self.columns(), np.arange(len(self.names)), self.names.lengths()
-        places[list(sources)] = [-1 if source is None else source for source in sources.values()]
-        kept = places >= 0
-        counts = np.diff(np.append(0, np.cumsum(kept))[self.firsts()])
-        counts = counts[counts > 0]
-        columns |= {name: columns[name][places[kept]] for name in ("objects", "starts", "sizes")}
-        columns |= {"firsts": np.cumsum(counts) - counts, "names.ends": np.cumsum(lengths[kept])}
-        columns["names.data"] = columns["names.data"][np.repeat(kept, lengths)]
-        vars(self).update(vars(SampleTable.from_columns(columns, self.urls)))
+    def finish(self) -> None:
+        """Do what ``moved`` says. Members that are nowhere are removed, and samples that then have none."""
+        if not self.moved:
+            return
+        places, columns = np.arange(len(self.names)), self.names.columns("names")
+        places[list(self.moved)] = [-1 if source is None else source for source in self.moved.values()]
+        kept, lengths = places >= 0, np.diff(columns["names.ends"], prepend=0)
+        data = columns["names.data"][np.repeat(kept, lengths)]
+        self.names = StringColumn.view({"names.data": data, "names.ends": np.cumsum(lengths[kept])}, "names")
+        self._firsts = _array(np.unique(np.append(0, np.cumsum(kept))[self.firsts()]))
+        self._members = _array(self._columns()[places[kept]])
 
     def __len__(self) -> int:
-        return len(self._firsts)
+        return len(self._firsts) - 1
 
     def firsts(self) -> Int64s:
-        """Return the index of each sample's first member, and the number of members; shape ``(num_samples + 1,)``."""
-        return np.append(np.frombuffer(self._firsts, np.int64), len(self.names))
+        """Return the number of each sample's first member, and that of all members; shape ``(num_samples + 1,)``."""
+        return np.frombuffer(self._firsts, np.int64)
 
-    def _member_ranges(self, samples: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the first member of each of these samples, and their number; without a copy of the table."""
-        firsts = np.frombuffer(self._firsts, np.int64)
-        ends = np.full(len(samples), len(self.names))
-        has_next = samples + 1 < len(firsts)
-        ends[has_next] = firsts[samples[has_next] + 1]
-        return firsts[samples], ends - firsts[samples]
+    def _columns(self) -> Int64s:
+        """Return object, first byte and size of each member; shape ``(num_members, 3)``."""
+        return np.frombuffer(self._members, np.int64).reshape(-1, 3)
 
     def sizes(self) -> Int64s:
         """Return the number of bytes of each member."""
-        return np.frombuffer(self._sizes, np.int64)
+        return self._columns()[:, 2]
 
     def first_names(self) -> Iterator[str]:
         """Yield the name of each sample's first member."""
-        if np.array_equal(self.firsts(), np.arange(len(self.names) + 1)):  # one member each
-            return iter(self.names)
-        return map(self.names.__getitem__, self._firsts)
+        return map(self.names.__getitem__, self._firsts[:-1])
 
     def select(self, samples: Int64s) -> Members:
         """Return the members of these samples, in this order."""
-        firsts, counts = self._member_ranges(samples)
-        before = np.cumsum(counts) - counts
-        members = np.arange(counts.sum()) + np.repeat(firsts - before, counts)
-        objects = np.frombuffer(self._objects, np.int64)[members]
+        firsts, counts = self.firsts()[samples], self.firsts()[samples + 1] - self.firsts()[samples]
+        members = np.arange(counts.sum()) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
+        objects, starts, sizes = self._columns()[members].T
         used, objects = np.unique(objects, return_inverse=True)
-        return Members(
-            [self.urls[int(index)] for index in used],
-            [self.names[int(member)] for member in members],
-            objects,
-            np.frombuffer(self._starts, np.int64)[members],
-            self.sizes()[members],
-            counts,
-        )
+        urls = [self.urls[number] for number in used.tolist()]
+        return Members(urls, self.names.at(members.tolist()), objects, starts, sizes, counts)
 
     def columns(self) -> dict[str, Any]:
         """Return the arrays of :meth:`from_columns`: those of the samples and of the members' names."""
-        columns: dict[str, Any] = {
-            name.removeprefix("_"): np.frombuffer(getattr(self, name), np.int64) for name in _NUMBERS
+        objects, starts, sizes = self._columns().T
+        return {
+            "firsts": self.firsts(),
+            "objects": objects,
+            "starts": starts,
+            "sizes": sizes,
+            **self.names.columns("names"),
         }
-        return columns | {f"names.{name}": column for name, column in self.names.columns().items()}
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any], urls: Iterable[RemoteUrl]) -> SampleTable:
         """Restore a table from :meth:`columns` and the URLs of its objects."""
         table = cls()
-        for name in _NUMBERS:
-            setattr(table, name, array("q", columns[name.removeprefix("_")].tobytes()))
-        table.names = StringColumn.view(columns["names.data"], columns["names.ends"])
+        table._firsts = _array(columns["firsts"])
+        table._members = _array(np.column_stack([columns[name] for name in ("objects", "starts", "sizes")]))
+        table.names = StringColumn.view(columns, "names")
         table.urls = UrlTable(urls)
         return table
 
 
-_NUMBERS = ("_objects", "_starts", "_sizes", "_firsts")
+def _array(numbers: Int64s) -> array[int]:
+    return array("q", numbers.tobytes())

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
-from ..core.shard_view import is_view
 from ..core.stats.counters import FETCH
-from ..core.urls import redact, split_sample_range
+from ..core.urls import redact
 from ..errors import RemoteDataError, StateError
-from .downloads import Download
-from .engine import Lane, UnorderedLane
+from .engine import Download, Lane
 from .listing.source_argument import url_of
 from .local_files import LocalFiles, Numbered, stream_files
-from .object_stream import ObjectStream, ViewStream
-from .sample_ranges import wanted_bytes
+from .object_stream import ObjectStream
 from .session import FetchSession
 
-_MORE_AHEAD = 4  # for each object that is waited for; one for each other
+_MORE_AHEAD = 4  # for each object that was handed out
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
 
 StreamsState = dict[str, Any]  # "next": number of the next object; "again": [number, first byte] of earlier ones
@@ -41,7 +38,7 @@ def stream_objects(
     while True:
         fetched, source = yield from stream_files(files, source, in_order=session.options.in_order)
         for first in fetched:
-            yield from open_ahead(chain([first], fetched), session, _open)
+            yield from open_ahead(chain([first], fetched), session, ObjectStream)
             break
         else:
             return
@@ -72,12 +69,11 @@ def open_ahead(
         opened: opens one in a lane: URL, number, first byte.
     """
     options = session.options
-    lane = Lane(session) if options.in_order else UnorderedLane(session)
+    lane = Lane(session)
     ahead: dict[Download, tuple[str, FetchedT]] = {}  # opened and not handed out, in order
     try:
         ended: Exception | None = None
-        num_ahead, num_waits = 2 * options.max_in_flight, 0
-        most_ahead = _OBJECTS_AHEAD * options.max_in_flight
+        num_ahead, most_ahead = 2 * options.max_in_flight, _OBJECTS_AHEAD * options.max_in_flight
         while True:
             while ended is None and (not ahead or (len(ahead) < num_ahead and lane.has_room())):
                 try:
@@ -86,8 +82,7 @@ def open_ahead(
                     ahead[stream.download] = url, stream
                 except Exception as error:  # noqa: BLE001, PERF203  # earlier objects are handed out first
                     ended = error
-            has_waited, num_waits = lane.num_waits > num_waits, lane.num_waits
-            num_ahead = min(num_ahead + (_MORE_AHEAD if has_waited else 1), most_ahead)
+            num_ahead = min(num_ahead + _MORE_AHEAD, most_ahead)
             if ahead:
                 FETCH.add(items=1)
                 yield ahead.pop(lane.next_object(ahead))
@@ -102,35 +97,22 @@ def open_ahead(
         lane.release()
 
 
-def _open(lane: Lane, url: str, number: int | None, start: int) -> ObjectStream:
-    """Open the object, or the range of samples that the URL names, from byte ``start`` on."""
-    whole, samples = split_sample_range(url)
-    if is_view(whole):
-        return ViewStream(lane, whole, number, start, samples)
-    if samples is None:
-        return ObjectStream(lane, whole, number, start)
-    first, stop = wanted_bytes(whole, samples, lane.session.storage_options, lane.options.retry)
-    return ObjectStream(lane, whole, number, max(first, start), stop)
-
-
 def numbered_urls(urls: Iterable[str], state: StreamsState | None) -> Iterator[Numbered]:
     """Yield number, URL and first byte of each object to open."""
     first, again = (state["next"], state.get("again", [])) if state is not None else (0, [])
-    source = (url_of(url, of="async_prefetch") for url in urls)
-    reopened = {number for number, _ in again}
-    earlier, count = {}, 0
-    for count, url in zip(range(1, first + 1), source):  # noqa: B905  # either may be shorter
-        if count - 1 in reopened:
-            earlier[count - 1] = url
-    if count < first or len(earlier) < len(reopened):
-        expected = max([first, *(number + 1 for number in reopened)])
+    source = enumerate(url_of(url, of="async_prefetch") for url in urls)
+    reopened, earlier, num_passed = {number for number, _ in again}, dict[int, str](), 0
+    for number, url in islice(source, first):
+        num_passed += 1
+        if number in reopened:
+            earlier[number] = url
+    if num_passed < first or len(earlier) < len(reopened):
         raise StateError(
-            f"The state expects {expected:,} URLs, and there are {count:,}. It belongs to another listing or another "
-            "world: resume with the chain that saved it."
+            f"The state expects {max([first, *reopened]):,} URLs, and there are {num_passed:,}. It belongs to another "
+            "listing or another world: resume with the chain that saved it."
         )
-    for number, start in again:
-        yield number, earlier[number], start
-    yield from ((number, url, 0) for number, url in enumerate(source, first))
+    yield from ((number, earlier[number], start) for number, start in again)
+    yield from ((number, url, 0) for number, url in source)
 
 
 def parts_of(url: str, stream: Any, piece_bytes: int = 1 << 20) -> Iterator[bytes | memoryview]:
@@ -157,13 +139,9 @@ def whole_of(url: str, stream: Any) -> bytes:
 def _read(url: str, stream: Any, piece_bytes: int) -> bytes:
     try:
         piece = stream.read(piece_bytes)
-    except UnicodeDecodeError as error:
-        raise _opened_as_text(url) from error
+    except UnicodeDecodeError:
+        piece = ""
     if isinstance(piece, str):
-        raise _opened_as_text(url)
+        raise RemoteDataError(f"{redact(url)} was opened as text; open it with mode='rb'.", url=redact(url))
     data: bytes = piece
     return data
-
-
-def _opened_as_text(url: str) -> RemoteDataError:
-    return RemoteDataError(f"{redact(url)} was opened as text; open it with mode='rb'.", url=redact(url))

@@ -10,9 +10,10 @@ from typing import Any
 
 from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
-from ..core.urls import RemoteUrl, redact
+from ..core.urls import redact
 from ..errors import ShardReadError
 from ..fetch.listing.shard_set import read_if_there
+from ..fetch.ranges import OneObject
 from ..fetch.read_ahead import LEAST_BYTES, ReadAhead
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
@@ -48,7 +49,7 @@ class ShardHeaders:
     def __init__(self, url: str, options: StorageOptions, retry: RetryPolicy) -> None:
         self._options, self._retry = options, retry
         self.shown = redact(url)
-        first_window = ReadAhead(url, options, retry=retry)
+        first_window = ReadAhead(OneObject(url, options, retry))
         head = first_window.head()
         if head[:4] in _ZIP:
             raise ShardReadError(
@@ -56,9 +57,8 @@ class ShardHeaders:
                 "shard_zip_reader().",
                 url=self.shown,
             )
-        self.num_bytes = first_window.find_num_bytes()
-        etag = url.etag if isinstance(url, RemoteUrl) else None
-        self.url = RemoteUrl(str(url), self.num_bytes, etag)
+        self.url = first_window.reader.version
+        self.num_bytes = self.url.size or 0
         self.compression, unread = decompressed([head], url=self.shown, limits=CompressionLimits())
         unread.close()
         self.fetched_bytes, self.num_requests = first_window.fetched_bytes, first_window.num_requests
@@ -90,7 +90,7 @@ class ShardHeaders:
         if self.compression is not None:
             yield from self._streamed(wanted, on_skip)
             return
-        windows, self._first = self._first or ReadAhead(self.url, self._options, retry=self._retry), None
+        windows, self._first = self._first or ReadAhead(OneObject(self.url, self._options, self._retry)), None
         before = windows.fetched_bytes, windows.num_requests  # these are counted already
         options = TarOptions(self.num_bytes, max_member_bytes=_NO_LIMIT, on_skip=on_skip)
         try:
@@ -133,16 +133,8 @@ class ShardHeaders:
         Raises:
             ShardReadError: as ``tar.read_member_batches``, and if a member extends beyond ``stop``.
         """
-        windows = ReadAhead(
-            self.url,
-            self._options,
-            retry=self._retry,
-            start=start,
-            stop=stop,
-            first_bytes=first_bytes,
-            in_flight=in_flight,
-            sleep=wait,
-        )
+        reader = OneObject(self.url, self._options, self._retry, in_flight=in_flight, sleep=wait)
+        windows = ReadAhead(reader, start=start, stop=stop, first_bytes=first_bytes)
         options = TarOptions(self.num_bytes, start, stop, max_member_bytes=_NO_LIMIT, on_skip=on_skip)
         try:
             yield from read_member_headers(windows, url=self.shown, options=options, wanted=wanted)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ..core.arguments.amounts import seed_of, whole
 from ..core.arguments.calls import explain_init
 from ..core.frameworks.collating import check_item
-from ..core.frameworks.second_split import warn_of_skipping
 from ..core.iter_datapipe import Batcher as TorchBatcher
 from ..core.iter_datapipe import Collator as TorchCollator
 from ..core.iter_datapipe import Filter as TorchFilter

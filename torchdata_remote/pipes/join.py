@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from enum import Enum
 from itertools import chain, islice
 from typing import Any, Literal
@@ -22,11 +22,11 @@ from ..errors import EmptyListingError, JoinError
 from ..fetch.listing.patterns import expand_braces
 from ..fetch.listing.shard_set import base_name
 from ..fetch.listing.source_argument import url_of, urls_of
-from ..fetch.selections.join_plan import How, planned_views
+from ..fetch.selections.joins import How, planned_views
 from ..fetch.selections.key_indexes import key_indexes
-from ..fetch.selections.keys import KeyTable
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun
+from ..formats.key_index import KeyIndex
 from ..formats.merged_runs import MergedSet, merged_runs
 from ..formats.position import Position, ReadPosition
 from ..formats.sample import Sample
@@ -329,10 +329,9 @@ class _JoinShards(DataPipe[RemoteUrl]):
             _require_same_shards(sets)
             _log.info("join: shards are read side by side, in their order")
             return [joined_url(shards) for shards in zip(*sets.values(), strict=True)]
-        tables = {name: self._table(name, urls) for name, urls in sets.items()}
-        views, what = planned_views(tables, self.how)
-        _log.info("join by keys: %s", what)
-        return views
+        with ExitStack() as opened:
+            indexes = {name: opened.enter_context(closing(self._indexes(urls))) for name, urls in sets.items()}
+            return planned_views(indexes, self._members, self.how)
 
     def _are_alike(self, sets: Mapping[str, list[RemoteUrl]]) -> bool:
         """Whether the sets can be read side by side, by what their manifests have."""
@@ -341,13 +340,8 @@ class _JoinShards(DataPipe[RemoteUrl]):
         first, *others = [[(base_name(url), url.num_samples) for url in urls] for urls in sets.values()]
         return all(num_samples is not None for _, num_samples in first) and all(other == first for other in others)
 
-    def _table(self, name: str, urls: list[RemoteUrl]) -> KeyTable:
-        members = self._members[name]
-        with closing(key_indexes(urls, self._options, self._retry, on_bad_member=self._on_bad_member)) as indexes:
-            table = KeyTable(indexes, members)
-        if members is not None and (absent := sorted(members - table.extensions)):
-            raise JoinError(f"No sample of the set {name!r} has a member {', '.join(map(repr, absent))}.")
-        return table
+    def _indexes(self, urls: list[RemoteUrl]) -> Generator[tuple[RemoteUrl, KeyIndex], None, None]:
+        return key_indexes(urls, self._options, self._retry, on_bad_member=self._on_bad_member)
 
 
 class _ShardsOfJoin(DataPipe[str]):

@@ -17,13 +17,17 @@ from ..core.urls import RemoteUrl
 from ..errors import MissingKeyError
 from ..fetch.listing.shard_set import options_beside
 from ..fetch.listing.source_argument import pipe_of, url_of
-from ..fetch.listing.sources import Tars, list_source, with_lookups
+from ..fetch.listing.sources import Tars, list_source
 from ..fetch.listing.url_table import StringColumn
-from ..fetch.selections.key_files import is_expression, is_table, keys_of_file, keys_of_table
 from ..fetch.selections.key_indexes import key_indexes
-from ..fetch.selections.keys import KeySearch, key_column
-from ..fetch.selections.selection import IndexedSample, planned_views, require_whole_shards
-from ..fetch.tables.footers import list_groups
+from ..fetch.selections.selection import (
+    IndexedSample,
+    key_column,
+    keys_of_file,
+    planned_views,
+    require_whole_shards,
+)
+from ..fetch.tables import list_groups
 from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.split_name import Split, shared_keys
 from ..formats.tables import RowFilter, require_pyarrow
@@ -72,23 +76,25 @@ class ListRemote(DataPipe[RemoteUrl]):
 
     A source is
 
-    - a prefix: ``s3://b``, ``s3://b/``, ``s3://b/dir``, ``s3://b/dir/``. ``dir`` never matches ``dir2``;
+    - a folder: ``s3://b``, ``s3://b/dir/``, or without the slash if its name has no extension: ``s3://b/dir``,
+      ``s3://b/v1.0``. ``dir`` never matches ``dir2``;
     - a glob: ``s3://b/t-*.tar``, where ``*`` and ``?`` stay within a folder and ``**`` does not;
     - a brace range: ``s3://b/t-{000000..000099}.tar`` or ``s3://b/{train,val}/``. A result without
       a glob and without a slash at its end is one object, for which the store is not listed;
     - a manifest: ``s3://b/t/index.json``, as written by ``write_shards``: its shards in its order, with the checksums
       that their bytes are verified against while they are read;
-    - one object.
+    - one object, whose name has an extension: ``s3://b/0.tar``. Without one (``s3://b/README``) it is found where there
+      is no folder of that name. A URL of a web server is an object.
 
     ``*``, ``?``, ``[``, ``{`` and ``}`` that are part of a name have to be put into brackets, as by :func:`escape_url`:
     ``s3://b/what[?]/``. A :class:`RemoteUrl` is never a pattern.
 
     The objects of a source are sorted by path (by code points), and the sources keep their order, so the listing is
-    the same in all processes. Objects are yielded while later pages of the listing are requested. Sources that name one
-    object are looked up by one request each, up to 16 at a time, and a ``RemoteUrl`` with its size by none. Directory
-    markers are dropped, and so are files that macOS adds to folders (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``), unless
-    a source names one: ``skipped.members["macos"]`` counts them. Sources that overlap or are repeated yield their
-    objects repeatedly. (A manifest that has a shard twice is refused.)
+    the same in all processes. Objects are yielded while later pages of the listing are requested. A source that names
+    one object costs no request: its size and etag are those of the first response to a reader, which also notices if it
+    is missing. Directory markers are dropped, and so are files that macOS adds to folders
+    (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``), unless a source names one: ``skipped.members["macos"]`` counts them.
+    Sources that overlap or are repeated yield their objects repeatedly. (A manifest that has a shard twice is refused.)
 
     Args:
         source_datapipe: source URLs (str, or ``os.PathLike``). A bare local path becomes a ``file://`` URL.
@@ -148,19 +154,18 @@ class ListRemote(DataPipe[RemoteUrl]):
         source, skipped = env.open(self.source_datapipe), env.skipped(self)
 
         def listed() -> Iterator[RemoteUrl]:
-            on_page, urls = shared_keys(self._split), (url_of(url, of="list_remote") for url in source)
-            with closing(with_lookups(urls, self._storage_options, self._retry)) as sources:
-                for url, lookup in sources:
-                    yield from list_source(
-                        url,
-                        pattern=Tars(url) if self._takes_tars else self.pattern,
-                        recursive=self.recursive,
-                        on_skip=skipped.count_member,
-                        on_page=on_page,
-                        options=self._storage_options,
-                        retry=self._retry,
-                        lookup=lookup,
-                    )
+            on_page = shared_keys(self._split)
+            for one in source:
+                url = url_of(one, of="list_remote")
+                yield from list_source(
+                    url,
+                    pattern=Tars(url) if self._takes_tars else self.pattern,
+                    recursive=self.recursive,
+                    on_skip=skipped.count_member,
+                    on_page=on_page,
+                    options=self._storage_options,
+                    retry=self._retry,
+                )
 
         return ListedPass(listed, source)
 
@@ -174,9 +179,9 @@ class ListRowGroups(DataPipe[RemoteUrl]):
     ``equalize_ranks`` can count. The record batches of an Arrow file count as its row groups.
 
     Only footers are read, of 16 files at once: one request for a Parquet file, two if the footer is longer than
-    64 KiB. Arrow footers have no numbers of rows, so an Arrow file takes two requests and one for each record batch of
-    more than 128 KiB; and an Arrow stream, which has no footer, one for each batch, one after the other. The footers
-    stay in memory, up to 64 MiB, for ``table_reader``. Needs pyarrow: ``pip install 'torchdata_remote[tables]'``.
+    64 KiB. Arrow footers have no numbers of rows, and Arrow streams have no footers, so both take a request for each
+    record batch of more than 256 KiB, one after the other. The footers of 512 files stay in memory for
+    ``table_reader``, those of more than 256 KiB do not. Needs pyarrow: ``pip install 'torchdata_remote[tables]'``.
 
     Args:
         source_datapipe: URLs of files, as ``list_remote`` yields them.
@@ -278,16 +283,16 @@ class Select(DataPipe[RemoteUrl]):
 
     Args:
         source_datapipe: URLs of uncompressed tar shards.
-        keys: of the samples, as ``"__key__"`` has them. A list, a set or another iterable; the URL or path of a file: a
-            ``.txt`` with a key in each line, a ``.csv``, ``.parquet``, ``.arrow`` or ``.feather``; a table of pyarrow,
-            polars, pandas or DuckDB. Tables need pyarrow (``pip install 'torchdata_remote[tables]'``). A key that
-            several shards have selects all its samples. ``None`` selects all keys.
-        where: with a table, an expression of pyarrow or polars that its rows must fulfil. Otherwise a function that is
-            called with the :class:`IndexedSample` of each sample (that ``keys`` selects), and returns whether it is
-            selected; one that workers receive must be importable.
+        keys: of the samples, as ``"__key__"`` has them. A list, a set, a column of a table or another iterable; or the
+            URL or path of a file: a ``.txt`` with a key in each line, or a ``.parquet``, ``.arrow`` or ``.feather``,
+            which need pyarrow (``pip install 'torchdata_remote[tables]'``). A key that several shards have selects all
+            its samples. ``None`` selects all keys.
+        where: a function that is called with the :class:`IndexedSample` of each sample (that ``keys`` selects), and
+            returns whether it is selected; one that workers receive must be importable. With the URL of a table, an
+            expression of ``pyarrow.compute`` that its rows must fulfil.
         members: of each selected sample that are read: extensions, in any case; of ``"jpg;jpeg;png"`` the first
             that the sample has. ``None`` reads all.
-        key_column: of a table, the column with the keys.
+        key_column: of a file that is a table, the column with the keys.
         on_missing_key: policy for keys that no shard has: ``raise_error``, ``skip_with_warning``, or a function that is
             called with the error.
         on_bad_member: policy for members that cannot be part of a sample, where headers of shards are read. Pass the
@@ -303,10 +308,11 @@ class Select(DataPipe[RemoteUrl]):
         MissingKeyError: if no shard has some of the keys: their number, and some of them.
         MissingMemberError: if a selected sample has none of the alternatives in ``members``.
         EmptyListingError: if nothing is selected.
-        ManifestError: if the file of keys belongs to another version of the shard, or the shard is compressed.
-        UrlError: for a zip, or for samples that were selected elsewhere.
+        ManifestError: if the file of keys belongs to another version of the shard.
+        ShardReadError: for a shard without such a file that is compressed, a zip, or damaged.
+        UrlError: for samples that were selected elsewhere.
         ValueError: after ``sharding_filter_rank`` or another ``select``.
-        RemoteDataError: if the file of ``keys`` is of an unknown kind, or pyarrow is missing.
+        RemoteDataError: if the file of ``keys`` is damaged or of an unknown kind, or has no such column.
 
     Example:
         >>> from torchdata_remote import ShardWriter
@@ -340,8 +346,10 @@ class Select(DataPipe[RemoteUrl]):
         if keys is None and where is None and members is None:
             raise ValueError("select needs keys=, where= or members=: without them it selects everything.")
         self._column = check.text("key_column", key_column, example="__key__")
-        self._keys, self._expression = _keys_or_file(keys, where, self._column)
-        self._where = None if is_expression(where) else check.function_or_none("where", where, example=_EXAMPLE)
+        self._keys, self._filter = _keys_or_file(keys), None
+        if isinstance(self._keys, str) and not callable(where):
+            self._filter, where = None if where is None else RowFilter(where), None
+        self._where = check.function_or_none("where", where, example=_EXAMPLE)
         self._members = _alternatives(members)
         self._on_missing_key = check.function("on_missing_key", on_missing_key, example="skip_with_warning")
         self._on_bad_member = check.function("on_bad_member", on_bad_member, example="skip_with_warning")
@@ -361,11 +369,10 @@ class Select(DataPipe[RemoteUrl]):
         keys = self._keys
         if isinstance(keys, str):
             options = options_beside(keys, shards[0], self._storage_options) if shards else self._storage_options
-            keys = keys_of_file(keys, self._column, self._expression, options, self._retry)
-        search = None if keys is None else KeySearch(keys)
+            keys = keys_of_file(keys, self._column, self._filter, options, self._retry)
         policy = self._on_bad_member
         with closing(key_indexes(shards, self._storage_options, self._retry, on_bad_member=policy)) as indexes:
-            return planned_views(indexes, search, self._where, self._members, self._on_missing_key)
+            return planned_views(indexes, keys, self._where, self._members, self._on_missing_key)
 
 
 def _require_listing(pipe: IterDataPipe[Any]) -> None:
@@ -380,30 +387,20 @@ def _require_listing(pipe: IterDataPipe[Any]) -> None:
             raise ValueError("this chain has a select() already: pass keys=, where= and members= to one of them.")
 
 
-def _keys_or_file(keys: Any, where: Any, column: str) -> tuple[StringColumn | str | None, Any]:
-    """Return the keys, or the URL of their file with the expression that selects its rows."""
-    expression = where if is_expression(where) else None
+def _keys_or_file(keys: Any) -> StringColumn | str | None:
+    """Return the keys, or the URL of their file."""
     if isinstance(keys, str | os.PathLike):
-        return check.path_or_url("keys", keys, example="s3://b/train.parquet"), expression
-    if keys is not None and is_table(keys):
-        return keys_of_table(keys, column, expression), None
-    if expression is not None:
-        raise check.marked(
-            ValueError(
-                f"where is an expression, which selects rows of a table, and keys is {check.shown(keys)}: pass a table "
-                "or the URL of its file by keys=, or a function by where=."
-            )
-        )
+        return check.path_or_url("keys", keys, example="s3://b/train.parquet")
     if keys is None:
-        return None, None
-    if isinstance(keys, bytes) or not isinstance(keys, Iterable) or getattr(keys, "ndim", 1) == 0:
+        return None
+    if isinstance(keys, bytes) or not isinstance(keys, Iterable) or hasattr(type(keys), "columns"):
         raise check.marked(
             TypeError(
-                "keys must be an iterable of keys, a table, or the URL of a file such as 's3://b/train.parquet', got "
-                f"{check.shown(keys)}."
+                "keys must be an iterable of keys, such as a column of a table, or the URL of a file such as "
+                f"'s3://b/train.parquet', got {check.shown(keys)}."
             )
         )
-    return key_column(keys.to_pylist() if hasattr(keys, "to_pylist") else keys), None
+    return key_column(keys.to_pylist() if hasattr(keys, "to_pylist") else keys)
 
 
 def _alternatives(members: Any) -> tuple[tuple[str, ...], ...] | None:

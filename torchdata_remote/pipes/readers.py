@@ -18,7 +18,7 @@ from ..errors import RemoteDataError, StateError
 from ..fetch.listing.source_argument import pipe_of
 from ..fetch.session import FetchSession
 from ..fetch.streams import stream_objects
-from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, Skipped, raise_error
+from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun
 from ..formats.position import Position, ReadPosition
 from ..formats.sample import Sample

@@ -40,8 +40,8 @@ class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
         part_bytes: size of the ranged parts of large objects, in bytes. ``None`` means 8 MiB, or less if
             ``max_in_flight`` of them would fill more than three quarters of ``max_buffer_bytes``, or if ``interleave``
             streams would not have room for two each.
-        in_order: ``False`` yields the objects in the order in which they complete. This order differs from run to run
-            and cannot be resumed.
+        in_order: ``False`` yields an object when its first part is here; a small object is one part. This order differs
+            from run to run and cannot be resumed.
         interleave: number of streams that will be read in turn, as by ``shard_tar_reader(interleave=4)``. Each of them
             gets its share of ``max_buffer_bytes`` from the start.
         retry: policy for transient errors.

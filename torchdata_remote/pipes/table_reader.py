@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
@@ -12,8 +13,8 @@ from ..core.urls import object_path
 from ..errors import RemoteDataError
 from ..fetch.listing.source_argument import url_of
 from ..fetch.session import FetchSession
-from ..fetch.streams import numbered_urls
-from ..fetch.tables.row_groups import FetchedGroup, stream_tables
+from ..fetch.streams import numbered_urls, open_ahead
+from ..fetch.tables import TableStream
 from ..formats.error_policy import OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun
 from ..formats.position import ReadPosition
@@ -124,7 +125,8 @@ class TableReader(ShardReader):
 
     def opener_of(self, session: FetchSession, env: Env) -> Opened:
         # The fetcher's threads start with the first URL
-        return lambda urls, state: stream_tables(numbered_urls(_only_urls(urls), state), session, self.columns)
+        opens = partial(TableStream, self.columns)
+        return lambda urls, state: open_ahead(numbered_urls(_only_urls(urls), state), session, opens)
 
     def input_of(self, env: Env) -> Pass[tuple[str, Any]]:
         session = env.session(self, self._options, self._storage_options)
@@ -142,10 +144,15 @@ class _TablePass(ShardPass):
 
     def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
         stem = f"{split_key(object_path(stream.url))[0]}/"
-        with closing(stream.groups()) as groups:
-            for fetched in groups:
-                self.pipe.columns.say_changes(fetched.plan.columns.kinds, fetched.plan.table.url)
-                yield from _runs(fetched, url, stem, position)
+        with closing(stream.batches()) as batches:
+            for columns, begin, batch in batches:
+                self.pipe.columns.say_changes(columns.kinds, url)
+                samples, rows = row_samples(batch, begin, columns, url=url, stem=stem)
+                position.batch_offset = 0
+                position.batch_starts = [*rows, begin + batch.num_rows]
+                position.batch_rest = run = iter(samples)
+                if samples:
+                    yield run
 
 
 def _only_urls(items: Iterable[Any]) -> Iterator[str]:
@@ -156,23 +163,3 @@ def _only_urls(items: Iterable[Any]) -> Iterator[str]:
                 "table_reader fetches by itself."
             )
         yield url_of(item, of="table_reader")
-
-
-def _runs(fetched: FetchedGroup, url: str, stem: str, position: ReadPosition) -> Iterator[SampleRun]:
-    """Yield the samples of a row group, in runs, and keep the position: the row of the next sample."""
-    plan, group = fetched.plan, fetched.group
-    first = group.first
-    for batch in plan.table.batches(group.number, plan.columns, fetched.pieces, plan.source.read):
-        begin, end = max(first, group.start), min(first + batch.num_rows, group.stop)
-        if begin < end:
-            within = batch.slice(begin - first, end - begin)
-            samples, rows = row_samples(within, begin, plan.columns, url=url, stem=stem)
-            run = iter(samples)
-            position.batch_offset = 0
-            position.batch_starts = range(begin, end + 1) if isinstance(rows, range) else [*rows, end]
-            position.batch_rest = run
-            if samples:
-                yield run
-        first += batch.num_rows
-        if first >= group.stop:
-            return

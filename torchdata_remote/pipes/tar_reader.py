@@ -14,6 +14,7 @@ from ..core.arguments import check
 from ..core.arguments.amounts import whole
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..fetch.jumps import stream_by_jumps
+from ..fetch.read_ahead import ReadAhead
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of
 from ..formats.byte_reader import Skippable
@@ -271,17 +272,15 @@ class LazyMembers(NamedTuple):
 
     def parts_of(self, url: str, stream: Any, limits: CompressionLimits) -> Parts:
         """Return the bytes of a stream: by jumps, if it is one for that and not compressed."""
-        segments = getattr(stream, "segments", None)
-        if segments is None or not self.jumps:
+        windows: ReadAhead | None = getattr(stream, "windows", None) if self.jumps else None
+        if windows is None:
             return parts_of(url, stream)
         if not stream.first_byte:
-            compression, unread = decompressed([stream.head()], url=url, limits=limits)
+            compression, unread = decompressed([windows.head()], url=url, limits=limits)
             unread.close()
             if compression is not None:
                 return parts_of(url, stream)
-        stream.find_num_bytes()  # waits for the first request, whose bytes are read next
-        found: Parts = segments
-        return found
+        return windows
 
     def batches_of(self, stream: Any, parts: Parts) -> Callable[..., Iterator[LazyBatch]]:
         """Return the function that reads the members of an archive in these parts, lazy ones as files."""

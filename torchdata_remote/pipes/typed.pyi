@@ -26,6 +26,7 @@ from .decode_sample import DecodeSample
 from .equalize_ranks import EqualizeRanks
 from .file_reader import FileReader
 from .flat_map import FlatMap
+from .image_options import RATIO, SCALE
 from .label_from_path import LabelFromPath
 from .list_remote import ListRemote
 from .list_row_groups import ListRowGroups
@@ -42,9 +43,8 @@ from .skip import Skip
 from .table_reader import TableReader
 from .take import Take
 from .to_tuple import ToTuple
-from .write_shards import WriteShards
-from .image_options import RATIO, SCALE
 from .torch_names import TorchNames
+from .write_shards import WriteShards
 
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
@@ -108,8 +108,8 @@ class IterDataPipe(TorchNames[T_co]):
             part_bytes: size of the ranged parts of large objects, in bytes. ``None`` means 8 MiB, or less if
                 ``max_in_flight`` of them would fill more than three quarters of ``max_buffer_bytes``, or if ``interleave``
                 streams would not have room for two each.
-            in_order: ``False`` yields the objects in the order in which they complete. This order differs from run to run
-                and cannot be resumed.
+            in_order: ``False`` yields an object when its first part is here; a small object is one part. This order differs
+                from run to run and cannot be resumed.
             interleave: number of streams that will be read in turn, as by ``shard_tar_reader(interleave=4)``. Each of them
                 gets its share of ``max_buffer_bytes`` from the start.
             retry: policy for transient errors.
@@ -441,23 +441,25 @@ class IterDataPipe(TorchNames[T_co]):
 
         A source is
 
-        - a prefix: ``s3://b``, ``s3://b/``, ``s3://b/dir``, ``s3://b/dir/``. ``dir`` never matches ``dir2``;
+        - a folder: ``s3://b``, ``s3://b/dir/``, or without the slash if its name has no extension: ``s3://b/dir``,
+          ``s3://b/v1.0``. ``dir`` never matches ``dir2``;
         - a glob: ``s3://b/t-*.tar``, where ``*`` and ``?`` stay within a folder and ``**`` does not;
         - a brace range: ``s3://b/t-{000000..000099}.tar`` or ``s3://b/{train,val}/``. A result without
           a glob and without a slash at its end is one object, for which the store is not listed;
         - a manifest: ``s3://b/t/index.json``, as written by ``write_shards``: its shards in its order, with the checksums
           that their bytes are verified against while they are read;
-        - one object.
+        - one object, whose name has an extension: ``s3://b/0.tar``. Without one (``s3://b/README``) it is found where there
+          is no folder of that name. A URL of a web server is an object.
 
         ``*``, ``?``, ``[``, ``{`` and ``}`` that are part of a name have to be put into brackets, as by :func:`escape_url`:
         ``s3://b/what[?]/``. A :class:`RemoteUrl` is never a pattern.
 
         The objects of a source are sorted by path (by code points), and the sources keep their order, so the listing is
-        the same in all processes. Objects are yielded while later pages of the listing are requested. Sources that name one
-        object are looked up by one request each, up to 16 at a time, and a ``RemoteUrl`` with its size by none. Directory
-        markers are dropped, and so are files that macOS adds to folders (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``), unless
-        a source names one: ``skipped.members["macos"]`` counts them. Sources that overlap or are repeated yield their
-        objects repeatedly. (A manifest that has a shard twice is refused.)
+        the same in all processes. Objects are yielded while later pages of the listing are requested. A source that names
+        one object costs no request: its size and etag are those of the first response to a reader, which also notices if it
+        is missing. Directory markers are dropped, and so are files that macOS adds to folders
+        (``._1.jpg``, ``.DS_Store``, ``__MACOSX/``), unless a source names one: ``skipped.members["macos"]`` counts them.
+        Sources that overlap or are repeated yield their objects repeatedly. (A manifest that has a shard twice is refused.)
 
         Args:
             pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.
@@ -497,9 +499,9 @@ class IterDataPipe(TorchNames[T_co]):
         ``equalize_ranks`` can count. The record batches of an Arrow file count as its row groups.
 
         Only footers are read, of 16 files at once: one request for a Parquet file, two if the footer is longer than
-        64 KiB. Arrow footers have no numbers of rows, so an Arrow file takes two requests and one for each record batch of
-        more than 128 KiB; and an Arrow stream, which has no footer, one for each batch, one after the other. The footers
-        stay in memory, up to 64 MiB, for ``table_reader``. Needs pyarrow: ``pip install 'torchdata_remote[tables]'``.
+        64 KiB. Arrow footers have no numbers of rows, and Arrow streams have no footers, so both take a request for each
+        record batch of more than 256 KiB, one after the other. The footers of 512 files stay in memory for
+        ``table_reader``, those of more than 256 KiB do not. Needs pyarrow: ``pip install 'torchdata_remote[tables]'``.
 
         Args:
             filter: row groups without a row that this condition accepts, by the statistics in the Parquet footer, are left
@@ -682,16 +684,16 @@ class IterDataPipe(TorchNames[T_co]):
         process. Put it between ``list_remote`` and ``shuffle_shards``.
 
         Args:
-            keys: of the samples, as ``"__key__"`` has them. A list, a set or another iterable; the URL or path of a file: a
-                ``.txt`` with a key in each line, a ``.csv``, ``.parquet``, ``.arrow`` or ``.feather``; a table of pyarrow,
-                polars, pandas or DuckDB. Tables need pyarrow (``pip install 'torchdata_remote[tables]'``). A key that
-                several shards have selects all its samples. ``None`` selects all keys.
-            where: with a table, an expression of pyarrow or polars that its rows must fulfil. Otherwise a function that is
-                called with the :class:`IndexedSample` of each sample (that ``keys`` selects), and returns whether it is
-                selected; one that workers receive must be importable.
+            keys: of the samples, as ``"__key__"`` has them. A list, a set, a column of a table or another iterable; or the
+                URL or path of a file: a ``.txt`` with a key in each line, or a ``.parquet``, ``.arrow`` or ``.feather``,
+                which need pyarrow (``pip install 'torchdata_remote[tables]'``). A key that several shards have selects all
+                its samples. ``None`` selects all keys.
+            where: a function that is called with the :class:`IndexedSample` of each sample (that ``keys`` selects), and
+                returns whether it is selected; one that workers receive must be importable. With the URL of a table, an
+                expression of ``pyarrow.compute`` that its rows must fulfil.
             members: of each selected sample that are read: extensions, in any case; of ``"jpg;jpeg;png"`` the first
                 that the sample has. ``None`` reads all.
-            key_column: of a table, the column with the keys.
+            key_column: of a file that is a table, the column with the keys.
             on_missing_key: policy for keys that no shard has: ``raise_error``, ``skip_with_warning``, or a function that is
                 called with the error.
             on_bad_member: policy for members that cannot be part of a sample, where headers of shards are read. Pass the
@@ -707,10 +709,11 @@ class IterDataPipe(TorchNames[T_co]):
             MissingKeyError: if no shard has some of the keys: their number, and some of them.
             MissingMemberError: if a selected sample has none of the alternatives in ``members``.
             EmptyListingError: if nothing is selected.
-            ManifestError: if the file of keys belongs to another version of the shard, or the shard is compressed.
-            UrlError: for a zip, or for samples that were selected elsewhere.
+            ManifestError: if the file of keys belongs to another version of the shard.
+            ShardReadError: for a shard without such a file that is compressed, a zip, or damaged.
+            UrlError: for samples that were selected elsewhere.
             ValueError: after ``sharding_filter_rank`` or another ``select``.
-            RemoteDataError: if the file of ``keys`` is of an unknown kind, or pyarrow is missing.
+            RemoteDataError: if the file of ``keys`` is damaged or of an unknown kind, or has no such column.
 
         Example:
             >>> from torchdata_remote import ShardWriter

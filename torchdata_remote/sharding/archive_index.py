@@ -62,6 +62,7 @@ def index_archives(
                     url=shown,
                 )
     scratch.finish()
+    table.finish()
     return table
 
 

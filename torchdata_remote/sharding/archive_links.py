@@ -45,7 +45,7 @@ class ArchiveLinks:
             yield batch
 
     def follow(self, table: SampleTable, first: int, prefix: str) -> None:
-        """Give the members of links the data of those to which they lead; remove the others, with a warning.
+        """Let the members of links be stored where those are to which they lead; warn of the others.
 
         Args:
             table: its members from ``first`` on are those of the archive.
@@ -57,7 +57,7 @@ class ArchiveLinks:
             wanted = set(ends.values())
             names = enumerate(map(table.names.__getitem__, range(first, len(table.names))), first)
             found = {name: number for number, name in names if name in wanted and number not in ends}
-            table.move({number: found.get(end) for number, end in ends.items()})
+            table.moved |= {number: found.get(end) for number, end in ends.items()}
             for number in ends:
                 if ends[number] not in found:
                     self._lost(self.members[number])

@@ -14,7 +14,7 @@ from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, join_url, redact, split_url
 from ..errors import ObjectExistsError
 from ..fetch.listing.patterns import literal_url
-from ..fetch.listing.source_argument import require_folder, url_of
+from ..fetch.listing.source_argument import url_of
 from ..fetch.listing.sources import Tars, list_source
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
@@ -76,7 +76,6 @@ def index_shards(
     check.function("on_shard", on_shard, example="print")
     check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")
     url = literal_url(url_of(url, of="index_shards"))
-    require_folder(url, of="index_shards")
     folder = url if url.endswith("/") else url + "/"
     options, retry = StorageOptions(storage_options), RetryPolicy()
     manifest_url = join_url(*split_url(folder + MANIFEST_NAME))

@@ -29,7 +29,8 @@ def sample_order(num_samples: int, seed: int | None) -> Int64s:
 def packed_bytes(table: SampleTable, labels: Labels | None, naming: Naming) -> Int64s:
     """Return the bytes of a shard that each sample takes, headers and padding included; shape ``(num_samples,)``."""
     sizes, names = table.sizes(), table.names
-    plain = names.are_ascii() & (names.lengths() + len(f".{LABEL}") <= _PLAIN_NAME) & (sizes < _PLAIN_BYTES)
+    fits = (name.isascii() and len(name) + len(f".{LABEL}") <= _PLAIN_NAME for name in names)
+    plain = np.fromiter(fits, np.bool_, len(names)) & (sizes < _PLAIN_BYTES)
     plain &= (keeps_length := naming.split is split_key)
     member_bytes = BLOCK + sizes + -sizes % BLOCK
     for index in np.flatnonzero(~plain).tolist():
@@ -37,8 +38,8 @@ def packed_bytes(table: SampleTable, labels: Labels | None, naming: Naming) -> I
         size = int(sizes[index])
         member_bytes[index] = len(pack_header(f"{key}.{extension}", size)) + _padded(size)
     if labels is not None:
-        for index in np.flatnonzero(names.end_with(f".{LABEL}") | (not keeps_length)).tolist():
-            if naming(names[index])[1] == LABEL:
+        for index, name in enumerate(names):
+            if (not keeps_length or name.lower().endswith(f".{LABEL}")) and naming(name)[1] == LABEL:
                 member_bytes[index] = 0
     firsts = table.firsts()
     totals = np.diff(np.append(0, np.cumsum(member_bytes))[firsts])

@@ -12,11 +12,12 @@ import numpy as np
 from ..core.options import FetchOptions, StorageOptions
 from ..core.pil_image import is_pil_image
 from ..errors import ShardWriteError
-from ..fetch.coalesced import RangeCoalescer
 from ..fetch.sample_table import Int64s, Members
 from ..fetch.session import FetchSession
+from ..fetch.views import RangeCoalescer
 from ..formats.sample import KEY, Sample, split_key
 from ..formats.split_name import Split
+from ..storage import Store, open_store
 
 _IN_FLIGHT = 32
 LABEL = "cls"
@@ -53,6 +54,19 @@ class Naming:
         return self.split(name.split("/", self.num_folders)[self.num_folders] if self.num_folders else name)
 
 
+class _Coalescer(RangeCoalescer):
+    """Reads members, also of temporary objects, whose store has options of its own."""
+
+    def __init__(self, session: FetchSession, scratch_url: str, scratch_options: StorageOptions) -> None:
+        super().__init__(session)
+        self._scratch_url, self._scratch_options = scratch_url, scratch_options
+
+    def open_store(self, url: str) -> tuple[Store, str]:
+        if url.startswith(self._scratch_url):
+            return open_store(url, self._scratch_options, self.running.connection)
+        return super().open_store(url)
+
+
 @dataclass(frozen=True)
 class FileSamples:
     """Samples whose members are ranges of objects: of files, or of archives.
@@ -71,15 +85,11 @@ class FileSamples:
     options: StorageOptions
     scratch: tuple[str, StorageOptions]
 
-    def _options_of(self, url: str) -> StorageOptions:
-        return self.scratch[1] if url.startswith(self.scratch[0]) else self.options
-
     def draw(self, window_bytes: int) -> Iterator[Drawn]:
         firsts = np.append(0, np.cumsum(self.members.counts))
         windows = _windows(self.members, firsts, window_bytes)
-        with RangeCoalescer(
-            FetchSession(FetchOptions(max_in_flight=_IN_FLIGHT), self.options), self._options_of
-        ) as coalescer:
+        session = FetchSession(FetchOptions(max_in_flight=_IN_FLIGHT), self.options)
+        with _Coalescer(session, *self.scratch) as coalescer:
             ahead = coalescer.start_read(_slice(self.members, firsts, *windows[0]))
             for first, last, after in [*((*now, then) for now, then in pairwise(windows)), (*windows[-1], None)]:
                 data = ahead.wait()

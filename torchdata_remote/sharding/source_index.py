@@ -16,7 +16,7 @@ from ..fetch.sample_table import Int64s, SampleTable
 from ..formats.decoders import npz
 from ..writing import UNFINISHED, ShardFolder
 
-_MAGIC = b"torchdata_remote index 3\n"
+_MAGIC = b"torchdata_remote index 4\n"
 _DIGEST_BYTES = 16
 _LEVEL = 1  # names and differences shrink to a seventh already, at 150 MB/s
 _log = logging.getLogger("torchdata_remote")

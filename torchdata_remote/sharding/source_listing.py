@@ -8,19 +8,17 @@ from typing import NamedTuple
 
 from ..core.arguments import check
 from ..core.options import RetryPolicy, StorageOptions
-from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl, object_path, redact
-from ..errors import BadMemberError, ShardReadError
+from ..errors import BadMemberError, EmptyListingError, ShardReadError
 from ..fetch.listing.patterns import literal_url, path_below
 from ..fetch.listing.shard_set import read_shard_set
-from ..fetch.listing.sources import Tars, list_source
+from ..fetch.listing.sources import Tars, find_object, list_source
 from ..fetch.sample_table import SampleTable
 from ..formats.companions import COMPANION_ENDINGS, companion_urls
 from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
 from ..formats.manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME
 from ..formats.sample import naming_fault
 from ..formats.split_name import SplitName, splitter, warn_of_merged
-from ..storage import open_store
 
 _BESIDE = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
 _BESIDE_ENDINGS = (".json", *COMPANION_ENDINGS)
@@ -135,9 +133,10 @@ def _listed(source: str, pattern: str | None, options: StorageOptions, retry: Re
         if url.size is not None:
             yield url
             continue
-        store, path = open_store(url, options)  # brace ranges are expanded without a listing
-        found = call_with_retries(lambda store=store, path=path: store.stat(path), retry, url=url)  # type: ignore[misc]
-        yield RemoteUrl(url, found.size, found.etag)
+        found = find_object(url, options, retry)  # brace ranges are expanded without a listing
+        if found is None:
+            raise EmptyListingError(f"{redact(url)}: there is no such object.", url=redact(url))
+        yield found
 
 
 def _may_be_companion(url: str) -> bool:

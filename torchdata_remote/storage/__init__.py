@@ -1,25 +1,23 @@
 """Transports behind one interface: open a store by the URL of an object."""
 
-from .entry_table import EntryTable
-from .listing import list_folder, list_prefix, list_tables
-from .local.names import PARTIAL_SUFFIX, broken_link, broken_link_error, is_internal_name, symlink_error
+from .listing import list_folder, list_tables
+from .local.names import PARTIAL_SUFFIX, broken_link, is_internal_name, symlink_error
 from .local.store import LocalStore, LocalWriter, version_of
 from .options import check_options
 from .protocol import (
     Answer,
     ConditionalStore,
     Entry,
+    EntryTable,
     FolderStore,
-    KeyStore,
     ObjectWriter,
     Page,
     RangeNotSatisfiableError,
     Store,
     single_chunk,
 )
-from .registry import WithoutObstore, open_store, publish, read_whole
+from .registry import Connection, WithoutObstore, open_store, publish, read_whole
 from .request_counts import GET, HEAD, LIST, counted_requests
-from .transports import Connection
 
 __all__ = [
     "GET",
@@ -32,7 +30,6 @@ __all__ = [
     "Entry",
     "EntryTable",
     "FolderStore",
-    "KeyStore",
     "LocalStore",
     "LocalWriter",
     "ObjectWriter",
@@ -41,12 +38,10 @@ __all__ = [
     "Store",
     "WithoutObstore",
     "broken_link",
-    "broken_link_error",
     "check_options",
     "counted_requests",
     "is_internal_name",
     "list_folder",
-    "list_prefix",
     "list_tables",
     "open_store",
     "publish",

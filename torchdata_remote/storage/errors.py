@@ -10,10 +10,10 @@ import contextlib
 import html
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from ..core.arguments.suggestions import did_you_mean
 from ..core.notices.slow_notice import host_of
-from ..core.object_version import split_version
 from ..core.urls import AZURE, GS, HTTP, S3, redact, redact_text
 from ..errors import (
     AccessDeniedError,
@@ -26,14 +26,7 @@ from ..errors import (
     TransientStorageError,
     UrlError,
 )
-from .network import describe_authorities
-from .protocol import (
-    RangeNotSatisfiableError,
-    RedirectWithoutLocationError,
-    UnreadableResponseError,
-    UnsupportedRequestError,
-    WrongRegionError,
-)
+from .protocol import RangeNotSatisfiableError, UnreadableResponseError, UnsupportedRequestError, WrongRegionError
 
 Table = Callable[..., Exception]
 _WITH_QUERY = re.compile(r"https?://[^\s'\"<>()]+\?")  # such as where a response redirects to
@@ -41,32 +34,40 @@ _MAX_CAUSES, _MAX_SAID = 8, 500  # exceptions in a chain, characters of a store'
 
 
 @contextlib.contextmanager
-def translate_errors(table: Table, url: str, **options: bool) -> Iterator[None]:
+def translate_errors(url: str, table: Table | None = None, **options: bool) -> Iterator[None]:
     """Raise what a library raises in the block as this package's errors: no other exception leaves it.
 
     Args:
-        table: converts the library's exceptions.
         url: of the request.
+        table: converts the library's exceptions, if :func:`from_library` does not.
         options: of the table.
     """
     try:
         yield
-    except (RemoteDataError, MemoryError):
-        raise
-    except Exception as error:
-        converted = to_package_error(table, error, url, **options)
-        details = details_of(error)
-        may_be_signed = _WITH_QUERY.search(details) is not None and _store_of(url) != "s3"
-        if url != redact(url) or details != redact_text(details) or may_be_signed:
-            raise converted from None  # the library's message may contain what is cut from the URL
-        raise converted from error
+    except Exception as error:  # noqa: BLE001  # converted
+        converted = to_package_error(error, url, table, **options)
+        raise converted from converted.__cause__
 
 
-def to_package_error(table: Table, error: Exception, url: str, **options: bool) -> Exception:
-    """Convert an exception by a table, or else by its HTTP status, its class or its message."""
-    known = table(error, url, **options)
-    converted = known if isinstance(known, RemoteDataError) else _from_unknown(error, url)
+def to_package_error(error: Exception, url: str, table: Table | None = None, **options: bool) -> Exception:
+    """Convert an exception by a table, if there is one, or else by its HTTP status, its class or its message.
+
+    It is the cause of the error, unless its message may have secrets.
+    """
+    if isinstance(error, RemoteDataError | MemoryError):
+        return error
+    known = (table or from_library)(error, url, **options)
+    converted = known if isinstance(known, RemoteDataError) else from_library(error, url)
     converted.args = (redact_text(str(converted)),)  # such as the address of a proxy, with its password
+    details = details_of(error)
+    may_be_signed = _store_of(url) != "s3" and _WITH_QUERY.search(details)
+    if (
+        url == redact(url)
+        and details == redact_text(details)
+        and not may_be_signed
+        and converted is not error.__cause__
+    ):
+        converted.__cause__ = error
     return converted
 
 
@@ -78,78 +79,48 @@ _STORES = {
     **dict.fromkeys(AZURE, "az"),
     **dict.fromkeys(HTTP, "http"),
 }
-_TRANSIENT_STATUSES, _OVERLOADED_STATUSES = {408, 425, 429, 500, 502, 503, 504}, {429, 503}
-_OVERLOADED_CODES = {"SlowDown", "ServerBusy", "OperationTimedOut"}
-_TRANSIENT_CODES = _OVERLOADED_CODES | {
-    *("RequestTimeout", "InternalError", "ServiceUnavailable", "ConditionalRequestConflict", "ThrottlingException"),
-    *("KMS.ThrottlingException", "ContainerBeingDeleted", "AccountBeingCreated"),
-}
-_EXPIRED_CODES = {
-    *("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestTimeTooSkewed", "RequestExpired"),
-    "InvalidAuthenticationInfo",
-}
-_EXPIRED_SIGNATURE = re.compile("not valid in the specified time frame|Lifetime validation failed|(has|is) expired")
-_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound", "ContainerDisabled"}
-_EXISTS_CODES = {"BlobAlreadyExists", "UnauthorizedBlobOverwrite", "ConditionNotMet", "TargetConditionNotMet"}
-_VERSION_CODES = {"", "400", "InvalidArgument", "NoSuchVersion"}  # of AWS for a version that does not exist
-_RENEW = "Renew the credentials, and check this machine's clock."
-_PAYER = (
-    "The owner of the bucket has others pay for requests: pass storage_options={'requester_pays': 'my-project'}, a "
-    "project in which you may use services (serviceusage.services.use)."
-)
-# What the codes of S3 and Google (https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html) and of Azure
-# (https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes) mean, and a remedy
-_BY_CODE: dict[str, tuple[type[StorageError], str]] = {
-    "InvalidObjectState": (StorageError, "The object is archived: restore it (aws s3api restore-object)."),
-    "BlobArchived": (StorageError, "The object is in the archive tier, where it cannot be read. Rehydrate it first."),
-    "InvalidAccessKeyId": (
-        AccessDeniedError,
-        "This store does not know the access key. Check 'key', and that endpoint_url is its server.",
-    ),
-    "SignatureDoesNotMatch": (
-        AccessDeniedError,
-        "The secret is not that of the access key: check 'secret', also for a missing character.",
-    ),
-    **dict.fromkeys(
-        ("UserProjectMissing", "UserProjectAccessDenied", "UserProjectAccountProblem"), (AccessDeniedError, _PAYER)
-    ),
-    "PublicAccessNotPermitted": (
-        AccessDeniedError,
-        "The account allows no anonymous access: credentials are needed instead of anon=True.",
-    ),
-    "AuthorizationPermissionMismatch": (
-        AccessDeniedError,
-        "The identity needs a role for data, such as 'Storage Blob Data Contributor', or the SAS more permissions.",
-    ),
-    "AuthenticationFailed": (
-        AccessDeniedError,
-        "The account key or the SAS is not valid for this account and container.",
-    ),
-    **dict.fromkeys(("NotImplemented", "MethodNotAllowed"), (UnsupportedRequestError, "")),
-}
-_REGION_CODES = {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"}
-_KMS = (
-    "The object is encrypted: its key of KMS must be enabled, and the credentials need kms:Decrypt for it, or "
-    "kms:GenerateDataKey to write."
-)
 _DENIED = {
     "s3": "Check the credentials (storage_options or the AWS environment) and their rights; a public bucket needs "
     "storage_options={'anon': True}.",
     "gs": "The account needs a role for the bucket: Storage Object Viewer to read, Storage Object User to write too. A "
     "public bucket needs storage_options={'token': 'anon'}.",
-    "az": "Check the credentials (storage_options or the environment) and their rights.",
     "http": "Check the path, and whether a signed URL has expired or the server asks for a login.",
-    "": "Check the credentials in storage_options, and their rights.",
+    "": "Check the credentials (storage_options or the environment) and their rights.",
 }
-_BUCKET = {
-    "gs": "endpoint_url (storage_options or STORAGE_EMULATOR_HOST; none means Google) is the server",
-    "az": "the account (account_name, AZURE_STORAGE_ACCOUNT_NAME or the connection string) is the one",
-    "s3": "endpoint_url (storage_options, AWS_ENDPOINT_URL or ~/.aws/config; none means AWS) is the server",
+# What codes of S3 and Google (https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html) and of Azure
+# (https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes) mean, where the status does not say it
+_CODES: dict[str, type[StorageError]] = {
+    code: kind
+    for kind, codes in {
+        TransientStorageError: "SlowDown ServerBusy OperationTimedOut RequestTimeout InternalError ServiceUnavailable "
+        "ThrottlingException KMS.ThrottlingException ConditionalRequestConflict ContainerBeingDeleted "
+        "AccountBeingCreated",
+        ExpiredCredentialsError: "ExpiredToken ExpiredTokenException TokenRefreshRequired RequestExpired "
+        "RequestTimeTooSkewed InvalidAuthenticationInfo",
+        ObjectNotFoundError: "NoSuchKey NotFound NoSuchBucket ContainerNotFound ContainerDisabled",
+        WrongRegionError: "AuthorizationHeaderMalformed PermanentRedirect IllegalLocationConstraintException",
+        AccessDeniedError: "PublicAccessNotPermitted UserProjectMissing",
+        UnsupportedRequestError: "NotImplemented MethodNotAllowed",
+        StorageError: "InvalidObjectState BlobArchived",
+    }.items()
+    for code in codes.split()
 }
-_MISSING = {
-    "http": "no such object: the server answered 404. Check host and path.",
-    "az": "no such object. Azure gives this answer to anonymous requests for what is private, too.",
+_STATUSES: dict[int, type[StorageError]] = {
+    **dict.fromkeys((401, 403), AccessDeniedError),
+    **dict.fromkeys((408, 425, 429, 500, 502, 503, 504), TransientStorageError),
+    **dict.fromkeys((405, 501), UnsupportedRequestError),
+    404: ObjectNotFoundError,
+    412: ObjectChangedError,
+    416: RangeNotSatisfiableError,
 }
+_ADVICE: dict[object, str] = {
+    ExpiredCredentialsError: "Renew the credentials, and check this machine's clock.",
+    WrongRegionError: "The bucket is in another region: pass storage_options={'region': ...}, or set "
+    "AWS_DEFAULT_REGION. For another server than AWS, check endpoint_url.",
+    "InvalidObjectState": "The object is archived: restore it (aws s3api restore-object).",
+}
+_EXISTS_CODES = {"BlobAlreadyExists", "UnauthorizedBlobOverwrite", "ConditionNotMet", "TargetConditionNotMet"}
+_OVERLOADED = {"SlowDown", "ServerBusy", "OperationTimedOut", 429, 503}
 
 
 def _store_of(url: str) -> str:
@@ -163,9 +134,7 @@ def from_status(
     *,
     writing: bool = False,
     retry_after: str | None = None,
-    region: str | None = None,
     said: str = "",
-    details: str = "",
 ) -> StorageError:
     """Make the error for an HTTP status and the error code of a store.
 
@@ -175,70 +144,39 @@ def from_status(
         url: of the request.
         writing: whether the request would have written an object.
         retry_after: the header, if the library shows it.
-        region: of the bucket, if the store says so.
         said: the store's own words.
-        details: all of the response, in which Azure says that a signature has expired. It is not shown.
     """
     url, said, store = redact(url), " ".join(said.split())[:_MAX_SAID].rstrip("."), _store_of(url)
     message = f"{url}: the store answered {status} {code}".rstrip() + (f": {said}." if said else ".")
-    if store == "gs" and status == 401:
-        login = "Log in again (`gcloud auth application-default login`), or correct 'token' in storage_options."
-        return ExpiredCredentialsError(f"{message} The access token is missing, or has expired. {login}", url=url)
-    # Azure answers 401 to a token that is not valid; obstore does not show the code of a response without a body
-    ended = store == "az" and ((status == 401 and not code) or _EXPIRED_SIGNATURE.search(details))
-    if ended or code in _EXPIRED_CODES:
-        return ExpiredCredentialsError(f"{message} {_RENEW}", url=url)
-    if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUSES:
-        transient = TransientStorageError(message, url=url)
-        transient.overloaded = status in _OVERLOADED_STATUSES or code in _OVERLOADED_CODES
-        if retry_after is not None and retry_after.strip().isdecimal() and retry_after.isascii():  # no date
-            transient.retry_after_s = float(retry_after)
-        return transient
-    if writing and (status == 412 or code in _EXISTS_CODES or (status == 409 and not code)):
-        return ObjectExistsError(f"{url} exists already, and is not overwritten without overwrite=True.", url=url)
-    if code in _REGION_CODES or (status in (301, 307) and store == "s3"):
-        where = "another region" if region is None else f"the region {region}"
-        return WrongRegionError(
-            f"{message} The bucket is in {where}: pass storage_options={{'region': {region or '...'!r}}}, or set "
-            "AWS_DEFAULT_REGION. For another server than AWS, check endpoint_url.",
-            url=url,
-        )
-    return _missing(status, code, url, store) or _refused(status, code, url, store, message, said)
-
-
-def _missing(status: int, code: str, url: str, store: str) -> ObjectNotFoundError | None:
-    """Make the error for a bucket, an object or a version that does not exist; ``None`` if it is another one."""
-    version = split_version(url)[1] if store == "s3" else None
-    if version is not None and (status == 405 or (status == 400 and code in _VERSION_CODES)):  # 405: it was deleted
-        hint = "If ?versionId= is a part of the key, add ?versionId= after it."
-        return ObjectNotFoundError(f"{url}: no such version {version!r}. {hint}", url=url)
-    if code in _BUCKET_CODES:
-        bucket, kind = url.partition("://")[2].partition("/")[0], "container" if store == "az" else "bucket"
-        where = f"Check its spelling, and that {_BUCKET.get(store, _BUCKET['s3'])} that has it."
-        return ObjectNotFoundError(f"{url}: no such {kind}: {bucket!r}. {where}", url=url)
-    if status == 404 or code in ("NoSuchKey", "NotFound"):
-        return ObjectNotFoundError(f"{url}: {_MISSING.get(store, 'no such object.')}", url=url)
-    return None
-
-
-def _refused(status: int, code: str, url: str, store: str, message: str, said: str) -> StorageError:
-    if code in _BY_CODE:
-        kind, remedy = _BY_CODE[code]
-        return kind(f"{message} {remedy}".rstrip(), url=url)
-    if status in (401, 403) or code.startswith("KMS."):
-        advice = _KMS if code.startswith("KMS.") or "kms:" in said else _DENIED[store]
-        return AccessDeniedError(f"{message} {advice}", url=url)
+    kind = _CODES.get(code) or _STATUSES.get(status, StorageError)
     if status == 407:
-        return _refused_by_proxy(url)
-    if status == 412:
+        return network_error(url, message, "ProxyAuthRequired")
+    if status == 401 and (store == "gs" or (store == "az" and not code)):  # whose token is not valid
+        kind = ExpiredCredentialsError
+    elif writing and (status == 412 or code in _EXISTS_CODES or (status == 409 and not code)):
+        return ObjectExistsError(f"{url} exists already, and is not overwritten without overwrite=True.", url=url)
+    elif status in (301, 307) and store == "s3":
+        kind = WrongRegionError
+    if kind is ObjectNotFoundError:
+        return ObjectNotFoundError(f"{url}: {_missing(code, url, store)}", url=url)
+    if kind is ObjectChangedError:
         return ObjectChangedError(f"{url} was replaced while it was being read. List it again.", url=url)
-    if status == 416:
-        return RangeNotSatisfiableError(message, url=url)
-    if status in (405, 501):
-        return UnsupportedRequestError(message, url=url)
-    if status == 400 and not code and store == "s3":
-        message += " It gives no reason. Check the region, the session token, and endpoint_url."
-    return StorageError(message, url=url)
+    denied = _DENIED.get(store, _DENIED[""]) if kind is AccessDeniedError else ""
+    error = kind(f"{message} {denied or _ADVICE.get(kind) or _ADVICE.get(code, '')}".rstrip(), url=url)
+    if isinstance(error, TransientStorageError):
+        error.overloaded = not _OVERLOADED.isdisjoint((status, code))
+        if retry_after is not None and retry_after.strip().isdecimal():  # no date
+            error.retry_after_s = float(retry_after)
+    return error
+
+
+def _missing(code: str, url: str, store: str) -> str:
+    if code in ("NoSuchBucket", "ContainerNotFound", "ContainerDisabled"):
+        kind, place = ("container", "account_name") if store == "az" else ("bucket", "endpoint_url")
+        bucket = url.partition("://")[2].partition("/")[0]
+        return f"no such {kind}: {bucket!r}. Check its spelling, and {place} (storage_options or the environment)."
+    what = " Azure gives this answer to anonymous requests for what is private, too." if store == "az" else ""
+    return f"no such object.{what}"
 
 
 # Requests without a usable response
@@ -246,6 +184,7 @@ def _refused(status: int, code: str, url: str, store: str, message: str, said: s
 # In the texts of OpenSSL and rustls, of urllib3, aiohttp, botocore and hyper, of glibc, musl, macOS and Windows
 _CERTIFICATE = re.compile("(?i)certificate.?verify.?failed|InvalidCertificate|CertificateError")
 _REDIRECTS = re.compile("(?i)too ?many ?redirects")
+_PROXY_LOGIN = re.compile("ProxyAuthRequired|Tunnel connection failed: 407")
 _UNKNOWN_HOST = re.compile(
     "(?i)name or service not known|no address associated|name does not resolve|nodename nor servname|Errno 1100|"
     "getaddrinfo failed|temporary failure in name resolution|(?-i:Try again)|EAI_AGAIN"
@@ -254,19 +193,11 @@ _REFUSED = re.compile(
     "(?i)connection ?refused|ECONNREFUSED|connect call failed|no route to host|network is unreachable"
 )
 _NO_TUNNEL = re.compile("TunnelUnsuccessful|Tunnel connection failed")
-_PROXY_LOGIN = re.compile("ProxyAuthRequired|Tunnel connection failed: 407")
 _NOT_HTTP = re.compile(
     "(?i)bad ?status ?line|invalid ?header|unmatching values|duplicate content-length|invalid character in content-|"
     r"wrong.version.number|RECORD_LAYER_FAILURE|InvalidContentType|UnsupportedProtocol|Parse\(|ResponseParserError"
 )
 _SERVER = re.compile(r"https?://([^/\s\"'<>?]+)|connect to host ([^\s\"']+)|host='([^']+)'(?:, port=(\d+))?")
-_TO_CHECK = {
-    "s3": "the endpoint_url (in storage_options, AWS_ENDPOINT_URL or ~/.aws/config), the region",
-    "http": "the host of the URL",
-    "https": "the host of the URL",
-    "datasets": "that `torchdata-remote serve` runs there, the host of the URL",
-    "hf": "the Hub's address (endpoint in storage_options, or HF_ENDPOINT)",
-}
 _known_hosts: set[str] = set()  # scheme and bucket or host, of those that have responded
 
 
@@ -278,12 +209,10 @@ def mark_host_known(url: str) -> None:
 def details_of(error: BaseException) -> str:
     """All texts of a library's error and of the errors that caused it, in which :func:`network_error` searches."""
     found: list[str] = []
-    current: object = error
-    while isinstance(current, BaseException) and len(found) < _MAX_CAUSES:
+    current: BaseException | None = error
+    while current is not None and len(found) < _MAX_CAUSES:
         found.append(f"{current} {current!r}")
-        # botocore keeps the cause among its arguments, urllib3 as the reason
-        of_botocore = getattr(current, "kwargs", {}).get("error")
-        current = of_botocore or getattr(current, "reason", None) or current.__cause__ or current.__context__
+        current = current.__cause__ or current.__context__
     return " ".join(found)
 
 
@@ -303,77 +232,42 @@ def network_error(url: str, what: str, details: str) -> StorageError:
     if _CERTIFICATE.search(details):
         of_s3 = "AWS_CA_BUNDLE, ca_bundle of ~/.aws/config, or storage_options={'client_kwargs': {'verify': ...}}"
         return StorageError(
-            f"{shown}: {what}. The server's certificate is not trusted; the authorities are "
-            f"{describe_authorities(url)}. Name a file with its authority in "
+            f"{shown}: {what}. The server's certificate is not trusted. Name a file with its authority in "
             f"{of_s3 if scheme in S3 else 'SSL_CERT_FILE or REQUESTS_CA_BUNDLE'}, and check host name and clock.",
             url=shown,
         )
     if _REDIRECTS.search(details):
-        advice = "too many redirects. Use the URL at which the object is stored."
-        return StorageError(f"{shown}: {what}: {advice}", url=shown)
+        return StorageError(f"{shown}: {what}. Use the URL at which the object is stored.", url=shown)
     if _PROXY_LOGIN.search(details):
-        return _refused_by_proxy(url)
-    unknown, refused, no_tunnel = (bool(one.search(details)) for one in (_UNKNOWN_HOST, _REFUSED, _NO_TUNNEL))
-    check = _TO_CHECK.get("s3" if scheme in S3 else scheme, "the host in the URL or in storage_options")
-    server, message = _server(url, details), f"{shown}: {what}."
-    if unknown:
-        message = f"{shown}: No name server knows {server}, or none answers. Check {check} and the spelling ({what})."
-    elif refused:
-        message = f"{shown}: {server} refuses connections ({what}). Check {check} and the port."
-    elif no_tunnel:
-        message = (
-            f"{shown}: the proxy opens no connection to the server ({what}). Check {check}, and whether the proxy "
-            "allows that host; NO_PROXY names hosts that need none."
-        )
+        advice = "the proxy asks for a user and a password. Write them into its URL, percent-encoded, before the host"
+        return StorageError(f"{shown}: {advice}: http://user:password@host:3128.", url=shown)
+    found, host = _SERVER.search(details), host_of(url)
+    server = ":".join(filter(None, found.groups())).rpartition("@")[2] if found else host.partition("://")[2]
+    unknown, refused = _UNKNOWN_HOST.search(details) is not None, _REFUSED.search(details) is not None
+    no_tunnel = _NO_TUNNEL.search(details) is not None
+    message = f"{shown}: {what}." + " The proxy opens no connection to the server." * no_tunnel
+    if unknown or refused:
+        why = f"No name server knows {server}, or none answers" if unknown else f"{server} refuses connections"
+        where = "the URL, in storage_options (endpoint_url) or in the environment"
+        message = f"{shown}: {why} ({what}). Check the host in {where}, the port, and whether the server runs."
     transient = TransientStorageError(message, url=shown)
     transient.unreachable = server if unknown or refused else ""
-    is_new = host_of(url) not in _known_hosts
-    transient.likely_permanent = (unknown and is_new) or no_tunnel or _NOT_HTTP.search(details) is not None
+    is_doubtful = no_tunnel or _NOT_HTTP.search(details) is not None
+    transient.likely_permanent = is_doubtful or (unknown and host not in _known_hosts)
     return transient
-
-
-def _server(url: str, details: str) -> str:
-    """The host that was asked, with its port if it has one."""
-    found = _SERVER.search(details)
-    if found is None:
-        return host_of(url).partition("://")[2]
-    return ":".join(filter(None, found.groups())).rpartition("@")[2]
-
-
-def _refused_by_proxy(url: str) -> StorageError:
-    return StorageError(
-        f"{redact(url)}: the proxy asks for a user and a password, or refuses those that it got (407). They belong "
-        "into its URL, before the host and an @: user:password@host:3128. A @, : or / in them is written as %40, %3A "
-        "or %2F.",
-        url=redact(url),
-    )
 
 
 def unusable_response(url: str, what: str) -> TransientStorageError:
     """Make the error for a response that cannot be used: retried a few times, since a proxy may have made it."""
-    error = TransientStorageError(f"{redact(url)}: {what}.", url=redact(url))
-    error.likely_permanent = True
-    return error
+    return UnreadableResponseError(f"{redact(url)}: {what}.", url=redact(url))
 
 
 # Tables of libraries
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_ELEMENT = re.compile(r"<(Code|Message|Region)>([^<]*)</")
+_ELEMENT = re.compile(r"<(Code|Message)>([^<]*)</")
 _KIND = re.compile(r"kind: (Timeout|Interrupted|Connect|Request|Decode)\b")
 _QUERY = re.compile(r"\?[^\s'\")]*")
-_NATIVE_LIBRARY = re.compile(
-    r"load lib\w+|cannot open shared object file|DLL load failed|Unable to load (lib\w+|native)|image not found"
-)
-_REFUSED_FILE = re.compile("(?i)permission|denied|not allowed|forbidden")
-_FTP_REPLY = re.compile(r"(\d{3})\b")
-_NETWORK_PACKAGE = re.compile(
-    "aiohttp|asyncio|azure|botocore|fsspec|ftplib|gcsfs|google|h11|h2|http|httpcore|httpx|huggingface_hub|paramiko|"
-    "requests|smbprotocol|socket|ssl|urllib|urllib3"
-)
-_PROGRAMMING_ERRORS = (
-    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, NotImplementedError),
-)
 
 
 def status_and_code(text: str) -> tuple[int | None, str]:
@@ -391,17 +285,14 @@ def from_obstore(error: Exception, url: str, *, writing: bool = False) -> Except
     text, shown = str(error), redact(url)
     line, kind = text.partition("\n")[0], type(error).__name__
     status, code = status_and_code(text)
-    if status is not None:
-        found = {name: html.unescape(value) for name, value in _ELEMENT.findall(text)}
-        region, said = found.get("Region"), found.get("Message", "")
-        return from_status(status, code, url, writing=writing, region=region, said=said, details=text)
-    if kind == "AlreadyExistsError":
-        return from_status(412, "", url, writing=True)
+    if "redirect without LOCATION" in text:
+        status = 301
+    if status is not None or kind == "AlreadyExistsError":
+        found = dict(_ELEMENT.findall(text))
+        return from_status(status or 412, code, url, writing=writing, said=html.unescape(found.get("Message", "")))
     is_own = type(error).__module__ == "obstore.exceptions"
     if not is_own and not isinstance(error, OSError):
         return error
-    if "redirect without LOCATION" in text:
-        return RedirectWithoutLocationError(f"{shown}: the bucket is in another region, or on another host.", url=shown)
     if kind in ("UnauthenticatedError", "PermissionDeniedError"):
         advice = "Log in again, or check the AWS environment."
         return AccessDeniedError(f"{shown}: the credentials could not be loaded: {line}. {advice}", url=shown)
@@ -414,142 +305,92 @@ def from_obstore(error: Exception, url: str, *, writing: bool = False) -> Except
     return network_error(url, cause.replace(url, shown), text)
 
 
-def from_urllib3(error: Exception, url: str) -> Exception:
-    """Convert an error of urllib3. Queries are cut from its message."""
-    from urllib3.exceptions import HTTPError, LocationValueError  # here: it takes as long as NumPy to import
-
-    if isinstance(error, LocationValueError):
-        return UrlError(f"{redact(url)}: not an HTTP URL.", url=redact(url))
-    if isinstance(error, HTTPError):
-        return network_error(url, f"{type(error).__name__}: {_QUERY.sub('', str(error))}", details_of(error))
-    return error
-
-
-def from_botocore(error: Exception, url: str, *, writing: bool = False) -> Exception:
-    """Convert an error of botocore."""
-    from botocore import exceptions as boto  # here: importing botocore costs a tenth of a second
-    from botocore.parsers import ResponseParserError
-    from urllib3.exceptions import HTTPError
-
-    shown, what = redact(url), f"{type(error).__name__}: {error}"
-    if isinstance(error, boto.ClientError):
-        about, problem = error.response.get("ResponseMetadata", {}), error.response.get("Error", {})
-        headers, code = about.get("HTTPHeaders", {}), str(problem.get("Code", ""))
-        is_status = code.isdigit()  # of a response without a body
-        return from_status(
-            int(about.get("HTTPStatusCode", 0)),
-            "" if is_status else code,
-            url,
-            writing=writing,
-            retry_after=headers.get("retry-after"),
-            region=problem.get("Region") or headers.get("x-amz-bucket-region"),
-            said="" if is_status else str(problem.get("Message", "")),
-        )
-    if isinstance(
-        error,
-        boto.NoCredentialsError | boto.PartialCredentialsError | boto.CredentialRetrievalError | boto.ProfileNotFound,
-    ):
-        return AccessDeniedError(
-            f"{shown}: {error}. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile of ~/.aws/config, or "
-            "storage_options={'key':, 'secret':}; a public bucket needs storage_options={'anon': True}.",
-            url=shown,
-        )
-    if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError | HTTPError):
-        return network_error(url, what, details_of(error))
-    if isinstance(error, ResponseParserError):
-        return unusable_response(url, what.partition("\n")[0])
-    return StorageError(f"{shown}: {what}", url=shown) if isinstance(error, boto.BotoCoreError) else error
+_NO_FILE = {"FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "ResourceNotFound"}
+_NO_LOGIN = {
+    *("PermissionError", "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"),
+    *("ProfileNotFound", "DefaultCredentialsError", "RefreshError", "ClientAuthenticationError"),
+    *("AuthenticationException", "AuthenticationError"),
+}
+_REFUSED_LOGIN = re.compile("(?i)530|550.*(permission|denied|not allowed|forbidden)|No authentication methods")
+# Of an OS, botocore, urllib3, httpx and aiohttp
+_OF_NETWORK = {
+    "OSError",
+    "EOFError",
+    "CancelledError",
+    "HTTPClientError",
+    "HTTPError",
+    "ClientError",
+    "ConnectionError",
+}
+# Of a library's own code, or of how it is called; others may pass
+_PROGRAMMING_ERRORS = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, NotImplementedError),
+    *(ImportError, StopIteration),
+)
 
 
-def from_os(error: Exception, url: str, *, transient: bool) -> Exception:
-    """Convert an error of a local or fsspec filesystem.
+def from_library(error: Exception, url: str, *, writing: bool = False, transient: bool = True) -> Exception:
+    """Convert an error of another library by its HTTP status, its class or its message.
 
     Args:
         error: as raised.
         url: of the request.
-        transient: whether an unknown ``OSError`` is retried, as on a network.
+        writing: whether the request would have written an object.
+        transient: whether an unknown ``OSError`` is retried, as on a network; not of local files.
     """
-    shown, cause = redact(url), error.__cause__
-    missing = ObjectNotFoundError(f"{shown}: no such {'object' if transient else 'file'}.", url=shown)
-    if is_missing_on_webdav(error) or is_missing_on_webdav(cause):
-        return missing
+    text, shown, cause = str(error), redact(url), error.__cause__
+    what = f"{type(error).__name__}: {_QUERY.sub('', text)}"  # which may be a signature
+    names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, FileNotFoundError) and transient:
-        # some filesystems report a missing object for every error, such as fsspec's http and ftp
-        if isinstance(cause, RemoteDataError):
-            return cause
-        if isinstance(cause, Exception) and not isinstance(cause, FileNotFoundError | LookupError | StopIteration):
-            return to_package_error(from_os, cause, url, transient=True)
-    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
-        return missing
-    if isinstance(error, FileExistsError):
+        is_missing = isinstance(cause, FileNotFoundError | LookupError | StopIteration)
+        if isinstance(cause, Exception) and not is_missing:  # fsspec's http and ftp report it for every error
+            return to_package_error(cause, url)
+    status, code, more = _response_of(error)
+    if status >= 300:
+        return from_status(status, code, url, writing=writing, **more)
+    if "error_perm" in names or "SSHException" in names:  # of ftp and sftp
+        names = _NO_LOGIN if _REFUSED_LOGIN.match(text) else _NO_FILE if text.startswith("550") else names
+    if names & _NO_FILE:
+        return ObjectNotFoundError(f"{shown}: no such {'object' if transient else 'file'}.", url=shown)
+    if names & _NO_LOGIN:
+        advice = _DENIED.get(_store_of(url), _DENIED[""])
+        return AccessDeniedError(f"{shown}: access denied ({what}). {advice}", url=shown)
+    if "FileExistsError" in names:
         return from_status(412, "", url, writing=True)
-    for found in (error, cause):  # s3fs raises an error of botocore, or a builtin one of this cause
-        if isinstance(found, Exception) and any(one.__module__.startswith("botocore.") for one in type(found).__mro__):
-            return to_package_error(from_botocore, found, url)
-    if isinstance(error, PermissionError):
-        return AccessDeniedError(f"{shown}: access denied: {error}.", url=shown)
+    if "LocationValueError" in names:
+        return UrlError(f"{shown}: not an HTTP URL.", url=shown)
     if isinstance(error, EOFError) and not transient:  # truncated since
         return from_status(412, "", url)
-    if isinstance(error, OSError) and not transient:
-        return StorageError(f"{shown}: {type(error).__name__}: {error}", url=shown)
-    return error
+    if not transient or "error_perm" in names or isinstance(error, _PROGRAMMING_ERRORS):
+        return StorageError(f"{shown}: {what}", url=shown)
+    found = network_error(url, what, details_of(error))
+    if isinstance(found, TransientStorageError) and not names & _OF_NETWORK:
+        found.likely_permanent = True
+    return found
 
 
-def _from_unknown(error: Exception, url: str) -> StorageError | UrlError:
-    """Convert an exception that no table contains, by its HTTP status, its class, or its message."""
-    shown, text, what = redact(url), str(error), f"{type(error).__name__}: {error}"
-    kinds = type(error).__mro__
-    names = {kind.__name__ for kind in kinds}
-    status = _status_of(error) or _status_of(error.__cause__)
-    reply = _FTP_REPLY.match(text) if "error_perm" in names else None
-    ftp = reply[1] if reply else ""
-    if status is not None and status >= 300:
-        return from_status(status, "", url)
-    is_refused = ftp == "530" or (ftp == "550" and _REFUSED_FILE.search(text))
-    if (
-        is_refused
-        or "No authentication methods available" in text
-        or names
-        & {  # paramiko's SSHException
-            *("DefaultCredentialsError", "AuthenticationException", "AuthenticationError", "ClientAuthenticationError"),
-            "RefreshError",
-        }
-    ):
-        return AccessDeniedError(f"{shown}: access denied ({what}). Check the credentials and their rights.", url=shown)
-    if ftp == "550":
-        return ObjectNotFoundError(f"{shown}: no such object ({what}).", url=shown)
-    if names & {"error_reply", "error_proto", "NoDataConnectionError"}:  # replies of ftp that are out of order
-        return unusable_response(url, what)
-    of_network = names & {"OSError", "EOFError", "TimeoutError", "CancelledError"} or any(
-        _NETWORK_PACKAGE.fullmatch(kind.__module__.partition(".")[0]) for kind in kinds
-    )
-    if of_network and not ftp and not isinstance(error, _PROGRAMMING_ERRORS) and not _NATIVE_LIBRARY.search(text):
-        return network_error(url, what, details_of(error))
-    return StorageError(f"{shown}: {what}. The library failed in a way that a retry does not change.", url=shown)
-
-
-def _status_of(error: BaseException | None) -> int | None:
-    """HTTP status of an error, in the attribute that its library uses."""
+def _response_of(error: Exception) -> tuple[int, str, dict[str, Any]]:
+    """Return status, code and details of a response, in the attributes that libraries use."""
     response = getattr(error, "response", None)
-    for holder, name in ((error, "status"), (error, "status_code"), (error, "code"), (response, "status_code")):
-        found = getattr(holder, name, None)
-        if isinstance(found, int) and 100 <= found <= 599:
-            return int(found)
-    return None
+    if isinstance(response, dict):  # of botocore
+        about, problem = response.get("ResponseMetadata", {}), response.get("Error", {})
+        headers, code = about.get("HTTPHeaders", {}), str(problem.get("Code", ""))
+        more = {"retry_after": headers.get("retry-after"), "said": str(problem.get("Message", ""))}
+        without_body = code.isdigit()  # botocore's own words
+        status = int(about.get("HTTPStatusCode", 0))
+        return status, "" if without_body else code, {**more, "said": ""} if without_body else more
+    for holder in (error, error.__cause__, response):
+        for name in ("status", "status_code", "code"):
+            found = getattr(holder, name, None)
+            if isinstance(found, int) and 100 <= found <= 599:
+                return found, "", {}
+    return 0, "", {}
 
 
 # Filesystems of fsspec that cannot be made
 
-KINDS_OF_VALUES = "Check the kinds of the values in storage_options"
 _MISSING_ARGUMENTS = re.compile(r"missing \d+ required [\w-]+ arguments?: (.*)")
 _KNOWN_SCHEMES = ("s3", "http", "https", "datasets", "hf", "file", "memory")
-_S3_SERVERS = {"s3n", "aws", "minio", "ceph", "r2", "b2", "wasabi", "oss", "swift"}  # words for servers of s3
-
-
-def is_missing_on_webdav(error: BaseException | None) -> bool:
-    """Whether an error of webdav4 says that a file or folder is missing; it is no ``OSError``."""
-    kind = type(error)
-    return kind.__name__ == "ResourceNotFound" and kind.__module__.startswith("webdav4.")
 
 
 def unusable_options(scheme: str, bucket: str, error: Exception, options: Iterable[str]) -> UrlError:
@@ -558,14 +399,7 @@ def unusable_options(scheme: str, bucket: str, error: Exception, options: Iterab
     what = f" Check host, port, and the kinds of the values in storage_options ({', '.join(sorted(options))})."
     if missing := _MISSING_ARGUMENTS.search(str(error)):
         what = f" Pass {missing[1]} by storage_options."
-    return UrlError(f"{url}: {type(error).__name__}: {text}.{'' if KINDS_OF_VALUES in text else what}", url=url)
-
-
-def unreadable_file(scheme: str, bucket: str, error: OSError) -> UrlError:
-    """Make the error for a local file that an option names, such as a private key."""
-    url = f"{scheme}://{bucket}"
-    what = f"storage_options name a file that cannot be read: {error.filename!r} ({error.strerror})"
-    return UrlError(f"{url}: {what}. Correct its path, or leave it out.", url=url)
+    return UrlError(f"{url}: {type(error).__name__}: {text}.{what}", url=url)
 
 
 def unknown_scheme(scheme: str, bucket: str, error: Exception, known: Iterable[str]) -> UrlError:
@@ -574,8 +408,6 @@ def unknown_scheme(scheme: str, bucket: str, error: Exception, known: Iterable[s
     if isinstance(error, ImportError):
         return UrlError(f"{url}: the package that reads {scheme!r} is missing: {error}.", url=url)
     near = did_you_mean(scheme, [*_KNOWN_SCHEMES, *known]) or "."
-    if scheme in _S3_SERVERS:
-        near = "; did you mean 's3'? Pass the address of the server by storage_options={'endpoint_url': ...}."
     return UrlError(
         f"{url}: no transport for the scheme {scheme!r}{near} Known are s3, http, https, datasets, hf, file, memory, "
         "local paths, and the protocols for which fsspec has a package.",

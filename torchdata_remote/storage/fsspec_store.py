@@ -4,63 +4,72 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import datetime as dt
+import ftplib
 import io
-import math
 import re
+import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import fsspec
-import fsspec.core
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations import ftp
+from fsspec.implementations.memory import MemoryFileSystem
 
 from ..core.notices.slow_notice import QUIET_S, Wait
 from ..core.object_version import same_etag
 from ..core.options import StorageOptions
-from ..core.urls import AZURE, GS, HTTP, LOCAL, join_url
-from ..errors import ObjectNotFoundError, RemoteDataError, UrlError
+from ..core.urls import AZURE, GS, HTTP, HUGGING_FACE, LOCAL, join_url
+from ..errors import ObjectNotFoundError, UrlError
 from .errors import (
-    KINDS_OF_VALUES,
-    from_os,
     from_status,
-    is_missing_on_webdav,
     mark_host_known,
     translate_errors,
     unknown_scheme,
-    unreadable_file,
     unusable_options,
     unusable_response,
 )
-from .folder_walk import page_after
-from .fsspec_quirks import (
-    http_keywords,
-    is_thread_safe,
-    list_infos,
-    make_folders,
-    prepare,
-    rename,
-    renames,
-    repeat_if_changed,
-)
+from .folder_walk import ByFolders
 from .local.names import PARTIAL_SUFFIX
-from .protocol import Answer, Entry, Page, normalized_etag, single_chunk
+from .multipart import SLOW_BYTES_PER_S
+from .protocol import Answer, Entry, ObjectWriter, Page, normalized_etag, single_chunk
 
 # An installed package has an entry point for this
 fsspec.register_implementation(
     "datasets", "torchdata_remote.service.client.filesystem.DatasetsFileSystem", clobber=True
 )
 _PLAIN, _WEBDAV, _IN_URLS = {"memory", "ftp", "sftp", "ssh"}, {"webdav", "dav"}, frozenset("%#?;")
-_WITHOUT_FOLDERS = {"gs", "gcs", "az", "abfs", "adl", "hf", *HTTP}
+_WITHOUT_FOLDERS = {*GS, *AZURE, "adl"}
 _SECRET = re.compile(r"pass|secret|token|auth|acct|pkey|credential|cookie|header|sas|_key$", re.IGNORECASE)
 _MIN_SECRET = 4  # characters; shorter ones are parts of words
-_SLOW_BYTES_PER_S = 1 << 20  # an upload that is faster is not reported as slow
-_MODIFIED = ("modified", "LastModified", "last_modified", "mtime", "updated", "created")
 
 
-class FsspecStore:
-    """A bucket or host behind an fsspec filesystem, which one thread at a time uses unless it is known to be safe.
+class _Ftp(ftp.FTPFileSystem):  # type: ignore[misc]
+    """Raises the refusal to list a folder, which fsspec takes for an empty one; and keeps no listing."""
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[dict[str, Any]]:
+        """List a folder with details."""
+        path = self._strip_protocol(path)
+        try:
+            found = list(self.ftp.mlsd(path))
+        except ftplib.error_perm:
+            self.ftp.cwd(path)  # fails for a file, which would be listed as a folder with this file
+            found = ftp._mlsd2(self.ftp, path)
+        infos = []
+        for name, about in found:
+            if about["type"] not in ("cdir", "pdir"):
+                is_file = about["type"] == "file" and about.get("unix.mode", "-")[0] != "l"  # whose size is of its text
+                kind = "directory" if about["type"] == "dir" else "file"
+                size = int(about["size"]) if is_file and "size" in about else None
+                infos.append({"name": f"{path.rstrip('/')}/{name.lstrip('/')}", "type": kind, "size": size})
+        return infos
+
+
+class FsspecStore(ByFolders):
+    """A bucket or host behind an fsspec filesystem, which one thread at a time uses if it is a connection of its own.
 
     Args:
         scheme: protocol as in the URL.
@@ -69,76 +78,64 @@ class FsspecStore:
         read_timeout_s: seconds without a byte after which a request fails, if the filesystem has such an option.
     """
 
-    may_ignore_ranges = False
-    maps_files = False
-
     def __init__(self, scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
+        if scheme in HTTP or scheme == HUGGING_FACE:  # it would send headers to other hosts, too
+            url = f"{scheme}://{bucket}"
+            advice = "Leave out backend, or open the URLs by fsspec and pass the streams to a reader."
+            raise UrlError(f"{url}: http and hf are not read by fsspec. {advice}", url=url)
         self._scheme, self._bucket, self._options = scheme, bucket, options
-        self._read_timeout_s = read_timeout_s
+        self._limits = {"timeout": read_timeout_s} if scheme == "ftp" else {}
         try:
-            self._kind: Any = fsspec.get_filesystem_class(scheme)
+            kind: Any = _Ftp if scheme == "ftp" else fsspec.get_filesystem_class(scheme)
         except (ValueError, ImportError) as error:
             raise unknown_scheme(scheme, bucket, error, fsspec.available_protocols()) from error
-        self._renames, self._is_shared = renames(self._kind), is_thread_safe(self._kind)
+        self._kind, self._is_shared = kind, issubclass(kind, AsyncFileSystem)
+        self._is_flat = self._is_shared or kind.find is not fsspec.AbstractFileSystem.find
+        # Others copy a file to move it, or write it in one request
+        self._renames = scheme in _WEBDAV or not (self._is_shared or kind.mv is fsspec.AbstractFileSystem.mv)
         self._filesystem: Any = None  # until the first call, and after an error that may leave replies out of step
-        self._lock: Any = contextlib.nullcontext() if self._is_shared else threading.RLock()
-        self._publishing: Any = threading.RLock() if scheme == "memory" else contextlib.nullcontext()
+        self._lock: Any = threading.RLock()
+        if issubclass(kind, AsyncFileSystem | MemoryFileSystem):
+            self._lock = contextlib.nullcontext()
         # Local paths are absolute; their protocol alone would mean the current working directory
         self._root = "" if scheme in LOCAL else self._full("").rstrip("/") + "/"
 
     @contextlib.contextmanager
     def _calls(self, path: str) -> Iterator[Any]:
         """Lock the filesystem for the calls of the block, and raise this package's errors."""
-        with translate_errors(from_os, self._url(path), transient=True), self._lock:
+        with translate_errors(self._url(path)), self._lock:
             try:
                 if self._filesystem is None:
                     self._filesystem = self._open()
-                filesystem = self._filesystem
-                prepare(filesystem)
-                yield filesystem
-            except (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError) as error:
-                if error.__cause__ is not None and not is_missing_on_webdav(error.__cause__):
-                    self._drop()  # some filesystems report a missing object for every error
-                raise
+                yield self._filesystem
             except Exception as error:
-                if not isinstance(error, RemoteDataError):
-                    self._drop()
-                    self._explain(error)
+                # Some filesystems report a missing object for every error, with its cause
+                if not self._is_shared and not (isinstance(error, FileNotFoundError) and error.__cause__ is None):
+                    self._filesystem = None
+                self._hide_values(error)
                 raise
             mark_host_known(self._url(path))
 
     def _open(self) -> Any:
-        scheme, keywords = self._scheme, dict(self._options)
-        if scheme in HTTP:
-            keywords = http_keywords(keywords, self._read_timeout_s)
-        elif scheme == "ftp":
-            keywords = {"timeout": self._read_timeout_s, **keywords}
         try:
-            return fsspec.core.url_to_fs(join_url(scheme, self._bucket, ""), **keywords)[0]
-        except ImportError as error:
-            raise unknown_scheme(scheme, self._bucket, error, fsspec.available_protocols()) from error
-        except (ValueError, TypeError, AttributeError) as error:
-            self._explain(error)
-            raise unusable_options(scheme, self._bucket, error, self._options) from error
-        except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-            if error.filename is None:
+            of_url = self._kind._get_kwargs_from_urls(self._url(""))
+            filesystem = self._kind(**{"skip_instance_cache": True, **self._limits, **of_url, **self._options})
+        except (ValueError, TypeError, AttributeError, OSError) as error:
+            if isinstance(error, OSError) and error.filename is None:  # not of a local file, such as a private key
                 raise
-            raise unreadable_file(scheme, self._bucket, error) from None
+            self._hide_values(error)
+            raise unusable_options(self._scheme, self._bucket, error, self._options) from error
+        if self._scheme in ("sftp", "ssh"):  # else each 32 KiB wait for 40 ms
+            filesystem.client.get_transport().sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return filesystem
 
-    def _drop(self) -> None:
-        if not self._is_shared:
-            self._filesystem = None
-
-    def _explain(self, error: Exception) -> None:
-        """Change the message of an error that the options may have caused: a library may show their values."""
+    def _hide_values(self, error: Exception) -> None:
+        """Change the message of an error that shows a secret of the options."""
         text = str(error)
         secrets = (one for name in self._options if _SECRET.search(name) for one in _texts(self._options[name]))
         if any(len(secret) >= _MIN_SECRET and secret in text for secret in secrets):
-            text = "its message is not shown, because it has a value of storage_options"
-            error.args = (text,)
+            error.args = ("its message is not shown, because it has a value of storage_options",)
             error.__cause__, error.__suppress_context__ = None, True
-        if self._options and isinstance(error, TypeError | AttributeError):
-            error.args = (f"{text}. {KINDS_OF_VALUES} ({', '.join(sorted(self._options))})",)
 
     def _url(self, path: str) -> str:
         return join_url(self._scheme, self._bucket, path)
@@ -153,13 +150,44 @@ class FsspecStore:
             )
         return str(self._kind._strip_protocol(self._url(path)))
 
+    # Listings
+
+    def _infos(self, folder: str, *, recursive: bool = False) -> list[dict[str, Any]]:
+        """List a folder, and what is in its folders where the filesystem does that by itself.
+
+        fsspec's generic ``find`` omits folders whose listing fails.
+        """
+        with self._calls(folder) as filesystem:
+            filesystem.invalidate_cache()
+            if recursive and self._is_flat:
+                return list(filesystem.find(self._full(folder), detail=True).values())
+            return list(filesystem.ls(self._full(folder), detail=True))
+
+    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
+        entries, folders = list[Entry](), list[str]()
+        try:
+            waiting = self._infos(prefix[: prefix.rfind("/") + 1], recursive=recursive)
+        except ObjectNotFoundError:
+            return Page([], None)
+        while waiting:
+            info = waiting.pop()
+            entry = self._entry(info)
+            if info.get("type", "file") == "directory":
+                folders.append(entry.path.rstrip("/") + "/")
+                waiting += self._infos(folders[-1]) if recursive else ()
+            elif not entry.path.endswith("/") and not self._is_partial(entry.path):
+                entries.append(entry)
+        return Page(entries, None, () if recursive else folders)
+
+    def _is_partial(self, path: str) -> bool:
+        """Whether a path is that of a file whose writer has not finished it."""
+        name = path.rpartition("/")[2]
+        return self._renames and name.startswith(".") and name.endswith(PARTIAL_SUFFIX)
+
     def _entry(self, info: dict[str, Any]) -> Entry:
         size = info.get("size")
-        modified = next((info[name] for name in _MODIFIED if isinstance(info.get(name), dt.datetime | float)), None)
-        if isinstance(modified, dt.datetime):
-            modified = modified.timestamp()
         path = str(info["name"]).removeprefix(self._root)
-        return Entry(path, None if size is None else int(size), self._etag(info), modified)
+        return Entry(path, None if size is None else int(size), self._etag(info))
 
     def _etag(self, info: dict[str, Any]) -> str | None:
         """Return the etag as obstore names it: either may list what the other reads."""
@@ -167,148 +195,109 @@ class FsspecStore:
             md5 = None if info.get("kmsKeyName") or info.get("customerEncryption") else info.get("md5Hash")
             return None if md5 is None else f'"{base64.b64decode(md5).hex()}"'
         etag = info.get("ETag", info.get("etag"))
-        if self._scheme in AZURE:
-            return normalized_etag(etag)
-        return etag if etag and isinstance(etag, str) else None
+        return normalized_etag(etag) if self._scheme in AZURE else etag if etag and isinstance(etag, str) else None
 
-    def _list(self, folder: str, *, recursive: bool) -> list[dict[str, Any]]:
-        with contextlib.suppress(ObjectNotFoundError), self._calls(folder) as filesystem:
-            filesystem.invalidate_cache()
-            return repeat_if_changed(lambda: list_infos(filesystem, self._full(folder), recursive=recursive))
-        return []
-
-    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
-        entries, folders = list[Entry](), list[str]()
-        for info in self._list(prefix[: prefix.rfind("/") + 1], recursive=recursive):
-            entry = self._entry(info)
-            if info.get("type", "file") == "directory":
-                folders.append(entry.path.rstrip("/") + "/")
-            elif not entry.path.endswith("/") and not self._is_partial(entry.path):
-                entries.append(entry)
-        return Page(entries, None, folders)
-
-    def _is_partial(self, path: str) -> bool:
-        """Whether a path is that of a file whose writer has not finished it."""
-        name = path.rpartition("/")[2]
-        return self._renames and name.startswith(".") and name.endswith(PARTIAL_SUFFIX)
-
-    def find(self, path: str) -> Entry | None:
-        try:
-            return self.stat(path)
-        except ObjectNotFoundError:
-            return None
+    # Objects
 
     def stat(self, path: str) -> Entry:
         with self._calls(path) as filesystem:
             filesystem.invalidate_cache()
-            info = repeat_if_changed(lambda: filesystem.info(self._full(path)))
+            info = filesystem.info(self._full(path))
             if info.get("type") == "directory":
-                raise IsADirectoryError(path)
-            return self._entry(info)._replace(path=path)
+                raise FileNotFoundError(path)
+        if info.get("size") is None:
+            raise unusable_response(self._url(path), "the store does not say how large the object is")
+        return self._entry(info)._replace(path=path)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read, and stat after it: without If-Match the caller compares the version with the expected one."""
-        before = None if end is not None and etag is not None else self.stat(path)
+        before = self.stat(path) if etag is None or end is None else None
         if before is not None:
-            size = before.size  # where it is not known, all is read
-            end = size if size is None or end is None else min(end, size)
+            end = before.size if end is None else min(end, before.size or 0)
         data, url = b"", self._url(path)
-        if end is None or start < end:
+        if start < (end or 0):
             with self._calls(path) as filesystem:
                 data = filesystem.cat_file(self._full(path), start=start, end=end)
-        entry = self.stat(path) if before is None or before.etag is not None else before
-        if before is not None and not same_etag(before.etag, entry.etag):
+        after = self.stat(path) if before is None or before.etag is not None else before
+        if before is not None and not same_etag(before.etag, after.etag):
             raise from_status(412, "", url)
-        if entry.size is None and end is not None:
-            raise unusable_response(url, "the store does not say how large the object is")
-        total = start + len(data) if entry.size is None else entry.size
+        total = after.size or 0
         if start and start >= total:
             raise from_status(416, "", url)
-        return Answer(start, start + len(data), total, entry.etag, single_chunk(data))
+        return Answer(start, start + len(data), total, after.etag, single_chunk(data))
 
-    def create(self, path: str, *, overwrite: bool) -> _Writer:
-        return _Writer(lambda data: self.publish(path, data, overwrite=overwrite))
+    def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
+        writer: Any = _Writer(partial(self.publish, path, overwrite=overwrite))
+        return cast(ObjectWriter, writer)
 
     def publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
         """Write an object in one call, and rename it where that call may leave a part of it."""
         then = f"It is ended by the library that fsspec uses for {self._scheme}, and not repeated."
-        watch = Wait(self._url(path), lambda: then, quiet_s=QUIET_S + len(data) / _SLOW_BYTES_PER_S)
-        with watch, self._publishing, self._calls(path) as filesystem:
+        watch = Wait(self._url(path), lambda: then, quiet_s=QUIET_S + len(data) / SLOW_BYTES_PER_S)
+        with watch, self._lock:
+            if not overwrite and self.find(path) is not None:
+                raise from_status(412, "", self._url(path), writing=True)
             full = self._full(path)
             folder = full.rpartition("/")[0]
-            if not overwrite and filesystem.exists(full):
-                raise from_status(412, "", self._url(path), writing=True)
-            if self._scheme not in _WITHOUT_FOLDERS and folder.strip("/"):
-                make_folders(filesystem, folder)
-            if not self._renames:
-                filesystem.pipe_file(full, data)
-                return
-            hidden = (
-                f"{folder}/.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"  # found by ``_is_partial`` if the process is killed
-            )
-            try:
-                filesystem.pipe_file(hidden, data)
-                rename(filesystem, hidden, full, overwrite=overwrite)
-            except BaseException:
-                with contextlib.suppress(Exception):
-                    filesystem.rm_file(hidden)
+            with self._calls(path) as filesystem:
+                if self._scheme not in _WITHOUT_FOLDERS and folder.strip("/"):
+                    _make_folders(filesystem, folder)
+                if not self._renames:
+                    filesystem.pipe_file(full, data)
+                    return
+                hidden = f"{folder}/.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"  # found by ``_is_partial`` if it is left
+                try:
+                    filesystem.pipe_file(hidden, data)
+                    self._rename(filesystem, hidden, full, overwrite=overwrite)
+                except BaseException:
+                    with contextlib.suppress(Exception):
+                        filesystem.rm_file(hidden)
+                    raise
+
+    def _rename(self, filesystem: Any, old: str, new: str, *, overwrite: bool) -> None:
+        """Rename a file in one step."""
+        if self._scheme in _WEBDAV:
+            filesystem.client.move(old, new, overwrite=overwrite)  # its `mv` copies
+            return
+        try:
+            filesystem.mv(old, new)
+        except Exception:
+            if not overwrite:
                 raise
+            filesystem.rm_file(new)  # a server that does not rename to a file that exists
+            filesystem.mv(old, new)
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(ObjectNotFoundError), self._calls(path) as filesystem:
             filesystem.rm_file(self._full(path))
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        self._remove_partial(prefix[: prefix.rfind("/") + 1], recursive=False)
-
-    def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        self._remove_partial(path, recursive=True, before_s=before_s)
-
-    def _remove_partial(self, folder: str, *, recursive: bool, before_s: float = math.inf) -> None:
-        for info in self._list(folder, recursive=recursive) if self._renames else ():
-            entry = self._entry(info)
-            if self._is_partial(entry.path) and (entry.modified_s or 0) < before_s:
-                self.delete(entry.path)
-
-    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        """Return a page of listings of whole folders: fsspec has no paging."""
-
-        def pages_of(folder: str) -> list[Page]:
-            return [self.list_page(folder, recursive=False, token=None)]
-
-        return page_after(pages_of, prefix, after, recursive=recursive, limit=limit)
-
-    def has_folder(self, path: str) -> bool:
-        with self._calls(path) as filesystem:
-            filesystem.invalidate_cache()
-            return bool(repeat_if_changed(lambda: filesystem.isdir(self._full(path))))
-
-    def make_folder(self, path: str) -> None:
-        if self.has_folder(path):  # also a folder that exists by its files only, which makedirs may not see
-            raise from_status(412, "", self._url(path), writing=True)
-        with self._calls(path) as filesystem:
-            filesystem.makedirs(self._full(path), exist_ok=False)
-
-    def remove_folder(self, path: str) -> None:
-        with contextlib.suppress(ObjectNotFoundError), self._calls(path) as filesystem:
-            repeat_if_changed(lambda: filesystem.rm(self._full(path), recursive=True))
+        with contextlib.suppress(ObjectNotFoundError):
+            for info in self._infos(prefix[: prefix.rfind("/") + 1]):
+                if self._is_partial(path := self._entry(info).path):
+                    self.delete(path)
 
 
-class _Writer:
+class _Writer(io.BytesIO):
     """Keeps the bytes in memory, and publishes them in one call."""
 
     def __init__(self, publish: Callable[[bytes], None]) -> None:
-        self._publish, self._buffer = publish, io.BytesIO()
-
-    def write(self, data: bytes) -> None:
-        self._buffer.write(data)
+        self._publish = publish
 
     def commit(self) -> None:
-        self._publish(self._buffer.getvalue())
-        self.abort()
+        self._publish(self.getvalue())
+        self.close()
 
-    def abort(self) -> None:
-        self._buffer = io.BytesIO()
+    abort = io.BytesIO.close
+
+
+def _make_folders(filesystem: Any, folder: str) -> None:
+    """Make a folder and those above it. One that another writer makes at the same time is no error."""
+    try:
+        filesystem.makedirs(folder, exist_ok=True)
+    except Exception:
+        if not filesystem.isdir(folder):
+            raise
 
 
 def _texts(value: Any) -> Iterator[str]:

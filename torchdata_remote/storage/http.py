@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import Any
 from urllib.parse import urljoin
 
 import urllib3
 
 from ..core.signatures import hide_signatures_in_log
 from ..core.urls import redact
-from ..errors import ContentEncodingError, RemoteDataError, StorageError
-from .errors import from_urllib3, mark_host_known, to_package_error, unusable_response
+from ..errors import ContentEncodingError, RemoteDataError, StorageError, UrlError
+from .errors import mark_host_known, to_package_error, unusable_response
 from .network import ServerPools
 from .protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag, single_chunk
 
@@ -25,112 +25,79 @@ IDENTITY = {"Accept-Encoding": "identity"}
 _MAX_REDIRECTS = 5
 _SHORT_BYTES = 8192  # of a body that is read so that the connection can be used again
 _CHUNK_BYTES = 1 << 18
-_HTTP_URL = re.compile(r"(https?)://(?:[^/?#\\\s]*@)?([^/?#@\\\s]+)", re.IGNORECASE)
-_PORTS = {"http": ":80", "https": ":443"}
+_PORTS = {"http": 80, "https": 443}
 # Sizes are below 2**63; Python refuses to convert thousands of digits
-_CONTENT_RANGE = re.compile(
-    r"\s*bytes\s+(?:(\d{1,19})\s*-\s*(-?\d{1,19})|\*)\s*/\s*(\d{1,19}|\*)\s*", re.IGNORECASE | re.ASCII
-)
-_LENGTH = re.compile(r"\d{1,19}", re.ASCII)
+_CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d{1,19})-(-?\d{1,19})|\*)/(\d{1,19})\s*", re.IGNORECASE | re.ASCII)
+_LENGTH = re.compile(r"\s*(\d{1,19})(?:\s*,\s*\1)*\s*", re.ASCII)
 # Uploads to S3 leave others behind, which have no meaning: of aws-chunked bodies, and names of charsets
 _NO_CODING = {"", "identity", "aws-chunked", "utf-8", "utf8", "binary", "none"}
 # Extensions of files that are stored encoded. Shard readers detect the compression of a tar by its content.
-_ENCODED_NAMES = {
-    "gzip": (".gz", ".tgz", ".tar"),
-    "zstd": (".zst", ".tzst", ".tar"),
-    "bzip2": (".bz2", ".tbz", ".tbz2", ".tar"),
-    "xz": (".xz", ".txz", ".tar"),
-    "br": (".br",),
-    "compress": (".z",),
-}
-
-
-class Hop(NamedTuple):
-    """A response without its body, the URL that was asked, and the one to which it redirects."""
-
-    url: str
-    response: Any
-    next_url: str | None
+_ENCODED_NAMES = {"gzip": (".gz", ".tgz", ".tar"), "zstd": (".zst", ".tzst", ".tar")}
 
 
 class HttpClient:
-    """Sends requests by urllib3, each once. Thread-safe; not to be shared by processes.
+    """Sends requests to a server, and to those that it redirects to, each once. Not to be shared by processes.
 
     Args:
+        root: URL of the server.
         read_timeout_s: seconds without a byte after which a request fails.
     """
 
-    def __init__(self, read_timeout_s: float) -> None:
+    def __init__(self, root: str, read_timeout_s: float) -> None:
         hide_signatures_in_log("urllib3.connectionpool")
         self._pools = ServerPools(timeout=urllib3.Timeout(CONNECT_TIMEOUT_S, read_timeout_s), retries=False)
+        self._origin = origin_of(root)
 
-    def send(
-        self, method: str, url: str, shown: str, headers: Mapping[str, str], body: bytes | bytearray | None = None
-    ) -> Any:
-        """Send one request, and return urllib3's response without its body. Redirects are not followed.
+    def is_at_server(self, url: str) -> bool:
+        """Whether a URL has the scheme, the host and the port of this server."""
+        return origin_of(url) == self._origin
 
-        Args:
-            method: of HTTP.
-            url: which may be signed, and is not shown.
-            shown: URL for errors.
-            headers: of the request.
-            body: of the request.
-        """
-        with _errors(shown):
-            response = self._pools.manager(url).urlopen(
-                method,
-                url,
-                headers={**IDENTITY, **headers},
-                body=body,
-                redirect=False,
-                preload_content=False,
-                enforce_content_length=True,
-            )
-        mark_host_known(shown)
-        return response
-
-    def hops(
-        self, method: str, url: str, shown: str, headers: Mapping[str, str], own: Callable[[str], Mapping[str, str]]
-    ) -> Iterator[Hop]:
+    def follow(
+        self, method: str, url: str, shown: str, headers: Mapping[str, str], own: Mapping[str, str]
+    ) -> Iterator[tuple[str, Any, str | None]]:
         """Send a request, and follow redirects. A caller that stops at one has to read its body or to close it.
 
         Args:
             method: of HTTP.
-            url: of the first request.
+            url: of the first request, which may be signed, and is not shown.
             shown: URL for errors.
             headers: of each request.
-            own: returns the headers that only the server of a URL may get, such as a token.
+            own: headers that no other server may get, such as a token.
+
+        Yields:
+            A URL, its response without the body, and the URL to which that redirects.
         """
         for _ in range(_MAX_REDIRECTS + 1):
-            response = self.send(method, url, shown, {**headers, **own(url)})
-            location = response.headers.get("Location") if 300 <= response.status < 400 else None
-            if location is None:
-                yield Hop(url, response, None)
+            with _errors(shown):
+                sent = {**IDENTITY, **headers, **(own if self.is_at_server(url) else {})}
+                pools = self._pools.manager(url)
+                response = pools.urlopen(method, url, headers=sent, redirect=False, preload_content=False)
+                location = response.get_redirect_location()
+                following = urljoin(url, location) if location else None
+            mark_host_known(shown)
+            yield url, response, following
+            if following is None:
                 return
-            next_url = redirected(url, location)
-            yield Hop(url, response, next_url)
             body_of(response, shown, _SHORT_BYTES)
-            if next_url is None:
-                raise unusable_response(shown, "the server redirects to what is no http URL")
-            url = next_url
+            url = following
         raise StorageError(f"{shown}: more than {_MAX_REDIRECTS} redirects.", url=shown)
 
 
-def redirected(url: str, location: str) -> str | None:
-    """Return the URL to which a response redirects; ``None`` if it is no http URL."""
-    with contextlib.suppress(ValueError):
-        following = urljoin(url, location).partition("#")[0]
-        if _HTTP_URL.match(following):
-            return following
-    return None
+def refuse_others(url: str, names: Iterable[str], known: set[str]) -> None:
+    """Refuse options that are not known, rather than to read without them."""
+    for name in sorted({*names} - known):
+        what = f"unknown option {name!r} in storage_options. Known are {', '.join(sorted(known))}"
+        raise UrlError(f"{url}: {what}. For others open the URL by fsspec, and pass the stream to a reader.", url=url)
 
 
 def origin_of(url: str) -> str:
-    """Return scheme and host of an http URL, with the port if it is not the usual one, without user and password."""
-    match = _HTTP_URL.match(url)
-    assert match is not None
-    scheme, host = match[1].lower(), match[2].lower()
-    return f"{scheme}://{host.removesuffix(_PORTS[scheme])}"
+    """Return scheme, host and port of an http URL, without user and password.
+
+    >>> origin_of("http://me@Host/a"), origin_of("https://[::1]:80")
+    ('http://host:80', 'https://[::1]:80')
+    """
+    at = urllib3.util.parse_url(url)
+    return f"{at.scheme}://{at.host}:{at.port or _PORTS.get(at.scheme or '')}"
 
 
 @contextlib.contextmanager
@@ -143,17 +110,10 @@ def _errors(shown: str, response: Any = None) -> Iterator[None]:
             response.close()
         if isinstance(error, RemoteDataError | MemoryError) or not isinstance(error, Exception):
             raise
-        raise to_package_error(from_urllib3, error, shown) from None
+        raise to_package_error(error, shown) from None
 
 
-def answer_of(
-    response: Any,
-    path: str,
-    shown: str,
-    *,
-    etag: str | None = None,
-    size: Callable[[str | None], int | None] = lambda etag: None,
-) -> Answer:
+def answer_of(response: Any, path: str, shown: str, *, etag: str | None = None, size: int | None = None) -> Answer:
     """Return the bytes that a successful response to a GET contains. On an error it is closed.
 
     Args:
@@ -161,31 +121,22 @@ def answer_of(
         path: of the object; its query is ignored.
         shown: URL for errors.
         etag: of the object, if another response has told it.
-        size: returns that of the version with this etag, if it is known, where the response does not tell it.
+        size: of the object, likewise.
 
     Raises:
         ContentEncodingError: if the body is not the object.
         StorageError: if a body that is cut would not be noticed.
         TransientStorageError: if the headers are incomplete or contradict each other.
     """
-    status, headers = response.status, response.headers
     with _errors(shown, response):
-        require_unencoded(headers.get("Content-Encoding"), path, shown)
-        etag = etag or normalized_etag(headers.get("ETag"))
-        length = parse_content_length(headers.get("Content-Length"))
-        if length is None and status != 206:
-            if not response.chunked:
-                raise StorageError(
-                    f"{redact(shown)}: the server sends no length, so a truncated body would go unnoticed. Serve it "
-                    "with Content-Length.",
-                    url=redact(shown),
-                )
+        etag = etag or normalized_etag(response.headers.get("ETag"))
+        if response.chunked and response.status != 206:
+            require_unencoded(response.headers.get("Content-Encoding"), path, shown)
             whole = body_of(response, shown)  # its last chunk marks the end
             return Answer(0, len(whole), len(whole), etag, single_chunk(whole))
-        start, end, total = parse_content_range(status, headers.get("Content-Range"), length, shown)
-        total = size(etag) if total is None else total
-        if total is None:
-            raise unusable_response(shown, "the server does not send the size of the object")
+        start, end, total = span_of(response.status, response.headers, path, shown)
+        if size not in (None, total):
+            raise unusable_response(shown, f"the file has {size} bytes, its server {total}")
         return Answer(start, end, total, etag, _chunks_of(response, shown))
 
 
@@ -228,46 +179,41 @@ def parse_content_length(content_length: str | None) -> int | None:
     >>> [parse_content_length(header) for header in ("10, 10", "10, 11", "-5", None)]
     [10, None, None, None]
     """
-    numbers = {number.strip() for number in (content_length or "").split(",")}
-    [number, *others] = numbers
-    return int(number) if not others and _LENGTH.fullmatch(number) else None
+    found = _LENGTH.fullmatch(content_length or "")
+    return None if found is None else int(found[1])
 
 
-class Span(NamedTuple):
-    """First byte, last byte + 1, and the size of the object (``None`` if the response does not contain it)."""
-
-    start: int
-    end: int
-    total_bytes: int | None
-
-
-def parse_content_range(status: int, content_range: str | None, num_bytes: int | None, url: str) -> Span:
-    """Return the bytes that a response contains, by RFC 9110 and its common violations.
+def span_of(status: int, headers: Mapping[str, str], path: str, url: str) -> tuple[int, int, int]:
+    """Return first byte, last byte + 1 and size of the object of a response, by RFC 9110 and its common violations.
 
     The Content-Range of a 200 is accepted if its length fits.
 
     Args:
         status: 200, 203 or 206.
-        content_range: the header, or ``None``.
-        num_bytes: of the body, if Content-Length is known.
+        headers: of the response, by names in any or in small letters.
+        path: of the object; its query is ignored.
         url: for errors.
 
     Raises:
-        TransientStorageError: if the headers are incomplete or contradict each other.
+        ContentEncodingError: if the body is not the object.
+        TransientStorageError: if the headers are incomplete or contradict each other, or a body that is cut would not
+            be noticed.
     """
+    require_unencoded(headers.get("content-encoding"), path, url)
+    content_range, num_bytes = headers.get("content-range"), parse_content_length(headers.get("content-length"))
     match = _CONTENT_RANGE.fullmatch(content_range or "")
     if match is not None:
-        total = None if match[3] == "*" else int(match[3])
+        total = int(match[3])
         if total == 0 and not num_bytes:
-            return Span(0, 0, 0)  # an empty object, for which no valid range exists
+            return 0, 0, 0  # an empty object, for which no valid range exists
         if match[1] is not None:
             start, end = int(match[1]), int(match[2]) + 1
-            if start < end and num_bytes in (None, end - start) and (total is None or end <= total):
-                return Span(start, end, total)
+            if start < end <= total and num_bytes in (None, end - start):
+                return start, end, total
     if status != 206 and num_bytes is not None and (match is None or match[3] == str(num_bytes)):
-        return Span(0, num_bytes, num_bytes)
+        return 0, num_bytes, num_bytes
     raise unusable_response(
-        url, f"the server answered {status} with Content-Range {content_range!r} and a body of {num_bytes} bytes"
+        url, f"the server answered {status} with Content-Range {content_range!r} and Content-Length {num_bytes}"
     )
 
 
@@ -292,7 +238,7 @@ def require_unencoded(content_encoding: str | None, path: str, url: str) -> None
     extensions = _ENCODED_NAMES.get(codings[0], ())
     if len(codings) == 1 and path.partition("?")[0].lower().endswith(extensions):
         return
-    shown, wanted = redact(url), ", ".join(extensions) or "an extension of it"
+    shown, wanted = redact(url), ", ".join(extensions) or "none is known"
     raise ContentEncodingError(
         f"{shown} has Content-Encoding: {content_encoding}, so its bytes are not those of the file that the URL names. "
         f"Store it without that header, decompressed, or under a name with the encoding's extension ({wanted}).",

@@ -1,46 +1,42 @@
 """List a prefix page by page, while the next pages are being requested; where there are folders, several at a time.
 
 The pages of one listing are sequential, but a listing can begin after any key. After some pages one request asks for
-the names of the folders there. From then on runs of folders are listed concurrently, each as a range of keys. The last
-page of a range also has keys of the next one, which show whether the store began it where it was asked to.
+the names of the folders there. From then on runs of folders are listed concurrently, each as a lane: a range of keys.
+The last page of a lane also has a key of the next one, which shows whether the store began that where it was asked to.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import queue
-import threading
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from operator import lt
 from os.path import commonprefix
+from typing import Any
 
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.stats.counters import LIST
-from ..core.threads.pool import Pool, PoolClosedError, next_item
+from ..core.threads.pool import Pool, next_item
+from ..core.threads.worker import Mailbox, ReceiverGoneError
 from ..core.urls import RemoteUrl, join_url, redact, remote_urls, split_url
 from ..errors import StorageError
-from .entry_table import EntryTable
-from .protocol import Entry, Page, Store
-from .registry import open_store
-from .transports import Connection
+from .protocol import EntryTable, Page, Store
+from .registry import Connection, open_store
 
-MAX_IN_FLIGHT = 16
-MAX_PAGES_AHEAD = 128  # received or requested before the consumer needs them
-MIN_PAGES_AHEAD = 4  # of a consumer that has taken none
-PAGES_AHEAD_FOR_A_PAGE = 4  # further ones for each page that was taken
-MAX_OBJECTS_AHEAD = 128_000  # the same, where pages are larger than S3's
-_PAGES_FOR_A_RANGE = 5  # each range, and each request for names, costs a request more than a listing in one piece
-_RANGE_PAGES = 8  # of a range of folders
+MAX_LANES = 16  # requests at a time
+PAGES_AHEAD = 8  # of a lane: received, and not yet taken
+_PAGES_FOR_EXTRA = 6  # received, for each request that a listing in one piece would not send: at most a fifth more
+_PAGES_BEFORE = 5  # taken before the names of folders are asked for
 _MIN_FOLDER_KEYS = 20  # on average, or the names of the folders would cost too many requests
 _LAST = "\U0010ffff"  # sorts after every name in a folder
+_Received = tuple[EntryTable, str | None] | BaseException  # a page and the token of the next one; or why there is none
 
 
 def list_folder(url: str, *, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
@@ -48,11 +44,6 @@ def list_folder(url: str, *, recursive: bool, options: StorageOptions, retry: Re
     scheme, bucket, path = split_url(url)
     for page in list_tables(url, path, recursive, options, retry):
         yield from remote_urls(join_url(scheme, bucket, ""), page.paths, page.sizes, page.etags)
-
-
-def list_prefix(url: str, prefix: str, recursive: bool, options: StorageOptions, retry: RetryPolicy) -> Iterator[Entry]:
-    """Yield the entries that begin with a prefix, as :func:`list_tables` does."""
-    return chain.from_iterable(list_tables(url, prefix, recursive, options, retry))
 
 
 def list_tables(
@@ -76,379 +67,221 @@ def list_tables(
     """
     store, _ = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     store = store if by_obstore else getattr(store, "without_obstore", store)
-    lists_in_order = getattr(store, "lists_in_order", True)
-    pages = _pages(store, url, _Listing(redact(url), prefix, store, recursive=recursive), retry)
-    with contextlib.closing(pages):
+    with contextlib.closing(_Listing(store, url, prefix, retry, recursive=recursive).pages()) as pages:
         first = next(pages, None)
         if first is None:
             return
         paged: Iterator[EntryTable] = chain([first], pages)
-        if not lists_in_order or first.paths != sorted(first.paths):
-            paged = iter([EntryTable.of(sorted(chain.from_iterable(paged), key=_path))])
+        if not getattr(store, "lists_in_order", True) or first.paths != sorted(first.paths):
+            paged = iter([EntryTable.of(sorted(chain.from_iterable(paged)))])
         last = ""
         for page in paged:
-            paths = page.paths
-            if paths[0] <= last or not all(map(lt, paths, paths[1:])):
-                above = [last, *paths]
-                number = next(number for number, path in enumerate(paths) if path <= above[number])
-                yield page[:number]
+            if page.paths[0] <= last or not _is_sorted(page.paths):
                 raise StorageError(
-                    f"{redact(url)}: the store lists {paths[number]!r} after {above[number]!r}: its pages overlap or "
-                    "are not in order, so that objects may be missing or repeated. List again; if the error remains, "
-                    "name the objects by a brace range.",
+                    f"{redact(url)}: the pages that the store lists after {last!r} overlap or are not in order, so "
+                    "that objects may be missing or repeated. List again; if the error remains, name the objects by a "
+                    "brace range.",
                     url=redact(url),
                 )
-            last = paths[-1]
+            last = page.paths[-1]
             yield page
 
 
-def _path(entry: Entry) -> str:
-    return entry.path
+def _is_sorted(paths: list[str]) -> bool:
+    return all(map(lt, paths, paths[1:]))
 
 
-def _pages(store: Store, url: str, listing: _Listing, retry: RetryPolicy) -> Generator[EntryTable, None, None]:
-    """Yield the pages of a listing that are not empty, in order, while the next ones are being requested."""
-    with contextlib.closing(_Requests(store, url, listing, retry)) as requests:
-        requests.submit()
-        while True:
-            is_left, page = requests.take()
-            if page is not None:
-                yield page
-            elif is_left:
-                requests.wait()
-            else:
-                return
-
-
-class _Requests:
-    """Sends the requests of a listing in threads.
-
-    The thread that receives a page sends the request for the next one. So pages are requested one after the other at
-    the pace of the store, whatever the consumer does with those before them.
-
-    Args:
-        store: to be listed.
-        url: for errors.
-        listing: that makes the requests.
-        retry: for each of them.
-    """
-
-    def __init__(self, store: Store, url: str, listing: _Listing, retry: RetryPolicy) -> None:
-        self._store, self._url, self._listing, self._retry = store, url, listing, retry
-        self._pool, self._lock = Pool(MAX_IN_FLIGHT), threading.RLock()
-        self._received: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-
-    def close(self) -> None:
-        self._pool.close()
-
-    def submit(self) -> None:
-        """Send the requests that are to be sent now."""
-        with self._lock:
-            for request in self._listing.next_requests():
-                try:
-                    self._pool.submit(self._fetch, request, on_dropped=partial(self._receive, request))
-                except PoolClosedError as error:  # noqa: PERF203  # once for each page
-                    request.receive(error)
-
-    def take(self) -> tuple[bool, EntryTable | None]:
-        """Return whether pages are left, and the next one if it was received."""
-        with self._lock:
-            page = self._listing.take() if self._listing else None
-            if page is not None:
-                self.submit()
-            return bool(self._listing), page
-
-    def wait(self) -> None:
-        """Wait until a request was received."""
-        with LIST.waiting():
-            fault = next_item(self._received)
-        if fault is not None:
-            raise fault
-
-    def _fetch(self, request: _Request) -> None:
-        started_s = time.perf_counter()
-        try:
-            page = call_with_retries(
-                lambda: request.send(self._store), self._retry, url=self._url, sleep=self._pool.sleep
-            )
-            LIST.worked(started_s, 0, items=len(page.entries), requests=1)
-            page_or_error: Page | BaseException = page
-        except BaseException as error:  # noqa: BLE001  # raised where the page is taken
-            page_or_error = error
-        self._receive(request, page_or_error)
-
-    def _receive(self, request: _Request, page: Page | BaseException) -> None:
-        fault: BaseException | None = None
-        try:
-            with self._lock:
-                request.receive(page)
-                self.submit()
-        except BaseException as error:  # noqa: BLE001  # raised by the consumer, which would wait forever
-            fault = error
-        self._received.put(fault)
-
-
-@dataclass
-class _Request:
-    """A request of a listing, and what to do with its page or error."""
-
-    send: Callable[[Store], Page]
-    receive: Callable[[Page | BaseException], None]
-
-
-@dataclass(eq=False)
-class _Range:
-    """A part of a listing: the objects after one path, up to another. One page is requested at a time.
+class _Lane:
+    """The objects after one path, up to another. A thread requests its pages one after the other, some ahead.
 
     Args:
         after: path after which it begins; empty for the first one.
-        until: the last path that may belong to it; ``None`` for the last range.
-        token: of the page to be requested.
-        first: the first key that was listed after ``after``; ``None`` if there was none. Valid if ``has_begun``.
-        expected: what ``first`` has to be, and what to list instead if it is not: the objects and the token that the
-            range before received. ``None`` until that range has ended.
-        latest: the keys of the latest pages.
-        num_pages: received.
+        token: of the page to be requested, if it does not begin there.
     """
 
-    after: str = ""
-    until: str | None = None
-    token: str | None = None
-    pages: deque[EntryTable] = field(default_factory=deque)
-    is_open: bool = True
-    is_in_flight: bool = False
-    has_begun: bool = False
-    error: BaseException | None = None
-    seen: set[str] = field(default_factory=set)
-    first: str | None = None
-    expected: tuple[str | None, EntryTable, str | None] | None = None
-    latest: deque[list[str]] = field(default_factory=lambda: deque(maxlen=_PAGES_FOR_A_RANGE))
-    num_pages: int = 0
+    def __init__(self, after: str = "", token: str | None = None, *, is_open: bool = True) -> None:
+        self.after, self.token, self.is_open = after, token, is_open  # whether there may be further pages
+        self.until: str | None = None  # the last path that may belong to it, if there is a lane behind it
+        self.num_pages = 0
+        self.recent: deque[list[str]] = deque(maxlen=_PAGES_BEFORE)  # paths of the pages that were received last
+        self.mailbox: Mailbox[_Received] = Mailbox(PAGES_AHEAD - 1)
+        self.pages: Iterator[_Received] = self.mailbox.receive(_wait)
 
     @property
     def last(self) -> str:
-        """The last key that was listed, or where the range begins."""
-        return self.latest[-1][-1] if self.latest else self.after
+        """The last path that was listed, or where the lane begins."""
+        return self.recent[-1][-1] if self.recent else self.after
+
+
+def _wait(items: queue.SimpleQueue[Any]) -> Any:
+    with LIST.waiting():
+        return next_item(items)
 
 
 class _Listing:
-    """The pages that were received and not yet taken, and the requests for others. Used under a lock.
+    """Lists a prefix by lanes. Their threads fetch pages; all else is done by the consumer.
 
     Args:
+        store: to be listed.
         url: for errors.
         prefix: of the paths.
-        store: to be listed.
+        retry: for each request.
         recursive: whether to list folders below the prefix. Otherwise the listing is not divided.
     """
 
-    def __init__(self, url: str, prefix: str, store: Store, *, recursive: bool) -> None:
-        self._url, self._prefix, self._recursive = url, prefix, recursive
-        self._ranges = [_Range()]
-        self._may_divide = recursive and getattr(store, "begins_anywhere", False)
-        self._num_taken = 0  # pages
-        self._num_pages = 0  # received
-        self._num_extra = 0  # requests for names, and ranges
-        self._names = list[str]()  # of folders in one folder
-        self._num_passed, self._passed_pages = 0, 0.0  # of these folders
+    def __init__(self, store: Store, url: str, prefix: str, retry: RetryPolicy, *, recursive: bool) -> None:
+        self._store, self._url, self._prefix, self._retry = store, url, prefix, retry
+        self._recursive = recursive
+        self._may_divide = recursive
+        self._lanes: deque[_Lane] = deque()
+        self._pool = Pool(MAX_LANES)
+        self._num_pages = 0  # of lanes that have ended
+        self._num_extra = 0  # lanes, and requests for names
+        self._names, self._names_each = list[str](), 1  # of folders in one folder; how many of them make a lane
         self._asked = set[str]()
-        self._is_asking = False
 
-    def __bool__(self) -> bool:
-        """Whether pages are left."""
-        while self._ranges and not (self._ranges[0].is_open or self._ranges[0].pages or self._ranges[0].error):
-            self._ranges.pop(0)
-        return bool(self._ranges)
+    def pages(self) -> Generator[EntryTable, None, None]:
+        """Yield the pages that are not empty, in order, while the next ones are being requested."""
+        try:
+            self._begin(_Lane())
+            while self._lanes:
+                if page := self._take(self._lanes[0]):
+                    yield page
+                while self._lanes and self._divide():
+                    pass
+        finally:
+            self._stop()
+            self._pool.close()
 
-    def take(self) -> EntryTable | None:
-        """Remove and return the next page; ``None`` if it was not received.
+    def _begin(self, lane: _Lane) -> None:
+        self._lanes.append(lane)
+        self._pool.submit(self._list, lane, on_dropped=None)
+
+    def _stop(self) -> None:
+        for lane in self._lanes:
+            lane.mailbox.refuse()
+        self._lanes.clear()
+
+    # Threads
+
+    def _list(self, lane: _Lane, dropped: BaseException | None = None) -> None:
+        with contextlib.suppress(ReceiverGoneError):
+            try:
+                if dropped is not None:
+                    raise dropped
+                while lane.is_open:
+                    lane.mailbox.put((self._page(lane), lane.token))
+                lane.mailbox.end()
+            except ReceiverGoneError:
+                raise
+            except BaseException as error:  # noqa: BLE001  # raised where the page is taken
+                lane.is_open = False
+                lane.mailbox.put(error, 0)
+
+    def _page(self, lane: _Lane) -> EntryTable:
+        after = {"after": lane.after} if lane.after and lane.token is None else {}
+        page = self._send(
+            lambda: self._store.list_page(self._prefix, recursive=self._recursive, token=lane.token, **after),
+            self._retry,
+        )
+        if lane.token is not None and lane.token == page.next_token:
+            url = redact(self._url)
+            raise StorageError(f"{url}: the store repeats page {lane.token!r} of its listing.", url=url)
+        table = EntryTable.of(page.entries)
+        table = table.selected([path.startswith(self._prefix) for path in table.paths])
+        if table:
+            lane.recent.append(table.paths)
+        lane.token, lane.num_pages = page.next_token, lane.num_pages + 1
+        lane.is_open = lane.token is not None and (lane.until is None or lane.last <= lane.until)
+        return table
+
+    def _send(self, request: Callable[[], Page], retry: RetryPolicy) -> Page:
+        started_s = time.perf_counter()
+        page = call_with_retries(request, retry, url=self._url, sleep=self._pool.sleep)
+        LIST.worked(started_s, 0, items=len(page.entries), requests=1)
+        return page
+
+    # The consumer
+
+    def _take(self, lane: _Lane) -> EntryTable:
+        """Return the next page of the first lane, which is empty where it has ended.
 
         Raises:
             BaseException: if its request failed.
         """
-        first = self._ranges[0]
-        if first.pages:
-            self._num_taken += 1
-            return first.pages.popleft()
-        if first.error is not None:
-            self._ranges.clear()
-            raise first.error
-        return None
+        received = next(lane.pages, None)
+        if isinstance(received, BaseException):
+            raise received
+        table, token = received or (EntryTable.of([]), None)
+        kept = len(table) if lane.until is None else bisect_right(table.paths, lane.until)
+        if received is None or kept < len(table):
+            self._lanes.popleft().mailbox.refuse()
+            self._num_pages += lane.num_pages
+            if self._lanes and not (_is_sorted(table.paths) and self._begins_with(self._lanes[0], table.paths[kept:])):
+                self._stop()
+                self._may_divide = False
+                self._begin(_Lane(token=token, is_open=token is not None))
+                self._lanes[0].pages = chain([(table[kept:], token)], self._lanes[0].pages)
+        return table[:kept]
 
-    def next_requests(self) -> Iterator[_Request]:
-        """Yield the requests to be sent now. The next page of the first range is always requested."""
-        if not self:
-            return
-        pages = [page for one in self._ranges for page in one.pages]
-        in_flight = sum(one.is_in_flight for one in self._ranges) + self._is_asking
-        most = min(MAX_PAGES_AHEAD, MIN_PAGES_AHEAD + PAGES_AHEAD_FOR_A_PAGE * self._num_taken)
-        room = min(MAX_IN_FLIGHT - in_flight, most - len(pages) - in_flight)
-        if pages:
-            room = min(room, (MAX_OBJECTS_AHEAD - sum(map(len, pages))) // max(map(len, pages)) - in_flight)
-        number = 0
-        while number < len(self._ranges):
-            one = self._ranges[number]
-            if one.error is not None:
-                return  # the listing ends with this error
-            if one.is_open and not one.is_in_flight and (room > 0 or (number == 0 and not one.pages)):
-                one.is_in_flight = True
-                room -= 1
-                yield _Request(partial(self._send, one), partial(self._receive, one))
-            number += 1
-            if room > 0 and number == len(self._ranges) and (request := self._divide(one)) is not None:
-                room -= 1
-                yield request
+    def _begins_with(self, lane: _Lane, paths: list[str]) -> bool:
+        """Whether the first path of a lane is the one that the lane before it has seen there.
 
-    def _send(self, one: _Range, store: Store) -> Page:
-        after = {"after": one.after} if one.after and one.token is None else {}
-        return store.list_page(self._prefix, recursive=self._recursive, token=one.token, **after)
+        If not, the store did not begin where it was asked to, or objects were written meanwhile.
+        """
+        for received in lane.pages:
+            if isinstance(received, BaseException):
+                return False
+            if received[0]:
+                lane.pages = chain([received], lane.pages)
+                return received[0].paths[:1] == paths[:1]
+        return not paths
 
-    # Dividing
-
-    def _divide(self, tail: _Range) -> _Request | None:
-        """Begin a range ahead of the last one, or return the request for names of folders that this needs."""
-        allowed = self._num_extra < self._num_pages // _PAGES_FOR_A_RANGE
-        if not (self._may_divide and tail.is_open and allowed) or self._is_asking:
-            return None
-        position = bisect_right(self._names, tail.last)
-        pages_each = self._passed_pages / max(1, self._num_passed)
-        ahead = position + max(1, math.ceil(_RANGE_PAGES / max(pages_each, 0.001))) - bool(tail.latest)
+    def _divide(self) -> bool:
+        """Begin a lane ahead of the last one, if it is worth its cost."""
+        tail, is_first = self._lanes[-1], len(self._lanes) == 1
+        num_pages = self._num_pages + sum(lane.num_pages for lane in self._lanes)
+        may_divide = self._may_divide and getattr(self._store, "begins_anywhere", False)
+        is_allowed = may_divide and tail.is_open and self._num_extra < num_pages // _PAGES_FOR_EXTRA
+        if not is_allowed or len(self._lanes) == MAX_LANES:
+            return False
+        recent, position = list(tail.recent), bisect_right(self._names, tail.last)
+        ahead = position + self._names_each - (not recent)
         if ahead < len(self._names):
-            self._split(tail, _before_folder(self._names[ahead]))
-            return None
-        if position < len(self._names):
-            return None  # the folders that are left are few pages
-        return self._ask(tail)
-
-    def _split(self, tail: _Range, ahead: str) -> None:
-        if ahead > tail.last:
-            self._num_extra += 1
-            tail.until = ahead
-            self._ranges.append(_Range(ahead))
-
-    def _ask(self, tail: _Range) -> _Request | None:
-        """Return the request for the names of folders, if the latest pages say that it is worth its cost."""
-        is_probe = self._ranges[0] is not tail
-        if not tail.latest or (len(tail.latest) < _PAGES_FOR_A_RANGE and not is_probe):
-            return None
-        first, last = tail.latest[0][0], tail.last
+            return self._split(tail, f"{self._names[ahead][:-1]}.{_LAST}")  # before all that is in that folder
+        if position < len(self._names) or not recent or (is_first and len(recent) < _PAGES_BEFORE):
+            return False
+        first, last, keys = recent[0][0], recent[-1][-1], list(chain.from_iterable(recent))
         common = commonprefix([first, last])  # noqa: RUF071  # of keys, which may have empty parts
         folder = common[: common.rfind("/") + 1]
         if "/" not in last[len(folder) :]:
             folder = folder[: folder.rfind("/", 0, -1) + 1]
-        if folder in self._asked or not folder.startswith(self._prefix[: self._prefix.rfind("/") + 1]):
-            return None
-        keys = [key for page in tail.latest for key in page]
         inside = {key[: key.find("/", len(folder))] for key in keys}
-        if len(keys) < _MIN_FOLDER_KEYS * len(inside):
-            return None
-        if len(inside) == 1 and not is_probe:  # others may be tiny
-            self._split(tail, f"{inside.pop()}/{_LAST}")
-            return None
-        self._asked.add(folder)
-        self._is_asking = True
+        is_known = folder in self._asked or not folder.startswith(self._prefix[: self._prefix.rfind("/") + 1])
+        if is_known or len(keys) < _MIN_FOLDER_KEYS * len(inside):
+            return False
+        if len(inside) == 1 and is_first:  # others may be tiny
+            return self._split(tail, f"{inside.pop()}/{_LAST}")
+        return self._ask(folder, math.ceil(PAGES_AHEAD * len(inside) / len(recent)))
+
+    def _split(self, tail: _Lane, ahead: str) -> bool:
+        """End the last lane at a path that it has not reached, and begin another one there."""
+        if ahead <= tail.last:
+            return False
         self._num_extra += 1
-        self._num_passed, self._passed_pages = len(inside), float(len(tail.latest))
-        send = partial(_ask_for_folders, folder)
-        return _Request(send, self._receive_names)
+        tail.until = ahead
+        self._begin(_Lane(ahead))
+        return True
 
-    def _receive_names(self, page: Page | BaseException) -> None:
-        self._is_asking = False
-        if isinstance(page, Page):
-            self._names = sorted(page.folders)
-        else:
-            self._may_divide = False  # the store may refuse delimiters
-
-    # Pages
-
-    def _receive(self, one: _Range, page: Page | BaseException) -> None:
-        one.is_in_flight = False
-        if one not in self._ranges:
-            return  # listed by the range before it, too
+    def _ask(self, folder: str, names_each: int) -> bool:
+        """Ask for the names of the folders in a folder; whether there are any."""
+        self._asked.add(folder)
+        self._num_extra += 1
+        once = dataclasses.replace(self._retry, max_attempts=1)
         try:
-            if isinstance(page, BaseException):
-                raise page
-            self._receive_page(one, page)
-        except BaseException as error:  # noqa: BLE001  # raised where it is taken
-            if isinstance(error, StorageError) and one.after and not one.has_begun:
-                self._list_before(one)  # a policy may allow one kind of listing only
-            else:
-                one.error, one.is_open = error, False
-
-    def _receive_page(self, one: _Range, page: Page) -> None:
-        table = EntryTable.of(page.entries)
-        self._num_pages += 1
-        keys, is_sorted = table.keys, table.is_sorted()
-        if not one.has_begun and one.after and keys and not (is_sorted and keys[0] > one.after):
-            self._list_before(one)
-            return
-        if not is_sorted or (keys and one.latest and keys[0] <= one.last):
-            self._may_divide, one.until = False, None  # a path does not tell where a range ends
-            del self._ranges[self._ranges.index(one) + 1 :]
-        if keys and not (is_sorted and keys[0].startswith(self._prefix) and keys[-1].startswith(self._prefix)):
-            table = table.selected([path.startswith(self._prefix) for path in table.paths])
-        if page.next_token is not None and page.next_token in one.seen:
-            what = f"the store repeats page {page.next_token!r} of its listing"
-            raise StorageError(f"{self._url}: {what}.", url=self._url)
-        if not one.has_begun and (keys or page.next_token is None):
-            one.has_begun, one.first = True, keys[0] if keys else None
-            if not self._begins_as_expected(one):
-                self._list_instead(one)
-                return
-        self._add(one, table, page.next_token)
-
-    def _add(self, one: _Range, table: EntryTable, token: str | None) -> None:
-        """Add a page, or a part of one, to its range, and end the range where the next one begins."""
-        keys, until = table.keys, one.until
-        one.is_open = token is not None
-        if until is not None and (token is None or (keys and keys[-1] > until)):
-            behind = self._ranges[self._ranges.index(one) + 1]
-            first, kept = bisect_right(keys, until), bisect_right(table.paths, until)
-            behind.expected = keys[first] if first < len(keys) else None, table[kept:], token
-            table, keys = table[:kept], keys[:first]
-            one.is_open = False
-            if (not behind.has_begun and not behind.is_in_flight) or not self._begins_as_expected(behind):
-                self._list_instead(behind)
-        elif token is not None:
-            one.seen.add(token)
-            one.token = token
-        if keys:
-            self._num_passed += bisect_right(self._names, keys[-1]) - bisect_right(self._names, one.last)
-            self._passed_pages += 1
-            one.latest.append(keys)
-            one.num_pages += 1
-        if table:
-            one.pages.append(table)
-
-    def _begins_as_expected(self, one: _Range) -> bool:
-        """Whether a range begins with the key that the range before it has seen, as far as both are known."""
-        if one.expected is None or not one.has_begun or one.expected[0] == one.first:
-            return True
-        self._may_divide = False  # the store did not begin where it was asked to, or objects were written meanwhile
-        return False
-
-    def _list_instead(self, one: _Range) -> None:
-        """Replace a range by the pages that follow those of the range before it."""
-        assert one.expected is not None
-        first, table, token = one.expected
-        instead = _Range(one.after, one.until, has_begun=True, first=first)
-        self._ranges[self._ranges.index(one)] = instead
-        self._add(instead, table, token)
-
-    def _list_before(self, one: _Range) -> None:
-        """Stop to divide: the store did not begin where it was asked to, and the range before lists it, too."""
-        self._may_divide = False
-        number = self._ranges.index(one)
-        if one.expected is not None:
-            self._list_instead(one)
-            return
-        self._ranges[number - 1].until = one.until
-        self._ranges.pop(number)
-
-
-def _before_folder(name: str) -> str:
-    """Return a text that sorts before all keys in a folder, and behind its neighbours; without a slash at its end."""
-    return f"{name[:-1]}.{_LAST}"
-
-
-def _ask_for_folders(folder: str, store: Store) -> Page:
-    return store.list_page(folder, recursive=False, token=None)
+            found = self._send(lambda: self._store.list_page(folder, recursive=False, token=None), once)
+        except StorageError:
+            self._may_divide = False  # the store may refuse delimiters
+            return False
+        self._names, self._names_each = sorted(found.folders), names_each
+        return bool(self._names)

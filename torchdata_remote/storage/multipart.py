@@ -5,23 +5,24 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, Generic, Protocol, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
 
+from ..core.notices.slow_notice import host_of, say
 from ..core.options import RetryPolicy
 from ..core.retry import call_with_retries
-from ..errors import AccessDeniedError, ObjectExistsError, ObjectNotFoundError, StorageError
+from ..errors import AccessDeniedError, ObjectExistsError, ObjectNotFoundError
 from .errors import from_status
-from .protocol import Entry, UnsupportedRequestError
+from .protocol import UnsupportedRequestError
 
+T = TypeVar("T")
 PartT = TypeVar("PartT")
 WRITER_ID = "torchdataremoteupload"  # name of the metadata; Azure allows no hyphens, and nginx drops underscores
 _CHECKS_BEFORE_WRITING = (
     "refuses If-None-Match: whether an object exists is checked before it is written, and one that another process "
     "writes at the same moment is replaced"
 )
-UPLOAD_PART_BYTES = 16 << 20  # S3 requires at least 5 MiB
-PARTS_PER_SIZE = 700  # S3 and the dataset service accept 10,000 parts: growing up to 224 MiB, they hold 1 TiB
+UPLOAD_PART_BYTES = 16 << 20  # S3 requires at least 5 MiB, and accepts 10,000 parts: of 156 GiB
 MAX_PARTS_IN_FLIGHT = 4
 SLOW_BYTES_PER_S = 1 << 20  # of one request: an upload that is faster is not reported as slow
 
@@ -31,16 +32,18 @@ class MultipartWriter(ABC, Generic[PartT]):
 
     The object becomes visible as a whole, in ``commit``, or not at all. Subclasses send the requests; each of their
     methods retries transient faults by itself.
+
+    Args:
+        url: of the object, for errors.
     """
 
-    def __init__(self) -> None:
-        self._retry = RetryPolicy()
+    def __init__(self, url: str) -> None:
+        self._url, self._retry = url, RetryPolicy()
         self._buffer = bytearray()
         self._sent_bytes = 0
         self._upload_id: str | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._parts: list[Future[PartT]] = []
-        self._in_flight: set[Future[PartT]] = set()
 
     @abstractmethod
     def _put(self, data: bytearray) -> None:
@@ -72,11 +75,10 @@ class MultipartWriter(ABC, Generic[PartT]):
     def write(self, data: bytes) -> None:
         view = memoryview(data).cast("B")
         while view:
-            part_bytes = UPLOAD_PART_BYTES * max(1, len(self._parts) // PARTS_PER_SIZE)
-            if len(self._buffer) == part_bytes:  # kept until more bytes arrive, so that ``commit`` has a last part
+            if len(self._buffer) == UPLOAD_PART_BYTES:  # kept until more bytes arrive: ``commit`` has a last part
                 self._submit_part()
                 continue
-            room = part_bytes - len(self._buffer)
+            room = UPLOAD_PART_BYTES - len(self._buffer)
             self._buffer += view[:room]
             view = view[room:]
 
@@ -101,7 +103,7 @@ class MultipartWriter(ABC, Generic[PartT]):
         return data
 
     def _submit_part(self) -> None:
-        """Upload the buffer in a thread. While four parts are in flight, wait for one of them.
+        """Upload the buffer in a thread, when the part four parts before it is stored.
 
         Raises:
             StorageError: if an earlier part failed.
@@ -110,40 +112,23 @@ class MultipartWriter(ABC, Generic[PartT]):
             self._upload_id = self._start_upload()
             self._pool = ThreadPoolExecutor(MAX_PARTS_IN_FLIGHT, thread_name_prefix="upload")
         assert self._pool is not None
-        if len(self._in_flight) >= MAX_PARTS_IN_FLIGHT:
-            done, self._in_flight = wait(self._in_flight, return_when=FIRST_COMPLETED)
-            for part in done:
-                part.result()
+        if len(self._parts) >= MAX_PARTS_IN_FLIGHT:
+            self._parts[-MAX_PARTS_IN_FLIGHT].result()
         start, data = self._sent_bytes, self._take_buffer()
         self._parts.append(self._pool.submit(self._send_part, self._upload_id, len(self._parts) + 1, start, data))
-        self._in_flight.add(self._parts[-1])
 
     def _wait_for_parts(self) -> list[PartT]:
         """What :meth:`_send_part` returned for each part, in order."""
         return [part.result() for part in self._parts]
 
+    def _repeat(self, send: Callable[[], T], num_bytes: int = 0) -> T:
+        """Call, and again after transient faults."""
+        return call_with_retries(send, self._retry, url=self._url, expected_s=num_bytes / SLOW_BYTES_PER_S)
+
     def _stop_threads(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
-
-
-class ConditionalStore(Protocol):
-    """What a :class:`ConditionalWriter` needs of its store."""
-
-    supports_conditional_writes: bool
-
-    def url(self, path: str) -> str:
-        """URL of an object, for errors."""
-
-    def find(self, path: str) -> Entry | None:
-        """Return the object, if it exists."""
-
-    def attributes(self, path: str) -> dict[str, Any]:
-        """Return the attributes that an object is stored with."""
-
-    def warn_once(self, what: str, error: StorageError) -> None:
-        """Warn of a feature that this store lacks."""
 
 
 class ConditionalWriter(MultipartWriter[PartT]):
@@ -152,15 +137,15 @@ class ConditionalWriter(MultipartWriter[PartT]):
     It carries the id of its writer as metadata. By that a writer recognises its own object after a response was lost.
 
     Args:
-        store: of the object.
+        store: of the object. It has ``url``, ``find``, ``attributes`` (those that an object is stored with), and
+            ``supports_conditional_writes``, which is cleared where it refuses If-None-Match.
         path: of the object.
         overwrite: whether an existing object is replaced.
     """
 
-    def __init__(self, store: ConditionalStore, path: str, *, overwrite: bool) -> None:
-        super().__init__()
-        self._target, self._path, self._overwrite = store, path, overwrite
-        self._id, self._url = uuid.uuid4().hex, store.url(path)
+    def __init__(self, store: Any, path: str, *, overwrite: bool) -> None:
+        super().__init__(store.url(path))
+        self._target, self._path, self._overwrite, self._id = store, path, overwrite, uuid.uuid4().hex
 
     def _publish(self, send: Callable[[bool], Any], num_bytes: int) -> None:
         """Send the request that makes the object visible, on condition that none exists if need be."""
@@ -171,7 +156,7 @@ class ConditionalWriter(MultipartWriter[PartT]):
                 self._make_visible(lambda: send(True), num_bytes)
             except UnsupportedRequestError as error:
                 self._target.supports_conditional_writes = False
-                self._target.warn_once(_CHECKS_BEFORE_WRITING, error)
+                say("no conditions", self._url, f"{host_of(self._url)} {_CHECKS_BEFORE_WRITING} ({error})")
                 self._require_absent()
             else:
                 return
@@ -187,7 +172,7 @@ class ConditionalWriter(MultipartWriter[PartT]):
                 if not self._is_own(self._path):
                     raise
 
-        call_with_retries(attempt, self._retry, url=self._url, expected_s=num_bytes / SLOW_BYTES_PER_S)
+        self._repeat(attempt, num_bytes)
 
     def _is_own(self, path: str) -> bool:
         """Whether the object of this name is the one of this writer."""
@@ -197,43 +182,5 @@ class ConditionalWriter(MultipartWriter[PartT]):
             return False
 
     def _require_absent(self) -> None:
-        if call_with_retries(lambda: self._target.find(self._path), self._retry, url=self._url) is not None:
+        if self._repeat(lambda: self._target.find(self._path)) is not None:
             raise from_status(412, "", self._url, writing=True)
-
-
-def make_visible(
-    send: Callable[[], Any],
-    is_visible: Callable[[], bool],
-    retry: RetryPolicy,
-    *,
-    url: str | None = None,
-    num_bytes: int = 0,
-    look_before_retry: bool = False,
-) -> None:
-    """Send the request that makes an object visible, and retry it.
-
-    If the response to an earlier attempt was lost, the object may be visible already: a retry then succeeds, rather
-    than to report that the object exists or that the upload does not.
-
-    Args:
-        send: one request.
-        is_visible: whether the store has exactly this object.
-        retry: the limits.
-        url: of the object, to report a request that takes long; ``None`` reports none.
-        num_bytes: that the request sends.
-        look_before_retry: call ``is_visible`` before each retry also, where ``send`` would start a new upload.
-    """
-    num_attempts = 0
-
-    def attempt() -> None:
-        nonlocal num_attempts
-        num_attempts += 1
-        if look_before_retry and num_attempts > 1 and is_visible():
-            return
-        try:
-            send()
-        except (ObjectExistsError, ObjectNotFoundError):
-            if num_attempts == 1 or not is_visible():
-                raise
-
-    call_with_retries(attempt, retry, url=url, expected_s=num_bytes / SLOW_BYTES_PER_S)

@@ -10,24 +10,22 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import obstore
 from obstore.exceptions import NotModifiedError
 
 from ..core.urls import redact, redact_text
-from ..errors import RemoteDataError, StorageError, TransientStorageError, UrlError
-from .errors import Table, from_obstore, mark_host_known, translate_errors
+from ..errors import StorageError, TransientStorageError, UrlError
+from .errors import Table, from_obstore, mark_host_known, to_package_error
 from .http import IDENTITY, require_unencoded
 from .network import for_small_bodies, obstore_client_options
 from .protocol import (
     Answer,
     Entry,
     RangeNotSatisfiableError,
-    RedirectWithoutLocationError,
     UnreadableResponseError,
-    UnsupportedByTransportError,
     for_if_match,
     normalized_etag,
 )
@@ -39,7 +37,7 @@ Wanted = tuple[str, int, int | None, str | None]  # path, first byte, the byte a
 Read = Callable[[str, int, int | None, str | None], Answer]
 MAX_UNREADABLE = 8  # consecutive responses that only the fallback can read; then obstore is not used any more
 SMALL_BYTES = 1 << 20  # bodies that are one buffer: their pieces would cost more than the request
-MAX_IN_PIECES = 64  # small bodies, after one that broke
+MAX_IN_PIECES = 64  # bodies, after a small one that broke
 NO_RETRIES: dict[str, Any] = {"max_retries": 0}
 # Empty and dot segments, which obstore strips or refuses, and control characters
 ODD_KEY = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f-\x9f]")
@@ -51,7 +49,7 @@ _forked_after_use = False
 
 
 def _after_fork() -> None:
-    global _forked_after_use, _used
+    global _forked_after_use
     _forked_after_use = _forked_after_use or _used
 
 
@@ -62,12 +60,6 @@ if hasattr(os, "register_at_fork"):
 def is_usable() -> bool:
     """Whether obstore works in this process."""
     return not _forked_after_use
-
-
-def note_use() -> None:
-    """Record that obstore is used in this process."""
-    global _used
-    _used = True
 
 
 class ObstoreReader:
@@ -92,7 +84,7 @@ class ObstoreReader:
         *,
         odd: re.Pattern[str] | None = ODD_KEY,
         if_match: bool = True,
-        key: Callable[[str], str] | None = None,
+        key: Callable[[str], str] = str,
         table: Table = from_obstore,
     ) -> None:
         self._root, self._connect, self._fallback, self._odd = root, connect, fallback, odd
@@ -100,7 +92,7 @@ class ObstoreReader:
         self._store: ObjectStore | None = None
         self._small: ObjectStore | None = None  # for requests whose bodies are read at once: they have a time limit
         self._num_unreadable = 0  # consecutive
-        self._num_in_pieces = 0  # small bodies that are read in pieces
+        self._num_in_pieces = 0  # bodies that are read in pieces, also small ones, so that what arrives is kept
         self._is_known = False  # whether the host has responded
         self._lock = threading.RLock()
 
@@ -108,16 +100,17 @@ class ObstoreReader:
         """Read like ``Store.read``."""
         odd = self._odd
         if odd is None or odd.search(path) is not None:
-            return self._read_odd(path, start, end, etag)
+            return self._read_by_fallback(path, start, end, etag)
         store: ObjectStore | None = None
         try:
-            if end is not None and end - start <= SMALL_BYTES and not self._takes_pieces():
+            if end is not None and end - start <= SMALL_BYTES and not self._num_in_pieces:
                 store = self._small or self._connected(small=True)
             else:
                 store = self._store or self._connected()
+                self._num_in_pieces -= self._num_in_pieces > 0
             answer = self._get(store, path, start, end, etag)
         except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
-            return self._read_after(error, store, (path, start, end, etag))
+            return self._read_after(self._converted(error, path), store, (path, start, end, etag))
         if self._num_unreadable or not self._is_known:
             self._num_unreadable, self._is_known = 0, True
             mark_host_known(self._root)
@@ -148,13 +141,7 @@ class ObstoreReader:
         return None if stat(path).etag == etag else self.read(path, start, end, None)
 
     def _get(
-        self,
-        store: ObjectStore,
-        path: str,
-        start: int,
-        end: int | None,
-        etag: str | None,
-        **options: Any,
+        self, store: ObjectStore, path: str, start: int, end: int | None, etag: str | None, **options: Any
     ) -> Answer:
         if end is not None:
             options["range"] = (start, end)
@@ -162,78 +149,48 @@ class ObstoreReader:
             options["range"] = {"offset": start}
         if etag is not None and self._if_match and (expected := for_if_match(etag)) is not None:
             options["if_match"] = expected
-        key = path if self._key is None else self._key(path)
-        result = obstore.get(store, key, options=options)  # type: ignore[arg-type]  # a TypedDict
+        result = obstore.get(store, self._key(path), options=options)  # type: ignore[arg-type]  # a TypedDict
         encoding = result.attributes.get("Content-Encoding")
         if encoding is not None:
             require_unencoded(encoding, path, self._root + path)
         meta, (first, after) = result.meta, result.range
-        if store is not self._small:
-            chunks = self._chunks(path, result.stream(0))
-        elif after - first <= SMALL_BYTES:
-            chunks = self._at_once(path, result)
-        else:  # of a server that ignores ranges
+        is_small = store is self._small
+        if is_small and after - first > SMALL_BYTES:  # of a server that ignores ranges
             return self._get(self._store or self._connected(), path, start, end, etag, **options)
+        chunks = self._chunks(path, result, at_once=is_small)
         return Answer(first, after, meta["size"], normalized_etag(meta["e_tag"]), chunks)
 
-    def _takes_pieces(self) -> bool:
-        """Whether the next small body is read in pieces, so that what arrives of it is kept: one has broken."""
-        left = self._num_in_pieces
-        self._num_in_pieces = max(0, left - 1)
-        return left > 0
-
-    def _at_once(self, path: str, result: Any) -> Generator[memoryview, None, None]:
+    def _chunks(self, path: str, result: Any, *, at_once: bool) -> Generator[memoryview, None, None]:
         try:
-            body = result.bytes()
+            for chunk in (result.bytes(),) if at_once else result.stream(0):
+                yield memoryview(chunk)
         except Exception as error:  # noqa: BLE001  # converted
             self._num_in_pieces = MAX_IN_PIECES
             failure = self._converted(error, path)
             raise failure from failure.__cause__
-        yield memoryview(body)
-
-    def _chunks(self, path: str, stream: Iterable[Any]) -> Generator[memoryview, None, None]:
-        try:
-            for chunk in stream:
-                yield memoryview(chunk)
-        except Exception as error:  # noqa: BLE001  # converted
-            failure = self._converted(error, path)
-            raise failure from failure.__cause__
-
-    def _read_odd(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        return self._read_by_fallback(path, start, end, etag)
 
     def _read_by_fallback(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         answer = self._fallback(path, start, end, etag)
         mark_host_known(self._root)
         return answer
 
-    def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """Read like :meth:`read`, by the fallback."""
-        return self._read_by_fallback(path, start, end, etag)
+    read_without_obstore = _read_by_fallback
 
-    def _read_after(self, error: BaseException, store: ObjectStore | None, wanted: Wanted) -> Answer:
+    def _read_after(self, failure: BaseException, store: ObjectStore | None, wanted: Wanted) -> Answer:
         """Read by the fallback after an error of obstore, if it is not the store's."""
-        failure = self._converted(error, wanted[0])
-        if isinstance(failure, UnreadableResponseError):
-            self._num_unreadable += 1
-            if self._num_unreadable >= MAX_UNREADABLE:
-                self._give_up(f"sends responses that obstore cannot read ({failure})")
-        elif isinstance(failure, RedirectWithoutLocationError):
-            self._give_up("is not in the configured region")
-        elif isinstance(failure, UnsupportedByTransportError):
-            self._give_up(f"cannot be read by obstore ({failure})")
-        else:
+        if not isinstance(failure, UnreadableResponseError):
             raise failure from failure.__cause__
+        self._num_unreadable += 1
+        if self._num_unreadable >= MAX_UNREADABLE and self._odd is not None:
+            self._odd = None
+            what = f"sends responses that obstore cannot read ({failure})"
+            _log.warning("%s %s: it is read without obstore, more slowly", redact(self._root), what)
         return self._read_by_fallback(*wanted)
 
-    def _give_up(self, why: str) -> None:
-        if self._odd is not None:
-            self._odd = None
-            _log.warning("%s %s: it is read without obstore, more slowly", redact(self._root), why)
-
     def _connected(self, *, small: bool = False) -> ObjectStore:
+        global _used
         with self._lock:
-            note_use()
+            _used = True
             if small:
                 self._small = self._small or self._connect(True)
                 return self._small
@@ -242,17 +199,12 @@ class ObstoreReader:
 
     def _converted(self, error: BaseException, path: str, **options: bool) -> BaseException:
         """Return this package's error for one of obstore, with its cause."""
-        url = self._root + path
         if type(error).__name__ == "PanicException":  # of Rust: the class cannot be imported
-            what = redact_text(str(error).partition("\n")[0])
-            return UnsupportedByTransportError(f"{redact(url)}: {what}", url=redact(url))
-        if not isinstance(error, Exception):
-            return error
-        try:
-            with translate_errors(self._table, url, **options):
-                raise error
-        except (RemoteDataError, MemoryError) as converted:
-            return converted
+            shown, what = redact(self._root + path), redact_text(str(error).partition("\n")[0])
+            return StorageError(f"{shown}: obstore failed: {what}. Pass backend='fsspec' to read by another library.")
+        if isinstance(error, Exception):
+            return to_package_error(error, self._root + path, self._table, **options)
+        return error
 
 
 def http_reader(

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from operator import lt
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import obstore
 
 from ..errors import ObjectNotFoundError, StorageError
-from .entry_table import EntryTable
-from .errors import from_status, unusable_response
+from .errors import from_status
 from .folder_walk import page_after
 from .local.names import PARTIAL_SUFFIX
-from .obstore_reader import ObstoreReader, Wanted, note_use
-from .obstore_writer import own_name
+from .obstore_reader import ObstoreReader, Wanted
 from .protocol import (
     Answer,
     CredentialSourceError,
     Entry,
+    EntryTable,
     ObjectWriter,
     Page,
     Store,
-    UnreadableResponseError,
-    UnsupportedByTransportError,
     normalized_etag,
     stat_if_allowed,
 )
@@ -34,11 +33,13 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 T = TypeVar("T")
+_IsLeft = Callable[[str, float | None], bool]
 PAGE_KEYS = 1000
 MAX_HEADS = 64  # in one page, for empty objects; more of them are listed by fsspec, which shows the ends of keys
 _FOLDER = f".folder{PARTIAL_SUFFIX}"  # an empty folder has an object of this name; its listing omits it
 _MAX_CHARACTER = "\U0010ffff"
-_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
+_MAX_NAME_BYTES = 1024
+_PARTIAL = re.compile(rf"\.(.*)-[0-9a-f]{{32}}{re.escape(PARTIAL_SUFFIX)}", re.DOTALL)
 _log = logging.getLogger("torchdata_remote")
 
 
@@ -48,7 +49,6 @@ class Bucket(Protocol):
     Args:
         root: URL of the bucket, with a slash at its end.
         odd: matches the paths that obstore cannot request exactly, or that name a version.
-        odd_key: the same of keys.
         lists_in_order: whether listings have the order of keys, and can begin at any key.
         lists_by_fsspec: whether an option has no word in obstore's listings.
         hides_uploads: whether large objects are first written under a hidden name.
@@ -56,7 +56,6 @@ class Bucket(Protocol):
 
     root: str
     odd: re.Pattern[str]
-    odd_key: re.Pattern[str]
     lists_in_order: bool
     hides_uploads: bool
     lists_by_fsspec: bool
@@ -65,8 +64,8 @@ class Bucket(Protocol):
     def provider_fault(self) -> Exception | None:
         """Why obstore got no credentials; it keeps only the text."""
 
-    def connect(self, *, reading: bool, retry: bool = False, small: bool = False) -> ObjectStore:
-        """Make an obstore store, for reads, maybe of small bodies, or for all else; whether it repeats requests."""
+    def connect(self, *, retry: bool = False, small: bool = False) -> ObjectStore:
+        """Make an obstore store, maybe one for small bodies, or one that repeats requests."""
 
     def renew(self, error: StorageError) -> bool:
         """Find other credentials, or another region, after an error; whether the request is worth another attempt."""
@@ -98,6 +97,10 @@ class _Token(str):
     stream: Iterator[Sequence[Any]] | None
 
 
+class _UnclearKeysError(StorageError):
+    """A listing has keys that obstore does not show as they are."""
+
+
 class ObstoreStore(ObstoreReader):
     """One bucket.
 
@@ -113,16 +116,15 @@ class ObstoreStore(ObstoreReader):
     def __init__(self, bucket: Bucket, make_slower: Callable[[], Store], *, has_slower: bool) -> None:
         super().__init__(
             bucket.root,
-            lambda small: bucket.connect(reading=True, small=small),
-            lambda *arguments: self.slower.read(*arguments),
+            lambda small: bucket.connect(small=small),
+            lambda *wanted: (self._slower_for(wanted[0]) or self.slower).read(*wanted),
             odd=bucket.odd,
         )
         self.bucket, self.lists_in_order = bucket, bucket.lists_in_order
         self.begins_anywhere = bucket.lists_in_order
         self.supports_conditional_writes = True
-        self._odd_keys, self._make_slower, self._has_slower = bucket.odd_key, make_slower, has_slower
+        self._make_slower, self._has_slower = make_slower, has_slower
         self._slower: Store | None = None
-        self._general: ObjectStore | None = None  # for all but reads
         self._is_listed_slowly = bucket.lists_by_fsspec
         self._warned: set[str] = set()
 
@@ -134,8 +136,7 @@ class ObstoreStore(ObstoreReader):
     def slower(self) -> Store:
         """The store by fsspec."""
         with self._lock:
-            if self._slower is None:
-                self._slower = self._make_slower()
+            self._slower = self._slower or self._make_slower()
             return self._slower
 
     @property
@@ -145,55 +146,35 @@ class ObstoreStore(ObstoreReader):
 
     def warn_once(self, what: str, error: StorageError) -> None:
         """Warn of a feature that this store does not support, and of the consequences."""
-        with self._lock:
-            if what in self._warned:
-                return
+        if what not in self._warned:
             self._warned.add(what)
-        _log.warning("%s %s (%s)", self._root.rstrip("/"), what, error)
+            _log.warning("%s %s (%s)", self._root.rstrip("/"), what, error)
 
     # Requests
 
     def call(
-        self,
-        path: str,
-        request: Callable[[ObjectStore], T],
-        *,
-        reading: bool = False,
-        writing: bool = False,
-        may_repeat: bool = True,
+        self, path: str, request: Callable[[ObjectStore], T], *, writing: bool = False, may_repeat: bool = True
     ) -> T:
         """Send one request; once more with other credentials, or in another region, if the store refuses the first."""
         store: ObjectStore | None = None
-        while True:
-            try:
-                store = (self._store or self._connected()) if reading else self._for_all()
-                return request(store)
-            except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
-                failure = self._failure(error, path, writing=writing)
-            if isinstance(failure, UnreadableResponseError):  # of a proxy
-                raise unusable_response(self.url(path), str(failure)) from failure
-            if store is None or not may_repeat or not self._renewed(store, failure):
-                raise failure from failure.__cause__
-            may_repeat = False
+        try:
+            store = self._store or self._connected()
+            return request(store)
+        except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
+            failure = self._converted(error, path, writing=writing)
+        if store is not None and may_repeat and self._renewed(store, failure):
+            return self.call(path, request, writing=writing, may_repeat=False)
+        raise failure from failure.__cause__
 
     def connect_with_retries(self) -> ObjectStore:
         """Make an obstore store that repeats requests by itself."""
-        return self.bucket.connect(reading=False, retry=True)
+        return self.bucket.connect(retry=True)
 
-    def _for_all(self) -> ObjectStore:
-        with self._lock:
-            if self._general is None:
-                note_use()
-                self._general = self.bucket.connect(reading=False)
-            return self._general
-
-    def _failure(self, error: BaseException, path: str, *, writing: bool = False) -> BaseException:
-        fault = self.bucket.provider_fault
-        converted = (
-            fault
-            if fault is not None and isinstance(error, Exception)
-            else self._converted(error, path, writing=writing)
-        )
+    def _converted(self, error: BaseException, path: str, **options: bool) -> BaseException:
+        if isinstance(error, obstore.exceptions.InvalidPathError):
+            return _UnclearKeysError(f"has keys that obstore refuses ({str(error).partition(chr(10))[0]})")
+        fault = self.bucket.provider_fault if isinstance(error, Exception) else None
+        converted = fault or super()._converted(error, path, **options)
         if isinstance(converted, StorageError) and not isinstance(converted, CredentialSourceError):
             return self.bucket.explain(converted)
         return converted
@@ -202,276 +183,214 @@ class ObstoreStore(ObstoreReader):
         if not isinstance(failure, StorageError) or isinstance(failure, CredentialSourceError):
             return False
         with self._lock:
-            if store not in (self._store, self._small, self._general):
+            if store not in (self._store, self._small):
                 return True  # another thread has renewed it
             if not self.bucket.renew(failure):
                 return False
-            self._store = self._small = self._general = None
+            self._store = self._small = None
             return True
 
-    def _read_after(self, error: BaseException, store: ObjectStore | None, wanted: Wanted) -> Answer:
-        path = wanted[0]
-        failure = self._failure(error, path)
+    def _read_after(self, failure: BaseException, store: ObjectStore | None, wanted: Wanted) -> Answer:
         if store is not None and self._renewed(store, failure):
-            return self.call(path, lambda renewed: self._get(renewed, *wanted), reading=True, may_repeat=False)
-        if isinstance(failure, UnreadableResponseError | UnsupportedByTransportError):
-            if not self._has_slower:
-                raise unusable_response(self.url(path), str(failure)) from failure
-            return super()._read_after(error, store, wanted)
-        raise failure from failure.__cause__
+            return self.call(wanted[0], lambda renewed: self._get(renewed, *wanted), may_repeat=False)
+        if not self._has_slower:
+            raise failure from failure.__cause__
+        return super()._read_after(failure, store, wanted)
 
-    def _read_odd(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        key, version = self.bucket.key(path)
-        if self._odd is None or self._odd_keys.search(key):
-            return self._read_by_fallback(path, start, end, etag)
-        options = {} if version is None else {"version": version}
-        return self.call(path, lambda store: self._get(store, key, start, end, etag, **options), reading=True)
+    def _slower_for(self, path: str) -> Store | None:
+        """Return the store by fsspec for a path that obstore would change; ``None`` for others."""
+        if self.bucket.odd.search(path) is None:
+            return None
+        self.bucket.key(path)  # raises for a name that the cloud changes, too
+        return self.slower
 
     def read_if_changed(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
         return self.get_if_changed(path, start, end, etag, self.stat)
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read like :meth:`read`, by fsspec where the package for it is installed."""
-        return self._read_by_fallback(path, start, end, etag) if self._has_slower else self.read(path, start, end, etag)
+        read = self._read_by_fallback if self._has_slower else self.read
+        return read(path, start, end, etag)
 
     def stat(self, path: str) -> Entry:
         return self._stat(path)[0]
-
-    def _stat(self, path: str) -> tuple[Entry, dict[str, Any]]:
-        """Return an object and the attributes that it is stored with."""
-        key, version = self.bucket.key(path)
-        if self._odd_keys.search(key):
-            return self.slower.stat(path), {}
-        options: Any = {"head": True} if version is None else {"head": True, "version": version}
-        found = self.call(path, lambda store: obstore.get(store, key, options=options), reading=True)
-        about, meta = dict(found.attributes), found.meta
-        if about.get("hdi_isfolder") == "true":
-            raise ObjectNotFoundError(f"{self.url(path)} is a folder, not an object.", url=self.url(path))
-        return Entry(path, meta["size"], normalized_etag(meta["e_tag"]), meta["last_modified"].timestamp()), about
 
     def attributes(self, path: str) -> dict[str, Any]:
         """Return the attributes that an object is stored with: properties and metadata."""
         return self._stat(path)[1]
 
+    def _stat(self, path: str) -> tuple[Entry, dict[str, Any]]:
+        if slower := self._slower_for(path):
+            return slower.stat(path), {}
+        found = self.call(path, lambda store: obstore.get(store, path, options={"head": True}))
+        about, meta = dict(found.attributes), found.meta
+        if about.get("hdi_isfolder") == "true":
+            raise ObjectNotFoundError(f"{self.url(path)} is a folder, not an object.", url=self.url(path))
+        return Entry(path, meta["size"], normalized_etag(meta["e_tag"]), meta["last_modified"].timestamp()), about
+
+    def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
+        slower = self._slower_for(path)
+        if slower is None:
+            return self.bucket.writer(self, path, overwrite=overwrite)
+        return slower.create(path, overwrite=overwrite)
+
     def delete(self, path: str) -> None:
-        key, _ = self.bucket.key(path, writing=True)
-        if self._odd_keys.search(key):
-            self.slower.delete(path)
+        if slower := self._slower_for(path):
+            slower.delete(path)
             return
 
         def remove(store: ObjectStore) -> None:
-            try:
-                obstore.delete(store, key)
-            except FileNotFoundError as error:
-                if _NO_BUCKET.search(str(error)):
-                    raise
+            with contextlib.suppress(FileNotFoundError):
+                obstore.delete(store, path)
 
         self.call(path, remove, writing=True)
 
     # Listings
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
-        if not self._is_listed_slowly and self._odd_keys.search(f"{prefix}x") is None:
+        if not self._is_listed_slowly and self.bucket.odd.search(f"{prefix}x") is None:
             try:
-                return self._page(prefix, recursive=recursive, token=token, after=after)
+                return self._keys(prefix, token, after) if recursive else self._folder(prefix)
             except _UnclearKeysError as error:
-                self._list_slowly(str(error))
-        return self.slower.list_page(prefix, recursive=recursive, token=token, after=after)
-
-    def _list_slowly(self, why: str) -> None:
-        self.slower  # noqa: B018  # raises that its package is missing
-        self._is_listed_slowly = True
-        _log.warning("%s %s: it is listed by fsspec, more slowly", self._root.rstrip("/"), why)
-
-    def _page(self, prefix: str, *, recursive: bool, token: str | None, after: str) -> Page:
-        if not recursive:
-            return self._folder(prefix)
-        page = self._raw_page(prefix, token, after)
-        table = _without_hidden(EntryTable.of(page.entries))
-        if prefix and not all(path.startswith(prefix) for path in (table.keys[:1] + table.keys[-1:])):
-            table = table.selected([path.startswith(prefix) for path in table.paths])
-        return page._replace(entries=table)
-
-    def _raw_page(self, prefix: str, token: str | None, after: str, limit: int = PAGE_KEYS) -> Page:
-        """Return a page that may have objects before and behind a prefix, and hidden ones."""
-        folder = prefix[: prefix.rfind("/") + 1]
-        begin = token or max(after, _before(prefix) if self.lists_in_order and prefix != folder else "")
-        stream, batch = self._listing(folder, begin, token, limit)
-        if not self.lists_in_order:  # not to be continued at a key
-            batch = self._whole(folder, stream, batch)
-        table = self._entries(batch)
-        is_last = len(batch) < limit or not self.lists_in_order
-        if is_last or not (batch[-1]["path"].startswith(prefix) or batch[-1]["path"] < prefix):
-            return Page(table, None)
-        following = _Token(batch[-1]["path"])
-        following.stream = stream
-        return Page(table, following)
-
-    def _listing(self, folder: str, begin: str, token: str | None, limit: int) -> tuple[Iterator[Any], list[Any]]:
-        """Return a stream of pages, and its first one."""
-        stream: Iterator[Any] | None = None
+                self.slower  # noqa: B018  # raises that its package is missing
+                self._is_listed_slowly, self.begins_anywhere = True, False
+                _log.warning("%s %s: it is listed by fsspec, more slowly", self._root.rstrip("/"), error)
         if isinstance(token, _Token):
-            stream, token.stream = token.stream, None  # after an error another one begins at the key
+            token, after = None, str(token)
+        page = self.slower.list_page(prefix, recursive=recursive, token=token, after=after)
+        if not after:
+            return page
+        return page._replace(entries=sorted(one for one in page.entries if one.path > after))  # fsspec lists all
 
-        def following(store: ObjectStore) -> tuple[Iterator[Any], list[Any]]:
-            pages = stream
-            if pages is None:
-                pages = iter(obstore.list(store, folder or None, offset=begin or None, chunk_size=limit))
+    def _keys(self, prefix: str, token: str | None, after: str, *, hidden: bool = False) -> Page:
+        """Return a page that may have objects before and behind a prefix."""
+        folder = prefix[: prefix.rfind("/") + 1]
+        if not self.lists_in_order:  # not to be continued at a key
+            return Page(self._entries(self.call(folder, lambda store: self._whole(store, folder)), hidden=hidden), None)
+        begin = token or max(after, _before(prefix) if prefix != folder else "")
+        stream: Iterator[Sequence[Any]] | None = None
+        if isinstance(token, _Token):
+            stream, token.stream = token.stream, None
+
+        def following(store: ObjectStore) -> tuple[Iterator[Sequence[Any]], list[Any]]:
+            nonlocal stream
+            # After an error another stream begins at the key: one that has failed seems to have ended
+            pages = stream or iter(obstore.list(store, folder or None, offset=begin or None, chunk_size=PAGE_KEYS))
+            stream = None
             return pages, list(next(pages, ()))
 
-        return self._clear(folder, following)
+        pages, batch = self.call(folder, following)
+        table, last = self._entries(batch, hidden=hidden), batch[-1]["path"] if len(batch) == PAGE_KEYS else ""
+        if not last or not (last.startswith(prefix) or last < prefix):
+            return Page(table, None)
+        more = _Token(last)
+        more.stream = pages
+        return Page(table, more)
 
-    def _whole(self, folder: str, stream: Iterator[Any], batch: list[Any]) -> list[Any]:
-        """Return the rest of a listing without order.
+    def _whole(self, store: ObjectStore, folder: str) -> list[Any]:
+        """Return a listing without order.
 
         Raises:
-            StorageError: if the store repeats a page: the listing would not end.
+            StorageError: if the store repeats an object: the listing would not end.
         """
-        seen, found = set[str](), list[Any]()
-        while batch:
+        found: dict[str, Any] = {}
+        for batch in obstore.list(store, folder or None, chunk_size=PAGE_KEYS):
             for one in batch:
-                if one["path"] in seen:
+                if found.setdefault(one["path"], one) is not one:
                     url = self.url(folder)
                     raise StorageError(f"{url}: the store lists {one['path']!r} twice. List again.", url=url)
-                seen.add(one["path"])
-            found += batch
-            batch = self._clear(folder, lambda _: list(next(stream, ())))
-        return found
+        return list(found.values())
 
-    def _clear(self, path: str, request: Callable[[ObjectStore], T]) -> T:
-        """Send a request for a listing; a key that obstore cannot express is an error of its own."""
-
-        def send(store: ObjectStore) -> T:
-            try:
-                return request(store)
-            except obstore.exceptions.InvalidPathError as error:
-                raise _UnclearKeysError(f"has keys that obstore refuses ({str(error).partition(chr(10))[0]})") from None
-
-        return self.call(path, send)
-
-    def _entries(self, batch: list[Any]) -> EntryTable:
+    def _entries(self, batch: list[Any], *, hidden: bool = False) -> EntryTable:
         """Return the objects of a page, without markers of folders: obstore strips the slash at their end."""
         table = EntryTable(
             self.bucket.paths([one["path"] for one in batch]),
             [one["size"] for one in batch],
             [normalized_etag(one["e_tag"]) for one in batch],
             [one["last_modified"] for one in batch],
-            _seconds,
         )
         if 0 in table.sizes:
-            table = table.selected(self._are_objects(table))
-            table.keys = table.paths
-        if self.lists_in_order and not table.is_sorted():
+            markers = self._markers([path for path, size in zip(table.paths, table.sizes, strict=True) if size == 0])
+            table = table.selected([path not in markers for path in table.paths])
+        if self.lists_in_order and not all(map(lt, table.paths, table.paths[1:])):
             raise _UnclearKeysError("has keys in another order than that of their names, or that end with a slash")
-        return table
+        return table if hidden else table.selected([not path.endswith(PARTIAL_SUFFIX) for path in table.paths])
 
-    def _are_objects(self, table: EntryTable) -> list[bool]:
-        empty = [path for path, size in zip(table.paths, table.sizes, strict=True) if size == 0]
+    def _markers(self, empty: list[str]) -> set[str]:
+        """Return which of the names of empty objects are those of folders."""
+
+        def is_marker(path: str) -> bool:
+            try:
+                self.stat(path)
+            except ObjectNotFoundError:
+                return True
+            return False
+
         if len(empty) > MAX_HEADS and self._has_slower:
             raise _UnclearKeysError("has many empty objects")
         with ThreadPoolExecutor(min(16, len(empty))) as threads:
-            markers = {
-                path for path, is_there in zip(empty, threads.map(self._exists, empty), strict=True) if not is_there
-            }
-        return [path not in markers for path in table.paths]
+            return {path for path, is_one in zip(empty, threads.map(is_marker, empty), strict=True) if is_one}
 
-    def _exists(self, path: str) -> bool:
-        try:
-            self.stat(path)
-        except ObjectNotFoundError:
-            return False
-        return True
-
-    def _folder(self, prefix: str, *, hidden: bool = False) -> Page:
+    def _folder(self, prefix: str) -> Page:
         """List one folder, and the folders in it."""
         folder = prefix[: prefix.rfind("/") + 1]
-        found = self._clear(folder, lambda store: obstore.list_with_delimiter(store, folder or None))
-        objects = [one for one in found["objects"] if one["path"] != folder.rstrip("/")]
-        table = self._entries(sorted(objects, key=lambda one: str(one["path"])))
-        folders = [f"{name}/" for name in found["common_prefixes"]]
-        return Page(table if hidden else _without_hidden(table), None, sorted(folders))
+        found = self.call(folder, lambda store: obstore.list_with_delimiter(store, folder or None))
+        objects = {one["path"]: one for one in found["objects"] if one["path"] != folder.rstrip("/")}
+        table = self._entries([objects[path] for path in sorted(objects)])
+        return Page(table, None, sorted(f"{name}/" for name in found["common_prefixes"]))
 
     def find(self, path: str) -> Entry | None:
-        return self.find_first(path, 1)[0]
+        if self._is_listed_slowly or self._slower_for(f"{path}x"):
+            return self.slower.find(path)
+        if not self.lists_in_order:
+            return stat_if_allowed(self, path)
+        page = self.list_page(path, recursive=True, token=None)
+        return next((one for one in page.entries if one.path == path), None)
 
-    def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
-        key, version = self.bucket.key(path)
-        if version is not None:
-            return stat_if_allowed(self, path), Page([], None)
-        if self._is_listed_slowly or self._odd_keys.search(f"{key}x"):
-            return self.slower.find(path), self.slower.list_page(path, recursive=True, token=None)
-        if self.lists_in_order:
-            page = ObstoreStore.list_page(self, key, recursive=True, token=None)  # not counted as another request
-            return next((one for one in page.entries if one.path == path), None), page
-        below = f"{key.rstrip('/')}/" if key else None
-        batch = self._clear(path, lambda store: list(next(iter(obstore.list(store, below, chunk_size=limit)), ())))
-        more = batch[-1]["path"] if len(batch) == limit else None
-        return stat_if_allowed(self, path), Page(_without_hidden(self._entries(batch)), more)
-
-    # Writing
-
-    def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
-        key, _ = self.bucket.key(path, writing=True)
-        if self._odd_keys.search(key):
-            return self.slower.create(path, overwrite=overwrite)
-        return self.bucket.writer(self, key, overwrite=overwrite)
+    # Unfinished objects, and folders
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        folder, slash, start = prefix.rpartition("/")
+        folder = prefix[: prefix.rfind("/") + 1]
 
         def is_left(path: str, _: float | None) -> bool:
-            name = path[len(folder) + len(slash) :]
+            name = path[len(folder) :]
             return "/" not in name and is_ours(own_name(name) or name)
 
-        if self.bucket.hides_uploads:
-            hidden = f"{folder}{slash}.{start}"
-            for page in self._raw_pages(hidden) if self.lists_in_order else [self._folder(prefix, hidden=True)]:
-                self._remove_hidden(page.entries, is_left)
-        self.bucket.remove_unfinished(self, prefix, is_left)
+        self._remove_unfinished(prefix, f"{folder}.{prefix[len(folder) :]}", is_left)
 
     def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        def is_left(_: str, began_s: float | None) -> bool:
-            return began_s is not None and began_s < before_s
+        self._remove_unfinished(path, path, lambda _, began_s: began_s is not None and began_s < before_s)
 
+    def _remove_unfinished(self, prefix: str, hidden: str, is_left: _IsLeft) -> None:
         if self.bucket.hides_uploads:
-            for page in self._raw_pages(path):
-                self._remove_hidden(page.entries, is_left)
-        self.bucket.remove_unfinished(self, path, is_left)
-
-    def _remove_hidden(self, entries: Sequence[Entry], is_left: Callable[[str, float | None], bool]) -> None:
-        if any(key.endswith(PARTIAL_SUFFIX) for key in EntryTable.of(entries).keys):
-            for entry in entries:
+            for entry in self._all(hidden):
                 if own_name(entry.path) is not None and is_left(entry.path, entry.modified_s):
                     self.delete(entry.path)
+        self.bucket.remove_unfinished(self, prefix, is_left)
 
-    def _raw_pages(self, prefix: str) -> Iterator[Page]:
-        token: str | None = None
-        while True:
-            page = self._raw_page(prefix, token, "")
-            yield page
+    def _all(self, prefix: str) -> Iterator[Entry]:
+        """Yield all objects that begin with a prefix, hidden ones too."""
+        token: str | None = ""
+        while token is not None:
+            page = self._keys(prefix, token or None, "", hidden=True)
+            yield from (entry for entry in page.entries if entry.path.startswith(prefix))
             token = page.next_token
-            if token is None:
-                return
-
-    # Folders
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        if self._is_listed_slowly:
-            slower: Any = self.slower
-            return cast(Page, slower.list_after(prefix, recursive=recursive, after=after, limit=limit))
-        if recursive and self.lists_in_order:
-            page = self._raw_page(prefix, None, after, limit)
-            table = _without_hidden(EntryTable.of(page.entries))
-            return page._replace(entries=table.selected([one.startswith(prefix) for one in table.paths]))
+        def listed(prefix: str, after: str = "", *, recursive: bool = False) -> Page:
+            return ObstoreStore.list_page(self, prefix, recursive=recursive, token=None, after=after)
 
-        def pages_of(folder: str) -> list[Page]:
-            return [self.list_page(folder, recursive=False, token=None)]
-
-        return page_after(pages_of, prefix, after, recursive=recursive, limit=limit)
+        if not recursive or not self.lists_in_order:
+            return page_after(lambda folder: [listed(folder)], prefix, after, recursive=recursive, limit=limit)
+        page = listed(prefix, after, recursive=True)
+        entries = [one for one in page.entries if one.path.startswith(prefix)]
+        if len(entries) > limit or (page.next_token is not None and entries):
+            return Page(entries[:limit], entries[:limit][-1].path)
+        return Page(entries, page.next_token)
 
     def has_folder(self, path: str) -> bool:
         try:
-            return bool(self._clear(path, lambda one: next(iter(obstore.list(one, path or None, chunk_size=1)), ())))
+            return bool(self.call(path, lambda one: next(iter(obstore.list(one, path or None, chunk_size=1)), ())))
         except _UnclearKeysError:
             return True
 
@@ -481,34 +400,43 @@ class ObstoreStore(ObstoreReader):
         self.create(path + _FOLDER, overwrite=False).commit()
 
     def remove_folder(self, path: str) -> None:
-        for page in self._raw_pages(path):
-            for key in EntryTable.of(page.entries).keys:
-                if key != path + _FOLDER:
-                    self.delete(key)
+        for entry in self._all(path):
+            if entry.path != path + _FOLDER:
+                self.delete(entry.path)
         self.delete(path + _FOLDER)  # it is last: until then the folder exists
 
 
-class _UnclearKeysError(StorageError):
-    """A listing has keys that obstore does not show as they are."""
-
-
 def _before(prefix: str) -> str:
-    """Return a text that sorts before all keys with a prefix, and behind those before them.
+    """Return a text that sorts before all keys with a prefix, and behind most of those before them.
 
     >>> _before("train/b") == "train/a" + chr(0x10FFFF)
     True
     """
-    last = ord(prefix[-1]) - 1
-    while last in (0x2F, 0x7F) or 0x80 <= last < 0xA0 or 0xD800 <= last < 0xE000:  # which no text may have here
-        last -= 1
-    return prefix[:-1] if last < ord(" ") else f"{prefix[:-1]}{chr(last)}{_MAX_CHARACTER}"
+    start, last = prefix[:-1], chr(ord(prefix[-1]) - 1)
+    if last.isprintable() and last != "/":
+        return f"{start}{last}{_MAX_CHARACTER}"
+    return "" if start.endswith("/") else start
 
 
-def _seconds(modified: Any) -> float:
-    return float(modified.timestamp())
+def partial_path(path: str, upload: str) -> str:
+    """Return the hidden name under which an object is uploaded, in the folder of its own name.
+
+    The end of a name is left out if it would be longer than a name may be (https://cloud.google.com/storage/docs/objects#naming).
+
+    >>> partial_path("train/0.tar", "0" * 32)
+    'train/.0.tar-00000000000000000000000000000000.torchdata_remote-partial'
+    """
+    folder, slash, name = path.rpartition("/")
+    around = f"{folder}{slash}.-{upload}{PARTIAL_SUFFIX}"
+    shortened = name.encode()[: max(0, _MAX_NAME_BYTES - len(around.encode()))].decode(errors="ignore")
+    return f"{folder}{slash}.{shortened}-{upload}{PARTIAL_SUFFIX}"
 
 
-def _without_hidden(table: EntryTable) -> EntryTable:
-    if not any(key.endswith(PARTIAL_SUFFIX) for key in table.keys):
-        return table
-    return table.selected([not key.endswith(PARTIAL_SUFFIX) for key in table.paths])
+def own_name(path: str) -> str | None:
+    """Return the base name of the object that was uploaded under this path; ``None`` if it is a path of another kind.
+
+    >>> own_name(partial_path("train/0.tar", "0" * 32)), own_name("train/0.tar")
+    ('0.tar', None)
+    """
+    found = _PARTIAL.fullmatch(path.rpartition("/")[2])
+    return None if found is None else found[1]

@@ -5,93 +5,52 @@ A condition and parts exclude each other in obstore, but a copy may have one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import obstore
 
 from ..core.retry import call_with_retries
 from ..errors import AccessDeniedError, ExpiredCredentialsError, StorageError
-from .local.names import PARTIAL_SUFFIX
-from .multipart import MAX_PARTS_IN_FLIGHT, UPLOAD_PART_BYTES, WRITER_ID, ConditionalStore, ConditionalWriter
+from .multipart import MAX_PARTS_IN_FLIGHT, UPLOAD_PART_BYTES, WRITER_ID, ConditionalWriter
+from .obstore_store import ObstoreStore, partial_path
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-_MAX_NAME_BYTES = 1024
-_PARTIAL = re.compile(rf"\.(.*)-[0-9a-f]{{32}}{re.escape(PARTIAL_SUFFIX)}", re.DOTALL)
 _CANNOT_DELETE = (
     "does not let these credentials delete objects (storage.objects.delete): a second copy of each large object that "
     "was written without overwrite=True stays stored, omitted by listings of this package, and billed"
 )
 
 
-class WritableStore(ConditionalStore, Protocol):
-    """What a writer needs of its store."""
-
-    def call(
-        self, path: str, request: Callable[[ObjectStore], Any], *, writing: bool = False, may_repeat: bool = True
-    ) -> Any:
-        """Send one request."""
-
-    def delete(self, path: str) -> None:
-        """Delete an object."""
-
-    def connect_with_retries(self) -> ObjectStore:
-        """Make an obstore store that repeats requests by itself."""
-
-
-def partial_path(path: str, upload: str) -> str:
-    """Return the hidden name under which an object is uploaded, in the folder of its own name.
-
-    The end of a name is left out if it would be longer than a name may be (https://cloud.google.com/storage/docs/objects#naming).
-
-    >>> partial_path("train/0.tar", "0" * 32)
-    'train/.0.tar-00000000000000000000000000000000.torchdata_remote-partial'
-    """
-    folder, slash, name = path.rpartition("/")
-    around = f"{folder}{slash}.-{upload}{PARTIAL_SUFFIX}"
-    shortened = name.encode()[: max(0, _MAX_NAME_BYTES - len(around.encode()))].decode(errors="ignore")
-    return f"{folder}{slash}.{shortened}-{upload}{PARTIAL_SUFFIX}"
-
-
-def own_name(path: str) -> str | None:
-    """Return the base name of the object that was uploaded under this path; ``None`` if it is a path of another kind.
-
-    >>> own_name(partial_path("train/0.tar", "0" * 32)), own_name("train/0.tar")
-    ('0.tar', None)
-    """
-    found = _PARTIAL.fullmatch(path.rpartition("/")[2])
-    return None if found is None else found[1]
-
-
-class ObstoreWriter(ConditionalWriter[Any]):
-    """An object that is being written; its parts are written by subclasses.
+class HiddenWriter(ConditionalWriter[Any]):
+    """An object that is being written: a small one by one request, a large one under a hidden name, and then copied.
 
     Args:
         store: sends the requests.
         path: of the object.
-        overwrite: whether an existing object is replaced.
+        overwrite: whether an existing object is replaced; a large one is then written under its own name.
     """
 
-    def __init__(self, store: WritableStore, path: str, *, overwrite: bool) -> None:
+    _file: Any = None  # obstore's stream of a large object
+    _hidden = ""
+    _may_be_hidden = False  # whether the store may have an object of that name
+
+    def __init__(self, store: ObstoreStore, path: str, *, overwrite: bool) -> None:
         super().__init__(store, path, overwrite=overwrite)
         self._store = store
 
     def _put(self, data: bytearray) -> None:
-        def put(store: ObjectStore, *, is_new: bool) -> None:
-            made = obstore.put(
-                store,
-                self._path,
-                bytes(data),
-                attributes={WRITER_ID: self._id},
-                mode="create" if is_new else "overwrite",
-                use_multipart=False,
+        def put(store: ObjectStore, mode: Literal["create", "overwrite"]) -> None:
+            about = {WRITER_ID: self._id}
+            self._check(
+                obstore.put(store, self._path, bytes(data), attributes=about, mode=mode, use_multipart=False), data
             )
-            self._check(made, data)
 
-        self._publish(lambda is_new: self._send(lambda store: put(store, is_new=is_new)), len(data))
+        self._publish(
+            lambda is_new: self._send(lambda store: put(store, "create" if is_new else "overwrite")), len(data)
+        )
 
     def _check(self, made: Any, data: bytearray) -> None:
         """Compare what the store answers with what was sent."""
@@ -99,21 +58,13 @@ class ObstoreWriter(ConditionalWriter[Any]):
     def _send(self, request: Callable[[ObjectStore], Any], *, may_repeat: bool = True) -> Any:
         return self._store.call(self._path, request, writing=True, may_repeat=may_repeat)
 
-
-class HiddenWriter(ObstoreWriter):
-    """Writes a large object under a hidden name, by a stream of obstore, and copies it: metadata only, at any size."""
-
-    _file: Any = None
-    _hidden = ""
-    _may_be_hidden = False  # whether the store may have an object of that name
-
     def _start_upload(self) -> str:
         self._hidden = self._path if self._overwrite else partial_path(self._path, self._id)
 
         def start(_: ObjectStore) -> Any:
-            store, about = self._store.connect_with_retries(), {WRITER_ID: self._id}
             sizes: Any = {"buffer_size": UPLOAD_PART_BYTES, "max_concurrency": MAX_PARTS_IN_FLIGHT}
-            return obstore.open_writer(store, self._hidden, attributes=about, **sizes)
+            store = self._store.connect_with_retries()
+            return obstore.open_writer(store, self._hidden, attributes={WRITER_ID: self._id}, **sizes)
 
         self._file = self._send(start)
         return self._hidden
@@ -135,13 +86,12 @@ class HiddenWriter(ObstoreWriter):
         except StorageError:
             if not call_with_retries(lambda: self._is_own(self._hidden), self._retry, url=self._url):
                 raise
-        if not self._overwrite:
+        if self._may_be_hidden:
             self._require_absent()
-            self._make_visible(lambda: self._send(self._copy))
+            self._make_visible(
+                lambda: self._send(lambda store: obstore.copy(store, self._hidden, self._path, overwrite=False))
+            )
             self._delete_hidden()
-
-    def _copy(self, store: ObjectStore) -> None:
-        obstore.copy(store, self._hidden, self._path, overwrite=False)
 
     def _discard(self, upload_id: str) -> None:
         if self._file is not None:
@@ -150,12 +100,11 @@ class HiddenWriter(ObstoreWriter):
         self._delete_hidden()
 
     def _delete_hidden(self) -> None:
-        if not self._may_be_hidden:
-            return
-        try:
-            call_with_retries(lambda: self._store.delete(self._hidden), self._retry, url=self._url)
-        except ExpiredCredentialsError:
-            raise
-        except AccessDeniedError as error:
-            self._store.warn_once(_CANNOT_DELETE, error)
-        self._may_be_hidden = False
+        if self._may_be_hidden:
+            try:
+                call_with_retries(lambda: self._store.delete(self._hidden), self._retry, url=self._url)
+            except ExpiredCredentialsError:
+                raise
+            except AccessDeniedError as error:
+                self._store.warn_once(_CANNOT_DELETE, error)
+            self._may_be_hidden = False

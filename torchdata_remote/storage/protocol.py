@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+import datetime as dt
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import compress
+from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
 
 from ..errors import AccessDeniedError, ExpiredCredentialsError, StorageError, TransientStorageError
 
@@ -25,18 +27,15 @@ def normalized_etag(received: object) -> str | None:
         return None
     if len(received) > 2 and received[0] == received[-1] == '"':  # as nearly all
         return received
-    weak, tag = "", received.strip()
-    if tag.startswith("W/"):
-        weak, tag = "W/", tag[2:]
-    tag = tag.removeprefix('"').removesuffix('"')
+    weak = "W/" * received.strip().startswith("W/")
+    tag = received.strip().removeprefix("W/").removeprefix('"').removesuffix('"')
     return f'{weak}"{tag}"' if tag else None
 
 
 def for_if_match(etag: str | None) -> str | None:
     """Return an etag to send in If-Match, which never holds for a weak one; ``None`` for that."""
-    if etag is None or etag.startswith('"'):
-        return etag
-    return None if etag.startswith("W/") else normalized_etag(etag)
+    normal = normalized_etag(etag)
+    return None if normal is None or normal.startswith("W/") else normal
 
 
 class Entry(NamedTuple):
@@ -46,6 +45,60 @@ class Entry(NamedTuple):
     size: int | None
     etag: str | None
     modified_s: float | None = None  # since 1970, if listings contain it
+
+
+class EntryTable(Sequence[Entry]):
+    """Objects of a listing, one list for each field of :class:`Entry`. An entry is made where it is asked for.
+
+    Lists of strings and numbers cost Python's garbage collector nothing. A tuple or dictionary for each object is
+    visited by it again and again, which took half of the time of a listing.
+
+    Args:
+        paths: of the objects.
+        sizes: in bytes, or ``None``.
+        etags: or ``None``.
+        modified: when they were written: seconds since 1970, a date, or ``None``.
+    """
+
+    __slots__ = ("_columns", "etags", "paths", "sizes")
+
+    def __init__(
+        self, paths: list[str], sizes: Sequence[int | None], etags: Sequence[str | None], modified: Sequence[Any]
+    ) -> None:
+        self.paths, self.sizes, self.etags = paths, sizes, etags
+        self._columns: tuple[Any, ...] = paths, sizes, etags, modified
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> EntryTable:
+        """Return a table of entries; a table unchanged."""
+        if isinstance(entries, cls):
+            return entries
+        columns: Any = [list(column) for column in zip(*entries, strict=True)] or [[], [], [], []]
+        return cls(*columns)
+
+    def selected(self, are_selected: Sequence[object]) -> EntryTable:
+        """Return a table of the objects for which a value is true."""
+        if all(are_selected):
+            return self
+        return EntryTable(*(list(compress(column, are_selected)) for column in self._columns))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return map(_entry, *self._columns)
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> EntryTable: ...
+    def __getitem__(self, index: int | slice) -> Entry | EntryTable:
+        made: Any = EntryTable if isinstance(index, slice) else _entry
+        return made(*(column[index] for column in self._columns))  # type: ignore[no-any-return]
+
+
+def _entry(path: str, size: int | None, etag: str | None, modified: Any) -> Entry:
+    return Entry(path, size, etag, modified.timestamp() if isinstance(modified, dt.datetime) else modified)
 
 
 class Page(NamedTuple):
@@ -108,20 +161,12 @@ class UnsupportedRequestError(StorageError):
     """The store does not implement this operation, or one of its headers."""
 
 
-class UnsupportedByTransportError(StorageError):
-    """This transport cannot make requests to this server; another one can."""
-
-
 class WrongRegionError(StorageError):
     """S3's response to a request in the wrong region; botocore looks up the right one."""
 
 
 class CredentialSourceError(AccessDeniedError):
     """A source of credentials that is configured gives none. The message names it."""
-
-
-class RedirectWithoutLocationError(WrongRegionError):
-    """A redirect of S3 to another region, as obstore reports it."""
 
 
 class ObjectWriter(Protocol):
@@ -194,17 +239,6 @@ class ConditionalStore(Store, Protocol):
 
     def read_if_changed(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
         """Read as :meth:`Store.read`, in one request; ``None`` if the object still has this etag (If-None-Match)."""
-
-
-@runtime_checkable
-class KeyStore(Store, Protocol):
-    """A store of keys, where an object and objects below a folder of the same name may exist together."""
-
-    def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
-        """Return the object at exactly this path, and at most ``limit`` of the objects that begin with the path.
-
-        One request, unless the store may list in another order than by keys, or its first page is empty.
-        """
 
 
 @runtime_checkable

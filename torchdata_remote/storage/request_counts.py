@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from .protocol import Answer, Store
@@ -16,7 +17,6 @@ LIST, GET, HEAD = "list", "get", "head"
 _KINDS = {
     "list_page": LIST,
     "list_after": LIST,
-    "find_first": LIST,
     "stat": HEAD,
     "read": GET,
     "read_if_changed": GET,
@@ -33,7 +33,6 @@ class RequestCounts:
 
 
 counting: list[RequestCounts] = []  # empty unless requests are counted now
-_watched: dict[int, Store] = {}
 _lock = threading.RLock()
 
 
@@ -41,45 +40,28 @@ _lock = threading.RLock()
 def counted_requests() -> Iterator[RequestCounts]:
     """Count the requests of all stores that are opened within the block."""
     counts = RequestCounts()
-    with _lock:
-        counting.append(counts)
+    counting.append(counts)
     try:
         yield counts
     finally:
-        with _lock:
-            counting[:] = [other for other in counting if other is not counts]
-            if not counting:
-                _leave_all()
+        counting[:] = [other for other in counting if other is not counts]
 
 
 def watch(store: Store) -> None:
-    """Count the requests of an opened store until nothing is counted any more."""
+    """Count the requests of an opened store from now on, whenever requests are counted."""
     with _lock:
-        if id(store) in _watched:
-            return
-        _watched[id(store)] = store
-        for name, kind in _KINDS.items():
+        for name in _KINDS.keys() - vars(store).keys():
             if hasattr(store, name):
-                setattr(store, name, _counted(getattr(store, name), kind))
+                setattr(store, name, partial(_count, _KINDS[name], getattr(store, name)))
 
 
-def _counted(call: Callable[..., Any], kind: str) -> Callable[..., Any]:
-    def count(*arguments: Any, **options: Any) -> Any:
+def _count(kind: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    with _lock:
+        for counts in counting:
+            counts.sent[kind] += 1
+    result = call(*arguments, **options)
+    if isinstance(result, Answer):
         with _lock:
             for counts in counting:
-                counts.sent[kind] += 1
-        result = call(*arguments, **options)
-        if isinstance(result, Answer):
-            with _lock:
-                for counts in counting:
-                    counts.num_bytes += result.end - result.start
-        return result
-
-    return count
-
-
-def _leave_all() -> None:  # with the lock held
-    for store in _watched.values():
-        for name in _KINDS.keys() & vars(store).keys():
-            delattr(store, name)
-    _watched.clear()
+                counts.num_bytes += result.end - result.start
+    return result

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import functools
-import logging
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any, TypeVar
 
@@ -22,13 +19,12 @@ import fsspec.asyn
 import s3fs
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
-from botocore.exceptions import ClientError
 from botocore.handlers import add_expect_header
 from botocore.loaders import create_loader
 
-from ..core.object_version import key_as_path, same_etag, split_version
+from ..core.notices.slow_notice import say
+from ..core.object_version import key_as_path, split_version
 from ..core.options import StorageOptions
-from ..core.retry import call_with_retries
 from ..core.urls import redact
 from ..errors import (
     AccessDeniedError,
@@ -38,26 +34,30 @@ from ..errors import (
     UrlError,
 )
 from .clouds.s3 import options_for_s3fs, source_of_options
-from .errors import details_of, from_botocore, mark_host_known, network_error, translate_errors, unusable_response
-from .folder_walk import page_after
-from .http import parse_content_length, parse_content_range, range_header, require_unencoded
-from .multipart import SLOW_BYTES_PER_S, WRITER_ID, ConditionalWriter
-from .network import ENVIRONMENT
-from .protocol import Answer, Entry, Page, UnsupportedRequestError, for_if_match, normalized_etag, stat_if_allowed
-
-_PIECE_BYTES, _PIECE_S = 1 << 20, 0.5  # of a body, that the loop reads before it hands them over
-_ANSWERED_BY = {"create_multipart_upload": "UploadId"} | dict.fromkeys(
-    ("put_object", "upload_part", "complete_multipart_upload"), "ETag"
+from .errors import details_of, from_library, mark_host_known, network_error, translate_errors, unusable_response
+from .folder_walk import ByFolders
+from .http import range_header, span_of
+from .multipart import WRITER_ID, ConditionalWriter
+from .network import MAX_CONNECTIONS
+from .protocol import (
+    CONNECT_TIMEOUT_S,
+    Answer,
+    Entry,
+    Page,
+    UnsupportedRequestError,
+    for_if_match,
+    normalized_etag,
+    stat_if_allowed,
 )
+
+_PIECE_BYTES = 1 << 20  # of a body, at most: what has arrived
 _KEEPS_UPLOADS = (
     "does not list or abort multipart uploads: parts of unfinished objects stay stored, invisible and billed. Remove "
     "them by the store's own means, such as a lifecycle rule"
 )
-_AWS_BY_HTTP = re.compile(r"http://[^/]+\.amazonaws\.com(\.cn)?[:/]", re.IGNORECASE)
-_CUSTOMER_KEY = "x-amz-server-side-encryption-customer-key"
-_REDIRECTS = (301, 302, 303, 307, 308)
+_CHECKSUM = re.compile("ETag|Checksum[A-S]")
 T = TypeVar("T")
-_log = logging.getLogger("torchdata_remote")
+_loader = functools.cache(create_loader)  # also of forked children: each session would read a megabyte of JSON
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # fsspec's own hook leaves the lock as it was
@@ -76,70 +76,42 @@ class _Session(AIOHTTPSession):  # type: ignore[misc]
 
     async def send(self, request: Any) -> Any:
         response = await super().send(request)
-        if response.status_code in _REDIRECTS and "x-amz-bucket-region" not in response.headers:
-            target = redact(response.headers.get("location", "nowhere")).partition("?")[0].partition("#")[0]
+        if 300 < response.status_code < 309 and "x-amz-bucket-region" not in response.headers:
+            target = redact(response.headers.get("location", "nowhere")).partition("?")[0]  # may be signed
             raise StorageError(
                 f"The store redirects to {target}. Redirects are not followed: set endpoint_url to the right address."
             )
         return response
 
 
-@functools.cache
-def _loader() -> Any:
-    """Return the loader that all sessions share, also those of forked children: each would read a megabyte of JSON."""
-    return create_loader(os.environ.get("AWS_DATA_PATH"))
-
-
-def _arguments(options: StorageOptions, url: str, read_timeout_s: float) -> dict[str, Any]:
-    """Return the arguments of s3fs's filesystem."""
+def _connected(options: StorageOptions, url: str, read_timeout_s: float) -> Any:
+    """Return s3fs's filesystem."""
     keywords = options_for_s3fs(options, url)
     profile = keywords.pop("profile", None)
     session = keywords.pop("session", None) or AioSession(profile=profile)
     session.register_component("data_loader", _loader())
     session.unregister("before-call.s3", add_expect_header)  # aiohttp waits for 100 Continue without a time limit
-    session.register("before-call.s3", _require_https)
     if "region" in keywords:
         keywords["client_kwargs"] = {"region_name": keywords.pop("region")} | (keywords.get("client_kwargs") or {})
     config = {
         "retries": {"mode": "standard", "total_max_attempts": 1},
-        "connect_timeout": ENVIRONMENT.connect_timeout_s,
+        "connect_timeout": CONNECT_TIMEOUT_S,
         "read_timeout": read_timeout_s,
-        "max_pool_connections": ENVIRONMENT.max_connections,
+        "max_pool_connections": MAX_CONNECTIONS,
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
         "http_session_cls": _Session,
-        **(keywords.get("config_kwargs") or {}),
+        **(keywords.pop("config_kwargs", None) or {}),
     }
-    return {**keywords, "session": session, "config_kwargs": config, "skip_instance_cache": True}
-
-
-def _filesystem(arguments: dict[str, Any]) -> Any:
-    filesystem: Any = s3fs.S3FileSystem(**arguments)
+    filesystem: Any = s3fs.S3FileSystem(**keywords, session=session, config_kwargs=config, skip_instance_cache=True)
     filesystem.retries = 1  # of s3fs, above those of botocore
     return filesystem
 
 
-def _require_https(params: dict[str, Any], **_: Any) -> None:
-    """Refuse to send a key of the user (SSE-C) in the clear to AWS, which would not accept it."""
-    if _AWS_BY_HTTP.match(params["url"]) is not None and _CUSTOMER_KEY in params["headers"]:
-        raise UrlError(
-            "SSECustomerKey is sent with each request, and AWS accepts it by https only. Leave out use_ssl=False, or "
-            "set the endpoint to https://."
-        )
-
-
 def _from_s3fs(error: Exception, url: str, *, writing: bool = False) -> Exception:
-    """Convert an error of s3fs, which has botocore's as its cause. AWS answers 400 for a missing version."""
+    """Convert an error of s3fs, which has botocore's as its cause."""
     cause = error.__cause__ if isinstance(error, OSError) else None
-    known = cause if isinstance(cause, Exception) else error
-    version = split_version(url)[1]
-    if version is not None and isinstance(known, ClientError):
-        status = known.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        code = known.response.get("Error", {}).get("Code")
-        if status == 405 or (status == 400 and code in ("400", "InvalidArgument", "NoSuchVersion")):
-            how = "If ?versionId= is a part of the key, add ?versionId= after it."
-            return ObjectNotFoundError(f"{redact(url)}: no such version {version!r}. {how}", url=redact(url))
-    return from_botocore(known, url, writing=writing)
+    return from_library(cause if isinstance(cause, Exception) else error, url, writing=writing)
 
 
 def _named(path: str) -> dict[str, Any]:
@@ -148,17 +120,7 @@ def _named(path: str) -> dict[str, Any]:
     return {"Key": key} if version is None else {"Key": key, "VersionId": version}
 
 
-def _require_current(path: str, url: str) -> None:
-    version = split_version(path)[1]
-    if version is not None:
-        raise UrlError(
-            f"{url}: a version of an object is neither written nor deleted: leave out ?versionId={version}. If it is "
-            "a part of the key, add ?versionId= after it.",
-            url=url,
-        )
-
-
-class S3fsStore:
+class S3fsStore(ByFolders):
     """One bucket.
 
     Args:
@@ -167,16 +129,11 @@ class S3fsStore:
         read_timeout_s: seconds without a byte after which a request fails.
     """
 
-    may_ignore_ranges = False
-    maps_files = False
-
     def __init__(self, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
         self._bucket, self._root = bucket, f"s3://{bucket}"
-        self._make: Callable[[], Any] = lambda: _filesystem(_arguments(options, self._root, read_timeout_s))
+        self._make = functools.partial(_connected, options, self._root, read_timeout_s)
         self._source = source_of_options(options)
-        self._in_order = not bucket.endswith("--x-s3")  # directory buckets list by folders, and from the start only
         self._lock = threading.RLock()
-        self._warned = set[str]()
         self._filesystem = self._make()
         self.metadata = dict((options.get("s3_additional_kwargs") or {}).get("Metadata") or {})  # of what is written
         self.supports_conditional_writes = True  # until the store refuses If-None-Match
@@ -194,154 +151,116 @@ class S3fsStore:
             writing: whether 412 says that the object exists.
             arguments: of the method. Those of the options are added.
         """
-        filesystem = self._filesystem
-        try:
-            return self._send(filesystem, name, path, writing, arguments)
-        except ExpiredCredentialsError:
-            with self._lock:
-                if self._filesystem is filesystem:  # no other thread has replaced it
-                    self._filesystem = self._make()
-            return self._send(self._filesystem, name, path, writing, arguments)
-        except AccessDeniedError as error:
-            error.args = (f"{error}{self._source}",)
-            raise
-
-    def _send(self, filesystem: Any, name: str, path: str, writing: bool, arguments: dict[str, Any]) -> dict[str, Any]:
-        with translate_errors(_from_s3fs, self.url(path), writing=writing):
-            call = filesystem._call_s3(name, filesystem.req_kw, Bucket=self._bucket, **arguments)
-            response: dict[str, Any] = _run(call)
+        for is_last in (False, True):
+            filesystem = self._filesystem
+            try:
+                with translate_errors(self.url(path), _from_s3fs, writing=writing):
+                    call = filesystem._call_s3(name, filesystem.req_kw, Bucket=self._bucket, **arguments)
+                    response: dict[str, Any] = _run(call)
+                break
+            except ExpiredCredentialsError:
+                if is_last:
+                    raise
+                with self._lock:
+                    if self._filesystem is filesystem:  # no other thread has replaced it
+                        self._filesystem = self._make()
+            except AccessDeniedError as error:
+                error.args = (f"{error}{self._source}",)
+                raise
         mark_host_known(self._root)
-        needed = _ANSWERED_BY.get(name)
-        if needed is not None and not response.get(needed):
-            raise unusable_response(self.url(path), f"{name} was answered without {needed}: is it the page of a proxy?")
+        if writing and not (response.get("ETag") or response.get("UploadId")):
+            raise unusable_response(self.url(path), f"{name} has no usable answer: is it the page of a proxy?")
         return response
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        arguments = _named(path)
-        if (wanted := range_header(start, end)) is not None:
-            arguments["Range"] = wanted
-        if (expected := for_if_match(etag)) is not None:
-            arguments["IfMatch"] = expected
-        response = self.request("get_object", path, **arguments)
-        body, url, received = response["Body"], self.url(path), normalized_etag(response.get("ETag"))
+        wanted = {**_named(path), "Range": range_header(start, end), "IfMatch": for_if_match(etag)}
+        given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+        response = self.request("get_object", path, **given)
+        body, about, url = response["Body"], response["ResponseMetadata"], self.url(path)
         try:
-            about = response["ResponseMetadata"]
-            headers = about["HTTPHeaders"]
-            require_unencoded(headers.get("content-encoding"), path, url)
-            length = parse_content_length(headers.get("content-length"))
-            content_range = headers.get("content-range")
-            first, after, total = parse_content_range(about["HTTPStatusCode"], content_range, length, url)
-            if total is None:
-                total = self._size(path, received)
+            first, after, total = span_of(about["HTTPStatusCode"], about["HTTPHeaders"], path, url)
         except BaseException:
             _close(body)
             raise
         chunks = _chunks(body, after - first, url)
         next(chunks)  # begin it: one that was not begun does not close the body
-        return Answer(first, after, total, received, chunks)
-
-    def _size(self, path: str, etag: str | None) -> int:
-        """Size of the object, if the response to a range does not say it."""
-        entry = self.stat(path)
-        if entry.size is None or not same_etag(etag, entry.etag):
-            raise unusable_response(self.url(path), f"the store does not send the size of the version {etag}")
-        return entry.size
+        return Answer(first, after, total, normalized_etag(response.get("ETag")), chunks)
 
     def stat(self, path: str) -> Entry:
         found = self.request("head_object", path, **_named(path))
-        return _entry(path, found.get("ContentLength"), found)
+        return _entry(path, found["ContentLength"], found)
 
     def attributes(self, path: str) -> dict[str, Any]:
         """Return the metadata that an object is stored with."""
-        found: dict[str, Any] = self.request("head_object", path, **_named(path)).get("Metadata", {})
-        return found
+        return dict(self.request("head_object", path, **_named(path)).get("Metadata", {}))
 
     def find(self, path: str) -> Entry | None:
-        return self.find_first(path, 1)[0]
-
-    def find_first(self, path: str, limit: int) -> tuple[Entry | None, Page]:
         key, version = split_version(path)
-        if version is not None:
-            try:
-                return self.stat(path), Page([], None)
-            except ObjectNotFoundError:
-                return None, Page([], None)
-        more = {"MaxKeys": limit} if self._in_order else {}
-        for page in self._pages(key, more):
-            if page.entries or page.folders:
-                break
-        entry = next((one for one in page.entries if one.path == path), None)
-        # A key sorts before all keys that it is a prefix of. But some servers list in another order
-        if entry is None and page.next_token is not None and key and not key.endswith("/"):
-            entry = stat_if_allowed(self, path)
-        return entry, page
+        if version is None:
+            page = self._page(key, {"MaxKeys": 1})  # a key sorts before all keys that it is a prefix of
+            found = next((one for one in page.entries if one.path == path), None)
+            if found is not None or page.next_token is None:
+                return found
+        return stat_if_allowed(self, path)  # some servers list in another order
 
     def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
         more: dict[str, Any] = {} if recursive else {"Delimiter": "/"}
         if token is not None:
             more["ContinuationToken"] = token
-        elif after and self._in_order:
-            more["StartAfter"] = split_version(after)[0]
+        elif after:
+            more["StartAfter"] = after
         return self._page(prefix, more)
-
-    def _pages(self, prefix: str, more: dict[str, Any]) -> Iterator[Page]:
-        page, seen = self._page(prefix, more), set[str | None]()
-        yield page
-        while page.next_token is not None:
-            if page.next_token in seen:
-                raise StorageError(
-                    f"{self.url(prefix)}: the store repeats a page of its listing.", url=self.url(prefix)
-                )
-            seen.add(page.next_token)
-            page = self._page(prefix, {**more, "ContinuationToken": page.next_token})
-            yield page
 
     def _page(self, prefix: str, more: dict[str, Any]) -> Page:
         """Request a page, without markers of folders (empty objects whose key ends with a slash)."""
-        listed = prefix if self._in_order else prefix[: prefix.rfind("/") + 1]
+        is_zonal = self._bucket.endswith("--x-s3")  # directory buckets list by folders only
+        listed = prefix[: prefix.rfind("/") + 1] if is_zonal else prefix
         found = self.request("list_objects_v2", prefix, Prefix=listed, **more)
-        if "IsTruncated" not in found or (found["IsTruncated"] and not found.get("NextContinuationToken")):
+        is_last = found.get("IsTruncated") is False
+        following = None if is_last else found.get("NextContinuationToken")
+        if not is_last and following in (None, more.get("ContinuationToken")):
             # botocore parses an empty body as an empty listing
-            raise unusable_response(self.url(prefix), "a page of the listing does not say whether it is the last one")
+            what = "does not say whether it is the last one" if following is None else "names itself as the next one"
+            raise unusable_response(self.url(prefix), f"a page of the listing {what}")
         entries = [
             _entry(key_as_path(one["Key"]), one["Size"], one)
             for one in found.get("Contents", ())
             if one["Size"] or not one["Key"].endswith("/")
         ]
-        folders = [one["Prefix"] for one in found.get("CommonPrefixes", ())]
-        return Page(entries, found["NextContinuationToken"] if found["IsTruncated"] else None, folders)
+        return Page(entries, following, [one["Prefix"] for one in found.get("CommonPrefixes", ())])
 
-    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        """Return a page like ``FolderStore.list_after``, from a listing of the whole folder."""
-        folders = functools.partial(self._pages, more={"Delimiter": "/"})
-        return page_after(folders, prefix, after, recursive=recursive, limit=limit)
+    # Writing
 
     def create(self, path: str, *, overwrite: bool) -> _Writer:
-        _require_current(path, self.url(path))
-        return _Writer(self, path, overwrite=overwrite)
+        return _Writer(self, path, self._key(path), overwrite=overwrite)
 
     def delete(self, path: str) -> None:
-        _require_current(path, self.url(path))
-        self.request("delete_object", path, **_named(path))
+        self.request("delete_object", path, Key=self._key(path))
+
+    def _key(self, path: str) -> str:
+        """Return the key to write."""
+        key, version = split_version(path)
+        if version is not None:
+            url = self.url(path)
+            raise UrlError(f"{url}: a version of an object is neither written nor deleted. Leave it out.", url=url)
+        return key
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        def is_left(key: str, began_s: float | None) -> bool:
-            return "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2])
-
-        self.remove_unfinished(prefix, is_left)
+        self.remove_unfinished(prefix, lambda key, _: "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2]))
 
     def remove_unfinished(self, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
         """Abort the unfinished uploads below a prefix that ``is_left`` selects by key and time (seconds since 1970)."""
-        more: dict[str, Any] | None = {}
+        more: dict[str, Any] = {}
         with self._if_supported():
-            while more is not None:
+            while True:
                 found = self.request("list_multipart_uploads", prefix, Prefix=prefix, **more)
                 for upload in found.get("Uploads", ()):
                     began = upload.get("Initiated")
                     if is_left(upload["Key"], None if began is None else began.timestamp()):
                         self.abort_upload(upload["Key"], upload["UploadId"])
-                markers = "KeyMarker", "UploadIdMarker"
-                more = {name: found[f"Next{name}"] for name in markers} if found.get("IsTruncated") else None
+                if not found.get("IsTruncated"):
+                    return
+                more = {"KeyMarker": found["NextKeyMarker"], "UploadIdMarker": found["NextUploadIdMarker"]}
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         """Delete the parts of an upload. They stay if the store, or these credentials, do not allow it."""
@@ -355,94 +274,69 @@ class S3fsStore:
         except ObjectNotFoundError:
             pass  # completed or aborted since; rclone's response if there are no uploads
         except (AccessDeniedError, UnsupportedRequestError) as error:
-            self.warn_once(_KEEPS_UPLOADS, error)
-
-    def warn_once(self, what: str, error: StorageError) -> None:
-        """Warn of a feature that this store does not support, and of the consequences."""
-        if what not in self._warned:
-            self._warned.add(what)
-            _log.warning("%s %s (%s)", self._root, what, error)
+            say("keeps uploads", self._root, f"{self._root} {_KEEPS_UPLOADS} ({error})")
 
 
 class _Writer(ConditionalWriter[dict[str, Any]]):
     """An object that is being written: by one request if it is small, else in parts."""
 
-    def __init__(self, store: S3fsStore, path: str, *, overwrite: bool) -> None:
+    def __init__(self, store: S3fsStore, path: str, key: str, *, overwrite: bool) -> None:
         super().__init__(store, path, overwrite=overwrite)
-        self._store, self._key = store, split_version(path)[0]
+        self._store, self._key = store, key
+        self._metadata = {**store.metadata, WRITER_ID: self._id}
 
     def _send(self, name: str, **arguments: Any) -> dict[str, Any]:
         return self._store.request(name, self._path, writing=True, Key=self._key, **arguments)
 
-    def _call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        expected_s = len(arguments.get("Body", b"")) / SLOW_BYTES_PER_S
-        return call_with_retries(
-            lambda: self._send(name, **arguments), self._retry, url=self._url, expected_s=expected_s
-        )
-
-    def _metadata(self) -> dict[str, str]:
-        return {**self._store.metadata, WRITER_ID: self._id}
-
     def _put(self, data: bytearray) -> None:
-        self._end("put_object", Body=bytes(data), Metadata=self._metadata())
+        self._end("put_object", len(data), Body=bytes(data), Metadata=self._metadata)
 
     def _start_upload(self) -> str:
-        return str(self._call("create_multipart_upload", Metadata=self._metadata())["UploadId"])
+        made = self._repeat(lambda: self._send("create_multipart_upload", Metadata=self._metadata))
+        return str(made["UploadId"])
 
     def _send_part(self, upload_id: str, number: int, start: int, data: bytearray) -> dict[str, Any]:
-        made = self._call("upload_part", UploadId=upload_id, PartNumber=number, Body=bytes(data))
-        checksums = {name: one for name, one in made.items() if name.startswith("Checksum") and name != "ChecksumType"}
-        return {"PartNumber": number, "ETag": made["ETag"], **checksums}
+        about = {"UploadId": upload_id, "PartNumber": number, "Body": bytes(data)}
+        made = self._repeat(lambda: self._send("upload_part", **about), len(data))
+        return {"PartNumber": number, **{name: one for name, one in made.items() if _CHECKSUM.match(name)}}
 
     def _complete(self, upload_id: str) -> None:
         if self._buffer:
             self._submit_part()
         parts = {"Parts": self._wait_for_parts()}
-        self._end("complete_multipart_upload", UploadId=upload_id, MultipartUpload=parts)
+        self._end("complete_multipart_upload", 0, UploadId=upload_id, MultipartUpload=parts)
 
-    def _end(self, name: str, **arguments: Any) -> None:
+    def _end(self, name: str, num_bytes: int, **arguments: Any) -> None:
         def send(is_new: bool) -> None:
             self._send(name, **arguments, **({"IfNoneMatch": "*"} if is_new else {}))
 
-        self._publish(send, len(arguments.get("Body", b"")))
+        self._publish(send, num_bytes)
 
     def _discard(self, upload_id: str) -> None:
-        call_with_retries(lambda: self._store.abort_upload(self._key, upload_id), self._retry, url=self._url)
+        self._repeat(lambda: self._store.abort_upload(self._key, upload_id))
 
 
-def _entry(path: str, size: int | None, found: dict[str, Any]) -> Entry:
+def _entry(path: str, size: int, found: dict[str, Any]) -> Entry:
     modified = found.get("LastModified")
-    seconds = float(int(modified.timestamp())) if isinstance(modified, dt.datetime) else None  # whole ones, as in HEAD
+    seconds = None if modified is None else float(int(modified.timestamp()))  # whole ones, as in HEAD
     return Entry(path, size, normalized_etag(found.get("ETag")), seconds)
 
 
 def _chunks(body: Any, num_bytes: int, url: str) -> Generator[memoryview, None, None]:
-    """Yield an empty piece, and the bytes of a body. Those that came before a fault are yielded, too."""
+    """Yield an empty piece, and the bytes of a body as they arrive."""
     try:
         yield memoryview(b"")
         while num_bytes > 0:
-            piece, fault = _run(_piece(body, num_bytes))
+            try:
+                piece = _run(body.read(min(num_bytes, _PIECE_BYTES)))
+            except Exception as error:  # also one of aiohttp that carries the status 400, which is not the server's
+                raise network_error(url, f"{type(error).__name__}: {error}", details_of(error)) from error
+            if not piece:
+                raise network_error(url, "the body ended early", "")
             num_bytes -= len(piece)
-            if piece:
-                yield memoryview(piece).toreadonly()
-            if fault is not None:  # also one of aiohttp that carries the status 400, which is not the server's
-                raise network_error(url, f"{type(fault).__name__}: {fault}", details_of(fault)) from fault
+            yield memoryview(piece)
     finally:
         _close(body)
-
-
-async def _piece(body: Any, num_bytes: int) -> tuple[bytearray, Exception | None]:
-    """Read up to a MiB of a body, or what came in half a second; with the fault that ended it."""
-    piece, until_s = bytearray(), time.monotonic() + _PIECE_S
-    try:
-        while len(piece) < min(num_bytes, _PIECE_BYTES) and (not piece or time.monotonic() < until_s):
-            received = await body.read(min(num_bytes, _PIECE_BYTES) - len(piece))
-            if not received:
-                return piece, EOFError("the body ended early")
-            piece += received
-    except Exception as error:  # noqa: BLE001  # raised after the bytes before it
-        return piece, error
-    return piece, None
 
 
 def _close(body: Any) -> None:

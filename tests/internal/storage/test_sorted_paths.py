@@ -13,25 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote.errors import AccessDeniedError
-from torchdata_remote.storage import PARTIAL_SUFFIX
+from torchdata_remote.storage import PARTIAL_SUFFIX, LocalStore
 from torchdata_remote.storage.local import names
-from torchdata_remote.storage.local.names import iter_sorted
 
 SEGMENTS = st.sampled_from(["a", "b", "a.b", "a0", "a-", "é", "\U0001f600", "ab", "\n", "~", "!"])
 PATHS = st.lists(st.lists(SEGMENTS, min_size=1, max_size=3).map("/".join), max_size=12)
-# Folders that have changed just now, that have been unchanged for long, and that are too large for the cache
-CACHES: dict[str, dict[str, int]] = {
-    "changing": {},
-    "unchanged": {"_CLOCK_STEP_NS": -(1 << 62)},
-    "too large": {"_CLOCK_STEP_NS": -(1 << 62), "_MAX_FOLDER_BYTES": 3},
-}
 
 
-@pytest.fixture(params=CACHES)
-def _few_names_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs and batches of two or three names."""
-    for name, number in {"_RUN_NAMES": 3, "_SELECTED_NAMES": 2, **CACHES[request.param]}.items():
-        monkeypatch.setattr(names, name, number)
+@pytest.fixture(params=["changing", "unchanged"])
+def _folders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders that have changed just now, and those that have been unchanged for long."""
+    if request.param == "unchanged":
+        monkeypatch.setattr(names, "_CLOCK_STEP_NS", -(1 << 62))
 
 
 def make(root: pathlib.Path, paths: list[str]) -> set[str]:
@@ -58,25 +51,31 @@ def model(paths: set[str], prefix: str, after: str, *, recursive: bool) -> list[
     return sorted(path for path in found if path > after)
 
 
-def listed(root: str, prefix: str, after: str, *, recursive: bool = True) -> list[str]:
-    folder = root + prefix[: prefix.rfind("/") + 1]
-    paths = iter_sorted(folder, root + prefix, recursive, root + after if after else "")
-    return [path[len(root) :] for path in paths]
+def listed(root: str, prefix: str, after: str, *, recursive: bool = True, limit: int = 100) -> list[str]:
+    """All pages."""
+    found: list[str] = []
+    token: str | None = root + after if after else ""
+    while token is not None:
+        page = LocalStore().list_after(root + prefix, recursive=recursive, after=token, limit=limit)
+        found += sorted([*(entry.path for entry in page.entries), *page.folders])
+        token = page.next_token
+    return [path[len(root) :] for path in found]
 
 
-@pytest.mark.usefixtures("_few_names_at_once")
+@pytest.mark.usefixtures("_folders")
 @given(paths=PATHS, prefix=st.sampled_from(["", "a", "a/", "a/b", "a/b/", "é"]), after=st.text("ab./-é!", max_size=5))
 def test_a_listing_is_that_of_all_paths(paths: list[str], prefix: str, after: str) -> None:
-    """Whether folders are cached, or too large for that, or change; for any prefix and path to start after."""
+    """Whether folders are unchanged, or change; for any prefix and path to start after."""
     with tempfile.TemporaryDirectory() as root:
         made = make(pathlib.Path(root), paths)
         for recursive in (True, False, True):
             wanted = model(made, prefix, after, recursive=recursive)
-            assert listed(root + "/", prefix, after, recursive=recursive) == wanted
+            for limit in (1, 3, 100):
+                assert listed(root + "/", prefix, after, recursive=recursive, limit=limit) == wanted
 
 
-@pytest.mark.usefixtures("_few_names_at_once")
-@pytest.mark.parametrize("_few_names_at_once", ["changing"], indirect=True)
+@pytest.mark.usefixtures("_folders")
+@pytest.mark.parametrize("_folders", ["changing"], indirect=True)
 @given(
     changes=st.lists(st.tuples(st.booleans(), PATHS.map(lambda paths: paths[:2])), max_size=8), limit=st.integers(1, 4)
 )
@@ -109,7 +108,7 @@ def test_files_that_are_not_changed_are_listed_once_while_others_change(
         assert kept <= set(found)
 
 
-@pytest.mark.usefixtures("_few_names_at_once")
+@pytest.mark.usefixtures("_folders")
 @pytest.mark.parametrize("after", ["../", "../b", "./a", "/a", "link/x", f"c{PARTIAL_SUFFIX}/x", "\0", "a/../../b"])
 def test_no_path_to_start_after_leads_elsewhere(tmp_path: pathlib.Path, after: str) -> None:
     """A listing consists of names that are in the folder, whatever a client sends."""
@@ -117,5 +116,5 @@ def test_no_path_to_start_after_leads_elsewhere(tmp_path: pathlib.Path, after: s
     os.symlink(tmp_path / "outside", tmp_path / "root" / "link")
     found: list[str] = []
     with contextlib.suppress(AccessDeniedError):  # for the link
-        found.extend(iter_sorted(f"{tmp_path}/root/", f"{tmp_path}/root/", True, f"{tmp_path}/root/{after}"))
-    assert set(found) <= {f"{tmp_path}/root/z"}
+        found.extend(listed(f"{tmp_path}/root/", "", after))
+    assert set(found) <= {"z"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -131,10 +130,6 @@ class FetchOptions:
             "Pass both, such as cache_bytes=10_000_000_000, or none.",
         )
         object.__setattr__(self, "cache_bytes", whole_or_none("cache_bytes", self.cache_bytes))
-
-    def share_bytes(self, lane_bytes: int) -> int:
-        """Return how much of one object may be fetched ahead; only the common bound applies to objects in sequence."""
-        return lane_bytes // self.interleave if self.interleave > 1 else sys.maxsize
 
     def actual_part_bytes(self, *, mapped: bool = False, num_lanes: int = 1) -> int:
         """Return ``part_bytes``, or the default for this use.

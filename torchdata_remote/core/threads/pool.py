@@ -20,8 +20,7 @@ from .at_exit import close_at_exit
 from .finalizer_lock import FinalizerLock
 from .forks import ForkSafeThread
 
-_POLL_S = 0.5
-_PARENT_POLL_S = 5.0
+_POLL_S = 0.5  # a signal that arrives just before a wait is seen at the end of it
 
 T = TypeVar("T")
 
@@ -35,8 +34,8 @@ def next_item(items: queue.SimpleQueue[T]) -> T:
     """
     while True:
         try:
-            return items.get(timeout=_PARENT_POLL_S)
-        except queue.Empty:  # noqa: PERF203  # once in 5 s
+            return items.get(timeout=_POLL_S)
+        except queue.Empty:  # noqa: PERF203  # twice a second
             parent = multiprocessing.parent_process()
             if parent is not None and not parent.is_alive():
                 raise SystemExit("the process that started this worker has ended") from None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 
-from .disk_cache import DiskCache, shown
+from .disk_cache import DiskCache
+from .files import DamagedError
 
 BLOCK_BYTES = 256 << 10  # a few samples; a block is read and verified as a whole
 Fetch = Callable[[int, int], Iterator[memoryview]]
@@ -45,34 +46,38 @@ class CachedBlocks:
     def _cached(self, byte: int) -> memoryview | None:
         """Return the block that has a byte, if it is in the cache."""
         first = byte - byte % BLOCK_BYTES
-        name, num_bytes = f"{self._name}@{first}", self._end(byte) - first
-        # An epoch reads the first byte of each block once
-        found = self._cache.find(name, num_bytes, self._version, counts=byte == first)
-        return None if found is None else found.read(0, None)
+        found = self._cache.find(f"{self._name}@{first}", self._end(byte) - first, self._version)
+        if found is None:
+            return None
+        try:
+            return found.read(0, None)
+        except DamagedError:
+            self._cache.drop(found.path)
+            return None
 
     def _download(self, start: int, end: int) -> Iterator[memoryview]:
         if start == end:
             return
         first, last = start, end
-        if self._cache.has_room(self._name, BLOCK_BYTES, self._version):  # else not more than is wanted
-            first, last = start - start % BLOCK_BYTES, self._end(end - 1)
-        collected, at = bytearray(), first
+        border = start + -start % BLOCK_BYTES  # an epoch reads the first byte of each block once
+        if self._cache.has_room(f"{self._name}@{border}" if border < end else "", BLOCK_BYTES):
+            first, last = start - start % BLOCK_BYTES, self._end(end - 1)  # else not more than is wanted
+        buffer, at = bytearray(), first
         for piece in self._fetch(first, last):
-            while piece and at < last:
-                part, piece = piece[: self._end(at) - at], piece[self._end(at) - at :]
-                collected += part
-                at += len(part)
-                if at in (self._end(at - 1), last):  # stored before a reader who has all bytes closes this
-                    self._keep(at, collected)
-                    begin = at - len(collected)
-                    yield memoryview(collected)[max(0, start - begin) : max(0, end - begin)]
-                    collected = bytearray()
+            buffer += piece
+            while at < last and len(buffer) >= (num_bytes := min(self._end(at), last) - at):
+                block = memoryview(bytes(buffer[:num_bytes]))
+                del buffer[:num_bytes]
+                self._keep(at, block)  # before a reader who has all bytes closes this
+                yield block[max(0, start - at) : max(0, end - at)]
+                at += num_bytes
 
-    def _keep(self, end: int, data: bytearray) -> None:
-        """Store a block that ends here, if all of it was fetched."""
-        first = (end - 1) - (end - 1) % BLOCK_BYTES
-        if len(data) == end - first:
+    def _keep(self, first: int, block: memoryview) -> None:
+        """Store a block that begins here, if all of it was fetched."""
+        if first % BLOCK_BYTES == 0 and first + len(block) == self._end(first):
             try:
-                self._cache.put(f"{self._name}@{first}", self._version, memoryview(data))
+                file = self._cache.fill(f"{self._name}@{first}", len(block), self._version)
+                if file is not None:
+                    file.write(0, block)
             except OSError as error:
-                self._cache.warn_once(f"{shown(self._name)} is not cached: {error}")
+                self._cache.warn_once(self._name, str(error))

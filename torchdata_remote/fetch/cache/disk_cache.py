@@ -1,7 +1,7 @@
-"""Cache whole objects on local disk, a file for each, in a folder that all processes of a host share.
+"""Cache objects on local disk, a file for each, in a folder that all processes of a host share.
 
-Nothing waits for the disk: a file has a checksum of each block, so an object whose bytes were lost when the host
-crashed is noticed when it is read, and fetched again. Files of other users are ignored.
+Nothing waits for the disk: a file has checksums, so an object whose bytes were lost when the host crashed is noticed
+when it is read, and fetched again.
 
 An object is kept if there is room, and what is there stays: an epoch reads every object once, so that the one that was
 just read is the last one to be needed again. Room is made by removing what was not read in two epochs, and objects of
@@ -11,282 +11,271 @@ which a new version was seen.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
-import itertools
+import json
 import logging
 import os
-import re
-import shutil
+import stat
+import threading
 import time
-import uuid
-import weakref
-import zlib
+from collections import deque
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from multiprocessing.util import Finalize
+from typing import Any
 
 from ...core.urls import redact
-from ...errors import StorageError
-from .files import (
-    CachedFile,
-    CachedFileWriter,
-    DamagedError,
-    file_bytes,
-    trailer,
-    write_small,
-)
-from .folder import (
-    STATE,
-    SharedFolderError,
-    format_folder,
-    is_own_file,
-    make_own_folder,
-    mark_used,
-    network_file_system,
-    open_own_file,
-    was_used,
-)
-from .shared_state import EXCLUSIVE, SHARED, STATE_BYTES, Room, SharedState, Totals, has_locks, lock
+from .files import CachedFile, CachedFileWriter, DamagedError, file_bytes
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _log = logging.getLogger("torchdata_remote")
-_warned_folders: dict[str, str] = {}  # and the problem
+_FORMAT, _STATE = "v4", "state"  # folder and file
 _BLOCK_BYTES = 4_096  # of most file systems
-_MAX_CLEANING_S = 0.05  # in one go
-_COUNT_AGAIN_S = 86_400.0  # what is not told of, such as files that somebody has removed
-_JOIN_S = 10.0  # while another process counts
-_WRITING, _USERS = "writing", "users"
-_NAME = re.compile("[0-9a-f]{30}")
-_live: weakref.WeakValueDictionary[tuple[str, int], DiskCache] = weakref.WeakValueDictionary()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _live.clear())  # theirs belong to the parent
+_STATE_BYTES = 2 * _BLOCK_BYTES  # also while it is replaced
+_CHUNKS, _MAX_CHUNK_BYTES = 256, 16 << 20  # of the bound, which a process reserves at once
+_WAIT_S, _POLL_S = 0.5, 0.001  # for the lock
+_PAUSE = 10  # times the length of a look for room that found none, until the next one
+_READS_APART_S = 60.0  # of one object by two epochs; less by the ranks of a host that all read it
 
 
-def open_cache(folder: str, max_bytes: int) -> DiskCache | None:
-    """Open a cache, the same one for all passes of this process that use the folder at a time.
-
-    A disk that became full or read-only does not end a training.
-
-    Returns:
-        ``None``, with one warning, if the folder was used before and cannot be used now.
+def open_cache(folder: str, max_bytes: int) -> DiskCache:
+    """Return the cache in a folder, the same one for all passes of this process.
 
     Raises:
-        StorageError: if this platform has no cache.
-        OSError: if the folder was never used, and cannot be; or if hosts may share it.
+        OSError: if the folder cannot be a cache.
+        ValueError: if it has a NUL character.
     """
-    path = os.path.abspath(os.path.expanduser(folder))
-    place = os.path.realpath(path), max_bytes
-    try:
-        cache = _live.get(place)
-        if cache is None or not cache.is_there():
-            cache = _live[place] = DiskCache(folder, max_bytes)
-        return cache
-    except SharedFolderError:
-        raise
-    except OSError as error:
-        if not was_used(path):
-            raise
-        _warn_once(path, f"The cache cannot be used: {error}")
-        return None
+    return _opened(os.path.realpath(os.path.expanduser(folder)), max_bytes, os.getpid())
+
+
+@cache
+def _opened(folder: str, max_bytes: int, pid: int) -> DiskCache:  # a child of a fork reserves room for itself
+    return DiskCache(folder, max_bytes)
 
 
 class DiskCache:
-    """A folder of cached objects.
+    """A folder of cached objects. Thread-safe.
 
     Args:
         folder: created if missing.
         max_bytes: bound on what all files take, in blocks of the disk. Larger objects are not cached.
+
+    Raises:
+        OSError: if the folder cannot be used.
     """
 
     def __init__(self, folder: str, max_bytes: int) -> None:
-        if not has_locks:
-            raise StorageError(f"{folder}: a cache needs file locks (flock), which Windows lacks: leave out cache_dir.")
-        folder, self._max_bytes = os.path.abspath(os.path.expanduser(folder)), max_bytes
-        self._user = os.geteuid()
-        os.makedirs(folder, 0o700, exist_ok=True)
-        kind = network_file_system(folder)
-        if kind is not None:
-            raise SharedFolderError(f"it is on a file system of type {kind}, which hosts may share")
-        self._folder = format_folder(folder)
-        make_own_folder(self._folder, self._user)
-        make_own_folder(os.path.join(self._folder, _WRITING), self._user)
-        self._state = SharedState(os.path.join(self._folder, STATE), self._user)
-        self._room = Room(self._state, max_bytes - STATE_BYTES)
-        self._token, self._numbers = uuid.uuid4().hex, itertools.count()  # of files that are written
-        self._files: Iterator[tuple[str, os.stat_result]] | None = None  # which are looked at, to make room
-        self._unread_before_s = 0.0  # those are removed
-        with contextlib.suppress(OSError):  # a folder that is read-only now
-            users = open_own_file(os.path.join(self._folder, _USERS), self._user)
-            self._users = open(users, "rb", buffering=0)  # noqa: SIM115  # closed with this object, which ends the lock
-            self._join(users)
-        Finalize(self, self._room.close, exitpriority=0)  # also where a worker ends, which skips atexit
-        mark_used(folder)
+        if fcntl is None:
+            raise OSError("a cache needs file locks (flock), which Windows lacks: leave out cache_dir")
+        self._folder, self._cache_bytes, self._max_bytes = f"{folder}/{_FORMAT}", max_bytes, max_bytes - _STATE_BYTES
+        self._make_folder()
+        self._lock = threading.RLock()
+        self._chunk_bytes = min(max_bytes // _CHUNKS, _MAX_CHUNK_BYTES)
+        self._free_bytes = 0  # that are reserved, and not used
+        self._given_back = deque[int]()
+        self._look_again_s, self._watched = 0.0, frozenset[str]()
+        self._has_warned = False
+        Finalize(None, self._close, exitpriority=0)  # also where a worker ends, which skips atexit
 
-    def _join(self, users: int) -> None:
-        """Become one of the users of the folder. The first one counts the objects if a process was killed."""
-        with contextlib.suppress(BlockingIOError):
-            lock(users, EXCLUSIVE, 0)
-            with self._state.locked() as totals:
-                if totals.reserved_bytes or not 0 <= time.time() - totals.counted_s < _COUNT_AGAIN_S:
-                    self._count(totals)
-        lock(users, SHARED, _JOIN_S)
+    def _make_folder(self) -> None:
+        """Create the folder, which only this user may enter, if it is missing."""
+        for path in (os.path.dirname(self._folder), self._folder):
+            os.makedirs(path, 0o700, exist_ok=True)
+        status = os.lstat(self._folder)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise PermissionError(f"{self._folder} is no folder that only user {os.geteuid()} may enter: remove it")
 
-    def _count(self, totals: Totals) -> None:
-        with os.scandir(os.path.join(self._folder, _WRITING)) as entries:
-            for entry in entries:
-                os.unlink(entry.path)
-        totals.used_bytes = sum(_room_of(status.st_size) for _, status in self._objects())
-        totals.reserved_bytes, totals.counted_s = 0, time.time()
+    # Objects
 
-    def _objects(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the files of all objects."""
-        for number in range(256):
-            with contextlib.suppress(OSError), os.scandir(os.path.join(self._folder, f"{number:02x}")) as entries:
-                for entry in entries:
-                    status = entry.stat(follow_symlinks=False)
-                    if _NAME.fullmatch(entry.name) and self._is_ours(status):
-                        yield entry.path, status
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
 
-    def _is_ours(self, status: os.stat_result) -> bool:
-        return is_own_file(status, self._user) and status.st_nlink == 1
-
-    def is_there(self) -> bool:
-        """Whether the folder is still the same one."""
-        return self._state.is_at(os.path.join(self._folder, STATE))
-
-    def _path(self, name: str) -> tuple[str, int]:
-        """Return the path of an object's file, and its key in the sample of reads."""
-        digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
-        return f"{self._folder}/{digest[:2]}/{digest[2:32]}", int(digest[2:10], 16)
-
-    def find(
-        self, name: str, num_bytes: int | None = None, version: str | None = None, *, counts: bool = True
-    ) -> CachedFile | None:
+    def find(self, name: str, num_bytes: int | None = None, version: str | None = None) -> CachedFile | None:
         """Open a cached object; ``None`` if it is missing. One that is damaged, or not as expected, is removed.
 
         Args:
             name: of the object, which has one version at a time.
             num_bytes: of the object, if it is known.
             version: of the object, if it is known. If not, the caller compares it.
-            counts: whether this is the one time that an epoch reads the object.
         """
-        path, key = self._path(name)
-        if counts:
-            self._state.record(key)
+        path = self._path(name)
         try:
-            found = CachedFile(path, self._user)
+            found = CachedFile(path)
             if num_bytes in (None, found.size) and version in (None, found.version):
                 return found
+        except OSError:
+            return None
         except DamagedError:
             pass
-        except OSError as error:
-            if error.errno != errno.ELOOP:  # missing mostly
-                return None
-        self._remove(path)
+        self.drop(path)
         return None
 
-    def drop(self, found: CachedFile) -> None:
-        """Drop a damaged or outdated object, or the one that has replaced it."""
-        self._remove(found.path)
-
-    def _remove(self, path: str) -> None:
+    def drop(self, path: str) -> None:
+        """Remove a damaged or outdated object, or the one that has replaced it."""
         with contextlib.suppress(OSError):
-            status = os.lstat(path)
+            length = os.lstat(path).st_size
             os.unlink(path)
-            if self._is_ours(status):
-                self._room.give_back(_room_of(status.st_size))
-
-    def put(self, name: str, version: str, data: bytes | memoryview) -> None:
-        """Store a whole small object that was not found, if there is room.
-
-        Raises:
-            OSError: if the disk has no space for it, or the folder cannot be used.
-        """
-        end = trailer(len(data), version, (zlib.crc32(data),) if data else ())
-        if self._take(name, len(data), taken := _room_of(len(data) + len(end))):
-            try:
-                self._write_small(self._path(name)[0], data, end)
-            except OSError as error:  # another process has stored it, or does right now
-                self._room.give_back(taken)
-                if not isinstance(error, FileExistsError):
-                    raise
-
-    def _write_small(self, path: str, data: bytes | memoryview, end: bytes) -> None:
-        try:
-            write_small(path, data, end)
-        except FileNotFoundError:
-            make_own_folder(os.path.dirname(path), self._user)
-            write_small(path, data, end)
+            self._given_back.append(_room_of(length))
 
     def fill(self, name: str, num_bytes: int, version: str) -> CachedFileWriter | None:
-        """Start to store an object that was not found; ``None`` if there is no room for it.
+        """Start to store an object that was not found; ``None`` if there is no room for it, or another process does.
 
         Raises:
             OSError: if the disk has no space for it, or the folder cannot be used.
         """
         taken = _room_of(file_bytes(num_bytes, version))
-        if not self._take(name, num_bytes, taken):
+        if not self._take(name, taken):
             return None
-        temporary = os.path.join(self._folder, _WRITING, f"{self._token}-{next(self._numbers)}")
-        publish, give_back = partial(self._publish, self._path(name)[0]), partial(self._room.give_back, taken)
-        return CachedFileWriter(temporary, num_bytes, version, publish, give_back)
-
-    def has_room(self, name: str, num_bytes: int, version: str) -> bool:
-        """Whether an object could be stored now. If the folder cannot be used, that is a warning."""
-        taken = _room_of(file_bytes(num_bytes, version))
+        give_back = partial(self._given_back.append, taken)
+        create = partial(CachedFileWriter, self._path(name), num_bytes, version, give_back)
         try:
-            found = self._take(name, num_bytes, taken)
+            with contextlib.suppress(FileNotFoundError):
+                return create()
+            self._make_folder()  # it was removed
+            return create()
         except OSError as error:
-            found = False
-            self.warn_once(f"{shown(name)} is not cached: {error}")
-        if found:
-            self._room.give_back(taken)
-        return found
+            give_back()
+            if not isinstance(error, FileExistsError):
+                raise
+            return None
 
-    def _take(self, name: str, num_bytes: int, taken: int) -> bool:
-        """Take room for an object; returns whether there is any."""
-        if taken > self._room.max_bytes:
-            self.warn_once(f"{shown(name)} has {num_bytes:,} bytes, more than cache_bytes={self._max_bytes:,} can hold")
+    def has_room(self, name: str, num_bytes: int) -> bool:
+        """Whether an object could be stored now. If the folder cannot be used, that is a warning.
+
+        Args:
+            name: of the object; empty if an epoch asks for it more than once.
+            num_bytes: of the object.
+        """
+        taken = _room_of(num_bytes + _BLOCK_BYTES)
+        try:
+            if not self._take(name, taken):
+                return False
+        except OSError as error:
+            self.warn_once(name, str(error))
             return False
-        return self._room.take(taken, self._make_room)
+        self._given_back.append(taken)
+        return True
 
-    def _publish(self, path: str, temporary: str) -> None:
-        """Give a complete file its name; it replaces what is there."""
-        make_own_folder(os.path.dirname(path), self._user)
-        with contextlib.suppress(OSError):
-            status = os.lstat(path)
-            if self._is_ours(status):
-                self._room.give_back(_room_of(status.st_size))
-        os.replace(temporary, path)
-
-    def _make_room(self, totals: Totals, wanted: int) -> None:
-        """Remove what is not read any more, and if the bound was larger before, anything."""
-        begin_s, max_bytes = time.monotonic(), self._room.max_bytes
-        if self._files is None:
-            before_s, is_smaller = (
-                self._state.unread_before(totals),
-                totals.used_bytes - totals.reserved_bytes > max_bytes,
-            )
-            if before_s is None and not is_smaller:
-                return
-            self._unread_before_s, self._files = before_s or 0.0, self._objects()
-        for path, status in self._files:
-            if status.st_mtime < self._unread_before_s or totals.used_bytes > max_bytes:
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
-                    totals.used_bytes -= _room_of(status.st_size)
-            if totals.used_bytes + wanted <= max_bytes or time.monotonic() - begin_s > _MAX_CLEANING_S:
-                return
-        self._files = None
-
-    def warn_once(self, problem: str) -> None:
+    def warn_once(self, name: str, problem: str) -> None:
         """Warn of the first problem with this folder in this process; a full disk would cause one per object."""
-        _warn_once(self._folder, problem)
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s is not cached: %s. Objects that do not fit into the cache %s are read without it, and fetched "
+                "again in each epoch. This warning is shown once",
+                redact(name.rpartition("\n")[2]),
+                problem,
+                self._folder,
+            )
 
+    # Room
 
-def shown(name: str) -> str:
-    """Return the URL in the name of an object, for messages."""
-    return redact(name.rpartition("\n")[2])
+    def _take(self, name: str, taken: int) -> bool:
+        """Take room for an object; returns whether there is any.
+
+        Raises:
+            OSError: if the disk has no space for the state, or the folder cannot be used.
+        """
+        if taken > self._max_bytes:
+            self.warn_once(name, f"it has {taken:,} bytes, more than cache_bytes={self._cache_bytes:,} can hold")
+            return False
+        with self._lock:
+            while self._given_back:
+                self._free_bytes += self._given_back.popleft()
+            if self._free_bytes < taken:
+                self._look_for_room(self._path(name)[-32:] if name else "", taken)
+            if self._free_bytes < taken:
+                return False
+            self._free_bytes -= taken
+            return True
+
+    def _look_for_room(self, key: str, taken: int) -> None:
+        """Reserve room for this process: for many objects at once, since each look at the state takes a lock."""
+        began_s, missing = time.monotonic(), taken - self._free_bytes
+        if began_s < self._look_again_s and key not in self._watched:
+            return
+        try:
+            self._make_folder()
+            with self._locked() as state:
+                before_s = None
+                if state["used"] > self._max_bytes:  # the bound was larger
+                    before_s = 0.0
+                elif state["used"] + missing > self._max_bytes:
+                    before_s = _unread_before(state["refused"], key)
+                if before_s is not None:
+                    state["used"] = self._sweep(before_s)
+                self._watched = frozenset(state["refused"])
+                wanted = min(max(missing, self._chunk_bytes), self._max_bytes - state["used"])
+                wanted *= wanted >= missing
+                state["used"] += wanted
+            self._free_bytes += wanted
+        except BlockingIOError:  # another process, which may be stopped, holds the lock
+            pass
+        finally:
+            now_s = time.monotonic()
+            self._look_again_s = 0.0 if self._free_bytes >= taken else now_s + _PAUSE * (now_s - began_s)
+
+    def _sweep(self, before_s: float) -> int:
+        """Remove what was not read since then, and what exceeds the bound; return the bytes that are used."""
+        used = self._free_bytes
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    room = 0 if entry.name.startswith(_STATE) else _room_of(status.st_size)
+                    if room and (status.st_mtime < before_s or used + room > self._max_bytes):
+                        os.unlink(entry.path)
+                    else:
+                        used += room
+        return used
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[dict[str, Any]]:
+        """Lock the folder for other processes, and store what the block changes. Without a state, count the files.
+
+        It has the bytes that are used or reserved, and the objects that were refused for want of room: the first time,
+        the last one (seconds since 1970), and how often that was.
+
+        Raises:
+            OSError: if another process holds the lock, or the disk takes no more.
+        """
+        path, until = f"{self._folder}/{_STATE}", time.monotonic() + _WAIT_S
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(_POLL_S)
+            try:
+                before = bytes(CachedFile(path).read(0, None))
+                state = json.loads(before)
+            except (OSError, DamagedError):
+                before, state = b"", {"used": self._sweep(0.0), "refused": {}}
+            yield state
+            after = json.dumps(state).encode()
+            if after != before:
+                with contextlib.suppress(FileNotFoundError):  # of a process that was killed
+                    os.unlink(f"{path}-new")
+                CachedFileWriter(f"{path}-new", len(after), "", lambda: None).write(0, memoryview(after))
+                os.replace(f"{path}-new", path)
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor too
+            os.close(descriptor)
+
+    def _close(self) -> None:
+        """Let other processes have what was not used."""
+        with contextlib.suppress(OSError), self._lock, self._locked() as state:
+            state["used"] -= self._free_bytes + sum(self._given_back)
+            self._free_bytes = 0
+            self._given_back.clear()
 
 
 def _room_of(length: int) -> int:
@@ -294,16 +283,21 @@ def _room_of(length: int) -> int:
     return -(-length // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
-def _warn_once(folder: str, problem: str) -> None:
-    if _warned_folders.setdefault(folder, problem) is problem:  # one thread only
-        try:
-            room = f"{shutil.disk_usage(folder).free:,} bytes are free there"
-        except OSError as error:
-            room = str(error)
-        _log.warning(
-            "%s. Objects that do not fit into the cache %s (%s) are read without it, and fetched again in each "
-            "epoch. This warning is shown once",
-            problem,
-            folder,
-            room,
-        )
+def _unread_before(refused: dict[str, tuple[float, float, int]], key: str) -> float | None:
+    """Note that an object found no room. The third time, return when that was for the first time.
+
+    An epoch reads each object once, so a whole epoch of all datasets that are read in turn is between the first time
+    and the third: what was not read since is not read any more. Objects are noted in times that double, so that few
+    are, and one that is read no more does not keep others out.
+    """
+    now_s = time.time()
+    first_s, last_s, count = refused.get(key, (now_s, 0.0, 0))
+    noted_s = [noted_s for noted_s, _, _ in refused.values()]
+    is_due = not noted_s or now_s - noted_s[0] >= 2 * (noted_s[-1] - noted_s[0])
+    if not key or not (now_s - last_s >= _READS_APART_S if count else is_due):
+        return None
+    refused[key] = first_s, now_s, count + 1
+    if count < 2:
+        return None
+    refused.clear()
+    return first_s

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.urls import HTTP, S3, RemoteUrl, join_url, object_path, redact, split_url
-from ...errors import AccessDeniedError, EmptyListingError, ManifestError, ObjectChangedError, ObjectNotFoundError
+from ...errors import AccessDeniedError, EmptyListingError, ObjectChangedError, ObjectNotFoundError
 from ...formats.manifest import MANIFEST_NAME, ShardInfo, load_manifest
-from ...formats.nested import is_archive_name
 from ...storage import list_folder, read_whole
-from .patterns import literal_url, path_below
-from .source_argument import url_of
+from .patterns import literal_url
 from .sources import Tars, list_source
 
 
@@ -55,22 +50,10 @@ def find_shards(url: str, options: StorageOptions, retry: RetryPolicy) -> ShardS
     """
     if base_name(url) == MANIFEST_NAME:
         return read_shard_set(literal_url(url), options, retry)
-    found = list(list_source(url, pattern=None, recursive=False, options=options, retry=retry, is_wanted=_is_of_shards))
-    manifests = [one for one in found if base_name(one) == MANIFEST_NAME]
-    if manifests:
-        return read_shard_set(manifests[0], options, retry)
-    tars, below = Tars(url), path_below(url)
-    shards = [one for one in found if tars(below(one))]
-    if len(found) == 1 and not shards:
-        shards = found  # one object, which may be called anything
-    if not shards:
-        shown = redact(url)
-        raise EmptyListingError(
-            f"{shown}: none of its {len(found):,} objects has a name such as *.tar, *.tar.gz or *.tar.zst. Pass "
-            "the folder of the shards, a glob, or one shard.",
-            url=shown,
-        )
-    return ShardSet(shards)
+    pattern = Tars(url, MANIFEST_NAME)
+    found = list(list_source(url, pattern=pattern, recursive=False, options=options, retry=retry))
+    manifest = next((one for one in found if base_name(one) == MANIFEST_NAME), None)
+    return ShardSet(found) if manifest is None else read_shard_set(manifest, options, retry)
 
 
 def read_shard_set(manifest_url: str, options: StorageOptions, retry: RetryPolicy) -> ShardSet:
@@ -95,12 +78,13 @@ def read_shard_set(manifest_url: str, options: StorageOptions, retry: RetryPolic
     folder: tuple[RemoteUrl, ...] = ()
     if split_url(url)[0] not in HTTP:
         folder = tuple(list_folder(url[: url.rindex("/") + 1], recursive=False, options=options, retry=retry))
-    listed = {str(one): one for one in folder}
-    shards = []
-    for one in manifest:
-        found = listed.get(one.url)
-        size, etag = (one.num_bytes, None) if found is None else (found.size, found.etag)
-        shards.append(RemoteUrl(one.url, size, etag, None, one.num_samples, one.md5, *one.sums_beside))
+    listed = {str(one): (one.size, one.etag) for one in folder}
+    shards = [
+        RemoteUrl(
+            one.url, *listed.get(one.url, (one.num_bytes, None)), None, one.num_samples, one.md5, *one.sums_beside
+        )
+        for one in manifest
+    ]
     return ShardSet(shards, url, manifest, folder)
 
 
@@ -129,55 +113,6 @@ def require_size(url: str, found: int | None, expected: int | None, *, said: str
 
 def options_beside(url: str, other: str, options: StorageOptions) -> StorageOptions:
     """Return the options for an object beside another: none in another kind of store, to which secrets are not sent."""
-    places = [split_url(join_url(*split_url(one)))[:2] for one in (url, other)]
-    kinds = [("s3" if scheme in S3 else scheme, host if scheme in HTTP else "") for scheme, host in places]
-    return options if kinds[0] == kinds[1] else StorageOptions()
-
-
-def list_objects(
-    url: str | os.PathLike[str],
-    *,
-    pattern: str | None = None,
-    recursive: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Iterator[RemoteUrl]:
-    """Yield the objects that a URL names, as ``list_remote`` does, with sample counts from manifests.
-
-    Args:
-        url: a prefix, a glob, a brace range, a manifest, or one object.
-        pattern: glob that objects must match: by base name, or by the path below the source if it has a slash.
-        recursive: whether folders below a prefix are entered.
-        storage_options: for the store, in fsspec's vocabulary.
-
-    Raises:
-        EmptyListingError: if there are none.
-
-    Example:
-        >>> from torchdata_remote.testing import write_small_shards
-        >>> _ = write_small_shards("memory://listed", num_shards=2, samples_per_shard=3)
-        >>> [(one.rpartition("/")[2], one.size, one.num_samples) for one in list_objects("memory://listed")][:2]
-        [('000000.tar', 7168, 3), ('000000.tar.idx', 32, None)]
-    """
-    url, options, retry = url_of(url, of="list_objects"), StorageOptions(storage_options), RetryPolicy()
-    counts: dict[str, dict[str, int]] = {}  # folder of shards -> URL -> number of samples
-    for one in list_source(url, pattern=pattern, recursive=recursive, options=options, retry=retry):
-        if one.num_samples is None and is_archive_name(base_name(one)):
-            folder = one[: one.rindex("/") + 1]
-            if folder not in counts:
-                counts[folder] = _counts_in(folder, options, retry)
-            one.num_samples = counts[folder].get(one)
-        yield one
-
-
-def _is_of_shards(path: str) -> bool:
-    return is_archive_name(path) or path == MANIFEST_NAME
-
-
-def _counts_in(folder: str, options: StorageOptions, retry: RetryPolicy) -> dict[str, int]:
-    """Return the sample counts of a folder's manifest; empty without a readable manifest."""
-    url = folder + MANIFEST_NAME
-    data = read_if_there(url, options, retry)
-    try:
-        return {} if data is None else {shard.url: shard.num_samples for shard in load_manifest(data, url)}
-    except ManifestError:  # other files may be named index.json
-        return {}
+    (scheme, host, _), (other_scheme, other_host, _) = split_url(url), split_url(other)
+    is_same = {scheme, other_scheme} <= S3 or (scheme == other_scheme and (scheme not in HTTP or host == other_host))
+    return options if is_same else StorageOptions()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy as np
 from ...core.urls import RemoteUrl
 
 Column = np.ndarray[Any, Any]
-_NOT_ASCII = 0x80
 
 
 class StringColumn(Sequence[str]):
@@ -24,24 +22,17 @@ class StringColumn(Sequence[str]):
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._data, self._ends = bytearray(), array("q")
-        for text in texts:
-            self.append(text)
+        self.extend(texts)
 
     def append(self, text: str) -> None:
         """Append a string."""
         self._data += text.encode("utf-8", "surrogateescape")
         self._ends.append(len(self._data))
 
-    def extend(self, texts: Sequence[str]) -> None:
-        """Append several strings, which are usually ASCII, in a fraction of the time."""
-        joined = "".join(texts)
-        if not joined.isascii():
-            for text in texts:
-                self.append(text)
-            return
-        ends = accumulate(map(len, texts), initial=len(self._data))
-        self._ends.extend(islice(ends, 1, None))
-        self._data += joined.encode()
+    def extend(self, texts: Iterable[str]) -> None:
+        """Append several strings."""
+        for text in texts:
+            self.append(text)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -52,11 +43,8 @@ class StringColumn(Sequence[str]):
         return [str(data[ends[at - 1] if at else 0 : ends[at]], "utf-8", "surrogateescape") for at in numbers]
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return self.at(range(*index.indices(len(self))))
-        end = self._ends[index]
-        start = self._ends[index - 1] if index % len(self) else 0
-        return str(self._data[start:end], "utf-8", "surrogateescape")
+        numbers = range(len(self))[index]
+        return self.at(numbers) if isinstance(numbers, range) else self.at([numbers])[0]
 
     def __iter__(self) -> Iterator[str]:
         data, start = self._data, 0
@@ -64,84 +52,61 @@ class StringColumn(Sequence[str]):
             yield str(data[start:end], "utf-8", "surrogateescape")
             start = end
 
-    def lengths(self) -> Column:
-        """Return the bytes of each string."""
-        return np.diff(self.columns()["ends"], prepend=0)
-
-    def are_ascii(self) -> Column:
-        """Return whether each string is of ASCII characters only."""
-        data, ends = self.columns().values()
-        are = np.ones(len(ends), np.bool_)
-        are[np.searchsorted(ends, np.flatnonzero(data >= _NOT_ASCII), side="right")] = False
-        return are
-
-    def end_with(self, ending: str) -> Column:
-        """Return whether each string ends with these ASCII characters, in upper or lower case."""
-        data, ends = self.columns().values()
-        do = self.lengths() >= len(ending)
-        for place, (upper, lower) in enumerate(zip(ending.upper().encode(), ending.lower().encode(), strict=True)):
-            found = data[ends[do] - len(ending) + place]
-            do[do] = (found == upper) | (found == lower)
-        return do
-
     def digest(self) -> str:
         """Return a digest of all strings in order."""
         digest = blake2b(self._data, digest_size=16)
         digest.update(self._ends.tobytes())
         return digest.hexdigest()
 
-    def columns(self) -> dict[str, Column]:
-        """Return arrays: the bytes of all strings, and the end of each."""
-        return {"data": np.frombuffer(self._data, np.uint8), "ends": np.frombuffer(self._ends, np.int64)}
+    def columns(self, name: str = "texts") -> dict[str, Column]:
+        """Return arrays, ``"<name>.data"`` and ``"<name>.ends"``: the bytes of all strings, and the end of each."""
+        return {
+            f"{name}.data": np.frombuffer(self._data, np.uint8),
+            f"{name}.ends": np.frombuffer(self._ends, np.int64),
+        }
 
     @classmethod
-    def view(cls, data: Column, ends: Column) -> StringColumn:
+    def view(cls, columns: Mapping[str, Column], name: str = "texts") -> StringColumn:
         """Restore a column from :meth:`columns`, without a copy: nothing can be appended."""
         column = cls()
-        column._data, column._ends = data.data, ends.data
+        column._data, column._ends = columns[f"{name}.data"].data, columns[f"{name}.ends"].data
         return column
 
     def __reduce__(self) -> Any:
-        return StringColumn.view, tuple(self.columns().values())
+        return StringColumn.view, (self.columns(),)
 
 
 class UrlTable(Sequence[RemoteUrl]):
     """A sequence of URLs with size and etag; each takes 24 bytes more than its characters.
 
     Args:
-        urls: initial ones; a plain ``str`` has neither size nor etag.
+        urls: a plain ``str`` has neither size nor etag.
     """
 
-    _sizes: Any  # array of "q"; a memoryview if it was restored by view()
-    _prefix = ""  # of all URLs
-
     def __init__(self, urls: Iterable[str] = ()) -> None:
-        self._urls, self._etags, self._sizes = StringColumn(), StringColumn(), array("q")
+        self._urls, self._etags, self._prefix = StringColumn(), StringColumn(), ""
+        self._sizes: Any = array("q")  # a memoryview if it was restored by view()
         for url in urls:
             self.append(url)
 
     def append(self, url: str) -> None:
         """Append a URL."""
-        size, etag = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
+        size = getattr(url, "size", None)
         self._urls.append(url)
-        self._etags.append(etag or "")
+        self._etags.append(getattr(url, "etag", None) or "")
         self._sizes.append(-1 if size is None else size)
 
     def __len__(self) -> int:
         return len(self._urls)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
         size = self._sizes[index]
         return RemoteUrl(self._prefix + self._urls[index], None if size < 0 else size, self._etags[index] or None)
 
     def columns(self) -> dict[str, Column]:
         """As arrays, by name."""
-        found: dict[str, Column] = {"sizes": np.frombuffer(self._sizes, np.int64)}
-        for name, texts in (("urls", self._urls), ("etags", self._etags)):
-            found |= {f"{name}.{part}": column for part, column in texts.columns().items()}
-        return found
+        sizes = np.frombuffer(self._sizes, np.int64)
+        return {"sizes": sizes, **self._urls.columns("urls"), **self._etags.columns("etags")}
 
     @classmethod
     def view(cls, columns: Mapping[str, Column], prefix: str = "") -> UrlTable:
@@ -152,11 +117,6 @@ class UrlTable(Sequence[RemoteUrl]):
             prefix: of all URLs, which the columns do not have.
         """
         table = cls()
-        table._prefix = prefix
-        table._sizes = columns["sizes"].data
-        table._urls = StringColumn.view(columns["urls.data"], columns["urls.ends"])
-        table._etags = StringColumn.view(columns["etags.data"], columns["etags.ends"])
+        table._prefix, table._sizes = prefix, columns["sizes"].data
+        table._urls, table._etags = StringColumn.view(columns, "urls"), StringColumn.view(columns, "etags")
         return table
-
-    def __reduce__(self) -> Any:
-        return UrlTable.view, (self.columns(), self._prefix)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from ...core.arguments import check
 from ...core.arguments.calls import explained
 from ...core.options import RetryPolicy, StorageOptions, policy_of
 from ...core.retry import call_with_retries
-from ...core.shard_view import split_joined_url, split_view_url, view_url
+from ...core.shard_view import split_view_url, view_url
 from ...core.threads.ordered_map import ordered_map
-from ...core.urls import HTTP, RemoteUrl, join_url, redact, split_sample_range, split_url
-from ...errors import EmptyListingError, ObjectExistsError, ObjectNotFoundError, UrlError
+from ...core.urls import RemoteUrl, VirtualUrl, join_url, redact, split_url
+from ...errors import EmptyListingError, UrlError
 from ...formats.snapshot import (
     SNAPSHOT_SUFFIX,
     digest_of,
@@ -24,11 +26,10 @@ from ...formats.snapshot import (
     load_snapshot,
     num_samples_of,
 )
-from ...storage import Connection, list_folder, open_store, publish, read_whole
+from ...storage import Connection, open_store, publish, read_whole
 from ..listing.patterns import literal_url
 from ..listing.shard_set import options_beside, require_size
 from ..listing.source_argument import url_of
-from ..listing.sources import find_named
 
 _MAX_REQUESTS = 16
 
@@ -89,8 +90,8 @@ def write_snapshot(
 
     It has the URL, size, etag, checksums and number of samples of each shard, and what ``select`` has selected of it,
     but no bytes of samples. If a shard is replaced later, reading it is an :class:`ObjectChangedError`; in a store
-    without etags only if its size or its checksums differ. Etags that a manifest does not have are listed, one folder
-    at a time.
+    without etags only if its size or its checksums differ. For an etag that a manifest does not have, the store is
+    asked, 16 shards at a time.
 
     Args:
         url: or path of the file, which ends in ``.snapshot.json``. An existing one is never replaced.
@@ -120,30 +121,19 @@ def write_snapshot(
         [3, 3]
     """
     where, options, policy = _location(url, of="write_snapshot"), StorageOptions(storage_options), policy_of(retry)
-    shown = redact(where)
     if not is_snapshot_name(where):
         raise _refused(where, f": the name of a snapshot ends in {SNAPSHOT_SUFFIX}, by which it is recognised.")
-    _require_one_order(urls)
     if isinstance(urls, str | os.PathLike):
-        found = redact(os.fspath(urls))
-        raise UrlError(
-            f"write_snapshot: expected URLs of shards, got the {type(urls).__name__} {found!r:.200}: list it, by "
-            f"IterableWrapper([{found!r:.200}]).list_remote().",
-            url=found,
+        raise _refused(
+            os.fspath(urls), " is one URL, and write_snapshot takes those of shards: list it, by list_remote()."
         )
-    shards = [_without_secrets(url_of(one, of="write_snapshot")) for one in urls]
-    if not shards:
+    _require_one_order(urls)
+    listed = [_without_secrets(url_of(one, of="write_snapshot")) for one in urls]
+    if not listed:
         raise EmptyListingError("write_snapshot: there are no shards for a snapshot.")
+    shards = list(_as_stored(listed, options, policy))
     own = options_beside(where, _shards_of(shards[0])[0], options)
-    store, path = open_store(where, own, Connection(read_timeout_s=policy.progress_timeout_s))
-    exists = f"{shown} exists already, and a snapshot is never replaced. Choose another name."
-    if call_with_retries(lambda: store.find(path), policy, url=where) is not None:
-        raise ObjectExistsError(exists, url=shown)
-    shards = _as_stored(shards, options, policy)
-    try:
-        publish(where, dump_snapshot(shards), own, overwrite=False)
-    except ObjectExistsError as error:
-        raise ObjectExistsError(exists, url=shown) from error
+    publish(where, dump_snapshot(shards), own, overwrite=False)
     return _snapshot(where, shards)
 
 
@@ -179,24 +169,20 @@ def _absolute(url: str) -> str:
 
 def _shards_of(url: RemoteUrl) -> tuple[RemoteUrl, ...]:
     """Return the shards that a URL reads: itself, or those of selected samples."""
-    _, view = split_view_url(url)
-    return (url,) if view is None else view.urls
+    return url.shards if isinstance(url, VirtualUrl) else (url,)
 
 
 def _without_secrets(url: str) -> RemoteUrl:
     """Return a URL that a snapshot may hold.
 
     Raises:
-        UrlError: for one with credentials, or a range of samples.
+        UrlError: for one with credentials, or what stands for no whole shard and no selection.
     """
-    whole, samples = split_sample_range(url)
-    if samples is not None:
-        raise _refused(url, " is a range of samples: pass the pipe before sharding_filter_rank().")
-    if len(split_joined_url(whole)) > 1:
+    if isinstance(url, VirtualUrl) and (url.view is None or url.samples is not None):
         raise _refused(
             url,
-            " stands for shards that are read side by side, which a snapshot cannot hold: join them by align='keys', "
-            "or write a snapshot of each set.",
+            " is a range of samples, or shards that are read side by side, which a snapshot cannot hold: pass the pipe "
+            "before sharding_filter_rank(), and join by align='keys'.",
         )
     found = url if isinstance(url, RemoteUrl) else RemoteUrl(_absolute(url))
     for shard in _shards_of(found):
@@ -213,34 +199,20 @@ def _refused(url: str, why: str) -> UrlError:
     return UrlError(f"{redact(url)}{why}", url=redact(url))
 
 
-def _as_stored(urls: Sequence[RemoteUrl], options: StorageOptions, retry: RetryPolicy) -> list[RemoteUrl]:
-    """Return URLs with the size and etag that the store has of their shards, and local paths as URLs.
+def _as_stored(urls: Sequence[RemoteUrl], options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
+    """Yield URLs with the size and etag that the store has of their shards, and local paths as URLs."""
+    tasks = (partial(_stored, shard, options, retry) for url in urls for shard in _shards_of(url))
+    with closing(ordered_map(tasks, max_threads=_MAX_REQUESTS)) as found:
+        for url in urls:
+            view, shards = split_view_url(url)[1], tuple(islice(found, len(_shards_of(url))))
+            yield shards[0] if view is None else view_url(view.with_urls(shards))
 
-    Folders are listed; an http server is asked for each shard.
-    """
-    shards = {shard for url in urls for shard in _shards_of(url)}
-    lacking = sorted({_absolute(shard) for shard in shards if None in (shard.etag, shard.size)})
-    single = [url for url in lacking if split_url(url)[0] in HTTP]
-    found: dict[str, RemoteUrl] = {}
-    tasks = [partial(find_named, url, options, retry) for url in single]
-    for url, (entry, _) in zip(single, ordered_map(tasks, max_threads=_MAX_REQUESTS), strict=True):
-        if entry is not None:
-            found[url] = RemoteUrl(url, entry.size, entry.etag)
-    for folder in sorted({url[: url.rindex("/") + 1] for url in lacking if url not in single}):
-        found |= {str(one): one for one in list_folder(folder, recursive=False, options=options, retry=retry)}
-    for url in lacking:
-        if url not in found:
-            raise ObjectNotFoundError(f"{redact(url)} is not there, and a snapshot cannot hold it.", url=redact(url))
 
-    def stored(shard: RemoteUrl) -> RemoteUrl:
-        where = _absolute(shard)
-        version = found.get(where, shard)
-        require_size(where, version.size, shard.size, said="where it had")
-        _, _, _, *others = shard.__getnewargs__()
-        size = shard.size if version.size is None else version.size
-        return RemoteUrl(where, size, shard.etag or version.etag, *others)
-
-    known = [(url, split_view_url(url)[1]) for url in urls]
-    return [
-        stored(url) if view is None else view_url(view.with_urls(tuple(map(stored, view.urls)))) for url, view in known
-    ]
+def _stored(shard: RemoteUrl, options: StorageOptions, retry: RetryPolicy, sleep: Callable[[float], None]) -> RemoteUrl:
+    where, size, etag, *others = _absolute(shard), *shard.__getnewargs__()[1:]
+    if None in (size, etag):
+        store, path = open_store(where, options, Connection(read_timeout_s=retry.progress_timeout_s))
+        entry = call_with_retries(lambda: store.stat(path), retry, url=where, sleep=sleep)
+        require_size(where, entry.size, size, said="where it had")
+        size, etag = size if entry.size is None else entry.size, etag or entry.etag
+    return RemoteUrl(where, size, etag, *others)

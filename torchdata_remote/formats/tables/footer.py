@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -36,9 +36,6 @@ class Bytes(Protocol):
 
     def read(self, start: int, stop: int) -> bytes:
         """Return bytes ``start`` to ``stop`` (exclusive)."""
-
-    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return several ranges, which are fetched together."""
 
 
 class Blocks(NamedTuple):
@@ -76,8 +73,8 @@ class Footer(NamedTuple):
 def read_footer(source: Bytes, num_bytes: int, url: str) -> Footer:
     """Read the footer of a Parquet or Arrow file, which differ in their last bytes.
 
-    The last 64 KiB of a file are read first, and the rest of a longer footer then. Arrow files also need the head of
-    each record batch, Arrow streams the heads one after the other.
+    The last 64 KiB of a file are read first, and the rest of a longer footer then. Arrow files and streams also need
+    the head of each record batch, which are read one after the other, by 256 KiB.
 
     Args:
         source: of bytes.
@@ -126,11 +123,10 @@ def _with_rest(source: Bytes, num_bytes: int, tail: bytes, mark: bytes, url: str
 def _arrow_file(source: Bytes, num_bytes: int, tail: bytes, url: str) -> Footer:
     footer = _with_rest(source, num_bytes, tail, ARROW, url)[: -4 - len(ARROW)]
     blocks, schema = parse_blocks(footer), schema_message(footer)
-    is_whole = len(tail) == num_bytes
     heads = [_ranges(found, num_bytes) for found in blocks]
     batches = [block for block, _ in heads[1]]
-    data = [tail[start:stop] for start, stop in batches] if is_whole else source.read_many(batches)
-    counts = [parse_message(head).num_rows for head in data]
+    read = _windowed(source, num_bytes, max(0, num_bytes - len(tail)), tail)
+    counts = [parse_message(read(start, stop)).num_rows for start, stop in batches]
     return Footer(schema, num_bytes, _blocks(heads[1], counts), _blocks(heads[0], [0] * len(heads[0])))
 
 
@@ -183,9 +179,8 @@ def _messages(source: Bytes, num_bytes: int, at: int) -> Iterator[tuple[int, int
         at = stop
 
 
-def _windowed(source: Bytes, num_bytes: int) -> Callable[[int, int], bytes]:
-    """Return a function that reads small ranges, forwards, by few requests."""
-    first, data = 0, b""
+def _windowed(source: Bytes, num_bytes: int, first: int = 0, data: bytes = b"") -> Callable[[int, int], bytes]:
+    """Return a function that reads small ranges, forwards, by few requests. The bytes from the first on are known."""
 
     def read(start: int, stop: int) -> bytes:
         nonlocal first, data

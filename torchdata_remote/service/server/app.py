@@ -61,7 +61,7 @@ def make_app(
     """Create the dataset service as an ASGI application.
 
     Args:
-        root: URL of a folder, in any store that can be written to; its folders are the datasets.
+        root: URL of a local folder, or of a folder in a bucket; its folders are the datasets.
         token: required of requests; ``None`` accepts requests to loopback addresses only.
         limits: of requests.
         storage_options: for the store, in fsspec's vocabulary.
@@ -70,8 +70,9 @@ def make_app(
         UrlError: for a root that cannot be written to.
 
     Example:
+        >>> from tempfile import mkdtemp
         >>> from starlette.testclient import TestClient
-        >>> with TestClient(make_app("memory://served/", token=None), base_url="http://localhost") as client:
+        >>> with TestClient(make_app(mkdtemp(), token=None), base_url="http://localhost") as client:
         ...     client.post("/datasets", json={"name": "pets"}).status_code
         ...     client.get("/datasets").json()
         201

@@ -11,8 +11,9 @@ from functools import partial
 from typing import NamedTuple
 
 from ...core.options import RetryPolicy
+from ...core.urls import RemoteUrl
 from ...errors import ObjectChangedError, ObjectNotFoundError, StorageError
-from ...fetch.ranges import RangeRequest, read_range
+from ...fetch.ranges import ObjectReader
 from ..client.connect import DatasetFile
 from .byte_ranges import REQUEST_PARTS, CutPieces, parts
 from .destination import DestinationFolder
@@ -95,16 +96,9 @@ class _Download:
         if start == end:
             return
         is_whole = (start, end) == (0, file.size)  # without a range, the service has less to do
-        wanted = RangeRequest(
-            remote.url_of(self._path), file.path, start, None if is_whole else end, file.size, file.etag
-        )
-        for piece in read_range(
-            remote.store,
-            wanted,
-            self._shared.retry,
-            in_flight=pool.in_flight,
-            sleep=pool.sleep,
-        ):
+        url = RemoteUrl(remote.url_of(self._path), file.size, file.etag)
+        reader = ObjectReader(url, remote.store, file.path, self._shared.retry, pool.in_flight, sleep=pool.sleep)
+        for piece in reader.pieces(start, None if is_whole else end):
             pool.check()  # so that nothing is written after the pull ended
             self._count(len(piece))
             yield piece

@@ -3,317 +3,181 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
-import logging
+import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...core.arguments import check
+from obstore.store import GCSStore
+
 from ...core.options import StorageOptions
+from ...core.urls import redact_text
 from ...errors import AccessDeniedError, RemoteDataError, UrlError
-from ..credentials import Credentials, Issued, bearer_token, no_token
 from ..errors import unusable_response
-from ..network import ServerPools, obstore_client_options
-from ..option_checks import is_server_url, option_flag
-from ..protocol import CONNECT_TIMEOUT_S
-from .bucket import Target
+from ..network import ServerPools, obstore_client_options, server_address
+from ..obstore_writer import HiddenWriter
+from .bucket import CloudBucket, Credentials, Issued, no_token
 
-_log = logging.getLogger("torchdata_remote")
-_DEFAULT_ENDPOINT = "https://storage.googleapis.com"
-_EMULATOR_VARIABLE, _FILE_VARIABLE = "STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"
+if TYPE_CHECKING:
+    from ..obstore_store import ObstoreStore
+    from ..protocol import ObjectWriter
+
+_GOOGLE = "https://storage.googleapis.com"
 _SCOPE = "https://www.googleapis.com/auth/devstorage."
 _EARLY_S = 225.0  # metadata servers have a new token four minutes before the end
-_CHOICES = {
-    "access": ("read_only", "read_write", "full_control"),
-    # gcsfs checks what it has written on demand; here each upload has a checksum, which the store checks
-    "consistency": ("none", "size", "md5", "crc32c"),
-}
-# Options of gcsfs about what this package does not do: caching listings, creating buckets, saving tokens
-_WITHOUT_EFFECT = {"cache_timeout", "check_connection", "default_location", "secure_serialize"}
-_DEFAULTS = {"asynchronous": False, "version_aware": False}  # of gcsfs, and what this package does
-_TRANSLATED = {"token", "project", "endpoint_url", "requester_pays", *_CHOICES} | _WITHOUT_EFFECT
-_UNTRANSLATED = {"block_size", "requests_timeout", "session_kwargs", "loop", "timeout"}
-OPTIONS = frozenset(_TRANSLATED | _DEFAULTS.keys() | _UNTRANSLATED)  # of gcsfs
-_PROJECT = re.compile(r"[\x21-\x7e]+")  # it is sent as a header
-# Without it the server decompresses what is stored compressed, and ignores the range
-_STORED_BYTES = {"Accept-Encoding": "gzip"}
-_OPTION, _LOGIN = "'token' of storage_options", "the file of `gcloud auth application-default login`"
+_MD5 = re.compile("[0-9a-f]{32}")
 
 
-def untranslated(options: StorageOptions) -> list[str]:
-    """Return the options that obstore has no word for. They select gcsfs."""
-    given = {name: value for name, value in options.items() if value is not None}
-    unknown = {name for name in given.keys() - _TRANSLATED if given[name] != _DEFAULTS.get(name, given)}
-    return [repr(name) for name in sorted(unknown | ({"token"} if given.get("token") == "cache" else set()))]
+class GcsBucket(CloudBucket):
+    """One bucket.
 
-
-def gcs_target(bucket: str, options: StorageOptions, read_timeout_s: float) -> Target:
-    """Translate options without :func:`untranslated` ones.
+    Args:
+        url: of the bucket.
+        name: of the bucket.
+        options: of the user, without those that select gcsfs.
+        read_timeout_s: seconds without a byte after which a request fails.
 
     Raises:
-        UrlError: for a value that gcsfs would refuse.
+        UrlError: for an address or a token that is none, or if nobody pays.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    for name, known in _CHOICES.items():
-        if given.get(name, known[0]) not in known:
-            choices = ", ".join(map(repr, known))
-            raise UrlError(f"storage_options[{name!r}] is {given[name]!r}; expected one of {choices}.")
-    endpoint_url, is_emulator = _endpoint(given.get("endpoint_url"))
-    project, pays = given.get("project"), given.get("requester_pays", False)
-    if isinstance(pays, str):  # the project that pays
-        project, pays = pays, True
-    if project is not None and _PROJECT.fullmatch(str(project)) is None:
-        raise UrlError(f"storage_options name the project {project!r}, which has characters that no project has.")
-    url, scope = f"gs://{bucket}", _SCOPE + given.get("access", "read_write")
-    tokens = _Tokens(given.get("token", "anon" if is_emulator else None), scope, url, read_timeout_s)
-    return Target(
-        url,
-        "GCSStore",
-        bucket,
-        config={"base_url": endpoint_url},
-        client_options={**obstore_client_options(endpoint_url, read_timeout_s), "default_headers": _STORED_BYTES},
-        credentials=Credentials(tokens.issue, url, early_s=_EARLY_S),
-        more_headers=partial(tokens.payer, project) if option_flag("requester_pays", pays) else dict,
-    )
 
+    store_class = GCSStore
 
-def _endpoint(endpoint_url: Any) -> tuple[str, bool]:
-    """Return the address of the server, and whether the environment names it as an emulator."""
-    shown, is_emulator = "storage_options['endpoint_url']", False
-    if endpoint_url is None:
-        endpoint_url = os.environ.get(_EMULATOR_VARIABLE, "")
-        if endpoint_url in ("", "default"):
-            return _DEFAULT_ENDPOINT, False
-        shown, is_emulator = f"The environment variable {_EMULATOR_VARIABLE}", True
-        if "://" not in endpoint_url:
-            endpoint_url = f"http://{endpoint_url}"
-    if "@" in str(endpoint_url):
-        raise UrlError(
-            f"{shown} holds credentials (an @). They do not belong into an address, which logs and errors show. Pass "
-            "them by storage_options={'token': ...}."
+    def __init__(self, url: str, name: str, options: StorageOptions, read_timeout_s: float) -> None:
+        token, address = options.get("token"), options.get("endpoint_url")
+        emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
+        if address is None and emulator not in ("", "default"):
+            address = emulator if "://" in emulator else f"http://{emulator}"
+            token = "anon" if token is None else token
+        address = server_address(url, address or _GOOGLE, "endpoint_url or STORAGE_EMULATOR_HOST")
+        # Without it the server decompresses what is stored compressed, and ignores the range
+        headers = {"Accept-Encoding": "gzip"}
+        if payer := options.get("requester_pays"):
+            project = payer if isinstance(payer, str) else options.get("project")
+            if project is None:
+                raise UrlError(f"{url}: requester_pays needs a project: pass requester_pays='my-project'.", url=url)
+            headers["x-goog-user-project"] = project
+        issue = _issuer(token, _SCOPE + options.get("access", "read_write"), url, read_timeout_s)
+        super().__init__(
+            url,
+            name,
+            {"base_url": address},
+            {**obstore_client_options(address, read_timeout_s), "default_headers": headers},
+            Credentials(issue, url, _EARLY_S),
         )
-    if not is_server_url(endpoint_url):
-        raise UrlError(f"{shown} is {endpoint_url!r}; expected such as 'https://host:port', without a path.")
-    return endpoint_url.rstrip("/"), is_emulator
+
+    def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
+        return _GcsWriter(store, key, overwrite=overwrite)
+
+
+class _GcsWriter(HiddenWriter):
+    def _check(self, made: Any, data: bytearray) -> None:
+        """Compare the MD5 that the store answers with: obstore sends no digest of what it writes."""
+        etag = (made["e_tag"] or "").strip('"')
+        if _MD5.fullmatch(etag) and etag != hashlib.md5(data, usedforsecurity=False).hexdigest():
+            raise unusable_response(self._url, "the store has other bytes than were sent")
+
+
+def _issuer(given: Any, scope: str, url: str, read_timeout_s: float) -> Callable[[], Issued]:
+    """Return what issues the credentials that the option ``token`` names.
+
+    Raises:
+        UrlError: if it is the content of a file, or a file that does not exist.
+    """
+    if given == "anon":
+        return lambda: Issued({}, "The request was not signed (token='anon').")
+    is_text = isinstance(given, str) and given not in ("google_default", "cloud")
+    if not is_text or os.path.exists(os.path.expanduser(given)):
+        return _Tokens(given, scope, url, read_timeout_s)
+    if "{" in given or given.endswith(".json"):
+        raise UrlError(
+            f"{url}: 'token' in storage_options is neither an access token nor a file that exists. Pass the path of a "
+            "JSON file, or its content as a dict: json.loads(text).",
+            url=url,
+        )
+    return lambda: Issued({"token": given.strip()}, "The token is 'token' of storage_options, which cannot be renewed.")
 
 
 class _Tokens:
-    """Access tokens by google-auth. The credentials are looked up by the first call of :meth:`issue`.
+    """Access tokens by google-auth. The credentials are looked up by the first call.
 
     Args:
-        token: as for gcsfs; ``None`` for the application default credentials.
+        given: as for gcsfs; ``None`` for the application default credentials.
         scope: of the tokens.
         url: of the bucket, for errors.
         read_timeout_s: seconds without a byte after which a request fails; google-auth would wait for two minutes.
     """
 
-    def __init__(self, token: Any, scope: str, url: str, read_timeout_s: float) -> None:
-        self._token, self._scopes, self._url, self._read_timeout_s = token, [scope], url, read_timeout_s
+    def __init__(self, given: Any, scope: str, url: str, read_timeout_s: float) -> None:
+        self._given, self._scopes, self._url, self._read_timeout_s = given, [scope], url, read_timeout_s
         self._credentials: Any = None  # of google-auth
-        self._given: Issued | None = None  # instead of them
-        self._source = ""
-        self._project: str | None = None  # that the credentials belong to
-        self._has_worked = False
+        self._is_default = given is None or given == "google_default"
+        where = "those that google-auth finds (GOOGLE_APPLICATION_CREDENTIALS, gcloud's login, metadata server)"
+        named = given if isinstance(given, str | os.PathLike) else "a dict or an object"
+        self._source = (
+            f"The credentials are {where if self._is_default else f'from {named} (token of storage_options)'}."
+        )
 
-    def issue(self) -> Issued:
-        """Return a new token, or that there are no credentials.
+    def __call__(self) -> Issued:
+        """Return a new token.
 
         Raises:
-            AccessDeniedError: if credentials cannot be loaded, or exchanged for a token.
+            AccessDeniedError: if there are no credentials, or if they cannot be exchanged for a token.
             TransientStorageError: if the server of tokens does not answer.
-            UrlError: for a token of another kind; if a file or google-auth is missing.
+            UrlError: if google-auth is missing.
         """
-        if self._credentials is None and self._given is None:
-            self._look_up()
-        if self._given is not None:
-            return self._given
-        credentials = self._credentials
-        if self._has_worked or not credentials.token:  # those of the user may have one
-            self._exchange(credentials)
-        self._has_worked = True
-        ends: dt.datetime | None = credentials.expiry  # in UTC, without a time zone
-        expires_s = None if ends is None else ends.replace(tzinfo=dt.timezone.utc).timestamp()
-        return Issued({"token": bearer_token(credentials.token, self._url, self._source)}, expires_s, self._source)
-
-    def payer(self, project: str | None) -> dict[str, str]:
-        """Return the header that names the project that pays, where the bucket's owner does not."""
-        project = project or self._project
-        if not project:
-            raise self._unusable(
-                "storage_options['requester_pays'] needs a project that pays, and the credentials name none: pass "
-                "storage_options={'requester_pays': 'my-project'}."
-            )
-        return {"x-goog-user-project": project}
-
-    def _unusable(self, problem: str) -> UrlError:
-        return UrlError(f"{self._url}: {problem}", url=self._url)
-
-    def _denied(self, problem: str) -> AccessDeniedError:
-        return AccessDeniedError(f"{self._url}: {problem}", url=self._url)
-
-    def _look_up(self) -> None:
-        """Find credentials of google-auth, a token that is given, or that there is none."""
-        given = self._token
-        if given == "anon":
-            self._given = Issued({}, None, "The request was not signed (token='anon').", can_renew=False)
-        elif given is None or given == "google_default":
-            self._default(is_required=given is not None)
-        elif isinstance(given, str | os.PathLike) and given != "cloud":
-            self._of_text(os.fspath(given))
-        elif isinstance(given, Mapping):
-            self._of_content(given, _OPTION)
-        elif given == "cloud":
-            self._use(self._import_google().compute_engine.Credentials(scopes=self._scopes), "the metadata server")
-        elif hasattr(given, "refresh"):
-            self._use(self._import_google().credentials.with_scopes_if_required(given, self._scopes), _OPTION)
-        else:
-            raise self._unusable(
-                "storage_options['token'] must be 'google_default', 'cloud', 'anon', a path of a JSON file, its "
-                f"content as a dict, an access token, or credentials of google.auth; got {check.a_kind(given)}."
-            )
-
-    def _of_text(self, text: str) -> None:
-        """Credentials in a file, or a token itself."""
-        path = os.path.expanduser(text)
-        if os.path.exists(path):
-            self._of_file(path, "storage_options['token']", f"{text} ({_OPTION})")
-            return
-        problem = ""
-        if text == "browser":
-            problem = (
-                "is 'browser', which needs a person at each start. Log in once by `gcloud auth application-default "
-                "login`, and leave the option out."
-            )
-        elif text.lstrip().startswith("{"):
-            problem = "is the text of a JSON file. Pass the path of the file, or json.loads(text)."
-        elif text.endswith(".json") or text.startswith(("/", "~", "./", "../")):
-            problem = f"is no token, and there is no such file: {text!r}."
-        if problem:
-            raise self._unusable(f"storage_options['token'] {problem}")
-        source = f"The token is {_OPTION}, which cannot be renewed."
-        self._given = Issued({"token": bearer_token(text, self._url, source)}, None, source, can_renew=False)
-
-    def _of_file(self, path: str, named: str, shown: str) -> None:
         try:
-            with open(path, encoding="utf-8") as file:
-                content = json.load(file)
-        except (OSError, ValueError) as error:
-            kind = type(error).__name__
-            raise self._denied(f"{named} names {path!r}, which is no JSON of Google ({kind}).") from None
-        self._of_content(content, shown)
-
-    def _of_content(self, content: Any, shown: str) -> None:
-        """Credentials in the form of Google's JSON files. gcsfs accepts a user's without ``type``."""
-        google = self._import_google()
+            import google.auth
+            from google.auth.exceptions import GoogleAuthError
+            from google.auth.transport.urllib3 import Request
+        except ImportError as error:
+            raise UrlError(
+                f"{self._url}: Google's credentials need the package google-auth ({error}): pip install "
+                "'torchdata_remote[gs]'. A public bucket needs none: storage_options={'token': 'anon'}.",
+                url=self._url,
+            ) from error
+        make: Any = Request  # untyped
+        request = partial(make(ServerPools(retries=False)), timeout=self._read_timeout_s)
+        is_new = self._credentials is None
         try:
-            kind = content.get("type") or ("authorized_user" if "refresh_token" in content else "service_account")
-            if kind == "external_account":
-                found: Any = _federated(dict(content), self._scopes)
-            else:
-                found, self._project = google.load_credentials_from_dict({**content, "type": kind}, self._scopes)
-        except (google.exceptions.GoogleAuthError, ValueError, AttributeError, TypeError, KeyError) as error:
-            raise self._denied(
-                f"the credentials of {shown} cannot be used ({type(error).__name__}): they are incomplete, or of "
-                "another kind than a service account, a user, or identity federation."
+            if is_new:
+                self._credentials = self._found(google.auth, request)
+        except (GoogleAuthError, ValueError, TypeError, AttributeError, LookupError) as error:
+            raise AccessDeniedError(
+                f"{self._url}: no credentials of Google: {redact_text(str(error)).partition(chr(10))[0].rstrip('.')}. "
+                f"{self._source} A public bucket needs storage_options={{'token': 'anon'}}.",
+                url=self._url,
             ) from None
-        self._use(found, shown)
-
-    def _default(self, *, is_required: bool) -> None:
-        """Search the environment, gcloud's file and the metadata server."""
-        file = os.environ.get(_FILE_VARIABLE)
-        if file:
-            self._of_file(file, _FILE_VARIABLE, f"{file} ({_FILE_VARIABLE})")
-            return
+        credentials = self._credentials
         try:
-            google = self._import_google()
-            found, self._project = google.default(scopes=self._scopes, request=self._request())
-        except Exception as error:
-            if type(error).__name__ != "DefaultCredentialsError" and (is_required or not isinstance(error, UrlError)):
-                raise
-            if is_required:
-                raise self._denied(
-                    f"no application default credentials ({type(error).__name__}). Log in by `gcloud auth "
-                    f"application-default login`, set {_FILE_VARIABLE}, or pass storage_options={{'token': ...}}."
-                ) from None
-            source = (
-                f"The request was not signed, because no credentials were found: not by {_FILE_VARIABLE}, not in "
-                f"{_LOGIN}, and there is no metadata server, or no package google-auth."
-            )
-            _log.warning("%s: %s Pass storage_options={'token': 'anon'} if the bucket is public.", self._url, source)
-            self._given = Issued({}, None, source, can_renew=False)
-        else:
-            is_of_machine = type(found).__module__.startswith("google.auth.compute_engine")
-            self._use(found, "the metadata server" if is_of_machine else _LOGIN)
-
-    def _use(self, credentials: Any, shown: str) -> None:
-        named = (getattr(credentials, name, None) for name in ("project_id", "quota_project_id"))
-        self._project = self._project or next((one for one in named if isinstance(one, str)), None)
-        email = str(getattr(credentials, "service_account_email", ""))
-        self._source = f"The credentials are from {shown}{f', {email}' if '@' in email else ''}."
-        self._credentials = credentials
-
-    def _exchange(self, credentials: Any) -> None:
-        from google.auth import exceptions
-
-        try:
-            credentials.refresh(self._request())
-        except exceptions.GoogleAuthError as error:
-            advice = "Log in again, or check the service account."
-            raise no_token(error, self._url, self._source, advice, has_worked=self._has_worked) from None
+            if not is_new or not credentials.token:  # those of the user may have one
+                credentials.refresh(request)
         except (RemoteDataError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001  # google-auth expects a response as documented, which a proxy replaces
-            raise unusable_response(
-                self._url,
-                f"no access token: the response of the server of tokens cannot be used ({type(error).__name__}). "
-                f"{self._source.rstrip('.')}",
-            ) from None
+            passing = (TypeError, ValueError, LookupError, AttributeError)
+            raise no_token(error, self._url, self._source, passing) from None
+        ends: dt.datetime | None = credentials.expiry  # in UTC, without a time zone
+        expires_s = None if ends is None else ends.replace(tzinfo=dt.timezone.utc).timestamp()
+        return Issued({"token": credentials.token}, self._source, expires_s)
 
-    def _request(self) -> Any:
-        """Make what google-auth sends its requests by, with the proxies and authorities of all other requests."""
-        from google.auth.transport.urllib3 import Request
+    def _found(self, auth: Any, request: Any) -> Any:
+        """Return credentials of google-auth, with the scope where they have none."""
+        from google.auth import compute_engine
+        from google.auth.credentials import with_scopes_if_required
 
-        make: Any = Request  # untyped
-        return make(_Http(self._read_timeout_s))
-
-    def _import_google(self) -> Any:
-        """Import google-auth, which takes 0.1 s."""
-        try:
-            import google.auth
-            import google.auth.compute_engine
-            import google.auth.credentials
-        except ImportError as error:
-            raise self._unusable(
-                f"Google's credentials need the package google-auth ({error}): pip install 'torchdata_remote[gs]'. A "
-                "public bucket needs none: storage_options={'token': 'anon'}."
-            ) from error
-        return google.auth
-
-
-class _Http:
-    """The part of urllib3's pools that google-auth uses."""
-
-    def __init__(self, read_timeout_s: float) -> None:
-        self._read_timeout_s, self._pools = read_timeout_s, ServerPools(retries=False)
-
-    def request(self, method: str, url: str, *, timeout: float | None = None, **options: Any) -> Any:
-        import urllib3
-
-        limit_s = min(self._read_timeout_s, timeout or self._read_timeout_s)
-        limits = urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, limit_s), read=limit_s)
-        return self._pools.manager(url).request(method, url, timeout=limits, **options)
-
-
-def _federated(content: dict[str, Any], scopes: list[str]) -> Any:
-    """Credentials of identity federation. google-auth's loader would send two requests to find the project's name."""
-    from google.auth import aws, identity_pool, pluggable
-
-    kind: Any = identity_pool.Credentials
-    if content.get("subject_token_type") == "urn:ietf:params:aws:token-type:aws4_request":
-        kind = aws.Credentials
-    elif "executable" in (content.get("credential_source") or {}):
-        kind = pluggable.Credentials
-    return kind.from_info(content, scopes=scopes)
+        given = self._given
+        if self._is_default:
+            found, _ = auth.default(request=request)
+        elif given == "cloud":
+            found = compute_engine.Credentials()  # type: ignore[no-untyped-call]
+        elif isinstance(given, Mapping):
+            found, _ = auth.load_credentials_from_dict(given, request=request)
+        elif isinstance(given, str | os.PathLike):
+            found, _ = auth.load_credentials_from_file(os.path.expanduser(given), request=request)
+        else:
+            found = given
+        scoped: Any = with_scopes_if_required  # untyped
+        return scoped(found, self._scopes)

@@ -1,297 +1,429 @@
-"""S3: what a bucket's options, in s3fs's words, and the environment of AWS mean for obstore and for s3fs."""
+"""S3: what options in s3fs's words and the environment of AWS mean for obstore and for s3fs, by botocore's rules."""
 
 from __future__ import annotations
 
 import base64
-import dataclasses
-import os
+import functools
 import re
-from functools import partial
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from botocore import UNSIGNED, exceptions
+from botocore.awsrequest import AWSResponse
+from botocore.config import Config
+from botocore.credentials import create_credential_resolver
+from botocore.loaders import create_loader
+from botocore.session import Session
+from obstore.store import S3Store
 
 from ...core.arguments import check
+from ...core.arguments.suggestions import did_you_mean
 from ...core.bucket_names import is_name_of_s3
+from ...core.object_version import key_as_path, keys_as_paths, split_version
 from ...core.options import FALLBACK_NAMES, StorageOptions
-from ...core.urls import redact
-from ...errors import UrlError
-from ..credentials import Credentials, Issued
+from ...core.urls import redact_text
+from ...errors import AccessDeniedError, StorageError, TransientStorageError, UrlError
+from ..multipart import UPLOAD_PART_BYTES
 from ..network import (
-    ENVIRONMENT,
-    NetworkSettings,
-    environment_proxies,
-    is_loopback,
-    note_authorities,
+    authorities,
+    milliseconds,
     obstore_client_options,
-    require_authorities,
+    proxy_for,
+    require_client_certificate,
+    server_address,
 )
-from . import aws_credentials as aws
-from . import s3_values as words
-from .bucket import Target
-from .s3_values import mapping
+from ..obstore_reader import ODD_KEY
+from ..obstore_writer import HiddenWriter
+from ..options import CLIENT_OF_S3, NESTED_OF_S3, nested
+from ..protocol import CONNECT_TIMEOUT_S, CredentialSourceError, WrongRegionError
+from .bucket import CloudBucket, Credentials, Issued, require_plain
 
-_FLAT = {"key", "secret", "token", "endpoint_url", "region", "profile", "anon", "use_ssl", *FALLBACK_NAMES}
-# version_aware: an object is read in one version by its etag
-_ELSEWHERE = {"client_kwargs", "config_kwargs", "s3_additional_kwargs", "requester_pays", "version_aware"}
-_CLIENT = {
-    "region_name": "region",
-    "endpoint_url": "endpoint_url",
-    "aws_access_key_id": "key",
-    "aws_secret_access_key": "secret",
-    "aws_session_token": "token",
-    "use_ssl": "use_ssl",
+if TYPE_CHECKING:
+    from ..obstore_store import ObstoreStore
+    from ..protocol import ObjectWriter
+
+_OF_OPTIONS = "The credentials are from 'key' and 'secret' of storage_options."
+_OF_FALLBACK = "The credentials are the fallback credentials of storage_options, as the AWS environment has none."
+_ENDPOINT = "endpoint_url in storage_options or ~/.aws/config, AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL"
+_NOT_SIGNED = "The request was not signed (anon=True)."
+_OF_CHAIN = "The credentials are those that botocore finds (environment, ~/.aws, role)."
+_EARLY_S = 900.0  # botocore's own time before the end of credentials
+_ONCE = {"mode": "standard", "total_max_attempts": 1}  # repeated by this package only
+_MOST_CHARACTERS = 300  # of a message, such as all that a command printed
+_OVERLOADED = {
+    *("Throttling", "ThrottlingException", "TooManyRequestsException", "RequestLimitExceeded", "IDPCommunicationError"),
 }
-_SAME_AS_HERE = {  # arguments of Config with the values that this package uses anyway
-    "signature_version": "s3v4",
-    "request_checksum_calculation": "when_required",
-    "response_checksum_validation": "when_required",
+_FLAT = ("key", "secret", "token", "endpoint_url", "region", "profile", "anon", "use_ssl")
+_KEY, _OWNER, _PAYER = "SSECustomerKey", "ExpectedBucketOwner", "RequestPayer"
+_WRITING = ("PutObject", "CreateMultipartUpload")
+_CLIENT_OPTIONS: dict[str, tuple[str, Callable[[Any], str]]] = {  # of config_kwargs, in obstore's words
+    "connect_timeout": ("connect_timeout", milliseconds),
+    "read_timeout": ("read_timeout", milliseconds),
+    "max_pool_connections": ("pool_max_idle_per_host", str),
+    "user_agent": ("user_agent", str),
 }
-_CREDENTIALS = {"key", "username", "secret", "password", "token", "session"}  # names of s3fs
-_HOST = re.compile(r"[\w.-]+(:\d+)?/?")
-_AWS_HOST = re.compile(r"(.*\.)?s3[a-z0-9-]*(\.[a-z0-9-]+)*\.amazonaws\.(com(\.cn)?|eu)")
-_OWN_HOST = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")  # buckets that a certificate for *.HOST covers
 _ZONAL = ("--x-s3", "--xa-s3")  # ends of the names of directory buckets, and of their access points
+_shared_loader = functools.cache(create_loader)  # each session would read the descriptions of services again
 
 
-def untranslated(options: StorageOptions) -> list[str]:
-    """Return how the options are written that obstore has no word for. They select s3fs."""
-    config = mapping(options, "config_kwargs")
-    same = {name for name, value in _SAME_AS_HERE.items() if config.get(name) == value}
-    return [
-        *(repr(name) for name in sorted(options.keys() - _FLAT - _ELSEWHERE) if options[name] is not None),
-        *(
-            f"{shown}[{name!r}]"
-            for shown, given, known in (
-                ("client_kwargs", mapping(options, "client_kwargs"), _CLIENT.keys() | {"verify"}),
-                ("config_kwargs", config, words.CONFIG | same),
-                ("config_kwargs['s3']", mapping(config, "s3"), words.OF_S3),
-                ("config_kwargs['proxies_config']", mapping(config, "proxies_config"), {"proxy_ca_bundle"}),
-                ("s3_additional_kwargs", mapping(options, "s3_additional_kwargs"), words.ARGUMENTS),
+# Options
+
+
+def _flat(options: StorageOptions) -> dict[str, Any]:
+    """Return the options that are no dicts, and those of ``client_kwargs``, by their names of s3fs."""
+    client = nested(options, "client_kwargs")
+    given = {CLIENT_OF_S3[name]: value for name, value in client.items() if name in CLIENT_OF_S3}
+    given |= {name: options[name] for name in _FLAT if options.get(name) is not None}
+    for name in given.keys() & {"anon", "use_ssl"}:
+        given[name] = check.flag(f"storage_options[{name!r}]", given[name])
+    return given
+
+
+def _keys(options: Mapping[str, Any], url: str, prefix: str = "") -> dict[str, Any]:
+    """Return the keys in options as obstore's providers do; nothing without any.
+
+    Raises:
+        AccessDeniedError: if one of a pair is missing, or no request can hold one.
+    """
+    key, secret, token = (options.get(prefix + name) for name in ("key", "secret", "token"))
+    if key is secret is token is None:
+        return {}
+    if key is None or secret is None:
+        needs = f"'{prefix}key' and '{prefix}secret' together, and both for '{prefix}token'"
+        raise AccessDeniedError(f"{url}: storage_options needs {needs}.", url=url)
+    fields = {"access_key_id": key, "secret_access_key": secret, "token": token}
+    return dict(require_plain(Issued(fields, _OF_OPTIONS), url).fields)
+
+
+def _arguments(client: Any, options: StorageOptions, url: str, operations: tuple[str, ...]) -> dict[str, Any]:
+    """Return the arguments of requests. A name that none of the operations has would be left out by s3fs.
+
+    Raises:
+        UrlError: names it; and for a key of the user that is none, or that would be sent to AWS in the clear.
+    """
+    arguments, model = nested(options, "s3_additional_kwargs"), client.meta.service_model
+    known = {name for one in operations if arguments for name in model.operation_model(one).input_shape.members}
+    for name in sorted(arguments.keys() - known):
+        advice = did_you_mean(name, sorted(known)) or ", or it is not for writing: pass backend='fsspec'."
+        raise UrlError(f"{url}: unknown option {name!r} in storage_options['s3_additional_kwargs']{advice}", url=url)
+    if _KEY in arguments:
+        key = arguments[_KEY].encode() if isinstance(arguments[_KEY], str) else arguments[_KEY]
+        arguments[_KEY] = key if len(key) == 32 else base64.b64decode(key, validate=True)
+        if len(arguments[_KEY]) != 32:
+            raise UrlError(f"{url}: SSECustomerKey must have 32 bytes, or be a str with their base64.", url=url)
+        if re.match("(?i)http://.*[.]amazonaws[.]", client.meta.endpoint_url):
+            raise UrlError(
+                f"{url}: SSECustomerKey is sent with each request, and AWS accepts it by https only.", url=url
             )
-            for name in sorted(given.keys() - known)
-        ),
-    ]
+    is_kms = arguments.get("ServerSideEncryption", "").startswith("aws:kms")
+    if not is_kms and arguments.keys() & {"SSEKMSKeyId", "SSEKMSEncryptionContext", "BucketKeyEnabled"}:
+        # Not every server refuses it: objects would be stored without the encryption that was meant
+        raise UrlError(f"{url}: a key of KMS needs 'ServerSideEncryption': 'aws:kms' or 'aws:kms:dsse'.", url=url)
+    return arguments
 
 
-def s3_target(bucket: str, options: StorageOptions, read_timeout_s: float, region: str | None = None) -> Target:
-    """Translate options without :func:`untranslated` ones. The AWS environment decides what they leave open.
+def _is_of_aws(address: str) -> bool:
+    return ".amazonaws." in address
+
+
+def _session(profile: str | None) -> Any:
+    session = Session(profile=profile)
+    session.register_component("data_loader", _shared_loader(session.get_config_variable("data_path")))
+    return session
+
+
+def _client(options: StorageOptions, url: str, region: str | None = None) -> tuple[Any, Any]:
+    """Make a session and a client of botocore, which read the environment and the files of AWS.
 
     Args:
-        bucket: its name.
         options: of the user.
+        url: of the bucket, for errors.
+        region: where AWS says that the bucket is, instead of the options' region and address.
+
+    Raises:
+        UrlError: if botocore cannot use an option.
+        AccessDeniedError: if the profile does not exist.
+    """
+    given, config = _flat(options), nested(options, "config_kwargs")
+    usable = {name: config[name] for name in config.keys() & NESTED_OF_S3["config_kwargs"]}
+    settings = Config(**{**usable, "signature_version": UNSIGNED, "retries": _ONCE})
+    try:
+        session = _session(given.get("profile"))
+        client = session.create_client(
+            "s3",
+            region_name=region or given.get("region"),
+            endpoint_url=None if region else given.get("endpoint_url"),
+            use_ssl=given.get("use_ssl", True),
+            verify=given.get("verify"),
+            aws_access_key_id="",  # or botocore asks its sources
+            aws_secret_access_key="",
+            config=settings,
+        )
+    except exceptions.ProfileNotFound as error:
+        raise AccessDeniedError(f"{url}: {error}. See ~/.aws/config.", url=url) from None
+    except exceptions.BotoCoreError as error:
+        raise UrlError(f"{url}: storage_options cannot be used: {redact_text(str(error))}", url=url) from None
+    except ValueError:  # of the address, which it shows
+        server_address(url, "", _ENDPOINT)
+    server_address(url, client.meta.endpoint_url, _ENDPOINT)
+    return session, client
+
+
+def _address(client: Any, bucket: str, url: str) -> str:
+    """Return the URL of a bucket by botocore's rules: the one of a request that is not sent."""
+
+    def answer(params: dict[str, Any], **_: Any) -> tuple[AWSResponse, dict[str, Any]]:
+        return AWSResponse(params["url"], 200, {}, None), params
+
+    client.meta.events.register("before-call.s3.HeadBucket", answer)
+    try:
+        return str(client.head_bucket(Bucket=bucket)["url"]).rstrip("/")
+    except exceptions.BotoCoreError as error:
+        raise UrlError(f"{url}: {redact_text(str(error))}", url=url) from None
+    finally:
+        client.meta.events.unregister("before-call.s3.HeadBucket", answer)
+
+
+def properties_of(options: StorageOptions) -> dict[str, Any]:
+    """Return the properties of written objects, in botocore's words."""
+    arguments = nested(options, "s3_additional_kwargs")
+    return {name: value for name, value in arguments.items() if name not in (_PAYER, _OWNER)}
+
+
+# Credentials
+
+
+def _issuer(options: StorageOptions, region: str, url: str) -> Callable[[], Issued]:
+    """Return what issues the credentials: those of the options, or of botocore's sources."""
+    given = _flat(options)
+    keys, fallback = _keys(given, url), _keys(options, url, "fallback_")
+    if given.get("anon"):
+        return lambda: Issued({}, _NOT_SIGNED)
+    if keys:
+        return lambda: Issued(keys, _OF_OPTIONS)
+    return functools.partial(_ask_chain, given.get("profile"), region, fallback, url)
+
+
+def _ask_chain(profile: str | None, region: str, fallback: dict[str, Any], url: str) -> Issued:
+    """Ask botocore's sources for credentials. Each call reads environment and files anew.
+
+    Args:
+        profile: of ``~/.aws/config``.
+        region: in which a role is assumed, if its profile names none.
+        fallback: used if no source is configured.
+        url: of the bucket, for errors.
+    """
+    session = _session(profile)
+    # Also of the clients for STS and SSO: botocore waits for a minute
+    limits = Config(retries=_ONCE, connect_timeout=CONNECT_TIMEOUT_S, read_timeout=CONNECT_TIMEOUT_S)
+    session.set_default_client_config(limits)
+    name = session.get_config_variable("profile") or "default"
+    for source in create_credential_resolver(session, region_name=region).providers:
+        method = f"{source.METHOD!r} of botocore (profile {name!r})"
+        failure = None
+        try:
+            found = source.load()
+            frozen = found and found.get_frozen_credentials()
+        except Exception as error:  # noqa: BLE001  # what a command or a server sends may be anything
+            failure = _no_credentials(error, method, url)
+        if failure is not None:  # here: the error of a library may hold all that its source sent
+            raise failure
+        if frozen:
+            names = ("access_key_id", "secret_access_key", "token")
+            fields = dict(zip(names, (frozen.access_key, frozen.secret_key, frozen.token), strict=True))
+            ends = getattr(found, "_expiry_time", None)  # it has no public name
+            return Issued(fields, f"The credentials are from {method}.", ends and ends.timestamp())
+    if fallback:
+        return Issued(fallback, _OF_FALLBACK)
+    raise AccessDeniedError(
+        f"{url}: Unable to locate credentials: none of botocore's sources has any (environment, profile {name!r} of "
+        "~/.aws/config, role of this machine). Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or "
+        "storage_options={'key':, 'secret':}; a public bucket needs storage_options={'anon': True}.",
+        url=url,
+    )
+
+
+def _no_credentials(error: Exception, method: str, url: str) -> StorageError:
+    """Make the error for a source that fails: a fault of a network or of AWS is transient."""
+    line = " ".join(redact_text(f"{type(error).__name__}: {error}").split())
+    message = f"{url}: no credentials from {method}: {line[:_MOST_CHARACTERS].rstrip('.')}."
+    of_network = exceptions.HTTPClientError | exceptions.ConnectionError
+    is_transient = isinstance(error, of_network) and not isinstance(error, exceptions.SSLError)
+    if isinstance(error, exceptions.ClientError):
+        status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+        is_transient = status >= 500 or status == 429 or error.response["Error"]["Code"] in _OVERLOADED
+    return (TransientStorageError if is_transient else CredentialSourceError)(message, url=url)
+
+
+# For obstore
+
+
+class S3Bucket(CloudBucket):
+    """One bucket.
+
+    Args:
+        url: of the bucket.
+        name: of the bucket.
+        options: of the user, without those that select s3fs. The AWS environment decides what they leave open.
         read_timeout_s: seconds without a byte after which a request fails, unless the options name them.
-        region: where AWS says that the bucket is, instead of that of the options.
 
     Raises:
         UrlError: if a name, an address or a file of certificates cannot be used.
         AccessDeniedError: if a key has no secret, or the profile does not exist.
     """
-    url = f"s3://{bucket}"
-    if not is_name_of_s3(bucket):
-        raise UrlError(
-            f"{redact(url)}: no name of a bucket. It has letters, digits, dots, hyphens and underscores, or is the ARN "
-            "of an access point; a name in another notation, such as with %20, is not converted.",
-            url=redact(url),
+
+    store_class = S3Store
+    odd = re.compile(rf"{ODD_KEY.pattern}|\?versionId=")
+    hides_uploads = False
+
+    def __init__(self, url: str, name: str, options: StorageOptions, read_timeout_s: float) -> None:
+        if not is_name_of_s3(name):
+            raise UrlError(f"{url}: no name of a bucket: letters, digits, dots, hyphens and underscores.", url=url)
+        self._options, self._read_timeout_s = options, read_timeout_s
+        self._configure(url, name)
+        self._asks_for_region = _is_of_aws(self._config["endpoint"])
+
+    def _configure(self, url: str, name: str, region: str | None = None) -> None:
+        """Translate the options, for the region where AWS says that the bucket is, or for that of the options."""
+        options = self._options
+        session, self._client = _client(options, url, region)
+        arguments, config = _arguments(self._client, options, url, _WRITING), nested(options, "config_kwargs")
+        address, signed_for = _address(self._client, name, url), self._client.meta.region_name
+        verify = nested(options, "client_kwargs").get("verify")
+        client_options = obstore_client_options(
+            address,
+            self._read_timeout_s,
+            verify=session.get_config_variable("ca_bundle") if verify is None else verify,
+            proxies=config.get("proxies"),
+            proxy_authorities=nested(config, "proxies_config").get("proxy_ca_bundle"),
         )
-    given, config = _flat(options), mapping(options, "config_kwargs")
-    keys, fallback = aws.keys_of(given, url), aws.keys_of(given, url, "fallback_")
-    session = aws.aws_session(given.get("profile"), url)
-    signed_for = region or given.get("region") or session.get_config_variable("region") or "us-east-1"
-    address = _address(bucket, given, config, session, signed_for, is_found=region is not None)
-    arguments = mapping(options, "s3_additional_kwargs")
-    if check.flag("storage_options['requester_pays']", options.get("requester_pays") or False):
-        arguments[words.PAYER] = "requester"
-    network = _with_bundle(_network(options), session)
-    note_authorities(url, network)
-    client_options = obstore_client_options(address, config.get("read_timeout", read_timeout_s), network)
-    if words.OWNER in arguments:
-        client_options["default_headers"] = {"x-amz-expected-bucket-owner": arguments[words.OWNER]}
-    issue = aws.chain_of(given.get("profile"), signed_for, fallback, url)
-    if given.get("anon"):
-        issue = partial(Issued, {}, None, aws.NOT_SIGNED)
-    elif keys is not None:
-        issue = partial(Issued, keys, None, aws.OF_OPTIONS)
-    of_key = " Or SSECustomerKey of storage_options['s3_additional_kwargs'] is not that of the object."
-    return Target(
-        url,
-        "S3Store",
-        bucket,
-        config={
+        for word, (option, convert) in _CLIENT_OPTIONS.items():
+            if word in config:
+                client_options[option] = convert(config[word])
+        if _OWNER in arguments:
+            client_options["default_headers"] = {"x-amz-expected-bucket-owner": arguments[_OWNER]}
+        pays = check.flag("storage_options['requester_pays']", options.get("requester_pays") or False)
+        of_obstore: dict[str, Any] = {
             "endpoint": address,
             "region": signed_for,
             "virtual_hosted_style_request": True,  # says that the bucket is in the endpoint, in whatever way
-            "s3_express": bucket.endswith(_ZONAL),  # sessions
-            "request_payer": words.PAYER in arguments,
+            "s3_express": name.endswith(_ZONAL),  # sessions
+            "request_payer": pays or _PAYER in arguments,
             "disable_bulk_delete": True,  # which some servers do not have
-            **_encryption(arguments.get(words.KEY), address, url),
-        },
-        client_options=client_options,
-        credentials=Credentials(issue, url, early_s=aws.EARLY_S, hint=of_key * (words.KEY in arguments)),
-    )
+        }
+        if _KEY in arguments:
+            of_obstore["server_side_encryption"] = "sse-c"
+            of_obstore["sse_customer_key_base64"] = base64.b64encode(arguments[_KEY]).decode()
+        credentials = Credentials(_issuer(options, signed_for, url), url, _EARLY_S)
+        super().__init__(url, name, of_obstore, client_options, credentials)
+        self.lists_in_order = not of_obstore["s3_express"]
+        # obstore signs the header of the bucket's owner only where there is a body or an object
+        self.lists_by_fsspec = _OWNER in arguments
+
+    def renew(self, error: StorageError) -> bool:
+        if super().renew(error):
+            return True
+        # 403: a redirect loses the signature
+        if not self._asks_for_region or not isinstance(error, WrongRegionError | AccessDeniedError):
+            return False
+        self._asks_for_region = False
+        try:
+            answer = self._client.head_bucket(Bucket=self._name)
+        except exceptions.ClientError as refused:
+            answer = refused.response
+        except exceptions.BotoCoreError:
+            return False  # the error of the request remains
+        region = answer["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region")
+        if region in (None, self._config["region"]):
+            return False
+        self._configure(self.root.rstrip("/"), self._name, region)
+        return True
+
+    def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
+        key, version = split_version(path)
+        if version is not None and writing:
+            url = self.root + path
+            raise UrlError(
+                f"{url}: a version of an object is neither written nor deleted: leave out ?versionId={version}. If it "
+                "is a part of the key, add ?versionId= after it.",
+                url=url,
+            )
+        return key, version
+
+    def paths(self, keys: list[str]) -> list[str]:
+        return keys_as_paths(keys)
+
+    def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
+        if properties_of(self._options):  # for which obstore has no words
+            return store.slower.create(key_as_path(key), overwrite=overwrite)
+        return _S3Writer(store, key, overwrite=overwrite)
+
+    def remove_unfinished(self, store: ObstoreStore, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
+        slower: Any = store.slower
+        slower.remove_unfinished(prefix, is_left)
 
 
-def properties_of(options: StorageOptions) -> dict[str, Any]:
-    """Return the properties of written objects, in botocore's words."""
-    arguments = mapping(options, "s3_additional_kwargs")
-    return {name: value for name, value in arguments.items() if name not in (words.PAYER, words.OWNER)}
+class _S3Writer(HiddenWriter):
+    """Writes a small object by obstore, and a large one by s3fs: obstore has no condition for the end of an upload."""
+
+    _large: ObjectWriter | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._large is None and len(self._buffer) + len(data) > UPLOAD_PART_BYTES:
+            store: Any = self._store
+            self._large = store.slower.create(key_as_path(self._path), overwrite=self._overwrite)
+            self._large.write(bytes(self._take_buffer()))
+        if self._large is None:
+            super().write(data)
+        else:
+            self._large.write(data)
+
+    def commit(self) -> None:
+        if self._large is None:
+            super().commit()
+        else:
+            self._large.commit()
+
+    def abort(self) -> None:
+        super().abort()
+        if self._large is not None:
+            self._large.abort()
 
 
-def _flat(options: StorageOptions) -> dict[str, Any]:
-    """Return the options that are no dicts, without ``None``; those of ``client_kwargs`` by their names of s3fs."""
-    client = {_CLIENT[name]: value for name, value in mapping(options, "client_kwargs").items() if name in _CLIENT}
-    given = {**client, **{name: options[name] for name in options.keys() & _FLAT if options[name] is not None}}
-    for name in given.keys() & {"anon", "use_ssl"}:
-        given[name] = check.flag(f"storage_options[{name!r}]", given[name])
-    address = str(given.get("endpoint_url", "http://"))
-    if not address.lower().startswith(("http://", "https://")):
-        meant = f"; did you mean 'http://{address}'?" if _HOST.fullmatch(address) else "."
-        raise UrlError(f"storage_options['endpoint_url'] is {address!r}; expected such as 'https://host:port'{meant}")
-    return given
-
-
-def _address(
-    bucket: str, given: dict[str, Any], config: dict[str, Any], session: Any, region: str, *, is_found: bool
-) -> str:
-    """Return the URL of a bucket, behind which keys follow after a slash.
-
-    The rules are botocore's: a bucket of AWS has a host of its own unless its name has dots, and a server of the user
-    has buckets in its path; ``addressing_style`` changes both.
-    """
-    from botocore.utils import ensure_boolean
-
-    of_s3 = {**(session.get_config_variable("s3") or {}), **mapping(config, "s3")}
-    style = of_s3.get("addressing_style")
-    server = given.get("endpoint_url") or _server_of_environment(session, f"s3://{bucket}")
-    is_zonal = bucket.endswith(_ZONAL)
-    if server and not (is_of_aws(server) and (is_found or is_zonal)):
-        scheme, _, rest = server.rstrip("/").partition("://")
-        return f"{scheme}://{bucket}.{rest}" if style == "virtual" else f"{scheme}://{rest}/{bucket}"
-
-    def variant(name: str, *places: dict[str, Any]) -> bool:
-        found = [place[name] for place in places if name in place] or [session.get_config_variable(name) or False]
-        return bool(ensure_boolean(found[0]))
-
-    scheme = "https" if given.get("use_ssl", True) else "http"
-    service = "s3express" if is_zonal else "s3"
-    service += "-fips" * variant("use_fips_endpoint", config)
-    dualstack = ".dualstack" * variant("use_dualstack_endpoint", of_s3, config)
-    host = f"{service}{dualstack}.{region}.{_suffix_of(region, session)}"
-    if is_zonal:
-        host = host.replace(service, f"{service}-{bucket.split('--')[-2]}", 1)
-    elif ensure_boolean(of_s3.get("use_accelerate_endpoint", False)):
-        host = f"s3-accelerate{dualstack}.amazonaws.com"
-    elif style == "path" or _OWN_HOST.fullmatch(bucket) is None:
-        return f"{scheme}://{host}/{bucket}"
-    return f"{scheme}://{bucket}.{host}"
-
-
-def _suffix_of(region: str, session: Any) -> str:
-    """Return the end of the hosts of a region, such as ``amazonaws.com.cn``."""
-    known = session.get_component("data_loader").load_data("partitions")["partitions"]
-    found = [one["outputs"]["dnsSuffix"] for one in known if re.match(one["regionRegex"], region)]
-    return str(found[0] if found else "amazonaws.com")
-
-
-def _server_of_environment(session: Any, url: str) -> str | None:
-    """Return the address of another server than AWS, from variables or ``~/.aws/config``."""
-    if session.get_config_variable("ignore_configured_endpoint_urls"):
-        return None
-    scoped = session.get_scoped_config()
-    of_service = session.full_config.get("services", {}).get(scoped.get("services"), {}).get("s3", {})
-    in_file = of_service.get("endpoint_url") or scoped.get("endpoint_url")
-    if "@" in (in_file or ""):
-        raise UrlError(
-            f"{url}: endpoint_url in ~/.aws/config holds credentials (an @), which logs and errors would show. Use "
-            "aws_access_key_id and aws_secret_access_key there.",
-            url=url,
-        )
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or in_file
-
-
-def is_of_aws(address: str) -> bool:
-    """Whether a server is one of AWS.
-
-    >>> [is_of_aws(f"https://{host}") for host in ("s3.amazonaws.com", "b.s3-x.amazonaws.com", "s3.example.org")]
-    [True, True, False]
-    """
-    return _AWS_HOST.fullmatch((urlsplit(address).hostname or "").lower()) is not None
-
-
-def _encryption(key: object, address: str, url: str) -> dict[str, str]:
-    """Return what obstore sends with a key of the user."""
-    data = words.customer_key(key)
-    if data is None:
-        return {}
-    if is_of_aws(address) and address.startswith("http://"):
-        raise UrlError(
-            f"{url}: SSECustomerKey is sent with each request, and AWS accepts it by https only; the address is "
-            f"{address}. Leave out use_ssl=False, or set the endpoint to https://.",
-            url=url,
-        )
-    return {"server_side_encryption": "sse-c", "sse_customer_key_base64": base64.b64encode(data).decode()}
-
-
-def _network(options: StorageOptions) -> NetworkSettings:
-    """Return TLS, proxies and connections; the environment decides what the options leave open."""
-    config, verify = mapping(options, "config_kwargs"), mapping(options, "client_kwargs").get("verify")
-    authorities = mapping(config, "proxies_config").get("proxy_ca_bundle")
-    return NetworkSettings(
-        verify=os.fspath(verify) if isinstance(verify, os.PathLike) else verify,
-        verify_source="" if verify is None else "storage_options['client_kwargs']['verify']",
-        proxies=config.get("proxies"),
-        proxy_authorities=None if authorities is None else os.fspath(authorities),
-        connect_timeout_s=config.get("connect_timeout", ENVIRONMENT.connect_timeout_s),
-        max_connections=config.get("max_pool_connections", ENVIRONMENT.max_connections),
-        user_agent=config.get("user_agent"),
-    )
-
-
-def _with_bundle(network: NetworkSettings, session: Any) -> NetworkSettings:
-    """Add the authorities that the AWS environment names, if the options name none."""
-    bundle = None if network.verify is not None else session.get_config_variable("ca_bundle")
-    if not bundle:
-        return network
-    in_variable = bool(os.environ.get("AWS_CA_BUNDLE"))
-    source = "the environment variable AWS_CA_BUNDLE" if in_variable else "ca_bundle in ~/.aws/config"
-    return dataclasses.replace(network, verify=bundle, verify_source=source)
-
-
-# s3fs
+# For s3fs
 
 
 def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
-    """Return the options for s3fs: fallback credentials only if there are no others, and no proxy to this machine.
+    """Return the options for s3fs: with the same proxy and authorities, and fallback credentials only without others.
 
     Raises:
         AccessDeniedError: if credentials are incomplete or cannot be loaded.
-        UrlError: if a file of certificates cannot be used.
+        UrlError: if an option, an address or a file of certificates cannot be used.
     """
     keywords = {name: value for name, value in options.items() if name not in FALLBACK_NAMES}
-    given, arguments = _flat(options), mapping(options, "s3_additional_kwargs")
-    fallback, profile = aws.keys_of(given, url, "fallback_"), given.get("profile")
-    session = aws.aws_session(profile, url)
-    address = str(given.get("endpoint_url") or _server_of_environment(session, url) or "https:")
-    verify = require_authorities(_with_bundle(_network(options), session), address)
-    if isinstance(verify, str):  # it does not read all variables
-        keywords["client_kwargs"] = {**mapping(options, "client_kwargs"), "verify": verify}
-    if words.KEY in arguments:
-        arguments[words.KEY] = words.customer_key(arguments[words.KEY])  # it takes bytes only
+    session, client = _client(options, url)
+    address, given = client.meta.endpoint_url, _flat(options)
+    arguments = _arguments(client, options, url, (*_WRITING, "GetObject", "HeadObject", "ListObjectsV2"))
+    if arguments:
         keywords["s3_additional_kwargs"] = arguments
-    if environment_proxies() and is_loopback(address):
-        keywords["config_kwargs"] = {"proxies": {}, **mapping(options, "config_kwargs")}
-    has_own = given.get("anon") or "key" in given or any(options.get(name) is not None for name in _CREDENTIALS)
-    if fallback is not None and not has_own:
-        issued = aws.chain_of(profile, given.get("region", "us-east-1"), fallback, url)()
-        if issued.source == aws.OF_FALLBACK:
+    keys, fallback = _keys(given, url), _keys(options, url, "fallback_")
+    if fallback and not keys and not given.get("anon"):
+        issued = _ask_chain(given.get("profile"), client.meta.region_name, fallback, url)
+        if issued.source == _OF_FALLBACK:
             keywords |= zip(("key", "secret", "token"), fallback.values(), strict=True)
+    verify = nested(options, "client_kwargs").get("verify")
+    trusted = authorities(address, session.get_config_variable("ca_bundle") if verify is None else verify)
+    if trusted is not None:
+        keywords["client_kwargs"] = {**nested(options, "client_kwargs"), "verify": trusted}
+    config = nested(options, "config_kwargs")
+    require_client_certificate(config.get("client_cert"), url)
+    proxy = proxy_for(address, config.get("proxies"))
+    proxies = {} if proxy is None else {address.partition(":")[0]: proxy}
+    keywords["config_kwargs"] = {**config, "proxies": proxies}
     return keywords
 
 
 def source_of_options(options: StorageOptions) -> str:
     """Name the source of the credentials that s3fs uses."""
     given = _flat(options)
-    if given.get("anon"):
-        return f" {aws.NOT_SIGNED}"
-    if given.keys() & {"key", "secret", "token"}:
-        return f" {aws.OF_OPTIONS}"
-    return " The credentials are those that botocore finds (environment, ~/.aws, role)."
+    return " " + (_NOT_SIGNED if given.get("anon") else _OF_OPTIONS if "key" in given else _OF_CHAIN)

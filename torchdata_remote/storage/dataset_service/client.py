@@ -13,7 +13,7 @@ from urllib3.exceptions import LocationParseError
 
 from ...core.options import StorageOptions
 from ...errors import ObjectNotFoundError, StorageError, UrlError
-from ..errors import from_urllib3, mark_host_known, translate_errors
+from ..errors import mark_host_known, translate_errors
 from ..http import IDENTITY, require_unencoded
 from ..network import ServerPools
 from ..protocol import CONNECT_TIMEOUT_S
@@ -137,7 +137,7 @@ class ServiceClient:
     @contextlib.contextmanager
     def translating_errors(self, url: str) -> Iterator[None]:
         """Raise errors of urllib3 in the block as this package's errors."""
-        with translate_errors(from_urllib3, url):
+        with translate_errors(url):
             yield
 
     def send(

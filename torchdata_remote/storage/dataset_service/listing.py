@@ -6,8 +6,7 @@ import re
 from typing import Any, NamedTuple
 
 from ...errors import ObjectNotFoundError, UrlError
-from ..entry_table import EntryTable
-from ..protocol import Page
+from ..protocol import EntryTable, Page
 from .client import ServiceRequests
 from .fields import byte_count, date_in_json, file_path, folder_path, next_path, text
 from .json_body import DATASETS, page_limits
@@ -93,8 +92,7 @@ class ListRequests(ServiceRequests):
                 [root + file_path(one["path"]) for one in files],
                 [byte_count(one["size"]) for one in files],
                 [text(one["etag"]) for one in files],
-                [one.get("modified") for one in files],
-                date_in_json,
+                [date_in_json(one.get("modified")) for one in files],
             )
             folders = [root + folder_path(folder) for folder in response["folders"]] if not recursive else []
             following = next_path(response["next"], after[len(root) :])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import itertools
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from ...core.retry import call_with_retries
-from ...errors import ObjectNotFoundError, RemoteDataError, StorageError
-from ..multipart import SLOW_BYTES_PER_S, MultipartWriter, make_visible
+from ...errors import ObjectExistsError, ObjectNotFoundError, RemoteDataError, StorageError
+from ..multipart import MultipartWriter
 from .client import ServiceRequests
 from .fields import byte_count, text
 from .json_body import page_limits
@@ -171,8 +171,8 @@ class DatasetsWriter(MultipartWriter[None]):
         *,
         overwrite: bool,
     ) -> None:
-        super().__init__()
-        self._uploads, self._path, self._url, self._overwrite = uploads, path, url, overwrite
+        super().__init__(url)
+        self._uploads, self._path, self._overwrite = uploads, path, overwrite
         self._create_dataset = create_dataset
         self._sha256 = hashlib.sha256()
 
@@ -194,12 +194,7 @@ class DatasetsWriter(MultipartWriter[None]):
         def put_part() -> str | None:
             return self._uploads.put_part(self._path, upload_id, start, data, None, sha256=None)
 
-        call_with_retries(
-            lambda: self._in_dataset(put_part),
-            self._retry,
-            url=self._url,
-            expected_s=len(data) / SLOW_BYTES_PER_S,
-        )
+        self._repeat(lambda: self._in_dataset(put_part), len(data))
 
     def _complete(self, upload_id: str) -> None:
         start, data = self._sent_bytes, self._take_buffer()
@@ -227,7 +222,7 @@ class DatasetsWriter(MultipartWriter[None]):
         self._make_visible(complete, len(data))
 
     def _discard(self, upload_id: str) -> None:
-        call_with_retries(lambda: self._uploads.abort_upload(self._path, upload_id), self._retry, url=self._url)
+        self._repeat(lambda: self._uploads.abort_upload(self._path, upload_id))
 
     def _in_dataset(self, send: Callable[[], T]) -> T:
         """Call ``send``; if the dataset does not exist, create it and call again."""
@@ -238,7 +233,24 @@ class DatasetsWriter(MultipartWriter[None]):
             return send()
 
     def _make_visible(self, send: Callable[[], object], num_bytes: int) -> None:
+        """Send the request that makes the file visible, and retry it.
+
+        If the response to an earlier attempt was lost, the file may be visible already: a retry then succeeds, rather
+        than to start a new upload, or to report that the file exists.
+        """
+        attempts = itertools.count()
+
         def is_visible() -> bool:
             return self._uploads.sha256_of(self._path) == self._sha256.hexdigest()
 
-        make_visible(send, is_visible, self._retry, url=self._url, num_bytes=num_bytes, look_before_retry=True)
+        def attempt() -> None:
+            is_first = next(attempts) == 0
+            if not is_first and is_visible():
+                return
+            try:
+                send()
+            except (ObjectExistsError, ObjectNotFoundError):
+                if is_first or not is_visible():
+                    raise
+
+        self._repeat(attempt, num_bytes)

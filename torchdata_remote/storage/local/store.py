@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
-import itertools
 import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 from ...core.early_writeback import EarlyWriteback
-from ...core.local_view import fill, map_file
-from ...core.new_file import make_new_file
+from ...core.local_view import map_file
 from ...errors import UrlError
-from ..errors import from_os, from_status, translate_errors
+from ..errors import from_status, translate_errors
+from ..folder_walk import page_of_names
 from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, single_chunk
-from .names import PARTIAL_SUFFIX, is_internal_name, iter_sorted
+from .names import PARTIAL_SUFFIX, is_internal_name, names_in
 
 T = TypeVar("T")
 _WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # FAT, some FUSE mounts
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 _NOWHERE = {errno.ENOENT, errno.ELOOP, errno.ENOTDIR}  # of a link: no target, a circle, a target below a file
 _MAX_REMOVED = 100  # attempts, while other processes remove the folder before its first file is created
 # Without waiting for the writer of a FIFO
@@ -50,7 +48,7 @@ def _found(path: str) -> Entry | None:
 
 
 def _errors_of(path: str) -> contextlib.AbstractContextManager[None]:
-    return translate_errors(from_os, f"file://{path}", transient=False)
+    return translate_errors(f"file://{path}", transient=False)
 
 
 @contextlib.contextmanager
@@ -87,12 +85,8 @@ class LocalStore:
             return Page(list(_walk(folder, recursive, set())) if os.path.isdir(folder) else [], None)
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        folder = prefix[: prefix.rfind("/") + 1]
-        with _errors_of(folder):
-            found = list(itertools.islice(iter_sorted(folder, prefix, recursive, after), limit + 1))
-            next_token = None if len(found) <= limit else found[limit - 1]
-            files = filter(None, (_found(path) for path in found[:limit] if path[-1] != "/"))
-            return Page(list(files), next_token, [path for path in found[:limit] if path[-1] == "/"])
+        with _errors_of(prefix):
+            return page_of_names(names_in, _found, prefix, after, recursive=recursive, limit=limit)
 
     # Files
 
@@ -106,11 +100,6 @@ class LocalStore:
                 raise IsADirectoryError(path)
             return _entry(path, status)
 
-    def change_of(self, path: str) -> str:
-        """Return the time of the last change of a file, which no program can set back, unlike the one in its etag."""
-        with _errors_of(path):
-            return f"{os.stat(path).st_ctime_ns:x}"
-
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         with _opened(path) as (descriptor, status):
             size, version = status.st_size, version_of(status)
@@ -121,17 +110,6 @@ class LocalStore:
             stop = size if end is None else min(end, size)
             return Answer(start, stop, size, version, single_chunk(map_file(descriptor, start, stop)))
 
-    def read_into(self, path: str, ranges: Iterable[tuple[int, memoryview]]) -> Entry:
-        """Copy many ranges of a file: the first byte of each, and the memory to fill. Return the version that was read.
-
-        A range that exceeds the end of the file is not copied: compare the size of the version.
-        """
-        with _opened(path) as (descriptor, status):
-            for start, view in ranges:
-                if start + len(view) <= status.st_size:
-                    fill(view, descriptor, start)
-            return _entry(path, status)
-
     def create(self, path: str, *, overwrite: bool, durable: bool = True, sync_folder: bool = True) -> LocalWriter:
         """Start to write a file. Without ``durable`` it may be missing or incomplete after a crash of the machine.
 
@@ -141,25 +119,18 @@ class LocalStore:
             folder, name = os.path.split(path)
             if not name:
                 raise UrlError(f"file://{path} names a folder, not a file.", url=f"file://{path}")
-            descriptor, temporary = _in_folder(folder, lambda: make_new_file(folder, _PROCESS, PARTIAL_SUFFIX))
-            return LocalWriter(path, descriptor, temporary, overwrite, durable, sync_folder and durable)
+            file = _in_folder(folder, lambda: open(_aside(folder), "xb", buffering=1 << 20))  # noqa: SIM115
+            return LocalWriter(path, file, overwrite, durable, sync_folder and durable)
 
     def adopt(self, source: str, path: str, *, overwrite: bool) -> LocalWriter | None:
-        """Make a complete file the content of the file at ``path`` too, without a copy; ``None`` across mounts.
-
-        Only trying tells: a link from one mount into another one fails also if both show the same filesystem.
-        """
+        """Make a complete file the content of the file at ``path`` too, without a copy; ``None`` where that fails."""
         folder = os.path.dirname(path)
-        temporary = f"{folder}/{_PROCESS}{secrets.token_hex(16)}{PARTIAL_SUFFIX}"
-        with _errors_of(path):
-            try:
-                _in_folder(folder, lambda: os.link(source, temporary))
-            except OSError as error:
-                if error.errno != errno.EXDEV and error.errno not in _WITHOUT_LINKS:
-                    raise
-                return None
-            descriptor = os.open(temporary, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-            return LocalWriter(path, descriptor, temporary, overwrite, durable=True, sync_folder=True)
+        temporary = _aside(folder)
+        try:
+            _in_folder(folder, lambda: os.link(source, temporary))
+            return LocalWriter(path, open(temporary, "r+b"), overwrite)
+        except OSError:  # such as from one mount into another one
+            return None
 
     def sync_folder(self, path: str) -> None:
         """Wait until the files that were created in a folder are on disk."""
@@ -189,38 +160,36 @@ class LocalStore:
             if os.path.islink(path):
                 os.unlink(path)
                 return
-            # Atomic for readers; a killed process leaves a leftover. Nothing is created, since the disk may be full
-            aside = f"{above}/{_PROCESS}{secrets.token_hex(16)}{PARTIAL_SUFFIX}"
+            aside = _aside(above)
             try:
-                os.rename(path, aside)
+                os.rename(path, aside)  # atomic for readers; a killed process leaves a leftover
             except OSError as error:
-                if error.errno not in _FULL:
+                if error.errno == errno.ENOENT:
                     raise
-                aside = path  # on some file systems a name needs a block of its own
+                aside = path  # on a full disk, where a name needs a block of its own
             _sync_folder(above)
             shutil.rmtree(aside)
 
     # Leftovers
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        folder = prefix[: prefix.rfind("/") + 1]
-        with _errors_of(folder):
-            for path in glob.iglob(f"{glob.escape(folder)}.*{PARTIAL_SUFFIX}"):  # the name of the object is not in it
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+        folder = Path(prefix[: prefix.rfind("/") + 1])
+        with _errors_of(prefix):
+            for path in folder.glob(f".*{PARTIAL_SUFFIX}"):  # the name of the object is not in it
+                path.unlink(missing_ok=True)
 
     def remove_old_leftovers(self, path: str, before_s: float, stopped: Callable[[], bool] = lambda: False) -> None:
         """Remove unfinished writes of other processes, also while this one writes; end soon once ``stopped``."""
         for above, folders, names in os.walk(path):
             if stopped():
                 return
-            for name in filter(_is_leftover, names):
-                with contextlib.suppress(FileNotFoundError):
-                    if os.lstat(f"{above}/{name}").st_mtime < before_s:
-                        os.unlink(f"{above}/{name}")
-            for name in filter(_is_leftover, folders):
-                shutil.rmtree(f"{above}/{name}", ignore_errors=True)
-            folders[:] = [name for name in folders if not name.endswith(PARTIAL_SUFFIX)]
+            for name in [*names, *folders]:
+                if name.endswith(PARTIAL_SUFFIX) and not name.startswith(_PROCESS):
+                    with contextlib.suppress(FileNotFoundError):
+                        if name in folders:
+                            shutil.rmtree(f"{above}/{name}", ignore_errors=True)
+                        elif os.lstat(f"{above}/{name}").st_mtime < before_s:
+                            os.unlink(f"{above}/{name}")
 
 
 def _walk(folder: str, recursive: bool, above: set[tuple[int, int]]) -> Iterator[Entry]:
@@ -248,22 +217,20 @@ def _walk(folder: str, recursive: bool, above: set[tuple[int, int]]) -> Iterator
                 yield from _walk(path + "/", recursive, above)
 
 
-def _is_leftover(name: str) -> bool:
-    return name.endswith(PARTIAL_SUFFIX) and not name.startswith(_PROCESS)
-
-
 def _in_folder(folder: str, create: Callable[[], T]) -> T:
     """Create a file in a folder, which is made if it is missing, also while other processes remove it."""
     for _ in range(_MAX_REMOVED):
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                os.makedirs(folder, exist_ok=True)
-            except FileExistsError:
-                if os.path.lexists(folder) and not os.path.isdir(folder):
-                    raise
-                continue  # it was removed between two looks of makedirs
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            os.makedirs(folder, exist_ok=True)
             return create()
-    raise FileNotFoundError(folder)
+        if os.path.lexists(folder) and not os.path.isdir(folder):
+            break
+    raise NotADirectoryError(folder)
+
+
+def _aside(folder: str) -> str:
+    """Return a new name of what this process has not finished."""
+    return f"{folder}/{_PROCESS}{secrets.token_hex(16)}{PARTIAL_SUFFIX}"
 
 
 def _sync_folder(path: str) -> None:
@@ -282,20 +249,18 @@ class LocalWriter:
 
     Args:
         path: of the file.
-        descriptor: of the temporary file.
-        temporary: its path, on the same filesystem.
+        file: the temporary file, on the same filesystem.
         overwrite: whether an existing file is replaced.
         durable: whether the bytes are on disk before the file is renamed.
         sync_folder: whether the rename is on disk when ``commit`` returns.
     """
 
     def __init__(
-        self, path: str, descriptor: int, temporary: str, overwrite: bool, durable: bool, sync_folder: bool
+        self, path: str, file: BinaryIO, overwrite: bool, durable: bool = True, sync_folder: bool = True
     ) -> None:
-        self._path, self._temporary = path, temporary
-        self._overwrite, self._durable, self._sync_folder = overwrite, durable, sync_folder
-        self._file = os.fdopen(descriptor, "wb", buffering=1 << 20)
-        self._writeback = EarlyWriteback(descriptor)
+        self._path, self._file, self._overwrite = path, file, overwrite
+        self._durable, self._sync_folder = durable, sync_folder
+        self._writeback = EarlyWriteback(file.fileno())
 
     def write(self, data: bytes) -> None:
         with _errors_of(self._path):
@@ -313,27 +278,22 @@ class LocalWriter:
             if self._durable:
                 os.fsync(self._file.fileno())
             self._file.close()
-            if self._overwrite:
-                os.replace(self._temporary, self._path)
-            else:
-                self._publish_new()
+            try:
+                if self._overwrite:
+                    os.replace(self._file.name, self._path)
+                else:
+                    os.link(self._file.name, self._path)  # fails if the file exists, unlike a rename
+                    os.unlink(self._file.name)
+            except OSError as error:
+                if self._overwrite or error.errno not in _WITHOUT_LINKS:
+                    raise
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
+                os.replace(self._file.name, self._path)
             if self._sync_folder:
                 _sync_folder(os.path.dirname(self._path))
-
-    def _publish_new(self) -> None:
-        """Publish by a hard link, which fails if the file exists, unlike a rename."""
-        try:
-            os.link(self._temporary, self._path)
-        except OSError as error:
-            if error.errno not in _WITHOUT_LINKS:
-                raise
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
-            os.replace(self._temporary, self._path)
-        else:
-            os.unlink(self._temporary)
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._temporary)
+            os.unlink(self._file.name)

@@ -13,7 +13,7 @@ from ....core.retry import call_with_retries
 from ....core.threads.named_locks import NamedLocks
 from ....core.urls import RemoteUrl, join_url, split_url
 from ....errors import ObjectExistsError, UrlError
-from ....fetch.ranges import RangeRequest, read_range
+from ....fetch.ranges import ObjectReader
 from ....storage import Entry, FolderStore, LocalStore, ObjectWriter, Page, open_store
 from ..problems import Problem
 from .lifetimes import Lifetimes, LiveFolder, LiveWriter
@@ -31,7 +31,7 @@ _RETRY = RetryPolicy(deadline_s=30.0)
 
 
 class DatasetRoot:
-    """The datasets of a service, in a local folder or in any store that can be written to.
+    """The datasets of a service, in a local folder or a bucket.
 
     Args:
         url: of the folder whose folders are the datasets.
@@ -180,8 +180,9 @@ class DatasetRoot:
         if start >= stop:
             return
         url = join_url(self._scheme, self._bucket, entry.path)
-        wanted = RangeRequest(url, entry.path, start, stop, entry.size, entry.etag)
-        for piece in read_range(self.store, wanted, _RETRY, in_flight=self._concurrency):
+        version = RemoteUrl(url, entry.size, entry.etag)
+        reader = ObjectReader(version, self.store, entry.path, _RETRY, self._concurrency)
+        for piece in reader.pieces(start, stop):
             for at in range(0, len(piece), chunk_bytes):
                 yield piece[at : at + chunk_bytes]
 

@@ -1,1 +1,0 @@
-"""Repositories of the Hugging Face Hub: ``hf://``."""
