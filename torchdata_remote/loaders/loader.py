@@ -137,7 +137,9 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
     def _with_next_worker(self, state: State, next_worker: int) -> State:
         world = self.dataset.world()
         turns = [[world.rank, world.world_size, self.num_workers, next_worker]]
-        return make_state(*(state[name] for name in ("chain", "listing", "epoch", "num_streams", "streams")), turns)
+        return make_state(
+            state["chain"], state["listing"], state["epoch"], state["num_streams"], state["streams"], turns
+        )
 
     def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Let the next pass continue where all ranks were.

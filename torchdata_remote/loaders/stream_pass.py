@@ -55,7 +55,9 @@ def check_resumable(pipe: IterDataPipe[Any]) -> None:
             )
             raise StateError(f"{name} cannot be resumed where it was. Use instead: {instead}.")
         if isinstance(found, IterableWrapper) and isinstance(found.iterable, Iterator):
-            raise StateError("IterableWrapper holds an iterator, which can be read once only. Pass a list of its items.")
+            raise StateError(
+                "IterableWrapper holds an iterator, which can be read once only. Pass a list of its items."
+            )
 
 
 def is_sharded(pipe: IterDataPipe[Any]) -> bool:
@@ -169,7 +171,11 @@ class Stream:
         """The place after the last item, for a state."""
         place = ENDED if self.ended else self._start
         if self._has_items and not self.ended and self.pass_ is not None and self._env is not None:
-            place = {"passed": self.num_passed, "at": self.pass_.position, "marks": marks_to_json(self._env.marks.now())}
+            place = {
+                "passed": self.num_passed,
+                "at": self.pass_.position,
+                "marks": marks_to_json(self._env.marks.now()),
+            }
         return [self.number, place, *([self.share.to_json()] if self.share.cuts else [])]
 
 

@@ -45,9 +45,7 @@ def warning_of_unequal_ranks(
     return partial(_warned, loader, template, {row[0]: row[1] for row in loaded["streams"]} if loaded else {})
 
 
-def _warned(
-    loader: Any, template: Chain | None, positions: Mapping[int, Any], batches: Iterator[Any]
-) -> Iterator[Any]:
+def _warned(loader: Any, template: Chain | None, positions: Mapping[int, Any], batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         _warn(loader, template, positions)
         yield batch

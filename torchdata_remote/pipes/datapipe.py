@@ -133,7 +133,7 @@ class DataPipe(SentToWorkers, SentWithRanks, Described[T_co], IterDataPipe[T_co]
     def __getstate__(self) -> Any:
         if TorchDataPipe.getstate_hook is None:  # otherwise torch only looks for the pipes of a chain
             _record_of(self).is_copied = True
-        return super().__getstate__()  # type: ignore[no-untyped-call]  # torch's
+        return super().__getstate__()
 
     def __repr__(self) -> str:
         return describe(self)
@@ -196,7 +196,7 @@ def _read(self: DataPipe[T_co]) -> Iterator[T_co]:
             check_first(self, items, first)
             yield first
             break
-        first = None  # or it would be kept
+        del first  # or it would be kept
         yield from items
     end_pass(shared)
 
@@ -212,7 +212,7 @@ class Mapper(DataPipe[Any], TorchMapper[Any]):
         return MapPass(self, env.open(self.datapipe))
 
 
-class Collator(Mapper, TorchCollator):  # type: ignore[misc]  # torch has no types
+class Collator(Mapper, TorchCollator):
     """torch's ``collate`` of a pipe of this package."""
 
 
@@ -327,7 +327,9 @@ def listed_pipes(pipe: TorchDataPipe[Any]) -> list[tuple[TorchDataPipe[Any], boo
 
 def gives_urls(pipe: TorchDataPipe[Any]) -> bool:
     """Whether a pipe can be part of a listing: some of torch's, and those with ``gives_urls``."""
-    return isinstance(pipe, (IterableWrapper, TorchMapper, TorchFilter)) or bool(getattr(type(pipe), "gives_urls", False))
+    return isinstance(pipe, (IterableWrapper, TorchMapper, TorchFilter)) or bool(
+        getattr(type(pipe), "gives_urls", False)
+    )
 
 
 def uses_epoch(pipe: TorchDataPipe[Any]) -> bool:

@@ -230,7 +230,9 @@ def _require_set(argument: str, name: Any, sets: Mapping[str, Any]) -> None:
         )
 
 
-def _options_of(given: Any, sources: Mapping[str, list[str] | None]) -> tuple[dict[str, StorageOptions], StorageOptions]:
+def _options_of(
+    given: Any, sources: Mapping[str, list[str] | None]
+) -> tuple[dict[str, StorageOptions], StorageOptions]:
     """Return the storage options of each set, and those that read all of them.
 
     Args:
@@ -485,7 +487,9 @@ class _JoinedPass(TarPass):
         return [Position.from_json(fields).byte for fields in place]
 
     def opened(self, url: str, stream: Any, place: Any) -> Any:
-        starts = [Position(one.first_byte) for one in stream.streams] if place is None else map(Position.from_json, place)
+        starts = (
+            [Position(one.first_byte) for one in stream.streams] if place is None else map(Position.from_json, place)
+        )
         tracked = _JoinedPosition([ReadPosition(start) for start in starts])
         samples = self.samples_of(stream.shown[0], stream, tracked, getattr(url, "num_samples", None))
         return OpenShard(stream, tracked, samples)

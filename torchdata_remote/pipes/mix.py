@@ -157,7 +157,9 @@ class Mixed(SeededPipe[T]):
             raise TypeError("mix has a length only if it stops at a number of samples.")
         share = self.share_of(env)
         if self.stop < share.count:
-            raise EmptyShareError(f"mix stops at {self.stop} samples, so some of {share.count} readers would have none.")
+            raise EmptyShareError(
+                f"mix stops at {self.stop} samples, so some of {share.count} readers would have none."
+            )
         return share.amount(self.stop, env.number_of(self), env.epoch)
 
     length = num_samples
@@ -226,7 +228,9 @@ class _MixedPass(Pass[Any]):
         self._samples = SlotSamples(start, self._share.number, self._share.count)
         # The phases up to the point where a saved pass was are repeated by a pass that resumes before it
         path, point = env.marks.resumed.get(env.number_of(pipe), ((), None))
-        self._replay: Mapping[str, Any] = point if point is not None and path == env.epoch else {"draws": 0, "phases": []}
+        self._replay: Mapping[str, Any] = (
+            point if point is not None and path == env.epoch else {"draws": 0, "phases": []}
+        )
 
     def seek(self, position: Any) -> None:
         self._num_draws, self._num_passed = position["draws"], position["passed"]

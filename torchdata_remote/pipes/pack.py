@@ -342,7 +342,8 @@ class _PackPass(Pass[Row]):
 
     def __init__(self, pipe: Pack, source: Pass[Any]) -> None:
         super().__init__(source)
-        self._pipe, self._saved = pipe, (None, 0, 0, [])
+        self._pipe = pipe
+        self._saved: tuple[Any, int, int, list[Any]] = (None, 0, 0, [])
 
     @property
     def position(self) -> Any:

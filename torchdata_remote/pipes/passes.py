@@ -564,7 +564,7 @@ class _ForeignPass(Pass[Any]):
 def _bound(value: Any, env: Env) -> Any:
     """Replace the pipes in an attribute by sources of one pass."""
     if isinstance(value, IterDataPipe):
-        return _Source(value, env)
+        return _Source(value, env)  # type: ignore[abstract]  # below
     # The first item decides, because a list may be one of a million URLs
     if type(value) in (list, tuple) and value and isinstance(value[0], IterDataPipe):
         return type(value)(_bound(part, env) for part in value)
@@ -606,4 +606,4 @@ def _iterated(source: _Source) -> Iterator[Any]:
     return iter(source._pass)
 
 
-_Source.__iter__ = _iterated  # type: ignore[method-assign]  # after the class was made, so that torch does not wrap it
+_Source.__iter__ = _iterated  # type: ignore[method-assign, assignment]  # after the class was made, so that torch does not wrap it

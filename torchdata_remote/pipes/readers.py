@@ -122,7 +122,9 @@ class ShardPass(Pass[Sample]):
         if self._saved is not None and not self._open:
             return self._latest + 1, self._saved  # type: ignore[operator]  # before the first sample
         opened, places = self._open, self._places
-        if self._num_known is not None and self._num_passed == self._num_known + 1:  # the last one; those that are exhausted were the first
+        if (
+            self._num_known is not None and self._num_passed == self._num_known + 1
+        ):  # the last one; those that are exhausted were the first
             places.append(opened[-1].place())
             while len(places) > len(opened):
                 places.popleft()

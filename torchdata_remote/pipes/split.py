@@ -399,7 +399,7 @@ class EqualizeRanks(DataPipe[T]):
             )
         return found[0]
 
-    def open(self, env: Env) -> _EqualizedPass:
+    def open(self, env: Env) -> Pass[Any]:
         source = replace(env, equalize=self.mode).open(self.source_datapipe)
         return _EqualizedPass(source, lambda: env.marks.passes[env.number_of(self._sharding())][1])
 

@@ -32,7 +32,7 @@ class SentWithRanks:
     """Framework that pickled this for a worker and will split its items again."""
 
     def __getstate__(self) -> Any:
-        state = super().__getstate__()  # type: ignore[misc]  # torch's
+        state = super().__getstate__()
         if not isinstance(state, dict):  # torch only traverses the chain
             return state
         num_ranks = 1

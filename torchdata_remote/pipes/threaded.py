@@ -220,7 +220,7 @@ class ThreadedMap(OneForOne[T_co]):
 
         return result_of if self.may_skip else function
 
-    def skip(self, bad: Any, skipped: Skipped) -> None:
+    def skip_bad(self, bad: Any, skipped: Skipped) -> None:
         """Record a sample as skipped, unless the policy raises."""
         self._on_bad_sample(bad.error)
         skipped.bad_samples[bad.url, bad.key] = f"{type(bad.error).__name__}: {bad.error!s:.300}"
@@ -286,7 +286,7 @@ class _ThreadedPass(Pass[Any]):
             result = called(function, item if prepared is None else prepared(item))
             del item
             if type(result) is _BadSample:
-                self._pipe.skip(result, self._skipped)
+                self._pipe.skip_bad(result, self._skipped)
             else:
                 yield result
 
@@ -316,7 +316,7 @@ class _ThreadedPass(Pass[Any]):
                 result = task.result(patience)
                 del task
                 if type(result) is _BadSample:
-                    self._pipe.skip(result, self._skipped)
+                    self._pipe.skip_bad(result, self._skipped)
                     continue
                 yield result
                 del result

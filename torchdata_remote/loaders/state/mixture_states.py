@@ -101,9 +101,7 @@ def _renumbered(
     new = {key: number for number, key in enumerate((name, at) for name in here for at in range(len(here[name])))}
 
     def marks_of(marks: Sequence[Any]) -> list[Any]:
-        return [
-            [new[old[number]] if number < end else number - end + len(new), *rest] for number, *rest in marks
-        ]
+        return [[new[old[number]] if number < end else number - end + len(new), *rest] for number, *rest in marks]
 
     rows = [
         [number, {**place, "marks": marks_of(place["marks"])} if isinstance(place, Mapping) else place, *share]
