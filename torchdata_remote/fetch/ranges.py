@@ -5,10 +5,10 @@ Every response is validated, so that two versions of an object are never mixed.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from functools import partial
 
 from ..core.checksums import BlockCheck, Checksums
 from ..core.concurrency_limit import ConcurrencyLimit
@@ -16,7 +16,7 @@ from ..core.object_version import same_etag
 from ..core.options import PROGRESS_BYTES, RetryPolicy, StorageOptions
 from ..core.retry import Attempts
 from ..core.stats.counters import FETCH
-from ..core.threads.background import interruptible
+from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, redact
 from ..errors import (
     ObjectChangedError,
@@ -280,7 +280,11 @@ class OneObject(ObjectReader):
 
     def read(self, start: int, stop: int) -> bytes:
         """Return bytes ``start`` to ``stop`` (exclusive), as of the base class; Ctrl-C ends the wait for them."""
-        return interruptible(partial(super().read, start, stop))
+        read = super().read
+        if threading.current_thread() is not threading.main_thread():
+            return read(start, stop)
+        with closing(ordered_map([lambda _: read(start, stop)], max_threads=1)) as results:
+            return next(results)
 
 
 def _end_of(answer: Answer, at: int, end: int | None, size: int | None, url: str) -> int:
