@@ -562,6 +562,7 @@ def test_columns_that_cannot_be_members_or_keys_are_errors(memory_folder: str, f
     """A name twice, a name that the reader sets, and rows without a key."""
     for name, table, options, message in (
         ("twice", pa.table([[1], [2]], names=["a", "a"]), {}, "2 columns are named 'a'"),
+        ("keys", pa.table([["1"], ["2"]], names=["__key__", "__key__"]), {}, "2 columns are named '__key__'"),
         ("null", pa.table({"id": ["a", None]}), {"key": "id"}, "row 1 has no key"),
         ("url", pa.table({"n": [1], "__url__": ["x"]}), {}, "has a column '__url__'.* Rename it by columns="),
         ("key", pa.table({"n": [1], "__key__": [7.5]}), {}, "has a column '__key__'.* Rename it by columns="),

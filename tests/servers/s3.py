@@ -114,13 +114,28 @@ def process(*command: str, log: Path, environment: dict[str, str] | None = None)
                 running.kill()
 
 
+# moto looks whether an object exists and writes it in two steps: one request at a time does, as in a store
+MOTO = """
+import threading
+from moto.s3.responses import S3Response
+from moto.server import main
+
+lock, put_object = threading.Lock(), S3Response.put_object
+
+def put_one(self):
+    with lock:
+        return put_object(self)
+
+S3Response.put_object = put_one
+main()
+"""
+
+
 @contextmanager
 def moto_server(folder: Path) -> Iterator[S3Server]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    with process(
-        sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port), log=folder / "moto.log"
-    ) as running:
+    with process(sys.executable, "-c", MOTO, "-H", "127.0.0.1", "-p", str(port), log=folder / "moto.log") as running:
         wait_until(lambda: running.poll() is not None or answers(url), "moto's server")
         assert running.poll() is None, (folder / "moto.log").read_text()
         yield S3Server("moto", url, "test-key", "test-secret")

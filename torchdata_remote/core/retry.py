@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from typing import TypeVar
 
 from ..errors import StorageError, TransientStorageError
@@ -31,11 +30,13 @@ _WITH_TIMEOUT = S3 | GS | AZURE | HTTP | {DATASETS, HUGGING_FACE, "ftp"}
 _jitter = random.SystemRandom()
 
 
-class Attempts:
-    """Counts the attempts of one operation, and waits before the next.
+class Attempts(Wait):
+    """Counts the attempts of one operation, and waits before the next. Each is a ``with`` block.
 
     Args:
         policy: the limits.
+        url: of the object.
+        expected_s: seconds that an attempt may take without progress before it is reported, beside the usual ones.
         sleep: waits for a number of seconds. May raise, to end the waiting.
         clock: monotonic, in seconds.
         uniform: returns a random number from 0 to 1.
@@ -44,11 +45,14 @@ class Attempts:
     def __init__(
         self,
         policy: RetryPolicy,
+        url: str = "",
         *,
+        expected_s: float = 0.0,
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         uniform: Callable[[], float] = _jitter.random,
     ) -> None:
+        self.url, self.quiet_s = url, min(QUIET_S, policy.progress_timeout_s / 2) + expected_s
         self._policy, self._sleep, self._clock, self._uniform = policy, sleep, clock, uniform
         self._start = self._counted_from = self._began = self._row_began = clock()
         self._failed = self._failed_in_a_row = self._likely_permanent_in_a_row = 0
@@ -68,20 +72,8 @@ class Attempts:
         self._counted_from = self._began = self._clock()
         self._failed_in_a_row = self._likely_permanent_in_a_row = 0
 
-    def watch(self, url: str, position: Callable[[], int] | None = None, *, expected_s: float = 0.0) -> Wait:
-        """Return a context manager for one attempt, which is reported when it takes long.
-
-        Args:
-            url: of the object.
-            position: returns the number of bytes received so far; each is progress.
-            expected_s: seconds that the attempt may take without progress, beside the usual ones.
-        """
-        quiet_s = min(QUIET_S, self._policy.progress_timeout_s / 2) + expected_s
-        then = partial(self._then, url)
-        return Wait(url, then, quiet_s=quiet_s) if position is None else Wait(url, then, position, quiet_s)
-
-    def _then(self, url: str) -> str:
-        scheme, policy = url.partition("://")[0], self._policy
+    def then(self) -> str:
+        scheme, policy = self.url.partition("://")[0], self._policy
         if scheme in LOCAL:
             return "The file system does not answer: is it a network mount?"
         ends = f"given up after {policy.progress_timeout_s:g} s without data"
@@ -176,10 +168,10 @@ def call_with_retries(
             its ``__cause__``.
         StorageError: for a permanent fault.
     """
-    attempts = Attempts(policy, sleep=sleep, clock=clock, uniform=uniform)
+    attempts = Attempts(policy, url or "", expected_s=expected_s, sleep=sleep, clock=clock, uniform=uniform)
     while True:
         try:
-            with nullcontext() if url is None else attempts.watch(url, expected_s=expected_s):
+            with nullcontext() if url is None else attempts:
                 return operation()
         except TransientStorageError as error:  # noqa: PERF203  # a request takes a thousand times longer
             attempts.wait(error)

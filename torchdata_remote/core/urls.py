@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .shard_view import ShardView
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
+_PLAIN = re.compile(r"(s3|gs|https?)://([\w.-]+)/([^:\0]*)")  # nothing to refuse, as in most
 _USER_INFO = re.compile(r"://([^/]*)@")
 _USER_INFO_IN_TEXT = re.compile(r"://([^/\s\"'<>()]*)@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
@@ -211,6 +212,9 @@ def split_url(url: str) -> tuple[str, str, str]:
     """
     if not isinstance(url, str):
         raise UrlError(f"Expected a URL as str, got {type(url).__name__}: {url!r:.200}")
+    if (plain := _PLAIN.fullmatch(url)) is not None:
+        scheme, bucket, path = plain.groups()
+        return scheme, bucket, path
     if url.startswith("file:///") and "\0" not in url:
         return "file", "", url[7:]
     match = _SCHEME.match(url)
@@ -306,6 +310,6 @@ def object_path(url: str) -> str:
     ['a/b.jpg', 'b.jpg']
     """
     scheme, _, path = split_url(url)
-    if scheme in S3:
-        return split_version(path)[0].lstrip("/")
+    if scheme in S3 and "?" in path:
+        path, _ = split_version(path)
     return (path.partition("?")[0] if scheme in HTTP else path).lstrip("/")

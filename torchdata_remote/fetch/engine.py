@@ -9,23 +9,24 @@ is of the one that has the fewest parts ahead. Objects behind them are begun onl
 
 from __future__ import annotations
 
-import os
 import queue
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..core.stats.counters import FETCH
+from ..core.threads import forks
 from ..core.threads.finalizer_lock import FinalizerLock
 from ..core.threads.pool import PoolClosedError, next_item
-from ..core.urls import redact
+from ..core.urls import redact, split_url
 from ..storage import Store, open_store
 from .ranges import ObjectReader
 from .session import FetchSession, call
 
+_ONE_REQUEST = (None,)
 _OBJECTS_WAITING = 4
 _FRACTION_AHEAD = 4  # of the budget: first parts of objects of unknown size that may be large, ahead of their turn
 
@@ -46,7 +47,7 @@ class Part:
         self.start, self.end, self.reserved_bytes, self.buffer = start, end, reserved_bytes, buffer
         self.pieces: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()  # consecutive; then None
         self.error: BaseException | None = None  # why the pieces end early
-        self.left: list[int] = []  # one is popped when a request has ended; the last one is 0
+        self.left: list[int] = []  # of several requests, one is popped when one has ended; the last one is 0
 
 
 class Download:
@@ -90,17 +91,14 @@ class Download:
         most = self.part_bytes if self.size is not None else min(self.part_bytes, self.first_bytes)
         return min(max(1, most // self.block_bytes) * self.block_bytes, self._stop - self.planned_bytes)
 
-    def plan(self) -> Part:
-        """Add the next part. It has no end if all of an empty object is requested."""
-        start, num_bytes = self.planned_bytes, self.next_bytes
+    def plan(self, num_bytes: int) -> Part:
+        """Add the next part, of :attr:`next_bytes`. It has no end if all of an empty object is requested."""
+        start = self.planned_bytes
         self.planned_bytes = start + num_bytes
         self.can_plan = self.size is not None and self.planned_bytes < self._stop
-        part = self._part(start, num_bytes)
+        part = Part(start, self.planned_bytes if num_bytes else None, num_bytes)
         self.parts.append(part)
         return part
-
-    def _part(self, start: int, num_bytes: int) -> Part:
-        return Part(start, start + num_bytes if num_bytes else None, num_bytes)
 
     def learn(self, size: int, end: int) -> None:
         """Record the size, and the end of its part, from the first response."""
@@ -108,8 +106,12 @@ class Download:
             self.size, self._stop, self.planned_bytes = size, min(self._stop, size), end
             self.can_plan = end < self._stop
 
-    def jobs(self, part: Part, lane: Lane) -> list[Callable[[], None]]:
-        """Return what brings the bytes of a part, each to run in a thread of the pool."""
+    def requests(self, part: Part) -> Sequence[Any]:
+        """Return what :meth:`fetch` is called with, once for each request."""
+        return _ONE_REQUEST
+
+    def fetch(self, request: Any, part: Part, lane: Lane) -> None:
+        """Bring bytes of a part, in a thread of the pool."""
         raise NotImplementedError
 
     def submit(self, part: Part, lane: Lane) -> None:
@@ -118,22 +120,23 @@ class Download:
         Raises:
             PoolClosedError: if the pool is closed.
         """
-        jobs = self.jobs(part, lane)
-        part.left = list(range(len(jobs)))
-        for job in jobs:
-            lane.running.pool.submit(self._run, job, part, lane, on_dropped=None)
+        requests = self.requests(part)
+        if len(requests) > 1:
+            part.left = list(range(len(requests)))
+        for request in requests:
+            lane.running.pool.submit(self._run, request, part, lane, on_dropped=None)
 
-    def _run(self, job: Callable[[], None], part: Part, lane: Lane, dropped: PoolClosedError | None = None) -> None:
-        """Do a job in a thread of the pool; the last one of a part lets the consumer see its end, or the error."""
+    def _run(self, request: Any, part: Part, lane: Lane, dropped: PoolClosedError | None = None) -> None:
+        """Send a request in a thread of the pool; the last one of a part shows the consumer its end, or the error."""
         try:
             if dropped is not None:
                 raise dropped
             if not self.closed:
-                job()
+                self.fetch(request, part, lane)
         except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
             dropped = None  # or it and this frame would keep each other
             part.error = error
-        if part.left.pop() == 0:
+        if not part.left or part.left.pop() == 0:
             if part.buffer is not None and part.error is None:
                 part.pieces.put(part.buffer.toreadonly())
             part.buffer = None
@@ -163,30 +166,30 @@ class Lane:
         self.running = session.start()
         self._lock: FinalizerLock[Callable[[], None]] = FinalizerLock(call)
         self._reserved_bytes = 0
+        self._stores: dict[tuple[str, str], Store] = {}
         # In order: those that are not completely planned, and those of them of which nothing is planned
         self._open, self._waiting = OrderedDict[Download, None](), OrderedDict[Download, None]()
         self._begun: queue.SimpleQueue[Download] = queue.SimpleQueue()  # whose first part is here, unless in order
         self._users = 1  # the owner, and every open object
-        self._pid = os.getpid()
-
-    def open_store(self, url: str) -> tuple[Store, str]:
-        """Return the store of a URL, and the path in it."""
-        return open_store(url, self.session.storage_options, self.running.connection)
+        self._num_forks = forks.num_forks
 
     def reader(self, url: str) -> ObjectReader:
         """Return what reads ranges of an object, with the limits of this lane."""
-        running = self.running
-        return ObjectReader(url, *self.open_store(url), self.options.retry, running.in_flight, sleep=running.pool.sleep)
+        running, (scheme, bucket, path) = self.running, split_url(url)
+        store = self._stores.get((scheme, bucket))
+        if store is None:
+            store, _ = open_store(url, self.session.storage_options, running.connection)
+            self._stores[scheme, bucket] = store
+        return ObjectReader(url, store, path, self.options.retry, running.in_flight, sleep=running.pool.sleep)
 
     def add(self, download: DownloadT) -> DownloadT:
         """Plan parts of a download within the budget. Each call needs a ``close``."""
-        self.require_own_process(download.url)
         download.part_bytes = self._part_bytes[download.mapped]
         with self._lock:
             self._users += 1
             if download.can_plan:
                 self._open[download] = self._waiting[download] = None
-            self._plan_ahead()
+                self._plan_ahead()
         return download
 
     def has_room(self) -> bool:
@@ -215,8 +218,9 @@ class Lane:
                 with self._lock:
                     if consumed is not None:
                         self._consume(download, consumed)
+                    # Even beyond the budget: the consumer waits for this part
                     if not download.parts and download.can_plan and download.error is None:
-                        self._plan(download)  # even beyond the budget: the consumer waits for this part
+                        self._plan(download, download.next_bytes)
             if download.error is not None:
                 raise download.error
             if not download.parts:
@@ -229,7 +233,7 @@ class Lane:
 
     def require_own_process(self, what: str) -> None:
         """Raise in a child that was forked."""
-        if os.getpid() != self._pid:
+        if forks.num_forks != self._num_forks:
             raise RuntimeError(f"{redact(what)} was opened in another process, this one's parent. Open it here.")
 
     def _consume(self, download: Download, num_bytes: int) -> None:  # with the lock held
@@ -267,19 +271,25 @@ class Lane:
 
     def _plan_ahead(self) -> None:  # with the lock held
         """Plan parts, as long as there is room."""
-        max_bytes = self.running.lane_bytes(self.session.num_lanes)
-        while (download := self._next(max_bytes)) is not None and not self.running.pool.closed:
-            if self._reserved_bytes and self._reserved_bytes + download.next_bytes > max_bytes:
+        running = self.running
+        while self._open and not running.pool.closed:
+            max_bytes = running.lane_bytes(self.session.num_lanes)
+            download = self._next(max_bytes)
+            if download is None:
                 return
-            self._plan(download)
+            num_bytes = download.next_bytes
+            if self._reserved_bytes and self._reserved_bytes + num_bytes > max_bytes:
+                return
+            self._plan(download, num_bytes)
 
     def _next(self, max_bytes: int) -> Download | None:  # with the lock held
         """Choose the download whose part is planned next."""
-        reading = [download for download in islice(self._open, self.options.interleave) if download.can_plan]
-        if reading:
-            download = min(reading, key=lambda download: len(download.parts))
-            held_bytes = len(download.parts) * download.part_bytes
-            return download if held_bytes < max_bytes // self.options.interleave else None
+        chosen, fewest = None, sys.maxsize
+        for download in islice(self._open, self.options.interleave):
+            if download.can_plan and len(download.parts) < fewest:
+                chosen, fewest = download, len(download.parts)
+        if chosen is not None:
+            return chosen if fewest * chosen.part_bytes < max_bytes // self.options.interleave else None
         waiting = next(iter(self._waiting), None)
         if waiting is None or waiting.size is not None:
             return waiting
@@ -288,10 +298,10 @@ class Lane:
         few = num_begun < self.options.interleave or num_begun * waiting.next_bytes < max_bytes // _FRACTION_AHEAD
         return waiting if few or self.running.are_small else None
 
-    def _plan(self, download: Download) -> None:  # with the lock held
+    def _plan(self, download: Download, num_bytes: int) -> None:  # with the lock held
         """Add the next part and queue its request."""
-        part = download.plan()
-        self._reserved_bytes += part.reserved_bytes
+        part = download.plan(num_bytes)
+        self._reserved_bytes += num_bytes
         self._waiting.pop(download, None)
         if download.size is not None and not download.can_plan:
             self._open.pop(download, None)

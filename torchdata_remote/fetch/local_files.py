@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from itertools import chain, islice
 
 from ..core.local_view import MAP_FROM_BYTES
-from ..core.notices.slow_notice import QUIET_S, Wait
+from ..core.notices.slow_notice import Wait
 from ..core.options import Backend
 from ..core.shard_view import is_view
 from ..core.stats.counters import FETCH
@@ -41,7 +41,7 @@ class LocalFiles:
 
     def __init__(self, session: FetchSession) -> None:
         self.session, self.slow = session, 0
-        self._wait = Wait("", lambda: "The file system does not answer: is it a network mount?", quiet_s=QUIET_S)
+        self._wait = Wait("", "The file system does not answer: is it a network mount?")
 
     def path_of(self, url: str) -> str | None:
         """Return the path of a file that may be read here; ``None`` for large files, and for all other objects."""
@@ -61,7 +61,7 @@ class LocalFiles:
     def read(self, url: str, path: str) -> bytes | None:
         """Return the bytes of a file, or ``None`` if it cannot be read at once, for whatever reason."""
         began_s = time.perf_counter()
-        self._wait.url, self._wait.since_s = url, time.monotonic()
+        self._wait.url = url
         size, etag = (url.size, url.etag) if isinstance(url, RemoteUrl) else (None, None)
         try:
             with self._wait, open(path, "rb", buffering=0) as file:

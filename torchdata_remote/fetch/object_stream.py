@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from ..core.shard_view import split_view_url
-from ..core.urls import RemoteUrl, redact, split_sample_range
+from ..core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
 from ..formats.nested import is_archive_name
 from .cache.cached_object import CachedObject
 from .engine import Download, Lane, Part
@@ -54,24 +54,18 @@ class ObjectDownload(Download):
             )
             reader.send, reader.on_damage = self._cached.read, self._cached.distrust
         self.mapped = reader.store.maps_files and cache is None
-        if not self.mapped:
+        if not self.mapped and reader.size is None:
             self.first_bytes = first_bytes_of(reader.path)
 
-    def jobs(self, part: Part, lane: Lane) -> list[Callable[[], None]]:
-        return [partial(self._fetch, part, lane)]
-
-    def _fetch(self, part: Part, lane: Lane) -> None:
-        at, cached, found = part.start, self._cached, partial(self._found, part, lane)
-        for piece in self.reader.pieces(at, part.end, on_found=found):
+    def fetch(self, request: None, part: Part, lane: Lane) -> None:
+        at, cached, first, last = part.start, self._cached, self._start, self._end
+        for piece in self.reader.pieces(at, part.end, on_found=partial(lane.learn, self, part)):
             if cached is not None:
                 cached.keep(at, piece)
+            end = at + len(piece)
             # Parts of checked blocks may begin before the first byte, and end behind the last one
-            part.pieces.put(piece[max(0, self._start - at) : max(0, self._end - at)])
-            at += len(piece)
-
-    def _found(self, part: Part, lane: Lane, size: int, end: int) -> None:
-        if (size, end) != (self.size, part.end):
-            lane.learn(self, part, size, end)
+            part.pieces.put(piece if first <= at and end <= last else piece[max(0, first - at) : max(0, last - at)])
+            at = end
 
     def place_of(self, byte: int) -> tuple[ObjectReader, int, int]:
         """Return the reader of a byte, the byte's place there, and the end of the bytes that follow it there."""
@@ -197,7 +191,7 @@ class ObjectStream(PieceStream):
     def __init__(self, lane: Lane, url: str, number: int | None = None, start: int = 0) -> None:
         self._released, self._is_closed = True, False  # nothing to release if the URL cannot be opened
         whole, samples = split_sample_range(url)
-        shard, view = split_view_url(whole)
+        shard, view = split_view_url(whole) if isinstance(whole, VirtualUrl) else (whole, None)
         stop = None
         if view is not None:
             self.selected = selected_in(whole, samples)
@@ -238,6 +232,13 @@ class ObjectStream(PieceStream):
         self._view = piece
         return True
 
+    def whole(self) -> bytes:
+        if self._fill() and self._position + len(self._view) == (self.last_byte or self.num_bytes):
+            data = bytes(self._take(len(self._view)))  # one piece, as of a small object
+            self._release()
+            return data
+        return self.read()
+
     def find_num_bytes(self) -> int:
         """Return the length of the object; waits for the first response if the listing did not report it."""
         if self.num_bytes is None:
@@ -260,5 +261,5 @@ class ObjectStream(PieceStream):
             self._lane.close(self.download)
 
     def close(self) -> None:
-        super().close()
+        self._is_closed = True
         self._release()

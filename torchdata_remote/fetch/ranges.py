@@ -5,10 +5,10 @@ Every response is validated, so that two versions of an object are never mixed.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from functools import partial
 
 from ..core.checksums import BlockCheck, Checksums
 from ..core.concurrency_limit import ConcurrencyLimit
@@ -16,7 +16,7 @@ from ..core.object_version import same_etag
 from ..core.options import PROGRESS_BYTES, RetryPolicy, StorageOptions
 from ..core.retry import Attempts
 from ..core.stats.counters import FETCH
-from ..core.threads.background import interruptible
+from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, redact
 from ..errors import (
     ObjectChangedError,
@@ -64,6 +64,8 @@ class ObjectReader:
     etag: str | None = None
     checksums: Checksums | None = None
     closed = False
+    listed_size: int | None
+    on_damage: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -75,16 +77,15 @@ class ObjectReader:
         *,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        listed = url if isinstance(url, RemoteUrl) else RemoteUrl(url)
-        self.url, self.listed_size = str(url), listed.size
-        self.store, self.path = store, path
+        self.url, self.store, self.path, self.listed_size = str(url), store, path, None
         self.send: Callable[[str, int, int | None, str | None], Answer] = store.read
         self._retry, self._in_flight, self.sleep = retry, in_flight, sleep
-        self.on_damage: Callable[[], object] = lambda: None
-        if listed.size is not None and not store.may_ignore_ranges:
-            self.size = listed.size
-        if listed.etag is not None:
-            self.etag = listed.etag
+        if isinstance(url, RemoteUrl):
+            self.listed_size = url.size
+            if url.size is not None and not store.may_ignore_ranges:
+                self.size = url.size
+            if url.etag is not None:
+                self.etag = url.etag
 
     @property
     def version(self) -> RemoteUrl:
@@ -110,7 +111,7 @@ class ObjectReader:
         Args:
             start: the first byte.
             end: the byte after the last one; may exceed the object's end. ``None`` for the rest.
-            on_found: called once, with the size of the object and the byte after the last one of the range.
+            on_found: called if size and end are not those that were expected, with both, before the first piece.
 
         Yields:
             memoryview: the bytes, in consecutive pieces, as they arrive. Closing the iterator ends the request.
@@ -121,49 +122,52 @@ class ObjectReader:
             StorageError: for permanent faults; all these with url, range, etag, attempts and seconds.
             ShardCorruptError: if a block does not match its checksum twice.
         """
-        attempts, url = Attempts(self._retry, sleep=self._pause), self.url
+        url, in_flight = self.url, self._in_flight
+        attempts = Attempts(self._retry, url, sleep=self._pause)
         at, stop, size, etag = start, end, self.size, self.etag
         is_found, damaged_at, num_others = False, -1, 0  # responses of another version, in a row
         check: BlockCheck | None = None
-
-        def position() -> int:
-            return at
-
         while not (self.closed or (is_found and at == stop)):
             began_s, began_at = time.perf_counter(), at
             try:
-                with self._in_flight.permit(), attempts.watch(url, position):
-                    try:
-                        answer = self._send(at, stop, size, etag)
-                        with closing(answer.chunks):
-                            num_others += 1
-                            etag = self._learn(answer.total_bytes, answer.etag, is_final=num_others == _MOST_OTHERS)
-                            num_others = 0
-                            stop = _end_of(answer, at, stop, size, url)
-                            if not is_found:
-                                is_found, size = True, answer.total_bytes
-                                check = None if self.checksums is None else BlockCheck(self.checksums, size, at)
-                                on_found(size, stop)
-                            for piece in self._missing(answer, at, stop):
-                                if check is None:
-                                    at += len(piece)
-                                    yield piece
-                                else:
-                                    at = yield from _verified(check, piece, at)
-                                if check is not None and check.damaged_at is not None:
-                                    is_again = damaged_at == check.damaged_at
-                                    at, damaged_at, check.damaged_at = check.damaged_at, check.damaged_at, None
-                                    self.on_damage()
-                                    raise _damaged(url, at, etag, is_again=is_again)
-                    finally:
-                        FETCH.worked(began_s, max(0, at - began_at), requests=1)
+                answer, counted, succeeded = None, in_flight.is_reduced and in_flight.enter(), False
+                try:
+                    with attempts:
+                        answer = self._answer(at, stop, size, etag)
+                        num_others += 1
+                        etag = self._learn(answer.total_bytes, answer.etag, is_final=num_others == _MOST_OTHERS)
+                        num_others = 0
+                        stop = _end_of(answer, at, stop, size, url)
+                        if not is_found:
+                            if (size, end) != (answer.total_bytes, stop):
+                                on_found(answer.total_bytes, stop)
+                            is_found, size = True, answer.total_bytes
+                            check = None if self.checksums is None else BlockCheck(self.checksums, size, at)
+                        for piece in self._missing(answer, at, stop):
+                            if check is None:
+                                attempts.position = at = at + len(piece)
+                                yield piece
+                                continue
+                            attempts.position = at = yield from _verified(check, piece, at)
+                            if check.damaged_at is not None:
+                                is_again = damaged_at == check.damaged_at
+                                at, damaged_at, check.damaged_at = check.damaged_at, check.damaged_at, None
+                                self.on_damage()
+                                raise _damaged(url, at, etag, is_again=is_again)
+                    succeeded = True
+                finally:
+                    if answer is not None:
+                        answer.close()
+                    if counted or in_flight.is_reduced:
+                        in_flight.leave(counted=counted, succeeded=succeeded)
+                    FETCH.worked(began_s, max(0, at - began_at), requests=1)
             except StorageError as error:  # a request costs a thousand times more
                 try:
                     self._wait(error, attempts, num_bytes=at - began_at)
                 except StorageError as final:
                     raise self._with_context(final, start, end, etag, attempts) from error
 
-    def _send(self, at: int, stop: int | None, size: int | None, etag: str | None) -> Answer:
+    def _answer(self, at: int, stop: int | None, size: int | None, etag: str | None) -> Answer:
         try:
             return self.send(self.path, at, stop, etag)
         except RangeNotSatisfiableError as error:
@@ -171,7 +175,14 @@ class ObjectReader:
                 return self.send(self.path, 0, None, etag)  # an empty object has no ranges
             raise _changed(self.url, f"is shorter than the {size or at:,} bytes it had") from error
 
-    def _missing(self, answer: Answer, at: int, end: int) -> Iterator[memoryview]:
+    def _missing(self, answer: Answer, at: int, end: int) -> Iterable[memoryview]:
+        """Return the missing bytes in consecutive pieces."""
+        chunks = answer.chunks
+        if isinstance(chunks, tuple) and answer.start == at and len(chunks[0]) == end - at > 0:
+            return chunks
+        return self._arriving(answer, at, end)
+
+    def _arriving(self, answer: Answer, at: int, end: int) -> Iterator[memoryview]:
         """Yield the missing bytes; fail when fewer than ``PROGRESS_BYTES`` are received in ``progress_timeout_s``."""
         skip, began_s, num_bytes = at - answer.start, time.monotonic(), 0
         for chunk in answer.chunks:
@@ -218,6 +229,8 @@ class ObjectReader:
             ObjectChangedError: if another response, or the listing, had others, and this is the last one of several.
             TransientStorageError: if it is not.
         """
+        if size == self.size == self.listed_size and etag == self.etag:
+            return etag
         known = vars(self)
         first_size, first_etag = known.setdefault("size", size), self.etag
         if etag is not None:
@@ -280,12 +293,18 @@ class OneObject(ObjectReader):
 
     def read(self, start: int, stop: int) -> bytes:
         """Return bytes ``start`` to ``stop`` (exclusive), as of the base class; Ctrl-C ends the wait for them."""
-        return interruptible(partial(super().read, start, stop))
+        read = super().read
+        if threading.current_thread() is not threading.main_thread():
+            return read(start, stop)
+        with closing(ordered_map([lambda _: read(start, stop)], max_threads=1)) as results:
+            return next(results)
 
 
 def _end_of(answer: Answer, at: int, end: int | None, size: int | None, url: str) -> int:
     """Require that the response matches the request; return the byte after the last one."""
     total = answer.total_bytes
+    if answer.start == at and answer.end == end:
+        return end
     stop = total if end is None else min(end, total)
     if at > total:
         raise _changed(url, f"ends at byte {total:,}, before the requested byte {at:,}")

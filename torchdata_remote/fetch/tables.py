@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache, partial
 from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ..formats.byte_reader import ByteReader
 from ..formats.tables import Columns, Footer, Resolved, RowFilter, index_of, read_footer
 from .engine import Lane, Part
 from .ranges import ObjectReader, OneObject
-from .views import Ranges, ViewDownload
+from .views import GatherRequest, Ranges, ViewDownload
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,10 +157,13 @@ class _TableDownload(ViewDownload):
         self.url, self._columns, self._first_row, self._rows = url, columns, first_row, rows
         self.groups: list[Group] = []
 
-    def jobs(self, part: Part, lane: Lane) -> list[Callable[[], None]]:
-        return [partial(self._read_footer, part, lane)] if self.size is None else super().jobs(part, lane)
+    def requests(self, part: Part) -> Sequence[Any]:
+        return (None,) if self.size is None else super().requests(part)
 
-    def _read_footer(self, part: Part, lane: Lane) -> None:
+    def fetch(self, request: GatherRequest | None, part: Part, lane: Lane) -> None:
+        if request is not None:
+            super().fetch(request, part, lane)
+            return
         self.readers = [lane.reader(self.url)]
         self.file = file = TableFile(self.readers[0], lane.session.storage_options)
         self.columns = self._columns.resolve(file.index.schema, file.shown)

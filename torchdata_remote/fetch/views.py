@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -215,18 +214,21 @@ class ViewDownload(Download):
             return 1  # of what finds the view
         return min(self._plan.border(self.planned_bytes, self.part_bytes), self._stop) - self.planned_bytes
 
-    def _part(self, start: int, num_bytes: int) -> Part:
+    def plan(self, num_bytes: int) -> Part:
+        part = super().plan(num_bytes)
         if self.size is None:
-            return Part(0, None, num_bytes)
-        stop = start + num_bytes
-        buffer = new_buffer(num_bytes) if self._buffer is None else self._buffer[start:stop]
-        return Part(start, stop, num_bytes, buffer)
+            part.end = None
+        elif self._buffer is None:
+            part.buffer = new_buffer(num_bytes)
+        else:
+            part.buffer = self._buffer[part.start : part.end]
+        return part
 
-    def jobs(self, part: Part, lane: Lane) -> list[Callable[[], None]]:
+    def requests(self, part: Part) -> Sequence[GatherRequest]:
         assert part.end is not None  # of a window
-        return [partial(self._fetch, request, part, lane) for request in self._plan.requests(part.start, part.end)]
+        return self._plan.requests(part.start, part.end)
 
-    def _fetch(self, request: GatherRequest, part: Part, lane: Lane) -> None:
+    def fetch(self, request: GatherRequest, part: Part, lane: Lane) -> None:
         reader, cache = self.readers[request.object], lane.running.cache
         fetch: Callable[[int, int], Generator[memoryview, None, None]] = reader.pieces
         if cache is not None and not reader.store.maps_files:
@@ -327,7 +329,7 @@ class RangeCoalescer(Lane, AbstractContextManager["RangeCoalescer"]):
             return CoalescedRead([self._mapped_view(download.readers[at], *one) for at, *one in ranges], download)
         download.part_bytes = _WINDOW_BYTES
         while download.can_plan:
-            download.submit(download.plan(), self)
+            download.submit(download.plan(download.next_bytes), self)
         data, ends = buffer.toreadonly(), np.cumsum(sizes)[np.argsort(order)]
         views = [data[end - size : end] for end, size in zip(ends.tolist(), members.sizes.tolist(), strict=True)]
         return CoalescedRead(views, download)

@@ -147,7 +147,8 @@ def _pipes_in(value: Any, depth: int) -> Iterator[Any]:
     elif depth and isinstance(value, (list, tuple, dict)):
         items = chain.from_iterable(value.items()) if isinstance(value, dict) else iter(value)
         for item in islice(items, _MAX_ITEMS):
-            yield from _pipes_in(item, depth - 1)
+            if not isinstance(item, str):  # as most, in a list of URLs
+                yield from _pipes_in(item, depth - 1)
 
 
 def _unsplit(name: str, world_size: int, num_workers: int, num_shares: int, *, seen: bool) -> UnsplitError:

@@ -11,8 +11,7 @@ from typing import Any
 from ..core.arguments import check
 from ..core.iter_datapipe import IterDataPipe, StreamWrapper, functional_datapipe
 from ..core.options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
-from ..core.shard_view import is_view
-from ..core.urls import redact
+from ..core.urls import VirtualUrl, redact
 from ..errors import RemoteDataError, StateError
 from ..fetch.jumps import stream_by_jumps
 from ..fetch.listing.source_argument import pipe_of, url_of
@@ -241,7 +240,8 @@ class InputPass(Pass[tuple[str, Any]]):
                     self._source.handed_out(number_of(stream))
                     yield url, stream
             else:
-                yield from _in_state(_only_pairs(chain([first], source)), self._state)
+                pairs = _only_pairs(chain([first], source))
+                yield from pairs if self._state is None else _in_state(pairs, self._state)
 
     def close(self) -> None:
         super().close()
@@ -296,25 +296,26 @@ def number_of(stream: Any) -> int | None:
     return number
 
 
-def refuse_part(url: str, samples: tuple[int, int] | None, reader: str) -> None:
+def refuse_part(url: str, reader: str) -> None:
     """Refuse what a reader of whole objects cannot read.
 
     Args:
-        url: of an object, or of a view of shards.
-        samples: the range of samples that is wanted of it; ``None`` for all.
+        url: of an object, or of samples of shards.
         reader: name of its class.
 
     Raises:
         RemoteDataError: for a view, or a range of samples.
     """
+    if not isinstance(url, VirtualUrl):
+        return
     shown = redact(url)
-    if is_view(url):
+    if url.view is not None:
         raise RemoteDataError(
             f"{shown} stands for selected samples, and {reader} reads whole objects only. Read it by "
             "shard_tar_reader(), or leave out select() and join().",
             url=shown,
         )
-    if samples is not None:
+    if url.samples is not None:
         raise RemoteDataError(
             f"{shown} was split by samples, because there are fewer objects than readers or equalize_ranks asks for "
             f"it, and {reader} reads whole objects only. Use fewer readers, or shard_tar_reader().",
@@ -322,11 +323,8 @@ def refuse_part(url: str, samples: tuple[int, int] | None, reader: str) -> None:
         )
 
 
-def _in_state(pairs: Iterator[tuple[str, Any]], state: StreamsState | None) -> Iterator[tuple[str, Any]]:
-    """Yield the pairs. With a state, check that none of them was read completely before."""
-    if state is None:
-        yield from pairs
-        return
+def _in_state(pairs: Iterator[tuple[str, Any]], state: StreamsState) -> Iterator[tuple[str, Any]]:
+    """Yield the pairs, and check that none of them was read completely before."""
     reopened = {number for number, _ in state.get("again", [])}
     for url, stream in pairs:
         number = number_of(stream)

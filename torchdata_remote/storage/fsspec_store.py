@@ -35,7 +35,7 @@ from .errors import (
 from .folder_walk import ByFolders
 from .local.names import PARTIAL_SUFFIX
 from .multipart import SLOW_BYTES_PER_S
-from .protocol import Answer, Entry, ObjectWriter, Page, normalized_etag, single_chunk
+from .protocol import Answer, Entry, ObjectWriter, Page, normalized_etag
 
 # An installed package has an entry point for this
 fsspec.register_implementation(
@@ -224,7 +224,7 @@ class FsspecStore(ByFolders):
         total = after.size or 0
         if start and start >= total:
             raise from_status(416, "", url)
-        return Answer(start, start + len(data), total, after.etag, single_chunk(data))
+        return Answer(start, start + len(data), total, after.etag, (memoryview(data),))
 
     def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
         writer: Any = _Writer(partial(self.publish, path, overwrite=overwrite))
@@ -233,7 +233,7 @@ class FsspecStore(ByFolders):
     def publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
         """Write an object in one call, and rename it where that call may leave a part of it."""
         then = f"It is ended by the library that fsspec uses for {self._scheme}, and not repeated."
-        watch = Wait(self._url(path), lambda: then, quiet_s=QUIET_S + len(data) / SLOW_BYTES_PER_S)
+        watch = Wait(self._url(path), then, QUIET_S + len(data) / SLOW_BYTES_PER_S)
         with watch, self._lock:
             if not overwrite and self.find(path) is not None:
                 raise from_status(412, "", self._url(path), writing=True)

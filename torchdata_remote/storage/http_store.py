@@ -112,7 +112,7 @@ class HttpStore:
             answer = self.read_without_obstore(path, 0, 1, None)
         except RangeNotSatisfiableError:
             return Entry(path, 0, None)
-        answer.chunks.close()
+        answer.close()
         return Entry(path, answer.total_bytes, answer.etag)
 
     def find(self, path: str) -> Entry | None:

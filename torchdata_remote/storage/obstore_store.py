@@ -192,7 +192,9 @@ class ObstoreStore(ObstoreReader):
 
     def _read_after(self, failure: BaseException, store: ObjectStore | None, wanted: Wanted) -> Answer:
         if store is not None and self._renewed(store, failure):
-            return self.call(wanted[0], lambda renewed: self._get(renewed, *wanted), may_repeat=False)
+            path, _, _, etag = wanted
+            result = self.call(path, lambda renewed: self._get(renewed, *wanted), may_repeat=False)
+            return self._answer(path, result, etag)
         if not self._has_slower:
             raise failure from failure.__cause__
         return super()._read_after(failure, store, wanted)

@@ -112,15 +112,20 @@ class Page(NamedTuple):
 class Answer(NamedTuple):
     """A store's response to a read: range, size and etag of the object, and its bytes as they arrive.
 
-    ``chunks`` ends after the last byte, or raises; closing it ends the request. The caller checks that etag, size and
-    number of bytes are the expected ones.
+    ``chunks`` ends after the last byte, or raises; it is a tuple of one if all bytes are here. The caller checks that
+    etag, size and number of bytes are the expected ones.
     """
 
     start: int  # the byte requested, or 0 if the store ignored the range
     end: int  # exclusive
     total_bytes: int  # of the whole object
     etag: str | None
-    chunks: Generator[memoryview, None, None]
+    chunks: Generator[memoryview, None, None] | tuple[memoryview]
+
+    def close(self) -> None:
+        """End the request."""
+        if not isinstance(self.chunks, tuple):
+            self.chunks.close()
 
     def whole(self) -> bytes:
         """Read all bytes of a small response.
@@ -130,7 +135,7 @@ class Answer(NamedTuple):
         """
         pieces: list[memoryview] = []
         num_bytes, expected = 0, self.end - self.start
-        with contextlib.closing(self.chunks):
+        with contextlib.closing(self):
             for piece in self.chunks:
                 pieces.append(piece)
                 num_bytes += len(piece)
@@ -140,11 +145,6 @@ class Answer(NamedTuple):
             more = " or more" if num_bytes > expected else ""
             raise TransientStorageError(f"The body has {num_bytes:,}{more} of {expected:,} bytes.")
         return b"".join(pieces)
-
-
-def single_chunk(data: bytes | memoryview) -> Generator[memoryview, None, None]:
-    """Chunks of an answer whose bytes are in memory."""
-    yield memoryview(data)
 
 
 class RangeNotSatisfiableError(StorageError):

@@ -16,7 +16,6 @@ import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
 
 from ..threads.forks import ForkSafeThread
 from ..urls import redact
@@ -32,30 +31,31 @@ _STOP_S = 1.0
 _log = logging.getLogger("torchdata_remote")
 
 
-def _nothing() -> int:
-    return 0
-
-
 class Wait:
-    """A request under way; a context manager.
+    """A request under way, within a ``with`` block. It may be used again.
+
+    Attributes:
+        url: of the object.
+        quiet_s: as below.
+        position: number of bytes received so far.
 
     Args:
         url: of the object.
-        then: returns what will happen next, as a sentence.
-        position: returns the number of bytes received so far.
+        then: what will happen next, as a sentence.
         quiet_s: seconds without progress after which it is reported.
     """
 
-    __slots__ = ("marked", "position", "quiet_s", "since_s", "then", "url")
+    position = 0
 
-    def __init__(
-        self, url: str, then: Callable[[], str], position: Callable[[], int] = _nothing, quiet_s: float = QUIET_S
-    ) -> None:
-        self.url, self.then, self.position, self.quiet_s = url, then, position, quiet_s
-        self.since_s = time.monotonic()  # of the last progress that was seen
-        self.marked = position()
+    def __init__(self, url: str, then: str = "", quiet_s: float = QUIET_S) -> None:
+        self.url, self._what, self.quiet_s = url, then, quiet_s
+
+    def then(self) -> str:
+        """Return what will happen next, as a sentence."""
+        return self._what
 
     def __enter__(self) -> None:
+        self.since_s, self.marked = time.monotonic(), self.position  # of the last progress that was seen
         _waits[id(self)] = self
         if _watcher is None:
             _start()
@@ -67,9 +67,8 @@ class Wait:
 
     def silent_s(self, now_s: float) -> float:
         """Seconds without progress, as far as polling sees it."""
-        position = self.position()
-        if abs(position - self.marked) >= MIN_PROGRESS_BYTES:
-            self.marked, self.since_s = position, now_s
+        if abs(self.position - self.marked) >= MIN_PROGRESS_BYTES:
+            self.marked, self.since_s = self.position, now_s
         return now_s - self.since_s
 
 
@@ -129,7 +128,7 @@ def look() -> float:
         if now_s - _said_at.get(("slow", host), float("-inf")) >= REPEAT_S:
             silent_s, wait = max(waits, key=lambda found: found[0])
             others = f" ({len(waits)} requests to {host} wait)" if len(waits) > 1 else ""
-            received = abs(wait.position() - wait.marked)
+            received = abs(wait.position - wait.marked)
             what = f"slow: {received:,} byte{'' if received == 1 else 's'} in" if received else "no data for"
             say("slow", wait.url, f"{redact(wait.url)}: {what} {silent_s:.0f} s{others}. {wait.then()}")
     return pause_s

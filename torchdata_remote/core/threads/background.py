@@ -1,15 +1,12 @@
-"""Run a stage of a pipeline, or one call, in a background thread."""
+"""Run a stage of a pipeline in a background thread, a little ahead of its consumer."""
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
-from .forks import ForkSafeThread
 from .pool import next_item
 from .worker import Mailbox, ReceiverGoneError, Worker
 
@@ -20,28 +17,6 @@ U_co = TypeVar("U_co", covariant=True)
 
 _ITEMS_AHEAD = 2
 _RESULTS_AHEAD = 4
-
-
-def interruptible(function: Callable[[], T]) -> T:
-    """Call a function that may wait within a library: not in the main thread, so that Ctrl-C ends the wait."""
-    if threading.current_thread() is not threading.main_thread():
-        return function()
-    results: queue.SimpleQueue[tuple[T] | BaseException] = queue.SimpleQueue()
-
-    def call() -> None:
-        try:
-            results.put((function(),))
-        except BaseException as error:  # noqa: BLE001  # raised by the caller
-            results.put(error)
-
-    ForkSafeThread(target=call, name="torchdata_remote-call", daemon=True).start()
-    result = next_item(results)
-    if isinstance(result, BaseException):
-        try:
-            raise result
-        finally:
-            del result  # or error and frame would keep each other
-    return result[0]
 
 
 class Stage(Protocol[T_contra, U_co]):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from . import forks
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ class FinalizerLock(Generic[T]):
         # Not reentrant: not even a finalizer of the same thread may see the guarded state half changed
         self._lock = threading.Lock()  # noqa: TID251  # finalizers try it and never wait for it
         self._items: deque[T] = deque()
-        self._pid = os.getpid()
+        self._num_forks = forks.num_forks
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -53,7 +54,7 @@ class FinalizerLock(Generic[T]):
         self._settle = _ignore
 
     def _settle_all(self) -> None:
-        while self._items and os.getpid() == self._pid and self._lock.acquire(blocking=False):
+        while self._items and forks.num_forks == self._num_forks and self._lock.acquire(blocking=False):
             try:
                 while self._items:
                     self._settle(self._items.popleft())

@@ -120,7 +120,8 @@ class Columns:
         import pyarrow as pa
 
         if self._key is None:
-            return (KEY,) if KEY in schema.names and _is_text(schema.field(KEY).type) else None
+            found = schema.get_all_field_indices(KEY)
+            return (KEY,) if found and _is_text(schema.field(found[0]).type) else None
         path = _path_of(schema, self._key, url)
         kind = _type_at(schema, path)
         if not (_is_text(kind) or pa.types.is_integer(kind)):

@@ -26,7 +26,7 @@ def _once(store: Store, path: str, start: int, end: int, etag: str | None) -> tu
     answer = store.read(path, start, end, etag)
     expected = (start, min(end, answer.total_bytes), etag or answer.etag)
     if (answer.start, answer.end, answer.etag) != expected:
-        answer.chunks.close()
+        answer.close()
         raise TransientStorageError(
             f"{path}: requested {start:,} to {end:,} of {etag}, received {answer.start:,} to {answer.end:,} of "
             f"{answer.total_bytes:,} of {answer.etag}."

@@ -40,7 +40,7 @@ class GcsBucket(CloudBucket):
         read_timeout_s: seconds without a byte after which a request fails.
 
     Raises:
-        UrlError: for an address or a token that is none, or if nobody pays.
+        UrlError: for an address or a token that is none, or for ``requester_pays`` without ``project``.
     """
 
     store_class = GCSStore
