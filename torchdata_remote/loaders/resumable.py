@@ -281,7 +281,7 @@ def _divided(number: int, rows: Mapping[int, Row], saved: int, parts: int) -> St
             f"The state has no stream {before}: it is of one slot. Merge the states of all ranks by merge_states()."
         )
     _, place, *shares = rows[before]
-    share = Share.from_json(shares[0], saved) if shares else Share(before, saved)
+    share = Share.from_json(shares[0]) if shares else Share(before, saved)
     if parts == 1:
         return Stream(number, share, place)
     marks = marks_from_json(place["marks"]) if isinstance(place, Mapping) else {}

@@ -246,8 +246,7 @@ class _RepeatPass(Pass[T]):
             for item in self.sources[0]:
                 has_items = True
                 yield of_pass(item, number) if says_pass else item
-            # A stream that others have taken a part from may have none in the passes before
-            if times is None and not has_items and not (self._env.share is not None and self._env.share.cuts):
+            if times is None and not has_items and not self._env.within(number).may_be_empty:
                 raise SampleError("repeat_epochs: a pass over the source has no items, and so would all the next ones.")
             self.sources[0].close()
             self._number += 1

@@ -197,7 +197,7 @@ class _Source:
 
     def restart(self) -> None:
         """Begin the next pass over this source."""
-        if not self.has_items and not (self._env.share is not None and self._env.share.cuts):
+        if not self.has_items and not self._env.within(self.num_passes).may_be_empty:
             raise ValueError(f"mix: the source {self.name!r} is empty, so it cannot be restarted.")
         self.pass_.close()
         self.num_passes, self._resumed, self._is_open, self.has_items = self.num_passes + 1, None, False, False

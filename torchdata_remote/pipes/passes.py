@@ -178,31 +178,18 @@ class Share:
             own = _part(own - taken, cut.part, cut.parts) + (0 if cut.part else taken)
         return own
 
-    def numbers(self, length: int, number: int, path: Path) -> Sequence[int]:
-        """Which of ``length`` items belong to this share, in order."""
-        own: Sequence[int] = range(self.number, length, self.count)
-        for cut in self.cuts:
-            taken = cut.taken(number, path, len(own))
-            rest = own[taken:][cut.part :: cut.parts]
-            own = rest if cut.part else [*own[:taken], *rest]
-        return own
-
     def divided(self, marks: Mapping[int, tuple[Path, Any]], parts: int) -> list[Share]:
         """Divide the rest of this share."""
         return [replace(self, cuts=(*self.cuts, Cut(marks, part, parts))) for part in range(parts)]
 
-    def to_json(self) -> Any:
+    def to_json(self) -> list[Any]:
         """Encode for a state."""
-        if not self.cuts:
-            return self.number
-        return [self.number, *([marks_to_json(cut.marks), cut.part, cut.parts] for cut in self.cuts)]
+        return [self.number, self.count, *([marks_to_json(cut.marks), cut.part, cut.parts] for cut in self.cuts)]
 
     @classmethod
-    def from_json(cls, saved: Any, count: int) -> Share:
+    def from_json(cls, saved: Sequence[Any]) -> Share:
         """Decode what ``to_json`` returned."""
-        if isinstance(saved, int):
-            return cls(saved, count)
-        number, *cuts = saved
+        number, count, *cuts = saved
         return cls(number, count, tuple(Cut(marks_from_json(marks), part, parts) for marks, part, parts in cuts))
 
 
@@ -366,6 +353,12 @@ class Env:
     def within(self, number: int) -> Env:
         """The environment of a source that is read several times in this pass."""
         return replace(self, epoch=(*self.epoch, number))
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether this pass had begun when the stream was divided, so that other parts may have all that it reads."""
+        cuts = () if self.share is None else self.share.cuts
+        return any(path >= self.epoch for cut in cuts for path, _ in cut.marks.values())
 
     @property
     def seeds(self) -> Path:

@@ -194,8 +194,7 @@ class SplitPass(Pass[str]):
             urls: Sequence[str] = env.whole(pipe.source_datapipe)
             if len(urls) < share.count > 1:
                 return self._parts(urls)
-            numbers = share.numbers(len(urls), env.number_of(pipe), env.epoch)
-            return map(urls.__getitem__, numbers[start:])
+            return self._divided(urls)
         source = iter(self._opened())
         head = list(islice(source, share.count))
         if len(head) < share.count > 1:
@@ -206,13 +205,33 @@ class SplitPass(Pass[str]):
         self.sources = (self._env.open(self._pipe.source_datapipe),)
         return self.sources[0]
 
+    def _divided(self, urls: Sequence[str]) -> Iterator[str]:
+        """The rest of a share of shards."""
+        share, number, path = self.share, self._env.number_of(self._pipe), self._env.epoch
+        own: Sequence[int] = range(share.number, len(urls), share.count)
+        for index, cut in enumerate(share.cuts):
+            taken = cut.taken(number, path, len(own))
+            # Too few shards for the parts of a pass that had not begun: by samples, as in a world of that size
+            if not taken and len(own) < cut.parts and (counts := counts_of([urls[at] for at in own])) is not None:
+                whole = [Piece(at, 0, count) for at, count in zip(own, counts, strict=True)]
+                return self._pieces(urls, whole, share.cuts[index:])
+            rest = own[taken:][cut.part :: cut.parts]
+            own = rest if cut.part else [*own[:taken], *rest]
+        return map(urls.__getitem__, own[self._next :])
+
     def _parts(self, urls: Sequence[str]) -> Iterator[str]:
         """The rest of a share of samples."""
         pipe, env = self._pipe, self._env
         order = env.shared.once((id(pipe), env.equalize), (*env.epoch, self.share.count), lambda: self._order(urls))
-        pieces = list(order.share(self.share.number, self.share.count))
-        for cut in self.share.cuts:
-            pieces = _cut(order, pieces, cut, env.number_of(pipe), env.epoch)
+        return self._pieces(urls, list(order.share(self.share.number, self.share.count)), self.share.cuts)
+
+    def _pieces(self, urls: Sequence[str], pieces: list[Piece], cuts: Sequence[Cut]) -> Iterator[str]:
+        """The rest of the pieces that are left by cuts: what was begun stays in part 0, and all share the rest."""
+        env = self._env
+        for cut in cuts:
+            taken = cut.taken(env.number_of(self._pipe), env.epoch, len(pieces))
+            rest = SamplePartition.of_pieces(pieces[taken:]).share(cut.part, cut.parts)
+            pieces = [*([] if cut.part else pieces[:taken]), *rest]
         self.gives_parts = env.equalize is None
         if env.equalize is not None:
             self.num_samples = sum(piece.last - piece.first for piece in pieces)
@@ -233,13 +252,6 @@ class SplitPass(Pass[str]):
     @property
     def mark(self) -> Any:
         return self._next
-
-
-def _cut(order: SamplePartition, pieces: list[Piece], cut: Cut, number: int, epoch: tuple[int, ...]) -> list[Piece]:
-    """The pieces of a part of a share: what was begun stays in the first one, all have as many samples of the rest."""
-    taken = cut.taken(number, epoch, len(pieces))
-    rest = SamplePartition.of_pieces(pieces[taken:])
-    return [*([] if cut.part else pieces[:taken]), *rest.share(cut.part, cut.parts)]
 
 
 def order_of(

@@ -103,9 +103,16 @@ def _renumbered(
     def marks_of(marks: Sequence[Any]) -> list[Any]:
         return [[new[old[number]] if number < end else number - end + len(new), *rest] for number, *rest in marks]
 
+    def share_of(number: int, count: int, *cuts: Sequence[Any]) -> list[Any]:
+        return [number, count, *([marks_of(marks), *parts] for marks, *parts in cuts)]
+
     rows = [
-        [number, {**place, "marks": marks_of(place["marks"])} if isinstance(place, Mapping) else place, *share]
-        for number, place, *share in state["streams"]
+        [
+            number,
+            {**place, "marks": marks_of(place["marks"])} if isinstance(place, Mapping) else place,
+            *(share_of(*share) for share in shares),
+        ]
+        for number, place, *shares in state["streams"]
     ]
     return {**state, "streams": rows}
 
