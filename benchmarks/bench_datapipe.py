@@ -15,9 +15,9 @@ from statistics import median
 from typing import Any
 
 from torch.utils.data import IterDataPipe
+from torchdata_remote.pipes.base.datapipe import DataPipe
 
 import torchdata_remote  # noqa: F401  # registers the functional names
-from torchdata_remote.pipes.base.datapipe import DataPipe
 
 NUM_ITEMS, ROUNDS = (3_000, 1) if "--quick" in sys.argv else (300_000, 5)
 SAMPLES: list[Any] = [{"__key__": "a", "__url__": "b", "cls": b"1", "jpg": b"2"}] * NUM_ITEMS

@@ -26,10 +26,10 @@ from statistics import median
 from typing import Any
 
 import torch
+from torchdata_remote.pipes.base.datapipe import OneForOne
 
 import torchdata_remote as tdr
 from torchdata_remote.core.frameworks.batch_rows import BatchRows
-from torchdata_remote.pipes.base.datapipe import OneForOne
 
 BATCH_SIZE, SHAPE = 64, (3, 224, 224)
 WAYS = ("in the loop", "thread_loader", "worker")

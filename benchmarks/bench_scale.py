@@ -21,13 +21,13 @@ from typing import Any, TypeVar
 
 from report import print_table
 from torch.utils.data.datapipes.iter import IterableWrapper
+from torchdata_remote.loaders.stream_copies import ChainTemplate
 
 import torchdata_remote as tdr
 from torchdata_remote.core.checksums import BLOCK_BYTES, Checksums
 from torchdata_remote.formats.manifest import ShardInfo, dump_manifest
 from torchdata_remote.loaders.listing.packed_listing import Listed, packed, unpacked
 from torchdata_remote.loaders.state.state_format import make_state, state_of_rank
-from torchdata_remote.loaders.stream_copies import ChainTemplate
 
 RANKS, NUM_WORKERS, SLOT_SHARDS = (64, 512, 4_096), 8, 3
 QUICK = (4, 16, 64)

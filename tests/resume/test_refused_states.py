@@ -94,7 +94,7 @@ def test_a_state_that_was_changed_anywhere_is_refused(name: str) -> None:
             if holder[path[-1]] == damage:
                 continue
             kept, holder[path[-1]] = holder[path[-1]], damage
-            with pytest.raises(StateError, match="damaged|version"):
+            with pytest.raises(StateError, match=r"damaged|version"):
                 resumed.load_state_dict(damaged)
             holder[path[-1]] = kept
     resumed.load_state_dict(state)

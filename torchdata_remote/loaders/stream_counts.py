@@ -46,8 +46,8 @@ def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: 
     if num_streams % world_size and equal:
         raise StateError(
             f"{num_streams} streams over {world_size} ranks: some would have more than others, for all that "
-            f"{functional_name(type(equal[-1]))} does. Use a number of ranks that divides the number of streams, or begin "
-            f"anew with num_streams={-(-num_streams // world_size) * world_size}."
+            f"{functional_name(type(equal[-1]))} does. Use a number of ranks that divides the number of streams, or "
+            f"begin anew with num_streams={-(-num_streams // world_size) * world_size}."
         )
 
 

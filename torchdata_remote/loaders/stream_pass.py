@@ -215,9 +215,11 @@ class EpochRun:
             check_same_listing(expected_listing, self.listing, advice, names=chain.names)
         waiting: list[tuple[int, int, Iterator[Any], Stream]] = []
         try:
-            for stream in self._streams:
-                if not stream.ended:
-                    waiting.append((stream.num_passed, stream.number, iter(stream.open(chain)), stream))
+            waiting.extend(
+                (stream.num_passed, stream.number, iter(stream.open(chain)), stream)
+                for stream in self._streams
+                if not stream.ended
+            )
             for *_, stream in waiting if len(waiting) > 1 else ():
                 assert stream.pass_ is not None
                 stream.pass_.start()

@@ -324,7 +324,7 @@ class FlatMap(DataPipe[U]):
 
 
 class _FlatMapPass(Pass[U]):
-    """The position is that of the source before the item that is expanded, and how many of its items were handed out."""
+    """The position is that of the source before the item that is expanded, and how many of its items left."""
 
     def __init__(self, source: Pass[Any], function: Callable[[Any], Iterable[U]]) -> None:
         super().__init__(source)

@@ -76,7 +76,7 @@ class _Record:
 
 
 _records: weakref.WeakKeyDictionary[Any, _Record] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def _record_of(pipe: Any) -> _Record:

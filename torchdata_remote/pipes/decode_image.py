@@ -138,7 +138,7 @@ class DecodeImage(ThreadedMap[Sample]):
         return super().open(replace(env, says_pass=True))
 
     def preparation_of(self, env: Env) -> Callable[[Any], Any]:
-        """Return a function that takes the row of a sample: in the order of the samples, in which a batch needs them."""
+        """Return a function that takes the row of a sample, in the order of the samples, as a batch needs them."""
         shape, dtype, rows, names = self._tensors.shape, self._tensors.dtype, env.shared.rows, self._names
 
         def prepared(item: Any) -> _Task:

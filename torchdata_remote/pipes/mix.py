@@ -214,8 +214,9 @@ class _Source:
 
 
 class _MixedPass(Pass[Any]):
-    """The position has the numbers of draws and of samples, the sources that are not exhausted, and the phases: start,
-    weights, number of samples of each source, and number of draws before each.
+    """The position has the numbers of draws and samples, the sources that are not exhausted, and the phases.
+
+    A phase has its start, weights, number of samples of each source, and number of draws before it.
     """
 
     def __init__(self, pipe: Mixed[Any], env: Env) -> None:

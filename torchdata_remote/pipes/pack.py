@@ -336,8 +336,10 @@ class Pack(DataPipe[dict[str, torch.Tensor]]):
 
 
 class _PackPass(Pass[Row]):
-    """The position is that of the source before the oldest document in use, how many were read since, how many tokens
-    of the last one were handed out, and which documents are in the open rows.
+    """The position is that of the source before the oldest document in use, and what was done since.
+
+    That is how many documents were read, how many tokens of the last one were handed out, and which documents are in
+    the open rows.
     """
 
     def __init__(self, pipe: Pack, source: Pass[Any]) -> None:

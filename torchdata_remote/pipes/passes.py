@@ -266,7 +266,7 @@ class Shared:
         return self.skipped[id(pipe)]
 
     def once(self, what: object, path: Path, make: Callable[[], T]) -> T:
-        """Make something once for all streams; those of the two latest passes are kept, in which streams usually are."""
+        """Make something once for all streams; those of the two latest passes are kept, where streams usually are."""
         made = self._made.setdefault(what, {})
         if path not in made:
             made[path] = make()
@@ -471,7 +471,7 @@ class _IterablePass(Pass[Any]):
     def items(self) -> Iterator[Any]:
         start = self._next
         from_start = self._iterable if not start else islice(self._iterable, start, None)
-        for self._next, item in enumerate(from_start, start + 1):  # noqa: B020  # counted where it is kept
+        for self._next, item in enumerate(from_start, start + 1):  # counted where it is kept
             yield item
 
     @property

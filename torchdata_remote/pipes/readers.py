@@ -74,8 +74,10 @@ class ShardReader(DataPipe[Sample]):
 
 
 class ShardPass(Pass[Sample]):
-    """Samples of shards. The position has the open shards in the order of their turns, each with the place of its next
-    sample, and the number of the next shard. Checks across samples, such as that of repeated keys, restart there.
+    """Samples of shards.
+
+    The position has the open shards in the order of their turns, each with the place of its next sample, and the number
+    of the next shard. Checks across samples, such as that of repeated keys, restart there.
 
     Args:
         pipe: that reads.
@@ -145,10 +147,12 @@ class ShardPass(Pass[Sample]):
                 for shard in opened:
                     shard.close()
                 raise
-            with closing(timed(streams, READ, within=FETCH)) as streams_of_pass:
-                with closing(_by_turns(self._upcoming(streams_of_pass), self.pipe.interleave, opened)) as samples:
-                    for self._num_passed, sample in enumerate(samples, 1):  # noqa: B020  # counted where it is kept
-                        yield sample
+            with (
+                closing(timed(streams, READ, within=FETCH)) as streams_of_pass,
+                closing(_by_turns(self._upcoming(streams_of_pass), self.pipe.interleave, opened)) as samples,
+            ):
+                for self._num_passed, sample in enumerate(samples, 1):
+                    yield sample
             self._num_known = None  # nothing is open
 
     def _upcoming(self, streams: Iterator[tuple[str, Any]]) -> Iterator[OpenShard]:

@@ -38,8 +38,8 @@ def require_shares(number: int, share: Share, *, of: str) -> None:
     """
     if number < share.count:
         raise EmptyShareError(
-            f"{of}({number}) is divided among all readers, so some of {counted(share.count, 'reader')} would have none. "
-            f"Take {share.count} or more, or call {of} before sharding_filter_rank()."
+            f"{of}({number}) is divided among all readers, so some of {counted(share.count, 'reader')} would have "
+            f"none. Take {share.count} or more, or call {of} before sharding_filter_rank()."
         )
 
 

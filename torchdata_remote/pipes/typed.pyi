@@ -19,32 +19,22 @@ from ..formats.error_policy import OnBadMember, OnBadSample, OnBadShard, Skipped
 from ..formats.sample import Sample
 from ..formats.split_name import SplitName
 from ..labels import Classes, Labeller
-from .async_prefetch import AsyncPrefetch
 from .bucket import Bucket
+from .counts import FlatMap, RepeatEpochs, Skip, Take
 from .decode_image import DecodeImage
-from .decode_sample import DecodeSample
-from .equalize_ranks import EqualizeRanks
 from .file_reader import FileReader
-from .flat_map import FlatMap
 from .image_options import RATIO, SCALE
-from .label_from_path import LabelFromPath
-from .list_remote import ListRemote
-from .list_row_groups import ListRowGroups
+from .listing import ListRemote, ListRowGroups, Select, ShuffleShards
+from .maps import DecodeSample, LabelFromPath, ParallelMap, ToTuple
 from .pack import Pack
-from .parallel_map import ParallelMap
-from .repeat_epochs import RepeatEpochs
-from .select import Select
-from .shard_tar_reader import ShardTarReader
-from .shard_zip_reader import ShardZipReader
-from .sharding_filter_rank import ShardingFilterRank
-from .shuffle_samples import ShuffleSamples
-from .shuffle_shards import ShuffleShards
-from .skip import Skip
+from .shuffle import ShuffleSamples
+from .split import EqualizeRanks, ShardingFilterRank
+from .streams import AsyncPrefetch
 from .table_reader import TableReader
-from .take import Take
-from .to_tuple import ToTuple
+from .tar_reader import ShardTarReader
 from .torch_names import TorchNames
 from .write_shards import WriteShards
+from .zip_reader import ShardZipReader
 
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")

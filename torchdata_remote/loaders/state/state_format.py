@@ -68,9 +68,9 @@ def check_state(state: Any) -> None:
     """
     if isinstance(state, Mapping) and state.get("version", VERSION) != VERSION:
         raise StateError(
-            f"The state has version {state['version']!r}, this package reads version {VERSION}. Resume with the release "
-            "of torchdata_remote that wrote it, train to the end of the epoch there, and begin the next one here by "
-            "set_epoch()."
+            f"The state has version {state['version']!r}, this package reads version {VERSION}. Resume with the "
+            "release of torchdata_remote that wrote it, train to the end of the epoch there, and begin the next one "
+            "here by set_epoch()."
         )
     if not isinstance(state, Mapping) or not all(field in state for field in _FIELDS):
         fields = ", ".join(_FIELDS)
