@@ -14,6 +14,7 @@ from torch.utils.data.datapipes.iter import FileLister, IterableWrapper, Sampler
 from torch.utils.data.datapipes.iter.callable import MapperIterDataPipe
 
 import torchdata_remote as tdr
+from tests.support.loaders import edited
 from torchdata_remote.errors import StateError
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
@@ -174,7 +175,7 @@ def test_all_streams_of_a_pass_share_one_listing(num_streams: int, shuffled: boo
         assert source.num_passes == count
     state = data.state_dict()
     assert source.num_passes == 3
-    data.load_state_dict({**state, "epoch": 1, "streams": [[number, None] for number in range(num_streams)]})
+    data.load_state_dict(edited(state, epoch=1, streams=[[number, None] for number in range(num_streams)]))
     assert len(list(data)) == 10
     assert source.num_passes == 4
 

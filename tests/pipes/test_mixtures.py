@@ -371,11 +371,9 @@ def test_a_mixture_alone_takes_other_weights_by_its_own_state() -> None:
 
 
 def test_a_source_cannot_be_removed_from_a_mixture_alone() -> None:
-    _, state = stopped(mixture(BEFORE), 5)
-    other = mixture({"a": 1})
-    other.load_state_dict(state)
-    with pytest.raises(StateError, match="the state has the source 'b', which this mixture does not have"):
-        list(other)
+    _, state = stopped(Resumable(mixture(BEFORE)), 5)
+    with pytest.raises(StateError, match="The state has the source 'b', which the mixture here does not have"):
+        Resumable(mixture({"a": 1})).load_state_dict(state)
 
 
 def test_weights_of_a_mixture_within_a_mixture_cannot_change_those_of_the_outer_one_can() -> None:

@@ -54,9 +54,9 @@ CHAINS: dict[str, Callable[..., Any]] = {
         {name: (samples(world).map(key_of).map(lambda key, name=name: f"{name}{key}"), 1) for name in "ab"}, stop=120
     ),
     "nested shuffles": lambda world=None: samples(world).map(key_of).shuffle_samples(buffer_size=9, seed=3),
-    "joined": lambda world=None: (
-        tdr.join(dict.fromkeys("ab", f"{FOLDER}index.json"), members={"a": "cls", "b": "txt"}, world=world).map(key_of)
-    ),
+    "joined": lambda world=None: tdr.join(
+        dict.fromkeys("ab", f"{FOLDER}index.json"), members={"a": "cls", "b": "txt"}, world=world
+    ).map(key_of),
     "repeated": lambda world=None: samples(world).map(key_of).repeat_epochs(2).flat_map(lambda key: [key]),
     "skipped": lambda world=None: samples(world).map(key_of).skip(0).batch(3).flat_map(list),
     "taken": lambda world=None: samples(world).map(key_of).repeat_epochs().take(50),

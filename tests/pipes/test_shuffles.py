@@ -233,11 +233,16 @@ class Sized(IterDataPipe[dict[str, Any]]):
     """Samples of given sizes."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        self.sizes, self.num_taken = sizes, 0
+        self.sizes, self.taken = sizes, list[int]()  # which copies of this pipe share
+
+    @property
+    def num_taken(self) -> int:
+        return len(self.taken)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        self.taken.clear()
         for index, size in enumerate(self.sizes):
-            self.num_taken += 1
+            self.taken.append(index)
             yield {"__key__": str(index), "bin": bytes(size)}
 
 

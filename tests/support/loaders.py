@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import torchdata_remote as tdr
+from torchdata_remote.loaders.state.state_format import make_state
 
 THREAD = -1
 """Among numbers of workers: ``thread_loader``."""
@@ -51,6 +52,13 @@ def names_of(num_items: int = 40, world: tdr.World | None = None, seed: int = 1,
     names = tdr.IterableWrapper([f"{number:05d}" for number in range(num_items)])
     pipe = names.shuffle_shards(seed=seed).sharding_filter_rank(world=world)
     return pipe.shuffle_samples(buffer_size=buffer_size, seed=2).map(str)
+
+
+def edited(state: Any, **fields: Any) -> Any:
+    """A state with other fields, as if it had been saved with them."""
+    known = {**state, **fields}
+    names = ("chain", "listing", "epoch", "num_streams", "streams")
+    return make_state(*(known[name] for name in names), known.get("turns", ()))
 
 
 def through_json(state: Any) -> Any:

@@ -195,8 +195,8 @@ def _read(self: DataPipe[T_co]) -> Iterator[T_co]:
         for first in items:
             check_first(self, items, first)
             yield first
+            del first  # or it would be kept
             break
-        del first  # or it would be kept
         yield from items
     end_pass(shared)
 

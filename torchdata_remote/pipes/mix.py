@@ -17,7 +17,7 @@ from ..core.arguments.suggestions import did_you_mean
 from ..core.iter_datapipe import IterDataPipe
 from ..core.permutation import uniforms
 from ..core.world import detect_world
-from ..errors import EmptyShareError, StateError
+from ..errors import EmptyShareError
 from ..fetch.listing.source_argument import pipe_of
 from .chain import all_pipes
 from .datapipe import SeededPipe, length_here
@@ -238,12 +238,6 @@ class _MixedPass(Pass[Any]):
         self._phases = [[start, weights, counts, draws] for start, weights, counts, draws in position["phases"]]
         known = self._phases[-1][2] if self._phases else {}
         rows = {name: (num_passes, at) for name, num_passes, at in position["sources"]}
-        for name in (*known, *rows):
-            if name not in self._pipe.sources:
-                raise StateError(
-                    f"mix: the state has the source {name!r}, which this mixture does not have. Keep it, with the "
-                    "weight 0 in a schedule."
-                )
         self._members = []
         for name, source in self._pipe.sources.items():
             num_passes, at = rows.get(name, (0, None))

@@ -451,24 +451,42 @@ def _opened(pipe: Any, env: Env) -> Pass[Any]:
     if isinstance(pipe, Described):
         return pipe.open(env)
     if isinstance(pipe, IterableWrapper):
-        return _IterablePass(pipe.iterable)
-    if isinstance(pipe, Mapper):  # Collator is one
+        return _IterablePass(pipe)
+    # A subclass of a user may be iterated otherwise
+    if _is_read_as(pipe, Mapper):  # Collator is one
         return MapPass(pipe, env.open(pipe.datapipe))
-    if isinstance(pipe, Filter):
+    if _is_read_as(pipe, Filter):
         return FilterPass(pipe, env.open(pipe.datapipe))
-    if isinstance(pipe, Batcher):
+    if _is_read_as(pipe, Batcher):
         return BatchPass(pipe, env.open(pipe.datapipe))
     return _ForeignPass(pipe, env)
 
 
-class _IterablePass(Pass[Any]):
-    """Of torch's ``IterableWrapper``, whose items are not copied. The position is their number."""
+def _is_read_as(pipe: Any, kind: type[IterDataPipe[Any]]) -> bool:
+    return isinstance(pipe, kind) and type(pipe).__iter__ is kind.__iter__
 
-    def __init__(self, iterable: Any) -> None:
+
+_NEVER_CHANGED = str, bytes, int, float, complex, type(None)
+
+
+class _IterablePass(Pass[Any]):
+    """Of torch's ``IterableWrapper``. The position is the number of items.
+
+    torch copies the whole iterable when a pass starts. Here each item is copied when it is handed out, and not if it
+    cannot be changed, as URLs: a list of a million of them costs nothing.
+    """
+
+    def __init__(self, pipe: IterableWrapper[Any]) -> None:
         super().__init__()
-        self._iterable, self._next = iterable, 0
+        is_plain = _is_read_as(pipe, IterableWrapper)
+        self._iterable: Any = pipe.iterable if is_plain else copy.copy(pipe)
+        self._copies, self._next = is_plain and pipe.deepcopy, 0
 
     def items(self) -> Iterator[Any]:
+        items = self._counted()
+        return map(_copied, items) if self._copies else items
+
+    def _counted(self) -> Iterator[Any]:
         start = self._next
         from_start = self._iterable if not start else islice(self._iterable, start, None)
         for self._next, item in enumerate(from_start, start + 1):  # counted where it is kept
@@ -480,6 +498,15 @@ class _IterablePass(Pass[Any]):
 
     def seek(self, position: Any) -> None:
         self._next = position
+
+
+def _copied(item: Any) -> Any:
+    if isinstance(item, _NEVER_CHANGED):
+        return item
+    try:
+        return copy.deepcopy(item)
+    except TypeError:  # torch does without a copy, too
+        return item
 
 
 class MapPass(Pass[Any]):
