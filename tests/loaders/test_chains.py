@@ -212,37 +212,6 @@ def test_the_users_chain_is_not_changed_by_loaders(memory_folder: str) -> None:
     assert [read + list(kept), list(chain)] == expected
 
 
-class Recorded(Own):
-    """Records the items of its copies in one list."""
-
-    def __init__(self, source_datapipe: Pipe) -> None:
-        super().__init__(source_datapipe)
-        self.taken: list[int] = []
-
-    def __iter__(self) -> Iterator[Any]:
-        for item in self.source_datapipe:
-            self.taken.append(item)
-            yield item
-
-    def state_dict(self) -> Any:
-        return self.source_datapipe.state_dict()
-
-    def load_state_dict(self, state: Any) -> None:
-        self.source_datapipe.load_state_dict(state)
-
-
-def test_first_blocks_of_streams_are_read_by_turns() -> None:
-    """No stream waits until the block of another one is full; in mixtures those of each source."""
-    recorded = Recorded(IterableWrapper(range(100)).sharding_filter_rank())
-    next(iter(tdr.Resumable(recorded.shuffle_samples(buffer_size=3), num_streams=4)))
-    assert recorded.taken == [*range(12), 12], "three of each stream, and one that takes the first one's place"
-    sources = {name: Recorded(IterableWrapper(range(40)).sharding_filter_rank()) for name in "ab"}
-    mixed = tdr.mix({name: (pipe.shuffle_samples(buffer_size=3), 1) for name, pipe in sources.items()})
-    next(iter(tdr.Resumable(mixed, num_streams=2)))
-    assert [sorted(pipe.taken[:6]) for pipe in sources.values()] == [list(range(6))] * 2
-    assert sum(len(pipe.taken) for pipe in sources.values()) == 13
-
-
 def test_each_stream_has_asked_for_its_first_object_before_one_is_read(memory_folder: str) -> None:
     write_small_shards(memory_folder, num_shards=4, samples_per_shard=2)
     opened: list[str] = []

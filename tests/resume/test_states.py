@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import torchdata_remote as tdr
-from tests.support.loaders import names_of, said, through_json
+from tests.support.loaders import edited, names_of, said, through_json
 from torchdata_remote.errors import EmptyShareError, StateError
 from torchdata_remote.testing import write_small_shards
 
@@ -194,15 +194,12 @@ def test_a_state_holds_no_credentials_and_no_urls(memory_folder: str) -> None:
 
 
 def test_more_slots_than_streams_are_refused() -> None:
-    """With a new state and with a loaded one; the error names slots, ranks, workers and streams."""
+    """The error names slots, ranks, workers and streams. Those of a state are divided."""
     world = tdr.World(1, 2, 1, 3)
     message = r"6 slots \(2 ranks x 3 workers\) for 4 streams: use at most 4 slots, .* num_streams=6"
-    data = tdr.Resumable(names_of(world=world))
-    data.load_state_dict(tdr.merge_states([tdr.Resumable(names_of(), num_streams=4).state_dict()]))
     for read in (
         lambda: iter(tdr.Resumable(names_of(world=world), num_streams=4)),
         tdr.Resumable(names_of(world=world), num_streams=4).state_dict,
-        lambda: iter(data),
     ):
         with pytest.raises(StateError, match=message):
             read()
@@ -411,17 +408,17 @@ def test_states_that_cannot_be_of_one_training_are_not_merged() -> None:
     refused: list[tuple[list[Any], str]] = [
         ([], "no state to merge"),
         ([first, second, second], "Stream 1 is in two of the states. Merge each rank's state once, of one step"),
-        ([first, {**second, "num_streams": 5}], "the number of streams 5, here it is 4. Merge states of one training"),
+        ([first, edited(second, num_streams=5)], "the number of streams 5, here it is 4. Merge states of one training"),
         (
-            [first, {**second, "chain": ["A()"]}],
+            [first, edited(second, chain=["A()"])],
             r"The state has the chain \['A\(\)'\], here it is .* one training only",
         ),
         (
-            [first, {**second, "chain": [pipe.replace("seed=1", "seed=2") for pipe in second["chain"]]}],
+            [first, edited(second, chain=[pipe.replace("seed=1", "seed=2") for pipe in second["chain"]])],
             r"ShuffleShards: seed is 1, and in another state 2\. Merge",
         ),
-        ([first, {**second, "listing": [{**listing[0], "num_urls": 4}]}], "40 objects and 4.* one training only"),
-        ([first, {**second, "listing": []}], "1 listings, here are 0"),
+        ([first, edited(second, listing=[{**listing[0], "num_urls": 4}])], "40 objects and 4.* one training only"),
+        ([first, edited(second, listing=[])], "1 listings, here are 0"),
     ]
     for states, message in refused:
         with pytest.raises(StateError, match=message):
@@ -434,7 +431,7 @@ def test_states_that_cannot_be_of_one_training_are_not_merged() -> None:
 
 def test_a_rank_at_the_start_of_the_next_epoch_is_merged_as_ended() -> None:
     behind, _ = slots(2, 4)
-    ahead = through_json(tdr.Resumable(names_of(world=tdr.World(1, 2)), num_streams=4).state_dict()) | {"epoch": 1}
+    ahead = edited(tdr.Resumable(names_of(world=tdr.World(1, 2)), num_streams=4).state_dict(), epoch=1)
     for states in ([behind, ahead], [ahead, behind]):
         merged = tdr.merge_states(states)
         assert merged["epoch"] == 0
@@ -447,14 +444,14 @@ def test_states_of_epochs_that_cannot_coincide_are_refused() -> None:
     fresh = [[number, None] for number, _ in ahead["streams"]]
     for epoch, streams in ((1, ahead["streams"]), (1, ended), (2, fresh)):
         with pytest.raises(StateError, match=rf"in epoch 0, .* begun epoch {epoch}.*equalize_ranks"):
-            tdr.merge_states([{**ahead, "epoch": epoch, "streams": streams}, behind])
+            tdr.merge_states([edited(ahead, epoch=epoch, streams=streams), behind])
 
 
 def test_the_turns_of_workers_are_merged_in_the_order_of_the_ranks() -> None:
     first, second = slots(2, 4)
     turns = [[rank, 2, 3, rank + 1] for rank in range(2)]
-    assert tdr.merge_states([{**second, "turns": turns[1:]}, {**first, "turns": turns[:1]}])["turns"] == turns
-    assert tdr.merge_states([{**first, "turns": turns[:1]}, second])["turns"] == turns[:1]
+    assert tdr.merge_states([edited(second, turns=turns[1:]), edited(first, turns=turns[:1])])["turns"] == turns
+    assert tdr.merge_states([edited(first, turns=turns[:1]), second])["turns"] == turns[:1]
     assert "turns" not in tdr.merge_states([first, second])
 
 
@@ -577,12 +574,12 @@ def test_a_damaged_fingerprint_is_refused(damage: dict[str, Any]) -> None:
     data = tdr.Resumable(tdr.IterableWrapper(listing(40)).sharding_filter_rank())
     sound = stopped(data)
     entries = {**sound["listing"][0], **damage}
-    state = {**sound, "listing": [{name: value for name, value in entries.items() if value is not None}]}
+    state = edited(sound, listing=[{name: value for name, value in entries.items() if value is not None}])
     data.load_state_dict(state)
     with pytest.raises(StateError, match=r"damaged.*earlier state"):
         next(iter(data))
     with pytest.raises(StateError, match="damaged"):
-        tdr.merge_states([state, {**sound, "streams": []}])
+        tdr.merge_states([state, edited(sound, streams=[])])
 
 
 def test_a_state_whose_listing_is_none_resumes_on_other_objects() -> None:

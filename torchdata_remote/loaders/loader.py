@@ -132,7 +132,9 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         return self._of_next_epoch(state) if finished else self._with_next_worker(state, next_worker)
 
     def _of_next_epoch(self, state: State) -> State:
-        return begin_next_epoch(state, keep_listing=self.dataset.listings.once)
+        shares = [self.dataset.share(world) for world in self.dataset.world().workers(self.num_workers)]
+        own = {number for _, numbers in shares for number in numbers}
+        return begin_next_epoch(state, shares[0][0], own, keep_listing=self.dataset.listings.once)
 
     def _with_next_worker(self, state: State, next_worker: int) -> State:
         world = self.dataset.world()

@@ -29,7 +29,7 @@ from .listing.packed_listing import Listed
 from .loader_options import require_chain
 from .state.mixture_states import with_mixture_of
 from .state.state_format import ENDED, Row, State, check_same_chain, check_state, make_state
-from .stream_counts import number_of_streams, require_equal_shares, warn_of_memory
+from .stream_counts import number_after_division, number_of_streams, require_equal_shares, warn_of_memory
 from .stream_pass import Chain, EpochRun, Stream, check_resumable, is_sharded
 from .trainers.accelerate import refuse_skipping
 from .worker_mark import WorkerMark
@@ -147,7 +147,9 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         check_state(state)
         loaded = with_mixture_of(self.chain, state)
         check_same_chain(loaded["chain"], self.chain)
-        self.loaded, self._loaded_streams = loaded, loaded["num_streams"]
+        # Those that were divided have the number before with them, by which the next epoch is the same without a stop
+        rows = [share for _, _, *shares in loaded["streams"] for share in shares]
+        self.loaded, self._loaded_streams = loaded, rows[0][1] if rows else loaded["num_streams"]
 
     def __iter__(self) -> Iterator[Any]:
         end_worker_with_trainer()
@@ -186,10 +188,12 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
     def share(self, world: World) -> tuple[int, range]:
         """The number of streams, and those that a slot reads."""
         world = replace(world, worker=(world.worker + self.first_worker) % world.num_workers)
-        requested = self._loaded_streams if self.num_streams is None or self.loaded is not None else self.num_streams
-        if self._loaded_streams is not None and requested == self._loaded_streams < world.num_slots:
-            # Streams of a state are divided where there are fewer; those of the next epoch are one for each slot
-            requested *= -(-world.num_slots // requested) if self.loaded is not None else world.num_slots
+        if self.loaded is not None:  # its streams are divided where there are fewer than slots
+            requested: int | None = number_after_division(self.pipe, self.loaded["num_streams"], world)
+        else:
+            requested = self.num_streams or self._loaded_streams
+            if self._loaded_streams is not None and self._loaded_streams == requested < world.num_slots:
+                requested = None
         num_streams = number_of_streams(world, requested, self.expected_workers)
         return num_streams, range(world.slot, num_streams, world.num_slots)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, Protocol
 
@@ -34,6 +35,28 @@ def number_of_streams(world: World, requested: int | None, expected_workers: int
             f"{counted(requested, 'slot')}, or begin anew with num_streams={world.num_slots} or more."
         )
     return requested
+
+
+def number_after_division(pipe: IterDataPipe[Any], saved: int, world: World) -> int:
+    """Compute the number of streams of a state after they are divided, so that each slot has one at least.
+
+    Where all streams have equally many items, each slot gets equally many streams.
+
+    Raises:
+        StateError: for ``equalize_ranks``: what is left of a stream cannot be divided into equal parts.
+    """
+    if saved >= world.num_slots:
+        return saved
+    if any(getattr(type(found), "gives_equal_counts", False) for found in all_pipes(pipe)):
+        raise StateError(
+            f"{described(world, 'slot')} for {counted(saved, 'stream')} of a state with equalize_ranks(), of which some "
+            f"would have more left than others. Resume with at most {counted(saved, 'slot')}, or begin the next epoch "
+            "by set_epoch()."
+        )
+    divided = saved * -(-world.num_slots // saved)
+    if divided % world.world_size and any(equal_counts(found, divided) for found in all_pipes(pipe)):
+        return math.lcm(saved, world.num_slots)
+    return divided
 
 
 def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: int) -> None:

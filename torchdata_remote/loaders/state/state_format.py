@@ -50,14 +50,18 @@ def make_state(
         "streams": sorted(streams, key=itemgetter(0)),
         **({"turns": sorted(map(list, turns))} if turns else {}),
     }
-    text = json.dumps(state, sort_keys=True)
-    made: State = json.loads(text)  # as it comes back from a checkpoint, with lists for tuples
-    return {**{name: made[name] for name in state}, "digest": _digest(text)}
+    made: State = json.loads(json.dumps(state))  # as it comes back from a checkpoint, with lists for tuples
+    return {**made, "digest": "-".join(_digests(made))}
 
 
-def _digest(text: str) -> str:
-    """The digest of what a state holds: one that was cut, edited or put together of two is noticed."""
-    return blake2b(text.encode(), digest_size=8).hexdigest()
+def _digests(state: Mapping[str, Any]) -> list[str]:
+    """The digests of what a state holds: one that was cut, edited or put together of two is noticed.
+
+    That of the listing is a second one, because a user may set the listing to ``None``.
+    """
+    content = {name: value for name, value in state.items() if name not in ("listing", "digest")}
+    parts = [content, *([] if state["listing"] is None else [state["listing"]])]
+    return [blake2b(json.dumps(part, sort_keys=True).encode(), digest_size=8).hexdigest() for part in parts]
 
 
 def check_state(state: Any) -> None:
@@ -76,9 +80,9 @@ def check_state(state: Any) -> None:
         fields = ", ".join(_FIELDS)
         raise StateError(f"Expected a state with {fields}; got {type(state).__name__}: {state!r:.200}")
     try:
-        content = {name: value for name, value in state.items() if name != "digest"}
-        is_whole = _digest(json.dumps(content, sort_keys=True)) == state["digest"]
-    except (TypeError, ValueError):
+        found, saved = _digests(state), state["digest"].split("-")
+        is_whole = found == saved[: 1 if state["listing"] is None else None]
+    except (AttributeError, TypeError, ValueError):
         is_whole = False
     if not is_whole:
         raise StateError("The state is damaged: it differs from its digest. Load another one.")
@@ -132,17 +136,18 @@ def check_same_listing(
             raise StateError(f"The listing of the state is another one than here: {differs}. {advice}")
 
 
-def begin_next_epoch(state: State, *, keep_listing: bool = False) -> State:
+def begin_next_epoch(state: State, num_streams: int, own: Iterable[int], *, keep_listing: bool = False) -> State:
     """Make the state after a pass that has ended in all slots.
 
     Args:
         state: of the pass.
+        num_streams: of the next one, in the whole world.
+        own: those of this rank.
         keep_listing: whether the next epoch reads the listing of this one. Otherwise it lists again, and the state has
             no fingerprints.
     """
     listing = state["listing"] if keep_listing else None
-    rows: list[Row] = [[number, None] for number, *_ in state["streams"]]
-    return make_state(state["chain"], listing, state["epoch"] + 1, state["num_streams"], rows)
+    return make_state(state["chain"], listing, state["epoch"] + 1, num_streams, [[number, None] for number in own])
 
 
 def states_to_merge(states: Any) -> list[Any]:
