@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         WriteShards,
         join,
         mix,
+        show,
         stream_files,
         stream_shards,
     )

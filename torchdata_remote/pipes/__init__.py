@@ -2,6 +2,7 @@
 
 from .bucket import Bucket
 from .counts import FlatMap, RepeatEpochs, Skip, Take
+from .chain import show
 from .datapipe import DataPipe
 from .decode_image import DecodeImage
 from .file_reader import FileReader
@@ -55,6 +56,7 @@ __all__ = [
     "WriteShards",
     "join",
     "mix",
+    "show",
     "stream_files",
     "stream_shards",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from textwrap import indent
 from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe
@@ -50,3 +51,24 @@ def describe(pipe: IterDataPipe[Any]) -> str:
     options = pipe.order_options() if hasattr(pipe, "order_options") else {}
     shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
     return f"{name_of(pipe)}({shown})"
+
+
+def show(pipe: IterDataPipe[Any]) -> str:
+    """Draw a chain as text: a line for each pipe, sources first, with the options that determine the order.
+
+    Args:
+        pipe: the last one.
+
+    Returns:
+        The lines. Several sources of a pipe are indented.
+
+    Example:
+        >>> print(show(IterableWrapper(["a", "b"]).shuffle_shards(seed=3).sharding_filter_rank()))
+        IterableWrapper()
+        ShuffleShards(seed=3)
+        ShardingFilterRank()
+    """
+    sources = [show(source) for source in sources_of(pipe)]
+    if len(sources) > 1:
+        sources = [indent(f"source {number}:\n{indent(text, '  ')}", "  ") for number, text in enumerate(sources, 1)]
+    return "\n".join([*sources, describe(pipe)])

@@ -136,7 +136,7 @@ class DataPipe(SentToWorkers, SentWithRanks, Described[T_co], IterDataPipe[T_co]
         return super().__getstate__()
 
     def __repr__(self) -> str:
-        return describe(self)
+        return " > ".join(map(describe, all_pipes(self)))
 
     def stats(self) -> Stats:
         """Return the counters of this process, for all of its chains together: :func:`stats`."""
@@ -208,6 +208,8 @@ DataPipe.__iter__ = _read  # type: ignore[method-assign, assignment]  # after th
 class Mapper(DataPipe[Any], TorchMapper[Any]):
     """torch's ``map`` of a pipe of this package: it can be read any number of times at once, too."""
 
+    shown_as = "map"
+
     def open(self, env: Env) -> Pass[Any]:
         return MapPass(self, env.open(self.datapipe))
 
@@ -215,9 +217,14 @@ class Mapper(DataPipe[Any], TorchMapper[Any]):
 class Collator(Mapper, TorchCollator):
     """torch's ``collate`` of a pipe of this package."""
 
+    shown_as = "collate"
+
 
 class Filter(DataPipe[Any], TorchFilter[Any]):
     """torch's ``filter`` of a pipe of this package."""
+
+    shown_as = "filter"
+    changes_count = True
 
     def open(self, env: Env) -> Pass[Any]:
         return FilterPass(self, env.open(self.datapipe))
@@ -225,6 +232,9 @@ class Filter(DataPipe[Any], TorchFilter[Any]):
 
 class Batcher(DataPipe[Any], TorchBatcher):
     """torch's ``batch`` of a pipe of this package."""
+
+    shown_as = "batch"
+    changes_count = True
 
     def open(self, env: Env) -> Pass[Any]:
         return BatchPass(self, env.open(self.datapipe))

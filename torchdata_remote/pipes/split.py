@@ -375,6 +375,8 @@ class EqualizeRanks(DataPipe[T]):
         super().__init__()
         self.source_datapipe = pipe_of(source_datapipe, of="equalize_ranks", holds="samples")
         self.mode = check.choice("mode", mode, EqualizeMode)
+        if any(isinstance(pipe, EqualizeRanks) for pipe in all_pipes(source_datapipe)):
+            raise ValueError("This chain has equalize_ranks() already: use it once.")
         sharding = self._sharding()
         above = {id(pipe) for pipe in all_pipes(sharding)}
         for pipe in all_pipes(source_datapipe):
