@@ -35,7 +35,7 @@ from .errors import (
 from .folder_walk import ByFolders
 from .local.names import PARTIAL_SUFFIX
 from .multipart import SLOW_BYTES_PER_S
-from .protocol import Answer, Entry, ObjectWriter, Page, normalized_etag
+from .protocol import Answer, Entry, ObjectWriter, Page, normalized_etag, single_chunk
 
 # An installed package has an entry point for this
 fsspec.register_implementation(
@@ -224,7 +224,7 @@ class FsspecStore(ByFolders):
         total = after.size or 0
         if start and start >= total:
             raise from_status(416, "", url)
-        return Answer(start, start + len(data), total, after.etag, (memoryview(data),))
+        return Answer(start, start + len(data), total, after.etag, single_chunk(data))
 
     def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
         writer: Any = _Writer(partial(self.publish, path, overwrite=overwrite))

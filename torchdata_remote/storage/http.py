@@ -19,7 +19,7 @@ from ..core.urls import redact
 from ..errors import ContentEncodingError, RemoteDataError, StorageError, UrlError
 from .errors import mark_host_known, to_package_error, unusable_response
 from .network import ServerPools
-from .protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag
+from .protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag, single_chunk
 
 IDENTITY = {"Accept-Encoding": "identity"}
 _MAX_REDIRECTS = 5
@@ -133,7 +133,7 @@ def answer_of(response: Any, path: str, shown: str, *, etag: str | None = None, 
         if response.chunked and response.status != 206:
             require_unencoded(response.headers.get("Content-Encoding"), path, shown)
             whole = body_of(response, shown)  # its last chunk marks the end
-            return Answer(0, len(whole), len(whole), etag, (memoryview(whole),))
+            return Answer(0, len(whole), len(whole), etag, single_chunk(whole))
         start, end, total = span_of(response.status, response.headers, path, shown)
         if size not in (None, total):
             raise unusable_response(shown, f"the file has {size} bytes, its server {total}")

@@ -109,11 +109,10 @@ class HttpStore:
 
     def _first_byte(self, path: str) -> Entry:
         try:
-            answer = self.read_without_obstore(path, 0, 1, None)
+            with self.read_without_obstore(path, 0, 1, None) as answer:
+                return Entry(path, answer.total_bytes, answer.etag)
         except RangeNotSatisfiableError:
             return Entry(path, 0, None)
-        answer.close()
-        return Entry(path, answer.total_bytes, answer.etag)
 
     def find(self, path: str) -> Entry | None:
         try:

@@ -192,9 +192,7 @@ class ObstoreStore(ObstoreReader):
 
     def _read_after(self, failure: BaseException, store: ObjectStore | None, wanted: Wanted) -> Answer:
         if store is not None and self._renewed(store, failure):
-            path, _, _, etag = wanted
-            result = self.call(path, lambda renewed: self._get(renewed, *wanted), may_repeat=False)
-            return self._answer(path, result, etag)
+            return self.call(wanted[0], lambda renewed: self._get(renewed, *wanted), may_repeat=False)
         if not self._has_slower:
             raise failure from failure.__cause__
         return super()._read_after(failure, store, wanted)

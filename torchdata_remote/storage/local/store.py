@@ -17,7 +17,7 @@ from ...core.local_view import map_file
 from ...errors import UrlError
 from ..errors import from_status, translate_errors
 from ..folder_walk import page_of_names
-from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError
+from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, single_chunk
 from .names import PARTIAL_SUFFIX, is_internal_name, names_in
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ class LocalStore:
             if start and start >= size:
                 raise RangeNotSatisfiableError(f"file://{path} ends at byte {size:,}.", url=f"file://{path}")
             stop = size if end is None else min(end, size)
-            return Answer(start, stop, size, version, (map_file(descriptor, start, stop),))
+            return Answer(start, stop, size, version, single_chunk(map_file(descriptor, start, stop)))
 
     def create(self, path: str, *, overwrite: bool, durable: bool = True, sync_folder: bool = True) -> LocalWriter:
         """Start to write a file. Without ``durable`` it may be missing or incomplete after a crash of the machine.
