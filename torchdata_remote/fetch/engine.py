@@ -217,11 +217,13 @@ class Lane:
     def next_piece(self, download: Download, consumed_bytes: int) -> memoryview | None:
         """Release the bytes of the last piece, then wait for the next one; ``None`` at the object's end."""
         self.require_own_process(download.url)
-        consumed = consumed_bytes or None
+        consumed, has_ended = consumed_bytes, False
         while True:
-            if consumed is not None or not download.parts:
+            if consumed or has_ended or not download.parts:
                 with self._lock:
-                    if consumed is not None:
+                    if has_ended:  # an empty part, or one that failed; what it has reserved may change up to here
+                        consumed = download.parts[0].reserved_bytes
+                    if consumed or has_ended:
                         self._consume(download, consumed)
                     # Even beyond the budget: the consumer waits for this part
                     if not download.parts and download.can_plan and download.error is None:
@@ -234,7 +236,7 @@ class Lane:
             piece = _wait(part.pieces)
             if piece is not None:
                 return piece
-            consumed, download.error = part.reserved_bytes, part.error  # an empty part, or one that failed
+            has_ended, download.error = True, part.error
 
     def require_own_process(self, what: str) -> None:
         """Raise in a child that was forked."""
