@@ -77,7 +77,7 @@ class ObstoreStore(ObstoreReader):
         self.supports_conditional_writes = True
         self._make_slower, self._has_slower = make_slower, has_slower
         self._slower: Store | None = None
-        self._is_listed_slowly = False
+        self._is_listed_slowly = bucket.lists_by_fsspec
 
     def url(self, path: str) -> str:
         """URL of an object, for errors."""

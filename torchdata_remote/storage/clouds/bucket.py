@@ -158,13 +158,14 @@ class CloudBucket:
     Attributes:
         odd: matches the paths that obstore cannot request exactly, or that name a version.
         lists_in_order: whether listings have the order of keys, and can begin at any key.
+        lists_by_fsspec: whether an option has no word in obstore's listings.
         writes_by_fsspec: whether obstore lacks what large objects need.
     """
 
     store_class: ClassVar[Any]
     odd = ODD_KEY
     lists_in_order = True
-    writes_by_fsspec = False
+    lists_by_fsspec = writes_by_fsspec = False
 
     def __init__(
         self,
