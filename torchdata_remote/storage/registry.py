@@ -29,7 +29,6 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 from ..core.bucket_names import split_access_point
-from ..core.chained_urls import without_target
 from ..core.options import FALLBACK_NAMES, Backend, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3, join_url, redact, split_url
@@ -162,7 +161,7 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
     if scheme in _CLOUDS:
         what = ", ".join(untranslated(scheme, options))
         what = "access points" if scheme in S3 and split_access_point(bucket) is not None else what
-    if backend is Backend.FSSPEC:
+    if backend is Backend.FSSPEC and scheme not in (*HTTP, HUGGING_FACE):  # it would send headers to other hosts, too
         return _by_fsspec(scheme, bucket, options, connection), f"fsspec (backend={backend.value!r})"
     if scheme in _CLOUDS:
         made = None if what else _cloud(scheme, bucket, options, connection)
@@ -170,10 +169,10 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
         made = _other(scheme, bucket, options, connection)
     if made is not None:
         return made
-    if backend is Backend.OBSTORE:
+    if backend is not Backend.AUTOMATIC:
         raise UrlError(
-            f"backend={backend.value!r} cannot read {url} with {options!r}. Pass backend='automatic', or "
-            "backend='fsspec', which supports every option of its filesystems.",
+            f"backend={backend.value!r} cannot read {url} with {options!r}. Pass backend='automatic', or open the URLs "
+            "by fsspec, and pass the streams to a reader.",
             url=url,
         )
     if scheme not in _CLOUDS:
@@ -196,11 +195,10 @@ def _other(scheme: str, bucket: str, options: StorageOptions, connection: Connec
 
         by_obstore, reason = _choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
         return DatasetsStore(bucket, options, timeout_s, read_by_obstore=by_obstore), reason
-    if scheme in HTTP:
+    if scheme in HTTP and connection.backend is not Backend.FSSPEC:
         from .http_store import HttpStore, http_headers
 
-        root = f"{scheme}://{bucket}"
-        headers = http_headers(root, options)
+        root, headers = f"{scheme}://{bucket}", http_headers(options)
         by_obstore, reason = _choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
         return HttpStore(root, timeout_s, headers, read_by_obstore=by_obstore), reason
     return None
@@ -246,8 +244,6 @@ def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str)
 
 
 def _by_fsspec(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> Store:
-    if mistake := without_target(scheme, options):
-        raise UrlError(f"{scheme}://{bucket}: {mistake}", url=f"{scheme}://{bucket}")
     try:
         if scheme in S3:
             from .s3fs_store import S3fsStore
