@@ -236,7 +236,10 @@ def network_error(url: str, what: str, details: str) -> StorageError:
     server = ":".join(filter(None, found.groups())).rpartition("@")[2] if found else host.partition("://")[2]
     unknown, refused = _UNKNOWN_HOST.search(details) is not None, _REFUSED.search(details) is not None
     no_tunnel = _NO_TUNNEL.search(details) is not None
-    message = f"{shown}: {what}." + " The proxy opens no connection to the server." * no_tunnel
+    message = (
+        f"{shown}: {what}."
+        + " The proxy opens no connection to the server, or asks for a user and a password." * no_tunnel
+    )
     if unknown or refused:
         why = f"No name server knows {server}, or none answers" if unknown else f"{server} refuses connections"
         where = "the URL, in storage_options (endpoint_url) or in the environment"

@@ -92,6 +92,25 @@ def _certificates(file: str, url: str) -> str:
         ) from error
 
 
+def require_client_certificate(files: Any, url: str) -> None:
+    """Validate a client's certificate and its key, in one file or two. Libraries report a fault as one of the network.
+
+    Raises:
+        UrlError: if they cannot be read, or do not belong together.
+    """
+    import ssl
+
+    if files is None:
+        return
+    try:
+        both = [files] if isinstance(files, str) else files
+        # An empty password, or OpenSSL would ask for it at the terminal
+        ssl.create_default_context().load_cert_chain(both[0], both[-1], "")
+    except (OSError, TypeError, LookupError) as error:
+        what = f"'client_cert' names {files!r}, which are no certificate and its key in PEM ({error})"
+        raise UrlError(f"{url}: {what}. Expected one file with both, or two.", url=url) from error
+
+
 # Proxies
 
 
@@ -118,7 +137,7 @@ def proxy_for(url: str, proxies: Mapping[str, str] | None = None) -> str | None:
     user, at, server = rest.rpartition("@")
     server = " " if re.search(r"[/?#\s\\]", user) else server  # such as a / of a password, which has to be %2F
     address = f"{scheme.lower() or 'http'}://{server}"
-    address = server_address(redact(url), address, "the proxy, behind its user and password (/ is %2F there),")
+    address = server_address(redact(url), address, "the proxy, behind its user,")
     return address.replace("://", f"://{user}{at}", 1)
 
 

@@ -24,7 +24,14 @@ from ...core.options import FALLBACK_NAMES, StorageOptions
 from ...core.urls import redact_text
 from ...errors import AccessDeniedError, StorageError, TransientStorageError, UrlError
 from ..multipart import UPLOAD_PART_BYTES
-from ..network import authorities, milliseconds, obstore_client_options, proxy_for, server_address
+from ..network import (
+    authorities,
+    milliseconds,
+    obstore_client_options,
+    proxy_for,
+    require_client_certificate,
+    server_address,
+)
 from ..obstore_reader import ODD_KEY
 from ..obstore_writer import HiddenWriter
 from ..options import CLIENT_OF_S3, NESTED_OF_S3, nested
@@ -409,6 +416,7 @@ def options_for_s3fs(options: StorageOptions, url: str) -> dict[str, Any]:
     if trusted is not None:
         keywords["client_kwargs"] = {**nested(options, "client_kwargs"), "verify": trusted}
     config = nested(options, "config_kwargs")
+    require_client_certificate(config.get("client_cert"), url)
     proxy = proxy_for(address, config.get("proxies"))
     proxies = {} if proxy is None else {address.partition(":")[0]: proxy}
     keywords["config_kwargs"] = {**config, "proxies": proxies}
