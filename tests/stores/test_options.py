@@ -401,11 +401,11 @@ def test_a_missing_bundle_of_certificates_of_the_environment_is_named_where_tls_
 
 UNTRANSLATED = {**SERVER, "default_fill_cache": False}
 CHOICES = [
-    ("s3://{}/a", SERVER, Backend.AUTOMATIC, "is read by obstore (backend='automatic')"),
-    ("s3://{}/a", SERVER, Backend.OBSTORE, "is read by obstore (backend='obstore')"),
-    ("s3://{}/a", SERVER, Backend.FSSPEC, "is read by fsspec (backend='fsspec')"),
-    ("http://{}.invalid/a", {}, Backend.AUTOMATIC, "is read by obstore (backend='automatic')"),
-    ("memory://{}/a", {"max_paths": 1}, Backend.AUTOMATIC, "is read by fsspec (the transport for all other URLs)"),
+    ("s3://{}/a", SERVER, Backend.AUTOMATIC, "is read by obstore"),
+    ("s3://{}/a", SERVER, Backend.OBSTORE, "is read by obstore"),
+    ("s3://{}/a", SERVER, Backend.FSSPEC, "is read by fsspec"),
+    ("http://{}.invalid/a", {}, Backend.AUTOMATIC, "is read by obstore"),
+    ("memory://{}/a", {"max_paths": 1}, Backend.AUTOMATIC, "is read by fsspec"),
 ]
 
 

@@ -255,13 +255,7 @@ class FsspecStore(ByFolders):
         if self._scheme in _WEBDAV:
             filesystem.client.move(old, new, overwrite=overwrite)  # its `mv` copies
             return
-        try:
-            filesystem.mv(old, new)
-        except Exception:
-            if not overwrite:
-                raise
-            filesystem.rm_file(new)  # a server that does not rename to a file that exists
-            filesystem.mv(old, new)
+        filesystem.mv(old, new)
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(ObjectNotFoundError), self._calls(path) as filesystem:

@@ -281,13 +281,13 @@ def _token(token: str | bool | None) -> str:
     """
     if token is False or (token is None and os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in _TRUE):
         return ""
-    found = os.environ.get("HF_TOKEN", "").strip() if token in (None, True) else str(token)
+    found = os.environ.get("HF_TOKEN") if token in (None, True) else str(token)
     if not found:
-        home = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-        file = os.environ.get("HF_TOKEN_PATH") or os.path.join(os.environ.get("HF_HOME") or home, "token")
+        home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+        file = os.environ.get("HF_TOKEN_PATH") or os.path.join(home, "token")
         with contextlib.suppress(OSError):
             found = Path(file).expanduser().read_text("utf-8", "replace")
-    found = found.strip()
+    found = (found or "").strip()
     if not found and token is True:
         raise AccessDeniedError("hf://: the option token=True needs a token. Set HF_TOKEN, or run `hf auth login`.")
     if found and not _TOKEN.fullmatch(found):
