@@ -22,7 +22,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from ..core.notices.slow_notice import QUIET_S, Wait
 from ..core.object_version import same_etag
 from ..core.options import StorageOptions
-from ..core.urls import AZURE, GS, HTTP, HUGGING_FACE, LOCAL, join_url
+from ..core.urls import AZURE, GS, LOCAL, join_url
 from ..errors import ObjectNotFoundError, UrlError
 from .errors import (
     from_status,
@@ -79,10 +79,6 @@ class FsspecStore(ByFolders):
     """
 
     def __init__(self, scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
-        if scheme in HTTP or scheme == HUGGING_FACE:  # it would send headers to other hosts, too
-            url = f"{scheme}://{bucket}"
-            advice = "Leave out backend, or open the URLs by fsspec and pass the streams to a reader."
-            raise UrlError(f"{url}: http and hf are not read by fsspec. {advice}", url=url)
         self._scheme, self._bucket, self._options = scheme, bucket, options
         self._limits = {"timeout": read_timeout_s} if scheme == "ftp" else {}
         try:
@@ -259,13 +255,7 @@ class FsspecStore(ByFolders):
         if self._scheme in _WEBDAV:
             filesystem.client.move(old, new, overwrite=overwrite)  # its `mv` copies
             return
-        try:
-            filesystem.mv(old, new)
-        except Exception:
-            if not overwrite:
-                raise
-            filesystem.rm_file(new)  # a server that does not rename to a file that exists
-            filesystem.mv(old, new)
+        filesystem.mv(old, new)
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(ObjectNotFoundError), self._calls(path) as filesystem:

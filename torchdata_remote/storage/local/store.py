@@ -220,12 +220,11 @@ def _walk(folder: str, recursive: bool, above: set[tuple[int, int]]) -> Iterator
 def _in_folder(folder: str, create: Callable[[], T]) -> T:
     """Create a file in a folder, which is made if it is missing, also while other processes remove it."""
     for _ in range(_MAX_REMOVED):
-        with contextlib.suppress(FileNotFoundError, FileExistsError):
-            os.makedirs(folder, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
             return create()
-        if os.path.lexists(folder) and not os.path.isdir(folder):
-            break
-    raise NotADirectoryError(folder)
+        with contextlib.suppress(FileNotFoundError):
+            os.makedirs(folder, exist_ok=True)
+    return create()
 
 
 def _aside(folder: str) -> str:
