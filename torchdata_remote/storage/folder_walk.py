@@ -36,10 +36,9 @@ class ByFolders(ABC):
 
     def pages_of(self, folder: str) -> Iterator[Page]:
         """Yield the pages of a folder, without what is in its folders."""
-        page = self.list_page(folder, recursive=False, token=None)
-        yield page
-        while page.next_token is not None:
-            page = self.list_page(folder, recursive=False, token=page.next_token)
+        page = None
+        while page is None or page.next_token is not None:
+            page = self.list_page(folder, recursive=False, token=page and page.next_token)
             yield page
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
@@ -93,14 +92,12 @@ def page_of_names(
 
 def _walk(names_of: Names, prefix: str, after: str, recursive: bool) -> Iterator[str]:
     """Yield the paths of objects, or of folders too, that begin with a prefix and come after a path."""
-    skip = prefix.rfind("/") + 1
-    inside = after[: after.find("/", skip) + 1]  # the folder that the path is in, which sorts before it
-    first = max(prefix, inside if recursive and inside else after)
-    if not first.startswith(prefix[:skip]):
-        return
+    folder = prefix[: prefix.rfind("/") + 1]
+    # The folder that the path is in sorts before it
+    begin = (recursive and after[: after.find("/", len(folder)) + 1]) or after
     names = names_of(prefix)
-    for index in range(bisect_left(names, first[skip:]), len(names)):
-        path = prefix[:skip] + names[index]
+    for index in range(bisect_left(names, max(prefix, begin), key=folder.__add__), len(names)):
+        path = folder + names[index]
         if not path.startswith(prefix):
             return
         if recursive and path[-1] == "/":
