@@ -26,6 +26,7 @@ from .whereabouts import about_missing
 
 # Of a file, and no version, such as that of the folder "imagenet-v1.0"
 _EXTENSION = re.compile(r"\.(?!v?\d)[^*?\[\]/]+$")
+_Prefix = tuple[str, bool, Callable[[str], object] | None]
 _LEFT_OUT = re.compile(r"\.(zip|tar\.(z|lz|lz4|lzma|lzo|br)|taz|tlz)$", re.IGNORECASE)
 
 
