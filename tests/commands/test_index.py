@@ -55,7 +55,7 @@ def test_index_inside_its_folder_does_not_list_itself(tmp_path: Path, capsys: py
     assert main(["index", data, "-o", f"{data}/index.json"]) == 1
     captured = capsys.readouterr()
     assert "exists already" in captured.err
-    assert "--overwrite" in captured.err
+    assert "overwrite=True" in captured.err
     assert main(["index", data, "-o", f"{data}/index.json", "--overwrite"]) == 0
     assert json.loads((tmp_path / "data" / "index.json").read_bytes()) == NAMES
 

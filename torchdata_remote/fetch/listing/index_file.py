@@ -11,7 +11,7 @@ from typing import Any
 
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.urls import LOCAL, RemoteUrl, join_url, redact, split_url
-from ...errors import EmptyListingError, ManifestError, ObjectExistsError, ShardReadError
+from ...errors import EmptyListingError, ManifestError, ShardReadError
 from ...formats.compression.decompress import CompressionLimits, decompressed
 from ...storage import open_store, read_whole
 from .patterns import folders_of, glob_start, path_below
@@ -90,7 +90,7 @@ def write_index(
         int: number of objects.
 
     Raises:
-        ObjectExistsError: if the index exists, before anything is listed.
+        ObjectExistsError: if the index exists.
         EmptyListingError: if there are no objects.
 
     Example:
@@ -106,9 +106,6 @@ def write_index(
     store, path = open_store(where, options)
     writer = store.create(path, overwrite=overwrite)  # first: a store that cannot be written is an error at once
     try:
-        if not overwrite and store.find(path) is not None:
-            shown = redact(where)
-            raise ObjectExistsError(f"{shown} exists already. Pass overwrite=True (--overwrite).", url=shown)
         paths = ((one, one.removeprefix(root)) for one in objects if one != where)
         entries = [json.dumps(one if _SCHEME.match(below) else below) for one, below in paths]
         if not entries:
