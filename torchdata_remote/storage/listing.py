@@ -211,22 +211,22 @@ class _Listing:
         kept = len(table) if lane.until is None else bisect_right(table.paths, lane.until)
         if received is None or kept < len(table):
             self._lanes.popleft().mailbox.refuse()
-            if self._lanes and not (_is_sorted(table.paths) and self._begins_with(self._lanes[0], table.paths[kept:])):
+            if self._lanes and not (_is_sorted(table.paths) and self._next_begins_with(table.paths[kept:])):
                 self._stop()
                 self._may_divide = False
                 self._begin(_Lane(token=token, is_open=token is not None))
                 self._lanes[0].pages = chain([(table[kept:], token)], self._lanes[0].pages)
         return table[:kept]
 
-    def _begins_with(self, lane: _Lane, paths: list[str]) -> bool:
-        """Whether the first path of a lane is the one that the lane before it has seen there.
+    def _next_begins_with(self, paths: list[str]) -> bool:
+        """Whether the first path of the first lane is the one that the lane before it has seen there.
 
         If not, the store did not begin where it was asked to, or objects were written meanwhile.
         """
-        received = next(lane.pages, None)
-        if received is None or isinstance(received, BaseException):
+        received = next(self._lanes[0].pages, None)
+        if not isinstance(received, tuple):
             return not (received or paths)
-        lane.pages = chain([received], lane.pages)
+        self._lanes[0].pages = chain([received], self._lanes[0].pages)
         return received[0].paths[:1] == paths[:1]
 
     def _divide(self) -> bool:
@@ -252,7 +252,15 @@ class _Listing:
             return False
         if len(inside) == 1 and is_first:  # others may be tiny
             return self._split(tail, f"{inside.pop()}/{_LAST}")
-        return self._ask(folder, math.ceil(PAGES_AHEAD * len(inside) / len(recent)))
+        self._asked.add(folder)
+        self._num_extra += 1
+        try:
+            found = self._send(lambda: self._store.list_page(folder, recursive=False, token=None))
+        except StorageError:
+            self._may_divide = False  # the store may refuse delimiters
+            return False
+        self._names, self._names_each = sorted(found.folders), math.ceil(PAGES_AHEAD * len(inside) / len(recent))
+        return bool(self._names)
 
     def _split(self, tail: _Lane, ahead: str) -> bool:
         """End the last lane at a path that it has not reached, and begin another one there."""
@@ -262,15 +270,3 @@ class _Listing:
         tail.until = ahead
         self._begin(_Lane(ahead))
         return True
-
-    def _ask(self, folder: str, names_each: int) -> bool:
-        """Ask for the names of the folders in a folder; whether there are any."""
-        self._asked.add(folder)
-        self._num_extra += 1
-        try:
-            found = self._send(lambda: self._store.list_page(folder, recursive=False, token=None))
-        except StorageError:
-            self._may_divide = False  # the store may refuse delimiters
-            return False
-        self._names, self._names_each = sorted(found.folders), names_each
-        return bool(self._names)

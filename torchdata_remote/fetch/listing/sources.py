@@ -195,7 +195,7 @@ def _named(source: str, options: StorageOptions, retry: RetryPolicy) -> list[Rem
     These are read without obstore, so that a process that only lists can be forked.
     """
     url = source if isinstance(source, RemoteUrl) else RemoteUrl(join_url(*split_url(literal_url(source))))
-    name = split_version(object_path(url))[0].rpartition("/")[2]
+    name = object_path(url).rpartition("/")[2]
     if url is source or not (name == MANIFEST_NAME or is_snapshot_name(name)):
         return [url]
     data = read_whole(url, options, retry, by_obstore=False)
