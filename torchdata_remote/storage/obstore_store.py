@@ -318,12 +318,13 @@ class ObstoreStore(ObstoreReader):
             token = page.next_token
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        def listed(prefix: str, after: str = "", *, recursive: bool = False) -> Page:
-            return ObstoreStore.list_page(self, prefix, recursive=recursive, token=None, after=after)
-
         if not recursive or not self.lists_in_order:
-            return page_after(lambda folder: [listed(folder)], prefix, after, recursive=recursive, limit=limit)
-        page = listed(prefix, after, recursive=True)
+
+            def page_of(folder: str, token: str | None) -> Page:
+                return ObstoreStore.list_page(self, folder, recursive=False, token=token)
+
+            return page_after(page_of, prefix, after, recursive=recursive, limit=limit)
+        page = ObstoreStore.list_page(self, prefix, recursive=True, token=None, after=after)
         entries = [one for one in page.entries if one.path.startswith(prefix)]
         if len(entries) > limit or (page.next_token is not None and entries):
             return Page(entries[:limit], entries[:limit][-1].path)
