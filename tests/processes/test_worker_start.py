@@ -133,7 +133,11 @@ def test_lambdas_and_closures_work_in_workers(loader: str) -> None:
     [
         (r"map\(fn=...\) holds a lambda", lambda: chain().shuffle().map(LAMBDA), {}),
         (r"filter\(filter_fn=...\) holds a lambda", lambda: chain().shuffle().filter(LAMBDA).map(unchanged), {}),
-        (r"map\(fn=...\) holds the function 'times.<locals>.product'", lambda: chain().shuffle().map(partial(times(2))), {}),
+        (
+            r"map\(fn=...\) holds the function 'times.<locals>.product'",
+            lambda: chain().shuffle().map(partial(times(2))),
+            {},
+        ),
         (r"DataLoader\(collate_fn=...\) holds a lambda", chain, {"collate_fn": LAMBDA}),
         (r"DataLoader\(worker_init_fn=...\) holds a lambda", lambda: files(), {"worker_init_fn": LAMBDA}),
         (r"DataLoader\(collate_fn=...\) holds a lambda", lambda: chain().map(unchanged), {"collate_fn": LAMBDA}),

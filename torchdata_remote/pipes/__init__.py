@@ -1,8 +1,8 @@
 """Pipes: what is read, as a chain of descriptions; importing this package registers their functional names."""
 
 from .bucket import Bucket
-from .counts import FlatMap, RepeatEpochs, Skip, Take
 from .chain import show
+from .counts import FlatMap, RepeatEpochs, Skip, Take
 from .datapipe import DataPipe
 from .decode_image import DecodeImage
 from .file_reader import FileReader

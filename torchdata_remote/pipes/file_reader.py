@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import FetchOptions, StorageOptions
-from ..core.urls import object_path, redact
+from ..core.urls import object_path, redact, split_sample_range
 from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
 from ..fetch.streams import stream_objects, whole_of
@@ -84,7 +84,8 @@ class _FilePass(Pass[Sample]):
     def items(self) -> Iterator[Sample]:
         for url, stream in self.sources[0]:
             try:
-                refuse_part(url, "FileReader")
+                whole, samples = split_sample_range(url)
+                refuse_part(whole, samples, "FileReader")
                 key, extension = self._split(object_path(url))
                 if not key or not extension or extension in (KEY, URL):
                     fault = (

@@ -185,9 +185,9 @@ class ShardPass(Pass[Sample]):
     def opened(self, url: str, stream: Any, place: Any) -> OpenShard:
         """Open a shard, at a place of a saved position or at its beginning."""
         num_samples: int | None = getattr(url, "num_samples", None)
+        url, samples = split_sample_range(url)
         if not self.reads_parts:
-            refuse_part(url, type(self.pipe).__name__)
-        url, _ = split_sample_range(url)
+            refuse_part(url, samples, type(self.pipe).__name__)
         start = Position(getattr(stream, "first_byte", 0)) if place is None else Position.from_json(place)
         tracked = ReadPosition(start)
         return OpenShard(stream, tracked, self.samples_of(redact(url), stream, tracked, num_samples))
