@@ -16,6 +16,7 @@ from torch.utils.data.datapipes.iter.callable import MapperIterDataPipe
 import torchdata_remote as tdr
 from tests.support.loaders import edited
 from torchdata_remote.errors import StateError
+from torchdata_remote.pipes import DataPipe, Env, Pass
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 Pipe = IterDataPipe[Any]
@@ -233,10 +234,18 @@ def test_each_stream_has_asked_for_its_first_object_before_one_is_read(memory_fo
 def test_streams_that_are_left_are_closed() -> None:
     closed: list[int] = []
 
-    class Closing(Recorded):
-        def __iter__(self) -> Iterator[Any]:
+    class Closing(DataPipe[Any]):
+        def __init__(self, source_datapipe: Pipe) -> None:
+            super().__init__()
+            self.source_datapipe = source_datapipe
+
+        def open(self, env: Env) -> Pass[Any]:
+            return ClosingPass(env.open(self.source_datapipe))
+
+    class ClosingPass(Pass[Any]):
+        def items(self) -> Iterator[Any]:
             try:
-                yield from self.source_datapipe
+                yield from self.sources[0]
             finally:
                 closed.append(1)
 

@@ -135,7 +135,7 @@ def test_chains_run_in_workers_that_are_started_anew(folder: Path) -> None:
 def test_names_are_torchs_classes_and_a_misspelt_one_is_an_error_with_a_suggestion() -> None:
     assert tdr.IterDataPipe is torch.utils.data.IterDataPipe
     wrapper: object = tdr.IterableWrapper
-    assert wrapper is torch.utils.data.datapipes.iter.IterableWrapper
+    assert wrapper is IterableWrapper
     pipe = tdr.stream_shards("memory://typed/")
     with pytest.raises(AttributeError, match="object has no attribute 'decode_sampel") as caught:
         pipe.decode_sampel()  # type: ignore[attr-defined]

@@ -90,7 +90,8 @@ def test_a_state_that_was_changed_anywhere_is_refused(name: str) -> None:
         holder = damaged
         for key in path[:-1]:
             holder = holder[key]
-        for damage in (-1, None, "x", [], {}, [[0, 0]]):
+        others: list[Any] = [-1, None, "x", [], {}, [[0, 0]]]
+        for damage in others:
             if holder[path[-1]] == damage:
                 continue
             kept, holder[path[-1]] = holder[path[-1]], damage

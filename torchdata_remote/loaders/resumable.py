@@ -192,7 +192,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
             requested: int | None = number_after_division(self.pipe, self.loaded["num_streams"], world)
         else:
             requested = self.num_streams or self._loaded_streams
-            if self._loaded_streams is not None and self._loaded_streams == requested < world.num_slots:
+            if requested is not None and requested == self._loaded_streams and requested < world.num_slots:
                 requested = None
         num_streams = number_of_streams(world, requested, self.expected_workers)
         return num_streams, range(world.slot, num_streams, world.num_slots)

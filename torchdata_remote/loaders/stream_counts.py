@@ -49,9 +49,9 @@ def number_after_division(pipe: IterDataPipe[Any], saved: int, world: World) -> 
         return saved
     if any(getattr(type(found), "gives_equal_counts", False) for found in all_pipes(pipe)):
         raise StateError(
-            f"{described(world, 'slot')} for {counted(saved, 'stream')} of a state with equalize_ranks(), of which some "
-            f"would have more left than others. Resume with at most {counted(saved, 'slot')}, or begin the next epoch "
-            "by set_epoch()."
+            f"{described(world, 'slot')} for {counted(saved, 'stream')} of a state with equalize_ranks(), of which "
+            f"some would have more left than others. Resume with at most {counted(saved, 'slot')}, or begin the next "
+            "epoch by set_epoch()."
         )
     divided = saved * -(-world.num_slots // saved)
     if divided % world.world_size and any(equal_counts(found, divided) for found in all_pipes(pipe)):
