@@ -17,10 +17,10 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 from tests.support.archive_bytes import pack_tar
+from tests.support.loaders import edited
 from tests.support.tables import numbered, put_table
 from torchdata_remote import Resumable, mix
 from torchdata_remote.errors import StateError
-from torchdata_remote.loaders.state.state_format import make_state
 from torchdata_remote.testing import write_small_shards
 
 FOLDER = "memory://refused-states/"
@@ -203,8 +203,7 @@ def test_data_that_became_others_or_fewer_are_an_error(message: str) -> None:
 
 def of_chain(state: Any, data: Resumable) -> Any:
     """The same positions as a state of other data, whose listing is not compared."""
-    made: Any = make_state(data.chain, None, state["epoch"], state["num_streams"], state["streams"])
-    return made
+    return edited(state, chain=data.chain, listing=None)
 
 
 def is_not_the_last(pair: tuple[str, Any]) -> bool:

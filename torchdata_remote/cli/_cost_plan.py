@@ -98,14 +98,11 @@ class _Reading:
         fetch: options of the pipe.
         options: for the stores.
         sizes: of objects that the listing does not have, as far as requests told them.
-        num_lanes: iterations of the pipe in one process.
     """
 
-    def __init__(
-        self, fetch: FetchOptions, options: StorageOptions, sizes: Mapping[str, int], num_lanes: int = 1
-    ) -> None:
-        self._fetch, self._options, self._sizes, self._num_lanes = fetch, options, sizes, num_lanes
-        self.part_bytes = fetch.actual_part_bytes(num_lanes=num_lanes)  # of an object that is not a local file
+    def __init__(self, fetch: FetchOptions, options: StorageOptions, sizes: Mapping[str, int]) -> None:
+        self._fetch, self._options, self._sizes = fetch, options, sizes
+        self.part_bytes = fetch.actual_part_bytes(num_lanes=1)  # of an object that is not a local file
         self._ranges: dict[str, tuple[int, int | None, int, int]] = {}  # of samples, and GETs and bytes of indexes
 
     def requests_for(self, url: str) -> tuple[int, int]:
@@ -126,7 +123,7 @@ class _Reading:
             return gets + 1, num_bytes
         store, path = open_store(whole, self._options, Connection(self._fetch.backend))
         is_mapped = store.maps_files and self._fetch.cache_dir is None
-        part_bytes = self._fetch.actual_part_bytes(mapped=is_mapped, num_lanes=self._num_lanes)
+        part_bytes = self._fetch.actual_part_bytes(mapped=is_mapped, num_lanes=1)
         block_bytes = 1 if known.checksums is None else known.checksums.block_bytes  # a part is whole blocks
         part_bytes = max(1, part_bytes // block_bytes) * block_bytes
         is_asked = known.size is None or store.may_ignore_ranges
@@ -166,11 +163,10 @@ def plan_job(chain: Any, job: Job) -> Planned:
         planned.requests[kind] += number * job.num_listings
     planned.num_bytes += listing.num_bytes * job.num_listings
     sizes = _sizes(lists, urls)
-    session = prefetch._session
-    fetch: FetchOptions = session.options
+    fetch: FetchOptions = prefetch._options
     if job.part_bytes is not None:
         fetch = replace(fetch, part_bytes=job.part_bytes)
-    plan = _Reading(fetch, session.storage_options, sizes, session.num_lanes)
+    plan = _Reading(fetch, prefetch._storage_options, sizes)
     planned.part_bytes, planned.num_objects = plan.part_bytes, len(urls)
     known = [sizes.get(str(url)) if url.size is None else url.size for url in urls]
     planned.num_unknown = known.count(None)

@@ -72,10 +72,12 @@ def mix_report(state: Any) -> MixReport:
         >>> cats, dogs = [IterableWrapper(range(9)).sharding_filter_rank() for _ in range(2)]
         >>> pipe = mix({"cats": (cats, 1), "dogs": (dogs, 3)}, seed=2, stop=8)
         >>> data = Resumable(pipe)
-        >>> [next(items) for items in [iter(data)] for _ in range(7)]
+        >>> items = iter(data)
+        >>> [next(items) for _ in range(7)]
+        [0, 1, 2, 3, 4, 0, 5]
         >>> report = mix_report(data.state_dict())
         >>> report.drawn, report.restarts, report.phases[0].weights
-        ({'cats': 1, 'dogs': 7}, {'cats': 0, 'dogs': 0}, {'cats': 1.0, 'dogs': 3.0})
+        ({'cats': 1, 'dogs': 6}, {'cats': 0, 'dogs': 0}, {'cats': 1.0, 'dogs': 3.0})
     """
     found = list(_mixtures(state))
     if not found and "Mixed(" not in json.dumps(state, default=repr):  # streams that have not begun have no counts

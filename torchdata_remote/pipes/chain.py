@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from textwrap import indent
 from typing import Any
 
+from ..core.arguments import check
+from ..core.arguments.calls import explained
 from ..core.iter_datapipe import IterDataPipe
 
 
@@ -53,6 +55,7 @@ def describe(pipe: IterDataPipe[Any]) -> str:
     return f"{name_of(pipe)}({shown})"
 
 
+@explained
 def show(pipe: IterDataPipe[Any]) -> str:
     """Draw a chain as text: a line for each pipe, sources first, with the options that determine the order.
 
@@ -62,12 +65,17 @@ def show(pipe: IterDataPipe[Any]) -> str:
     Returns:
         The lines. Several sources of a pipe are indented.
 
+    Raises:
+        TypeError: if it is no pipe.
+
     Example:
         >>> print(show(IterableWrapper(["a", "b"]).shuffle_shards(seed=3).sharding_filter_rank()))
         IterableWrapper()
         ShuffleShards(seed=3)
         ShardingFilterRank()
     """
+    if not isinstance(pipe, IterDataPipe):
+        raise check.marked(TypeError(f"expected a pipe, got {check.shown(pipe)}."))
     sources = [show(source) for source in sources_of(pipe)]
     if len(sources) > 1:
         sources = [indent(f"source {number}:\n{indent(text, '  ')}", "  ") for number, text in enumerate(sources, 1)]

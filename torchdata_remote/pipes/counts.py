@@ -12,7 +12,7 @@ from ..core.arguments import check
 from ..core.arguments.amounts import seed_of, whole, whole_or_none
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.processes.worker_errors import keep_arguments_of
-from ..errors import SampleError, StateError
+from ..errors import EmptyShareError, SampleError, StateError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import describe_item
 from .datapipe import DataPipe, length_here
@@ -201,6 +201,7 @@ class RepeatEpochs(DataPipe[T]):
 
     Raises:
         SampleError: if a pass over the source has no items, and there is no end.
+        EmptyShareError: the same, because the streams of a state were divided among more readers than they have items.
 
     Example:
         >>> list(RepeatEpochs(IterableWrapper("ab"), 3))
@@ -247,6 +248,11 @@ class _RepeatPass(Pass[T]):
                 has_items = True
                 yield of_pass(item, number) if says_pass else item
             if times is None and not has_items and not self._env.within(number).may_be_empty:
+                if self._env.share is not None and self._env.share.cuts:
+                    raise EmptyShareError(
+                        "repeat_epochs: a stream of the state has fewer items than the readers that now share it. "
+                        "Resume with fewer readers, or begin the next epoch by set_epoch()."
+                    )
                 raise SampleError("repeat_epochs: a pass over the source has no items, and so would all the next ones.")
             self.sources[0].close()
             self._number += 1

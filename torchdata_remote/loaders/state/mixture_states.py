@@ -30,9 +30,9 @@ def with_mixture_of(here: Sequence[str], state: Mapping[str, Any]) -> State:
     Example:
         >>> here = ["A()", "B()", "Mixed(weights={'a': 1.0, 'b': 1.0}, seed=0, stop=5, pipes={'a': 1, 'b': 1})"]
         >>> chain = ["A()", "Mixed(weights={'a': 1.0}, seed=0, stop=5, pipes={'a': 1})"]
-        >>> with_mixture_of(here, {"chain": chain, "listing": [{"num_urls": 2}]})
+        >>> with_mixture_of(here, {"chain": chain, "listing": [{"num_urls": 2}], "streams": []})
         {'chain': ['A()', 'B()', "Mixed(weights={'a': 1.0, 'b': 1.0}, seed=0, stop=5, pipes={'a': 1, 'b': 1})"], \
-'listing': [{'num_urls': 2}, {}]}
+'listing': [{'num_urls': 2}, {}], 'streams': []}
     """
     chain, listing = list(state["chain"]), state["listing"]
     before, now = _last_mixture(chain), _last_mixture(here)
