@@ -450,8 +450,11 @@ def _opened(pipe: Any, env: Env) -> Pass[Any]:
     """Make a pass over a pipe of this package, of torch or of a user."""
     if isinstance(pipe, Described):
         return pipe.open(env)
-    if isinstance(pipe, IterableWrapper):
+    if not isinstance(pipe, IterDataPipe):  # a list, say
         return _IterablePass(pipe)
+    if isinstance(pipe, IterableWrapper):
+        is_plain = _is_read_as(pipe, IterableWrapper)
+        return _IterablePass(pipe.iterable, copies=pipe.deepcopy) if is_plain else _IterablePass(copy.copy(pipe))
     # A subclass of a user may be iterated otherwise
     if _is_read_as(pipe, Mapper):  # Collator is one
         return MapPass(pipe, env.open(pipe.datapipe))
@@ -470,17 +473,15 @@ _NEVER_CHANGED = str, bytes, int, float, complex, type(None)
 
 
 class _IterablePass(Pass[Any]):
-    """Of torch's ``IterableWrapper``. The position is the number of items.
+    """Of an iterable in torch's ``IterableWrapper``, or in its place. The position is the number of items.
 
     torch copies the whole iterable when a pass starts. Here each item is copied when it is handed out, and not if it
     cannot be changed, as URLs: a list of a million of them costs nothing.
     """
 
-    def __init__(self, pipe: IterableWrapper[Any]) -> None:
+    def __init__(self, iterable: Any, *, copies: bool = False) -> None:
         super().__init__()
-        is_plain = _is_read_as(pipe, IterableWrapper)
-        self._iterable: Any = pipe.iterable if is_plain else copy.copy(pipe)
-        self._copies, self._next = is_plain and pipe.deepcopy, 0
+        self._iterable, self._copies, self._next = iterable, copies, 0
 
     def items(self) -> Iterator[Any]:
         items = self._counted()
@@ -552,6 +553,9 @@ class BatchPass(Pass[Any]):
             yield wrapper(batch)
 
 
+_EPOCH_BITS = 32  # of the epoch that a user's pipe gets as one number, below those of passes within it
+
+
 class _ForeignPass(Pass[Any]):
     """Of a pipe of another package: a copy of it reads sources that belong to this pass.
 
@@ -565,6 +569,8 @@ class _ForeignPass(Pass[Any]):
         is_shared = "main_datapipe" in vars(pipe) or type(pipe).__module__.startswith("torchdata.dataloader2.")
         if not is_shared:
             self._pipe = copy.copy(pipe)
+            if hasattr(type(pipe), "set_epoch"):
+                self._pipe.set_epoch(sum(number << _EPOCH_BITS * at for at, number in enumerate(env.seeds)))
             for name, value in list(vars(self._pipe).items()):
                 vars(self._pipe)[name] = _bound(value, env)
 
