@@ -160,9 +160,10 @@ class _TableDownload(ViewDownload):
     def requests(self, part: Part) -> Sequence[Any]:
         return (None,) if self.size is None else super().requests(part)
 
-    def fetch(self, request: GatherRequest | None, part: Part, lane: Lane) -> None:
+    def fetch(self, request: GatherRequest | None, part: Part) -> None:
+        lane = self.lane
         if request is not None:
-            super().fetch(request, part, lane)
+            super().fetch(request, part)
             return
         self.readers = [lane.reader(self.url)]
         self.file = file = TableFile(self.readers[0], lane.session.storage_options)

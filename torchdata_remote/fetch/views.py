@@ -197,7 +197,7 @@ class ViewDownload(Download):
     ) -> None:
         self._buffer, self._max_gap_bytes = buffer, max_gap_bytes
         self.readers: list[ObjectReader] = []
-        super().__init__(start, stop, None if view is None else self._set_view(lane, view))
+        super().__init__(lane, start, stop, None if view is None else self._set_view(lane, view))
         self.can_plan = start < self._stop
 
     def _set_view(self, lane: Lane, view: ShardView | Ranges) -> int:
@@ -228,8 +228,9 @@ class ViewDownload(Download):
         assert part.end is not None  # of a window
         return self._plan.requests(part.start, part.end)
 
-    def fetch(self, request: GatherRequest, part: Part, lane: Lane) -> None:
-        reader, cache = self.readers[request.object], lane.running.cache
+    def fetch(self, request: GatherRequest, part: Part) -> None:
+        lane, reader = self.lane, self.readers[request.object]
+        cache = lane.running.cache
         fetch: Callable[[int, int], Generator[memoryview, None, None]] = reader.pieces
         if cache is not None and not reader.store.maps_files:
             url = reader.version
@@ -329,7 +330,7 @@ class RangeCoalescer(Lane, AbstractContextManager["RangeCoalescer"]):
             return CoalescedRead([self._mapped_view(download.readers[at], *one) for at, *one in ranges], download)
         download.part_bytes = _WINDOW_BYTES
         while download.can_plan:
-            download.submit(download.plan(download.next_bytes), self)
+            download.submit(download.plan(download.next_bytes))
         data, ends = buffer.toreadonly(), np.cumsum(sizes)[np.argsort(order)]
         views = [data[end - size : end] for end, size in zip(ends.tolist(), members.sizes.tolist(), strict=True)]
         return CoalescedRead(views, download)
