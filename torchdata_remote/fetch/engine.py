@@ -13,7 +13,7 @@ import queue
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -245,6 +245,13 @@ class Lane:
             if piece is not None:
                 return piece
             consumed, download.error = part.reserved_bytes, part.error  # an empty part, or one that failed
+
+    def pieces(self, download: Download) -> Iterator[memoryview]:
+        """Yield all bytes of a download; those of a piece are released when the next one is asked for."""
+        num_bytes = 0
+        while (piece := self.next_piece(download, num_bytes)) is not None:
+            num_bytes = len(piece)
+            yield piece
 
     def _read_here(self, download: Download, part: Part) -> None:
         """Read a small local file, which takes less time than to hand it to a thread, unless the disk is slow."""

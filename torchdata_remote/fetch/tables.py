@@ -141,46 +141,6 @@ def list_groups(
                 yield part
 
 
-class _TableDownload(ViewDownload):
-    """A file whose footer is the first part. The others are windows of the bytes that its row groups need.
-
-    Args:
-        lane: downloads it.
-        url: of the file; size and etag are looked up if they are not known.
-        columns: to fetch.
-        first_row: to yield.
-        rows: the range that the URL stands for; ``None`` for the whole file.
-    """
-
-    def __init__(self, lane: Lane, url: str, columns: Columns, first_row: int, rows: tuple[int, int] | None) -> None:
-        super().__init__(lane, None, max_gap_bytes=_GAP_BYTES)
-        self.url, self._columns, self._first_row, self._rows = url, columns, first_row, rows
-        self.groups: list[Group] = []
-
-    def requests(self, part: Part) -> Sequence[Any]:
-        return (None,) if self.size is None else super().requests(part)
-
-    def fetch(self, request: GatherRequest | None, part: Part) -> None:
-        lane = self.lane
-        if request is not None:
-            super().fetch(request, part)
-            return
-        self.readers = [lane.reader(self.url)]
-        self.file = file = TableFile(self.readers[0], lane.session.storage_options)
-        self.columns = self._columns.resolve(file.index.schema, file.shown)
-        first, last = self._rows or (0, file.num_rows)
-        if last > file.num_rows:
-            raise ObjectChangedError(
-                f"{file.shown}: no rows {first:,} to {last:,} in a file of {file.num_rows:,} rows. It was replaced: "
-                "list it again.",
-                url=file.shown,
-            )
-        self.groups = file.groups(self._columns.row_filter, self._first_row, last)
-        ranges = (file.index.ranges(group.number, self.columns) for group in self.groups)
-        num_bytes = self._set_view(lane, _ranges_of(file.version, chain.from_iterable(ranges)))
-        lane.learn(self, part, num_bytes, 0)
-
-
 def _ranges_of(url: RemoteUrl, ranges: Iterable[tuple[int, int]]) -> Ranges:
     starts, stops = np.array(list(ranges), np.int64).reshape(-1, 2).T
     return Ranges([url], np.ones_like(starts), np.zeros_like(starts), starts, stops)

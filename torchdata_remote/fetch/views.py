@@ -14,7 +14,6 @@ import numpy.typing as npt
 from ..core.options import MIB
 from ..core.shard_view import ShardView, split_view_url
 from ..core.stats.counters import FETCH
-from ..core.threads.pool import next_item
 from ..core.urls import redact
 from ..errors import ObjectChangedError, UrlError
 from .cache.blocks import BLOCK_BYTES, CachedBlocks
@@ -31,7 +30,7 @@ MOST_UNWANTED, PART_BYTES = 0.3, 8 * MIB
 # A longer gap costs more than a request: 8 ms at 60 MB/s per connection, where stores answer after 20 ms
 MAX_GAP_BYTES = 512 << 10
 # Of a batch of members, whose requests run at once
-_BATCH_GAP_BYTES, _WINDOW_BYTES = 128 << 10, 8 * MIB
+_BATCH_GAP_BYTES = 128 << 10
 
 
 class Ranges(NamedTuple):
@@ -71,10 +70,9 @@ class ViewPlan:
     Args:
         view: to read.
         max_gap_bytes: unwanted bytes between two ranges that are read, to save a request.
-        is_local: whether gaps cost no more than memory to copy.
     """
 
-    def __init__(self, view: ShardView | Ranges, *, max_gap_bytes: int = MAX_GAP_BYTES, is_local: bool = False) -> None:
+    def __init__(self, view: ShardView | Ranges, *, max_gap_bytes: int = MAX_GAP_BYTES) -> None:
         some = np.flatnonzero(view.starts < view.stops)
         starts, stops, objects = view.starts[some], view.stops[some], view.objects[some]
         # Ranges that continue each other are one
@@ -86,7 +84,7 @@ class ViewPlan:
         self._max_gap_bytes = max_gap_bytes
         self.num_bytes = int(self._samples[-1])
         slack = len(np.unique(objects)) * PART_BYTES / max(1, self.num_bytes)
-        self._most_unwanted = np.inf if is_local else MOST_UNWANTED + slack  # for each wanted byte
+        self._most_unwanted = MOST_UNWANTED + slack  # for each wanted byte
 
     def place_of(self, byte: int) -> tuple[int, int, int]:
         """Return the object of a byte of the view, its place there, and the end of the view's bytes that follow it."""
@@ -178,7 +176,7 @@ class ViewDownload(Download):
 
     Args:
         lane: downloads it.
-        view: to read; ``None`` if the first part has to find it.
+        view: to read.
         start: the first byte to read.
         stop: the byte after the last one to read.
         buffer: of the whole view; ``None`` makes one for each window.
@@ -188,40 +186,26 @@ class ViewDownload(Download):
     def __init__(
         self,
         lane: Lane,
-        view: ShardView | Ranges | None,
+        view: ShardView | Ranges,
         start: int = 0,
         stop: int = sys.maxsize,
         *,
         buffer: memoryview | None = None,
         max_gap_bytes: int = MAX_GAP_BYTES,
     ) -> None:
-        self._buffer, self._max_gap_bytes = buffer, max_gap_bytes
-        self.readers: list[ObjectReader] = []
-        super().__init__(lane, start, stop, None if view is None else self._set_view(lane, view))
-        self.can_plan = start < self._stop
-
-    def _set_view(self, lane: Lane, view: ShardView | Ranges) -> int:
-        """Plan the windows of a view; return its number of bytes."""
-        self.url, self.readers = str(view.urls[0]) if view.urls else "", [lane.reader(url) for url in view.urls]
+        self._buffer, self.readers = buffer, [lane.reader(url) for url in view.urls]
         # Checksums are of blocks, which samples do not fill; windows are copies, also of local files
-        self.is_local = all(reader.store.maps_files for reader in self.readers)
-        self._plan = ViewPlan(view, max_gap_bytes=self._max_gap_bytes, is_local=self.is_local)
-        return self._plan.num_bytes
+        self._plan = ViewPlan(view, max_gap_bytes=max_gap_bytes)
+        super().__init__(lane, start, stop, self._plan.num_bytes)
+        self.url, self.can_plan = self.readers[0].url if self.readers else "", start < self._stop
 
     @property
     def next_bytes(self) -> int:
-        if self.size is None:
-            return 1  # of what finds the view
         return min(self._plan.border(self.planned_bytes, self.part_bytes), self._stop) - self.planned_bytes
 
     def plan(self, num_bytes: int) -> Part:
         part = super().plan(num_bytes)
-        if self.size is None:
-            part.end = None
-        elif self._buffer is None:
-            part.buffer = new_buffer(num_bytes)
-        else:
-            part.buffer = self._buffer[part.start : part.end]
+        part.buffer = new_buffer(num_bytes) if self._buffer is None else self._buffer[part.start : part.end]
         return part
 
     def requests(self, part: Part) -> Sequence[GatherRequest]:
@@ -270,11 +254,12 @@ class CoalescedRead:
 
     Args:
         views: of their data, in memory or not yet.
+        lane: downloads it.
         download: of what is not in memory.
     """
 
-    def __init__(self, views: list[memoryview], download: ViewDownload) -> None:
-        self._views, self._download = views, download
+    def __init__(self, views: list[memoryview], lane: Lane, download: ViewDownload | None) -> None:
+        self._views, self._lane, self._download = views, lane, download
         self.num_bytes = sum(map(len, views))
 
     def wait(self) -> list[memoryview]:
@@ -284,18 +269,17 @@ class CoalescedRead:
             StorageError: for faults that retries did not solve.
         """
         FETCH.add(items=len(self._views))
-        for part in self._download.parts:
-            with FETCH.waiting():
-                piece = next_item(part.pieces)
-            if piece is None:
-                self.cancel()
-                assert part.error is not None  # a window ends with its bytes or an error
-                raise part.error
+        try:
+            for _ in () if self._download is None else self._lane.pieces(self._download):
+                pass  # it is in the buffer
+        finally:
+            self.cancel()
         return self._views
 
     def cancel(self) -> None:
         """Request no more."""
-        self._download.close()
+        if self._download is not None:
+            self._lane.close(self._download)
 
 
 class RangeCoalescer(Lane, AbstractContextManager["RangeCoalescer"]):
@@ -318,22 +302,20 @@ class RangeCoalescer(Lane, AbstractContextManager["RangeCoalescer"]):
 
         Memory for all of them is allocated at once.
         """
-        ranges = zip(members.objects.tolist(), members.starts.tolist(), members.sizes.tolist(), strict=True)
+        readers = [self.reader(url) for url in members.urls]
+        if all(reader.store.maps_files for reader in readers):
+            ranges = zip(members.objects.tolist(), members.starts.tolist(), members.sizes.tolist(), strict=True)
+            return CoalescedRead([self._mapped_view(readers[at], *one) for at, *one in ranges], self, None)
         order = np.lexsort((members.starts, members.objects))
         starts, sizes, objects = members.starts[order], members.sizes[order], members.objects[order]
         view = Ranges(members.urls, np.ones(len(order), np.int64), objects, starts, starts + sizes)
         buffer = new_buffer(int(sizes.sum()))
         # Two requests for the same block would store it twice
         gap_bytes = _BATCH_GAP_BYTES if self.running.cache is None else BLOCK_BYTES
-        download = ViewDownload(self, view, buffer=buffer, max_gap_bytes=gap_bytes)
-        if download.is_local:
-            return CoalescedRead([self._mapped_view(download.readers[at], *one) for at, *one in ranges], download)
-        download.part_bytes = _WINDOW_BYTES
-        while download.can_plan:
-            download.submit(download.plan(download.next_bytes))
+        download = self.add(ViewDownload(self, view, buffer=buffer, max_gap_bytes=gap_bytes))
         data, ends = buffer.toreadonly(), np.cumsum(sizes)[np.argsort(order)]
         views = [data[end - size : end] for end, size in zip(ends.tolist(), members.sizes.tolist(), strict=True)]
-        return CoalescedRead(views, download)
+        return CoalescedRead(views, self, download)
 
     def _mapped_view(self, reader: ObjectReader, start: int, size: int) -> memoryview:
         data = self._mapped.get(reader.url)
