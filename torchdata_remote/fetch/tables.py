@@ -141,6 +141,45 @@ def list_groups(
                 yield part
 
 
+class _TableDownload(ViewDownload):
+    """A file whose footer is the first part. The others are windows of the bytes that its row groups need.
+
+    Args:
+        lane: downloads it.
+        url: of the file; size and etag are looked up if they are not known.
+        columns: to fetch.
+        first_row: to yield.
+        rows: the range that the URL stands for; ``None`` for the whole file.
+    """
+
+    def __init__(self, lane: Lane, url: str, columns: Columns, first_row: int, rows: tuple[int, int] | None) -> None:
+        super().__init__(lane, None, max_gap_bytes=_GAP_BYTES)
+        self.url, self._columns, self._first_row, self._rows = url, columns, first_row, rows
+        self.groups: list[Group] = []
+
+    def requests(self, part: Part) -> Sequence[Any]:
+        return (None,) if self.size is None else super().requests(part)
+
+    def fetch(self, request: GatherRequest | None, part: Part) -> None:
+        if request is not None:
+            super().fetch(request, part)
+            return
+        self.readers = [self.lane.reader(self.url)]
+        self.file = file = TableFile(self.readers[0], self.lane.session.storage_options)
+        self.columns = self._columns.resolve(file.index.schema, file.shown)
+        first, last = self._rows or (0, file.num_rows)
+        if last > file.num_rows:
+            raise ObjectChangedError(
+                f"{file.shown}: no rows {first:,} to {last:,} in a file of {file.num_rows:,} rows. It was replaced: "
+                "list it again.",
+                url=file.shown,
+            )
+        self.groups = file.groups(self._columns.row_filter, self._first_row, last)
+        ranges = (file.index.ranges(group.number, self.columns) for group in self.groups)
+        num_bytes = self._set_view(_ranges_of(file.version, chain.from_iterable(ranges)), self.lane)
+        self.lane.learn(self, part, num_bytes, 0)
+
+
 def _ranges_of(url: RemoteUrl, ranges: Iterable[tuple[int, int]]) -> Ranges:
     starts, stops = np.array(list(ranges), np.int64).reshape(-1, 2).T
     return Ranges([url], np.ones_like(starts), np.zeros_like(starts), starts, stops)
@@ -159,7 +198,7 @@ class TableStream:
 
     def __init__(self, columns: Columns, lane: Lane, url: str, number: int | None, first_row: int) -> None:
         whole, rows = split_sample_range(url)
-        self.url, self.number, self.closed = whole, number, False
+        self.url, self.number = whole, number
         self.first_byte = max(first_row, 0 if rows is None else rows[0])  # rows are the positions of tables
         self._lane = lane
         self.download = lane.add(_TableDownload(lane, whole, columns, self.first_byte, rows))
@@ -171,7 +210,7 @@ class TableStream:
             StorageError: for faults that retries did not solve.
             ShardReadError: if the footer or a row group is damaged.
         """
-        download, windows = self.download, self._windows()
+        download, windows = self.download, self._lane.pieces(self.download)
         reader = ByteReader(chain([next(windows, b"")], windows))  # once the footer is here
         for group in download.groups:
             ranges = download.file.index.ranges(group.number, download.columns)
@@ -179,13 +218,5 @@ class TableStream:
             for first, batch in download.file.batches(group, download.columns, pieces):
                 yield download.columns, first, batch
 
-    def _windows(self) -> Iterator[memoryview]:
-        num_bytes = 0
-        while (window := self._lane.next_piece(self.download, num_bytes)) is not None:
-            num_bytes = len(window)
-            yield window
-
     def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            self._lane.close(self.download)
+        self._lane.close(self.download)

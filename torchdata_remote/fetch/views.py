@@ -176,7 +176,7 @@ class ViewDownload(Download):
 
     Args:
         lane: downloads it.
-        view: to read.
+        view: to read; ``None`` if the first part has to find it.
         start: the first byte to read.
         stop: the byte after the last one to read.
         buffer: of the whole view; ``None`` makes one for each window.
@@ -186,26 +186,37 @@ class ViewDownload(Download):
     def __init__(
         self,
         lane: Lane,
-        view: ShardView | Ranges,
+        view: ShardView | Ranges | None,
         start: int = 0,
         stop: int = sys.maxsize,
         *,
         buffer: memoryview | None = None,
         max_gap_bytes: int = MAX_GAP_BYTES,
     ) -> None:
-        self._buffer, self.readers = buffer, [lane.reader(url) for url in view.urls]
+        self._buffer, self._max_gap_bytes = buffer, max_gap_bytes
+        self.readers: list[ObjectReader] = []
+        super().__init__(lane, start, stop, None if view is None else self._set_view(view, lane))
+        self.can_plan = start < self._stop
+
+    def _set_view(self, view: ShardView | Ranges, lane: Lane) -> int:
+        """Plan the windows of a view; return its number of bytes."""
+        self.url, self.readers = str(view.urls[0]) if view.urls else "", [lane.reader(url) for url in view.urls]
         # Checksums are of blocks, which samples do not fill; windows are copies, also of local files
-        self._plan = ViewPlan(view, max_gap_bytes=max_gap_bytes)
-        super().__init__(lane, start, stop, self._plan.num_bytes)
-        self.url, self.can_plan = self.readers[0].url if self.readers else "", start < self._stop
+        self._plan = ViewPlan(view, max_gap_bytes=self._max_gap_bytes)
+        return self._plan.num_bytes
 
     @property
     def next_bytes(self) -> int:
+        if self.size is None:
+            return 1  # of what finds the view
         return min(self._plan.border(self.planned_bytes, self.part_bytes), self._stop) - self.planned_bytes
 
     def plan(self, num_bytes: int) -> Part:
         part = super().plan(num_bytes)
-        part.buffer = new_buffer(num_bytes) if self._buffer is None else self._buffer[part.start : part.end]
+        if self.size is None:
+            part.end = None
+        else:
+            part.buffer = new_buffer(num_bytes) if self._buffer is None else self._buffer[part.start : part.end]
         return part
 
     def requests(self, part: Part) -> Sequence[GatherRequest]:

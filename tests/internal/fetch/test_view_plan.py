@@ -29,9 +29,7 @@ def views(draw: st.DrawFn) -> ShardView:
 
 
 @given(view=views(), part_blocks=st.integers(1, 20), data=st.data())
-def test_the_requests_bring_every_byte_to_its_place(
-    view: ShardView, part_blocks: int, data: st.DataObject
-) -> None:
+def test_the_requests_bring_every_byte_to_its_place(view: ShardView, part_blocks: int, data: st.DataObject) -> None:
     contents = [np.random.default_rng(at).bytes(50 * BLOCK) for at in range(3)]
     whole = b"".join(
         contents[at][start:stop] for at, start, stop in zip(view.objects, view.starts, view.stops, strict=True)
