@@ -73,12 +73,15 @@ def test_bytes_are_right_through_any_faults_and_only_missing_ones_are_requested_
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_an_attempt_continues_at_the_byte_after_the_last_one_received(new_server: Wire, listed: bool) -> None:
-    """A body of up to 1 MiB is one buffer: the first one that breaks is asked for again; then they come in pieces."""
+    """A body of up to 1 MiB is one buffer: the first one that breaks is asked for again; then they come in pieces.
+
+    Nothing of it was kept, so the second attempt may get another version.
+    """
     broken = Fault(breaks_after=20)
     made = new_server.put(bytes(range(60)), broken, broken, Fault("refused"), Fault(breaks_after=0))
     assert new_server.read(made.listed() if listed else made.url) == made.data
     assert [asked.start for asked in made.requests] == [0, 0, 20, 20, 20]
-    assert [asked.if_match for asked in made.requests] == ['"v1"' if listed else None, *['"v1"'] * 4]
+    assert [asked.if_match for asked in made.requests] == [*['"v1"' if listed else None] * 2, *['"v1"'] * 3]
 
 
 def test_a_part_of_more_than_a_mebibyte_continues_where_its_first_attempt_broke(new_server: Wire) -> None:

@@ -197,6 +197,7 @@ class Lane:
 
     def add(self, download: DownloadT) -> DownloadT:
         """Plan parts of a download within the budget. Each call needs a ``close``."""
+        self.require_own_process(download.url)
         download.part_bytes = self._part_bytes[download.mapped]
         with self._lock:
             self._users += 1

@@ -124,7 +124,8 @@ class ObjectReader:
         """
         url, in_flight = self.url, self._in_flight
         attempts = Attempts(self._retry, url, sleep=self._pause)
-        at, stop, size, etag = start, end, self.size, self.etag
+        attempts.position = at = start
+        stop, size, etag = end, self.size, self.etag
         is_found, damaged_at, num_others = False, -1, 0  # responses of another version, in a row
         check: BlockCheck | None = None
         while not (self.closed or (is_found and at == stop)):

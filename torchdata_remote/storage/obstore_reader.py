@@ -153,7 +153,9 @@ class ObstoreReader:
         elif start:
             options["range"] = {"offset": start}
         if etag is not None and self._if_match:
-            options["if_match"] = etag if etag.startswith('"') else for_if_match(etag)
+            expected = etag if etag.startswith('"') else for_if_match(etag)
+            if expected is not None:
+                options["if_match"] = expected
         result = obstore.get(store, self._key(path), options=options)  # type: ignore[arg-type]  # a TypedDict
         encoding = result.attributes.get("Content-Encoding")
         if encoding is not None:
