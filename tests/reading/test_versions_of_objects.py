@@ -65,17 +65,12 @@ def test_an_object_that_is_replaced_while_it_is_read_is_an_error(
 
 @pytest.mark.parametrize("head", ["etag", "grown"])
 @pytest.mark.parametrize("broken_at", [None, 20])
-def test_one_response_of_another_version_is_repeated_and_four_are_an_error(
-    server: Wire, head: str, broken_at: int | None
-) -> None:
-    # A proxy may mix responses up
+def test_a_response_of_another_version_is_an_error_at_once(server: Wire, head: str, broken_at: int | None) -> None:
     start = [] if broken_at is None else [Fault(breaks_after=broken_at)]
-    made = server.put(bytes(range(60)), *start, *[Fault(head)] * 3)
-    assert server.read(made.listed()) == made.data
-    made = server.put(bytes(range(60)), *start, *[Fault(head)] * 4)
+    made = server.put(bytes(range(60)), *start, Fault(head))
     with pytest.raises(ObjectChangedError, match=r"60 bytes.*etag \"v1\".*list it again"):
         server.read(made.listed())
-    assert len(made.requests) == len(start) + 4
+    assert len(made.requests) == len(start) + 1
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 24, 26, 35, 100])

@@ -216,8 +216,8 @@ class Lane:
         That is the first one, or without ``in_order`` one whose first part is here; the first one, if no part of any of
         them is requested, because others fill the budget.
         """
-        self.require_own_process("this pass")
         if not self.options.in_order:
+            self.require_own_process("this pass")
             while any(download.parts for download in opened):
                 if (download := _wait(self.begun)) in opened:
                     return download

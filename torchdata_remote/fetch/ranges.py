@@ -30,7 +30,6 @@ from ..storage import Answer, Connection, RangeNotSatisfiableError, Store, Witho
 from .listing.whereabouts import about_missing
 
 _POLL_S = 0.5
-_MOST_OTHERS = 4  # responses of another version in a row, with which an object counts as replaced
 
 
 class ObjectReader:
@@ -126,7 +125,7 @@ class ObjectReader:
         attempts = Attempts(self._retry, url, sleep=self._pause)
         attempts.position = at = start
         stop, size, etag = end, self.size, self.etag
-        is_found, damaged_at, num_others = False, -1, 0  # responses of another version, in a row
+        is_found, damaged_at = False, -1
         check: BlockCheck | None = None
         while not (self.closed or (is_found and at == stop)):
             began_s, began_at = time.perf_counter(), at
@@ -135,9 +134,7 @@ class ObjectReader:
                 try:
                     with attempts:
                         answer = self._answer(at, stop, size, etag)
-                        num_others += 1
-                        etag = self._learn(answer.total_bytes, answer.etag, is_final=num_others == _MOST_OTHERS)
-                        num_others = 0
+                        etag = self._learn(answer.total_bytes, answer.etag)
                         stop = _end_of(answer, at, stop, size, url)
                         if not is_found:
                             if (size, end) != (answer.total_bytes, stop):
@@ -220,15 +217,11 @@ class ObjectReader:
         FETCH.add(retries=1)
         attempts.wait(error)
 
-    def _learn(self, size: int, etag: str | None, *, is_final: bool) -> str | None:
+    def _learn(self, size: int, etag: str | None) -> str | None:
         """Record size and etag from a response, by calls that no other thread interrupts; return the etag.
 
-        One or two responses may belong to other requests, through a proxy that mixes them up. Stores that support
-        If-Match return 412 at once.
-
         Raises:
-            ObjectChangedError: if another response, or the listing, had others, and this is the last one of several.
-            TransientStorageError: if it is not.
+            ObjectChangedError: if another response, or the listing, had others.
         """
         if size == self.size == self.listed_size and etag == self.etag:
             return etag
@@ -238,8 +231,7 @@ class ObjectReader:
             first_etag = known.setdefault("etag", etag)
         listed = first_size if self.listed_size is None else self.listed_size
         if not (size == first_size == listed and same_etag(first_etag, etag)):
-            kind = _changed if is_final else _broken
-            raise kind(self.url, f"has {_shown(size, etag)}, where it had {_shown(listed, first_etag)}")
+            raise _changed(self.url, f"has {_shown(size, etag)}, where it had {_shown(listed, first_etag)}")
         return first_etag
 
     def _with_context(
