@@ -17,7 +17,6 @@ from typing import Any, cast
 import fsspec
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations import ftp
-from fsspec.implementations.memory import MemoryFileSystem
 
 from ..core.notices.slow_notice import QUIET_S, Wait
 from ..core.object_version import same_etag
@@ -69,7 +68,7 @@ class _Ftp(ftp.FTPFileSystem):  # type: ignore[misc]
 
 
 class FsspecStore(ByFolders):
-    """A bucket or host behind an fsspec filesystem, which one thread at a time uses if it is a connection of its own.
+    """A bucket or host behind an fsspec filesystem, which one thread at a time uses unless it is asynchronous.
 
     Args:
         scheme: protocol as in the URL.
@@ -90,9 +89,7 @@ class FsspecStore(ByFolders):
         # Others copy a file to move it, or write it in one request
         self._renames = scheme in _WEBDAV or not (self._is_shared or kind.mv is fsspec.AbstractFileSystem.mv)
         self._filesystem: Any = None  # until the first call, and after an error that may leave replies out of step
-        self._lock: Any = threading.RLock()
-        if issubclass(kind, AsyncFileSystem | MemoryFileSystem):
-            self._lock = contextlib.nullcontext()
+        self._lock: Any = contextlib.nullcontext() if self._is_shared else threading.RLock()
         # Local paths are absolute; their protocol alone would mean the current working directory
         self._root = "" if scheme in LOCAL else self._full("").rstrip("/") + "/"
 
