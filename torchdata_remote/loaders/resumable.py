@@ -39,10 +39,11 @@ from .worker_mark import WorkerMark
 class Resumable(SentToWorkers, IterableDataset[Any]):
     """A chain of pipes as a plain ``IterableDataset`` with ``state_dict()`` and ``load_state_dict()``.
 
-    The chain runs as ``num_streams`` streams. Each stream is a copy of the chain that reads its own share of the shards
-    in its own order. Streams are assigned to the slots (ranks x workers): stream *v* to slot ``v % num_slots``. The
-    next item of a slot is always of the stream that has handed out least. The state is stored per stream: any world of
-    up to ``num_streams`` slots can load it, and each stream continues byte for byte.
+    The chain runs as ``num_streams`` streams. Each stream is a pass over the chain that reads its own share of the
+    shards in its own order. Streams are assigned to the slots (ranks x workers): stream *v* to slot ``v % num_slots``.
+    The next item of a slot is always of the stream that has handed out least. The state is stored per stream: any world
+    can load it. Each stream continues byte for byte; where there are more slots than streams, what each has left is
+    divided.
 
     The state is plain JSON: the position of the chain after the last item that was handed out. It contains no samples
     and no credentials.
@@ -51,7 +52,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
     of this object, which start at epoch 0: call ``set_epoch``, or use ``stateful_loader``, which does.
 
     Args:
-        pipe: the chain; more than one stream needs ``sharding_filter_rank`` in it. It is copied and not changed.
+        pipe: the chain; more than one stream needs ``sharding_filter_rank`` in it. It is not changed.
         num_streams: in the whole world; ``None`` takes one for each slot. To resume in other worlds choose a number
             that their numbers of slots divide, such as 24 or 240. Each stream has its own ``shuffle_samples`` buffer,
             so each slot has ``num_streams / num_slots`` of them. All streams of a process share the
