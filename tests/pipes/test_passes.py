@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.datapipe import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -107,19 +108,43 @@ def test_the_pickle_of_a_pipe_is_the_same_before_within_and_after_a_pass() -> No
     assert {*pickles, pickle.dumps(pipe)} == {pickles[0]}
 
 
-def test_a_look_at_a_chain_moves_neither_its_epoch_nor_the_state_of_a_loader() -> None:
-    pipe, whole = CHAINS["shuffled"](), tdr.thread_loader(CHAINS["shuffled"](), batch_size=4)
-    expected = [list(whole), list(whole)]
-    loader, other = (tdr.thread_loader(pipe, batch_size=4) for _ in range(2))
+@pytest.mark.parametrize("make_loader", [tdr.thread_loader, tdr.stateful_loader])
+def test_a_look_at_a_chain_moves_neither_its_epoch_nor_the_state_of_a_loader(make_loader: Callable[..., Any]) -> None:
+    """Nor does a second loader over it, as for an evaluation."""
+    pipe, whole = CHAINS["shuffled"](), make_loader(CHAINS["shuffled"](), batch_size=4)
+    expected = [list(whole) for _ in range(3)]
+    loader, other = (make_loader(pipe, batch_size=4) for _ in range(2))
     batches, head = iter(loader), []
     for number in range(3):
         head.append(next(batches))
         assert len(list(islice(pipe, number))) == number
         state = loader.state_dict()
-        assert next(iter(other))
+        assert list(other) == expected[number]
         assert loader.state_dict() == state
     assert [*head, *batches] == expected[0]
     assert list(loader) == expected[1]
+
+
+def test_passes_of_loaders_and_direct_passes_are_counted_apart() -> None:
+    pipe, other = CHAINS["shuffled"](), CHAINS["shuffled"]()
+    epochs = [list(other) for _ in range(3)]
+    found = []
+    for _ in range(3):
+        found.append((list(DataLoader(pipe, batch_size=None)), next(iter(pipe))))
+    assert found == [(epoch, epoch[0]) for epoch in epochs]
+
+
+def test_one_iterator_at_a_time_is_the_rule_only_where_a_pipe_of_torch_keeps_what_it_reads() -> None:
+    source = IterableWrapper(range(NUM_SAMPLES)).sharding_filter_rank()
+    last = source.shuffle()
+    first, second = iter(last), iter(last)
+    assert {next(first), next(second)} <= set(range(NUM_SAMPLES))
+    with pytest.raises(RuntimeError, match="invalidated"):
+        next(first)
+    within = source.shuffle().take(NUM_SAMPLES)
+    assert [sorted(column) for column in zip(*zip(within, within, strict=True), strict=True)] == [
+        list(range(NUM_SAMPLES))
+    ] * 2
 
 
 # Worlds that grow and shrink
@@ -188,6 +213,22 @@ def refused(name: str, state: Any, ranks: int) -> bool:
     with pytest.raises(StateError, match="Use a number of ranks that divides the number of streams"):
         rest_of(CHAINS[name], ranks, state)
     return True
+
+
+@pytest.mark.parametrize("name", ["shuffled", "nested shuffles", "buckets", "mixed"])
+def test_what_a_slot_has_left_is_divided_among_more_of_them(name: str) -> None:
+    """Each gets a part, and there are no more streams than slots."""
+    head, state = stopped(CHAINS[name], 1, 3, None)
+    assert state["num_streams"] == 1
+    for ranks in (2, 3):
+        parts = []
+        for rank in range(ranks):
+            data = tdr.Resumable(CHAINS[name](tdr.World(rank, ranks)))
+            data.load_state_dict(state)
+            parts.append(list(data))
+            assert data.state_dict()["num_streams"] == ranks
+        assert all(parts)
+        assert texts([*head, *(item for part in parts for item in part)]) == texts(tdr.Resumable(CHAINS[name]()))
 
 
 def test_streams_of_a_state_continue_as_they_were_where_there_are_as_many() -> None:
