@@ -228,13 +228,15 @@ class EpochRun:
             while waiting:
                 _, number, items, stream = waiting[0]
                 for item in items:
-                    heapq.heapreplace(waiting, (stream.count(), number, items, stream))
+                    passed = stream.count()
                     if is_first and stream.pass_ is not None:
                         is_first = False
                         check_first(chain.pipe, stream.pass_, item)
                     yield item
                     del item
-                    break
+                    if len(waiting) > 1:
+                        heapq.heapreplace(waiting, (passed, number, items, stream))
+                        break
                 else:
                     stream.ended = True
                     heapq.heappop(waiting)

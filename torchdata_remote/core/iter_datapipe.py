@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: F401  # wholly, before a part of it: threads that import different parts break each other's import
 
-from .. import functional_names as _functional_names
+from . import functional_names as _functional_names
 
 if TYPE_CHECKING:
     from torch.utils.data.datapipes._decorator import functional_datapipe
