@@ -90,8 +90,9 @@ def _part(ranks: list[Any], number: int) -> list[Any]:
 def test_states_of_different_steps_are_refused() -> None:
     """Unless a rank has fewer items, and all of them were handed out."""
 
-    def state(num_yielded: int, stream: int, at: Any) -> dict[str, Any]:
-        of_chain = {"version": 3, "chain": [], "listing": None, "epoch": 0, "num_streams": 2, "streams": [[stream, at]]}
+    def state(num_yielded: int, stream: int, at: Any, *share: Any) -> dict[str, Any]:
+        row = [stream, at, *share]
+        of_chain = {"version": 3, "chain": [], "listing": None, "epoch": 0, "num_streams": 2, "streams": [row]}
         return {"num_yielded": num_yielded, "root": {"source": edited(of_chain)}}
 
     begun = {"passed": 3, "at": {"next": 1}}
@@ -99,6 +100,9 @@ def test_states_of_different_steps_are_refused() -> None:
         tdr.merge_node_states([state(3, 0, begun), state(5, 1, begun)])
     merged = tdr.merge_node_states([state(5, 0, begun), state(3, 1, "ended")])
     assert merged["root"]["source"]["streams"] == [[0, begun], [1, "ended"]]
+    divided = [0, 1, [[], 1, 2]]  # a part of a stream of another world
+    merged = tdr.merge_node_states([state(5, 0, begun), state(3, 1, "ended", divided)])
+    assert merged["root"]["source"]["streams"] == [[0, begun], [1, "ended", divided]]
 
 
 @pytest.mark.skipif(HAS_NODES, reason="torchdata has nodes")

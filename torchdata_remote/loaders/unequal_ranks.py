@@ -38,9 +38,14 @@ def warning_of_unequal_ranks(
     if not is_first or world.rank > 0 or world.world_size == 1:
         return lambda batches: batches
     template: Chain | None = None
-    if dataset.latest_pass is not None:
+    num_readers = world.world_size * max(1, loader.num_workers)
+    # The listing does not tell what the parts of a stream have that was divided
+    is_divided = loaded is not None and (
+        loaded["num_streams"] < num_readers or any(share for _, _, *share in loaded["streams"])
+    )
+    if not is_divided and dataset.latest_pass is not None:
         template = dataset.latest_pass.chain
-    elif isinstance(listed := dataset.listings.of(epoch), Listed):
+    elif not is_divided and isinstance(listed := dataset.listings.of(epoch), Listed):
         template = Chain(dataset.pipe, epoch, 1, listed)
     return partial(_warned, loader, template, {row[0]: row[1] for row in loaded["streams"]} if loaded else {})
 
