@@ -103,7 +103,7 @@ class ShardingFilterRank(DataPipe[str]):
         """Hook of torch's loaders: set the index of this copy of the chain among ``num_of_instances``."""
         if (sharding_group == SHARDING_PRIORITIES.DEFAULT) != (SHARDING_PRIORITIES.DEFAULT in self._groups):
             self._groups = {}  # set by another loader than before
-        self._groups[sharding_group] = num_of_instances, instance_id
+        self._groups = {**self._groups, sharding_group: (num_of_instances, instance_id)}
 
     @property
     def has_all_ranks(self) -> bool:
