@@ -25,7 +25,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import torchdata_remote as tdr
 from torchdata_remote.core.checksums import BLOCK_BYTES, Checksums
 from torchdata_remote.formats.manifest import ShardInfo, dump_manifest
-from torchdata_remote.loaders.listing.packed_listing import Listed, packed, unpacked
+from torchdata_remote.loaders.listings import Listed, packed, unpacked
 from torchdata_remote.loaders.state.state_format import State, make_state
 from torchdata_remote.loaders.stream_pass import Chain
 from torchdata_remote.pipes.passes import Share

@@ -11,7 +11,7 @@ from typing import Any
 from ..core.arguments import check
 from ..core.arguments.calls import explained
 from ..errors import StateError
-from .state.all_ranks import ALL_RANKS
+from .state.state_format import ALL_RANKS
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ..core.arguments.amounts import whole, whole_or_none
 from ..core.arguments.calls import explained
+from ..core.arguments.check import marked
 from ..core.frameworks.lightning_resume import warn_if_state_is_missing
 from ..core.frameworks.loader_length import length_for_caller
 from ..core.frameworks.second_split import refuse_second_split, second_splitter
@@ -23,11 +24,9 @@ from ..core.world import World, detect_world, place_in
 from ..errors import StateError
 from ..pipes.chain import all_pipes, describe
 from ..pipes.passes import Share, marks_from_json
-from .batch_options import BatchOptions
-from .listing.listings import Listings
-from .listing.packed_listing import Listed
-from .loader_options import require_chain
-from .state.mixture_states import with_mixture_of
+from .listings import Listed, Listings
+from .loader_options import BatchOptions, require_chain
+from .state.chain_options import with_mixture_of
 from .state.state_format import ENDED, Row, State, check_same_chain, check_state, make_state
 from .stream_counts import number_after_division, number_of_streams, require_equal_shares, warn_of_memory
 from .stream_pass import Chain, EpochRun, Stream, check_resumable, is_sharded
@@ -130,7 +129,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         if self.read_by_workers is not None:
             self.read_by_workers.require_unset()
         if self.latest_pass is not None and self.loaded is None:
-            return self.latest_pass.saved(self.chain)
+            return self.latest_pass.capture(self.chain)()
         num_streams, streams = self.streams(self.world())
         listing = None if self.loaded is None else self.loaded["listing"]
         rows = [stream.row() for stream in streams]
@@ -172,10 +171,10 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         self.pass_begun(run)
         return unbroken(run.items(run.listing))
 
-    def snapshot_of_pass(self) -> Callable[[], State]:
-        """Return a function that makes the state of the latest pass, in any thread and whatever begins after it."""
+    def captures_of_pass(self) -> Callable[[], Callable[[], State]]:
+        """Return a function that captures where the latest pass is, in any thread and whatever begins after it."""
         assert self.latest_pass is not None
-        return partial(self.latest_pass.saved, self.chain)
+        return partial(self.latest_pass.capture, self.chain)
 
     def _refuse_second_split(self) -> None:
         refuse_skipping(self)
@@ -292,3 +291,27 @@ def _divided(number: int, rows: Mapping[int, Row], saved: int, parts: int) -> St
     marks = marks_from_json(place["marks"]) if isinstance(place, Mapping) else {}
     is_begun = part == 0 or place == ENDED
     return Stream(number, share.divided(marks, parts)[part], place if is_begun else None)
+
+
+def twin_of(dataset: Resumable) -> Resumable:
+    """Copy a dataset for another loader, with its kept listing: two loaders must not share one dataset's position."""
+    twin = Resumable(dataset.pipe, num_streams=dataset.num_streams)
+    if dataset.listings.kept is not None:
+        twin.listings.keep(dataset.listings.kept)
+    return twin
+
+
+def dataset_of(pipe: IterDataPipe[Any] | Resumable, num_streams: int | None) -> Resumable:
+    """Make the dataset of a loader, from its arguments.
+
+    Raises:
+        ValueError: for a number of streams beside a ``Resumable``, which has its own.
+    """
+    if not isinstance(pipe, Resumable):
+        return Resumable(pipe, num_streams=num_streams)
+    if num_streams is not None:
+        raise marked(
+            ValueError("num_streams belongs to the Resumable that was passed: Resumable(pipe, num_streams=2).")
+        )
+    has_loader = pipe.read_by_workers is None
+    return twin_of(pipe) if has_loader else pipe

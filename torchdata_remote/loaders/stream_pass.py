@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ..core.iter_datapipe import Batcher, Filter, IterableWrapper, IterDataPipe, Mapper
@@ -12,8 +13,8 @@ from ..pipes.chain import all_pipes, name_of, sources_of
 from ..pipes.datapipe import DataPipe, check_first, end_pass, gives_urls, listed_pipes
 from ..pipes.passes import Env, Marks, Pass, Share, Shared, marks_from_json, marks_to_json
 from ..pipes.slots import length_of
-from .batch_options import BatchOptions
-from .listing.packed_listing import Listed
+from .listings import Listed
+from .loader_options import BatchOptions
 from .state.fingerprints import Fingerprint, fingerprint, sorted_names
 from .state.state_format import ENDED, Row, State, check_same_listing, make_state
 
@@ -246,12 +247,19 @@ class EpochRun:
                 if stream.pass_ is not None:
                     stream.pass_.close()
 
-    def saved(self, chain: Sequence[str]) -> State:
-        """The state after the last item: of a chain with this description."""
+    def capture(self, chain: Sequence[str]) -> Callable[[], State]:
+        """Capture where all streams are, at little cost; the returned function makes the state of it.
+
+        Args:
+            chain: its description.
+
+        Raises:
+            StateError: after an error.
+        """
         if self._failed is not None:
             raise StateError(
                 f"The pass ended by an error, in the middle of a sample: resume from a state that was saved before it. "
                 f"({self._failed})"
             )
         rows = [stream.row() for stream in self._streams]
-        return make_state(chain, self.listing, self.epoch, self.num_streams, rows)
+        return partial(make_state, chain, self.listing, self.epoch, self.num_streams, rows)

@@ -72,7 +72,7 @@ def _started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 
 
 Position = tuple[bool, Any]
-"""Whether a pass has ended, and the position after its last batch: a state, or those of all workers."""
+"""Whether a pass has ended, and the position after its last batch: what makes a state, or the states of workers."""
 
 
 def position_of(batches: Any, dataset: Any) -> Position:
@@ -85,8 +85,8 @@ def position_of(batches: Any, dataset: Any) -> Position:
     if hasattr(batches, "position"):
         return batches._finished, batches.position
     # Of one with workers, what they have sent with the last batch
-    state = dataset.snapshot_of_pass()() if batches._num_workers == 0 else batches.state_dict()["_snapshot"]
-    return batches._finished, state
+    position = dataset.captures_of_pass()() if batches._num_workers == 0 else batches.state_dict()["_snapshot"]
+    return batches._finished, position
 
 
 def state_of_workers(position: Any, first_worker: int, num_workers: int) -> tuple[State, int]:

@@ -1,8 +1,9 @@
-"""``stateful_loader``: a loader of batches that can be stopped anywhere and resumed in any world."""
+"""``stateful_loader`` and ``thread_loader``: two fronts of one loader, over processes and over a thread."""
 
 from __future__ import annotations
 
 import multiprocessing
+import warnings
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.context import BaseContext
@@ -13,14 +14,14 @@ import torch
 from ..core.arguments import check
 from ..core.arguments.amounts import seconds, whole, whole_or_none
 from ..core.arguments.calls import explained
+from ..core.arguments.loader_options import check_start_method
 from ..core.frameworks.collating import collate_samples
 from ..core.iter_datapipe import IterDataPipe
 from ..core.processes.job_signals import start_worker
 from ..core.processes.worker_start import SentFunction
-from .copies import dataset_of
-from .loader import StatefulLoader
-from .loader_options import check_functions
-from .resumable import Resumable
+from .loader import StatefulLoader, ThreadLoader
+from .loader_options import check_function
+from .resumable import Resumable, dataset_of
 
 
 def _start_method(requested: str | BaseContext) -> str | BaseContext:
@@ -111,13 +112,14 @@ def stateful_loader(
         >>> list(loader)
         [[('2', '3')], [('4',)]]
     """
-    batch_size, num_workers = whole_or_none("batch_size", batch_size), whole("num_workers", num_workers, at_least=0)
-    prefetch_factor = whole_or_none("prefetch_factor", prefetch_factor)
-    timeout_s = seconds("timeout_s", timeout_s, positive=False)
-    drop_last, pin_memory = check.flag("drop_last", drop_last), check.flag_or_none("pin_memory", pin_memory)
-    check_functions(
-        context=multiprocessing_context, functions={"collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
+    num_workers = whole("num_workers", num_workers, at_least=0)
+    prefetch_factor, timeout_s = (
+        whole_or_none("prefetch_factor", prefetch_factor),
+        seconds("timeout_s", timeout_s, positive=False),
     )
+    batches = _batch_options(batch_size, collate_fn, drop_last=drop_last, pin_memory=pin_memory)
+    check_function("worker_init_fn", worker_init_fn)
+    check_start_method(multiprocessing_context)
     workers: dict[str, Any] = {}
     if num_workers > 0:
         workers = {
@@ -131,13 +133,108 @@ def stateful_loader(
         }
     return StatefulLoader(
         dataset_of(pipe, num_streams),
-        batch_size=batch_size,
         num_workers=num_workers,
-        drop_last=drop_last,
-        collate_fn=collate_samples if collate_fn is None and batch_size is not None else collate_fn,
-        pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
         state_of_all_ranks=state_of_all_ranks,
         list_once=list_once,
         list_in_rank_0=list_in_rank_0,
+        **batches,
         **workers,
+    )
+
+
+def _batch_options(
+    batch_size: int | None, collate_fn: Callable[[list[Any]], Any] | None, *, drop_last: bool, pin_memory: bool | None
+) -> dict[str, Any]:
+    """Check the options of both fronts that concern batches, and return those of the loader."""
+    batch_size = whole_or_none("batch_size", batch_size)
+    drop_last, pin_memory = check.flag("drop_last", drop_last), check.flag_or_none("pin_memory", pin_memory)
+    check_function("collate_fn", collate_fn)
+    return {
+        "batch_size": batch_size,
+        "drop_last": drop_last,
+        "collate_fn": collate_samples if collate_fn is None and batch_size is not None else collate_fn,
+        "pin_memory": torch.cuda.is_available() if pin_memory is None else pin_memory,
+    }
+
+
+@explained
+def thread_loader(
+    pipe: IterDataPipe[Any] | Resumable,
+    *,
+    batch_size: int | None = None,
+    num_threads: int | None = None,
+    prefetch_batches: int = 2,
+    num_streams: int | None = None,
+    drop_last: bool = False,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    device: torch.device | str | int | None = None,
+    pin_memory: bool | None = None,
+    state_of_all_ranks: bool = False,
+    list_once: bool = False,
+    list_in_rank_0: bool = False,
+) -> ThreadLoader:
+    """Build a loader without processes: a thread reads the chain and makes batches, other threads decode.
+
+    Nothing has to be started but threads, so that the first requests are sent at once, and a batch is handed out where
+    it was made, without a way through shared memory. Choose it for chains that spend their time in libraries which
+    release Python's lock: fetching, parsing, ``decode_image``, ``decode_sample``, and with a Python without that lock
+    ("free-threaded"), for all chains. Choose :func:`stateful_loader` with workers for functions that compute in Python.
+
+    States are those of :func:`stateful_loader`: each loads what the other has saved, in any world. The state is what
+    was handed out; batches that were made ahead are made again after a resume. What else is said there about epochs,
+    listings, ranks and process groups holds here as well.
+
+    The functions of the chain, and ``collate_fn``, are called in another thread than the loop's. An error is raised in
+    its place, after the batches before it. A ``break`` ends the thread after the sample that it is reading.
+
+    Args:
+        pipe: the chain, with ``sharding_filter_rank`` after its URLs.
+        batch_size: samples in a batch; ``None`` hands out the chain's items one by one.
+        num_threads: for pipes of the chain that were given no ``num_threads``; ``None`` takes one for each processor of
+            this rank, 0 calls their functions in the thread that reads.
+        prefetch_batches: batches that are made ahead, at most; each is held in memory.
+        num_streams: in all ranks together, as for :class:`Resumable`; ``None`` takes one for each rank.
+        drop_last: whether the last batch is dropped if it is not full.
+        collate_fn: makes a batch from a list of samples; ``None`` is torch's ``default_collate``.
+        device: to which batches are copied, on a stream of its own; ``None`` leaves them in memory.
+        pin_memory: ``None`` pins if there is a GPU.
+        state_of_all_ranks: as for :func:`stateful_loader`.
+        list_once: as for :func:`stateful_loader`.
+        list_in_rank_0: as for :func:`stateful_loader`.
+
+    Returns:
+        ThreadLoader: an iterable of batches, with ``state_dict``, ``load_state_dict`` and ``set_epoch``.
+
+    Raises:
+        StateError: if the chain cannot be resumed; names what to use instead.
+
+    Example:
+        >>> from torchdata_remote import ShardWriter
+        >>> with ShardWriter("memory://threads/{shard}.tar", overwrite=True) as writer:
+        ...     _ = [writer.write({"__key__": str(i), "cls": i}) for i in range(5)]
+        >>> pipe = IterableWrapper(["memory://threads/0.tar"]).shard_tar_reader().to_tuple("__key__")
+        >>> loader = thread_loader(pipe, batch_size=2)
+        >>> batches = iter(loader)
+        >>> next(batches)
+        [('0', '1')]
+        >>> loader.load_state_dict(loader.state_dict())
+        >>> list(loader)
+        [[('2', '3')], [('4',)]]
+    """
+    batches = _batch_options(batch_size, collate_fn, drop_last=drop_last, pin_memory=pin_memory)
+    if pin_memory and not torch.cuda.is_available():
+        warnings.warn(
+            "thread_loader: pin_memory=True has no effect, because torch finds no GPU that it could copy to.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return ThreadLoader(
+        dataset_of(pipe, num_streams),
+        num_threads=num_threads,
+        prefetch_batches=prefetch_batches,
+        device=device,
+        state_of_all_ranks=state_of_all_ranks,
+        list_once=list_once,
+        list_in_rank_0=list_in_rank_0,
+        **batches,
     )
