@@ -90,22 +90,20 @@ class FileStream(ObjectStream):
         number: of the file among those of its pipe; ``None`` if their order cannot be repeated.
     """
 
-    __slots__ = ("_data", "_files", "_listed", "_path")
+    __slots__ = ("_data", "_files", "_is_unread", "_listed", "_path")
 
     def __init__(self, files: LocalFiles, url: str, path: str, number: int | None) -> None:
         self._files, self._listed, self._path = files, url, path
         self._data: bytes | None = None
+        self._is_unread = True
         self._describe(str(url), number, 0, None)
-
-    @property
-    def _is_unread(self) -> bool:
-        return self._data is None and not hasattr(self, "download")
 
     def _load(self) -> bytes | None:
         """Read the file, if it was not; ``None`` if threads fetch it."""
         if self._is_unread:
             self._data = self._files.read(self._listed, self._path)
             if self._data is not None:
+                self._is_unread = False
                 self._view = memoryview(self._data)
                 return self._data
             lane = Lane(self._files.session)
@@ -113,15 +111,17 @@ class FileStream(ObjectStream):
                 super().__init__(lane, self._listed, self.number)
             finally:
                 lane.release()
+            self._is_unread = False
             FETCH.add(items=1)
         return self._data
 
     @property
     def num_bytes(self) -> int | None:
-        if hasattr(self, "download"):
+        if self._data is not None:
+            return len(self._data)
+        if not self._is_unread:
             return super().num_bytes
-        listed = self._listed.size if isinstance(self._listed, RemoteUrl) else None
-        return listed if self._data is None else len(self._data)
+        return self._listed.size if isinstance(self._listed, RemoteUrl) else None
 
     def whole(self) -> bytes:
         self._check_open()
@@ -141,7 +141,7 @@ class FileStream(ObjectStream):
         return listed if isinstance(listed, RemoteUrl) else RemoteUrl(listed, self.num_bytes), byte
 
     def close(self) -> None:
-        if hasattr(self, "download"):
+        if self._data is None and not self._is_unread:
             super().close()
         self._is_closed, self._view = True, memoryview(b"")
 
