@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import queue
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from ..core.local_view import MAP_FROM_BYTES
 from ..core.stats.counters import FETCH
 from ..core.threads import forks
 from ..core.threads.finalizer_lock import FinalizerLock
@@ -31,10 +29,6 @@ from .session import FetchSession, call
 _ONE_REQUEST = (None,)
 _OBJECTS_WAITING = 4
 _FRACTION_AHEAD = 4  # of the budget: first parts of objects of unknown size that may be large, ahead of their turn
-# Longer than reading from the page cache takes, and no longer than a thread costs: a cold disk, or a network mount
-_SLOW_S = 0.0005
-_MOST_SLOW = 4  # local files in a row, after which so many others are read by threads
-_QUEUED_IF_SLOW = 1024
 
 
 class Part:
@@ -53,7 +47,7 @@ class Part:
         self.start, self.end, self.reserved_bytes, self.buffer = start, end, reserved_bytes, buffer
         self.pieces: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()  # consecutive; then None
         self.error: BaseException | None = None  # why the pieces end early
-        self.left = [0]  # of its requests, one is popped when one has ended; the last one is 0
+        self.left: list[int] = []  # one is popped when a request has ended; the last one is 0
 
 
 class Download:
@@ -180,8 +174,6 @@ class Lane:
         # In order: those that are not completely planned, and those of them of which nothing is planned
         self._open, self._waiting = OrderedDict[Download, None](), OrderedDict[Download, None]()
         self.begun: queue.SimpleQueue[Download] = queue.SimpleQueue()  # whose first part is here, unless in order
-        self._unread: dict[Part, Download] = {}  # small local files that the consumer will read
-        self._num_slow = self._num_queued = 0
         self._users = 1  # the owner, and every open object
         self._num_forks = forks.num_forks
 
@@ -246,8 +238,6 @@ class Lane:
             if not download.parts:
                 return None
             part = download.parts[0]
-            if self._unread and self._unread.pop(part, None) is not None:
-                self._read_here(download, part)
             piece = _wait(part.pieces)
             if piece is not None:
                 return piece
@@ -259,19 +249,6 @@ class Lane:
         while (piece := self.next_piece(download, num_bytes)) is not None:
             num_bytes = len(piece)
             yield piece
-
-    def _read_here(self, download: Download, part: Part) -> None:
-        """Read a small local file, which takes less time than to hand it to a thread, unless the disk is slow."""
-        began_s = time.perf_counter()
-        download.run(None, part)
-        is_slow = time.perf_counter() - began_s > _SLOW_S
-        self._num_slow = self._num_slow + 1 if is_slow else 0
-        if self._num_slow == _MOST_SLOW:
-            self._num_slow, self._num_queued = _MOST_SLOW - 1, _QUEUED_IF_SLOW
-            with self._lock:
-                while self._unread:
-                    waiting, its = self._unread.popitem()
-                    its.submit(waiting)
 
     def require_own_process(self, what: str) -> None:
         """Raise in a child that was forked."""
@@ -300,7 +277,6 @@ class Lane:
         if download is not None:
             for part in download.parts:
                 self._release_bytes(part, part.reserved_bytes)
-                self._unread.pop(part, None)
             download.parts.clear()
             self._open.pop(download, None)
             self._waiting.pop(download, None)
@@ -349,13 +325,7 @@ class Lane:
         self._waiting.pop(download, None)
         if download.size is not None and not download.can_plan:
             self._open.pop(download, None)
-        if not download.mapped or num_bytes >= MAP_FROM_BYTES or not self.options.in_order:
-            download.submit(part)
-        elif self._num_queued:
-            self._num_queued -= 1
-            download.submit(part)
-        else:
-            self._unread[part] = download
+        download.submit(part)
 
     def learn(self, download: Download, part: Part, size: int, end: int) -> None:
         """Record size and end of a part from the first response, in its thread, and plan with it."""

@@ -137,9 +137,13 @@ class ObjectStream(io.BufferedIOBase):
             self.download = lane.add(ViewDownload(lane, view, start, end))
         else:
             self.download = lane.add(ObjectDownload(lane, shard, start, end, checked=self.most_ahead == sys.maxsize))
-        self._lane, self._is_closed, self.url, self.number = lane, False, self.download.url, number
-        self.first_byte, self.last_byte, self._position = start, stop, start
-        self._view, self._piece_bytes = _NOTHING, 0  # the unread rest of the current piece, and its length
+        self._lane, self._piece_bytes = lane, 0  # length of the current piece
+        self._describe(self.download.url, number, start, stop)
+
+    def _describe(self, url: str, number: int | None, start: int, stop: int | None) -> None:
+        self.url, self.number, self.first_byte, self.last_byte = url, number, start, stop
+        self._position, self._is_closed = start, False
+        self._view = _NOTHING  # the unread rest of the current piece
 
     @property
     def num_bytes(self) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
 from ..core.stats.counters import FETCH
@@ -11,13 +11,13 @@ from ..core.urls import redact
 from ..errors import RemoteDataError, StateError
 from .engine import Download, Lane
 from .listing.source_argument import url_of
+from .local_files import LocalFiles, Numbered, stream_files
 from .object_stream import ObjectStream
 from .session import FetchSession
 
 _MORE_AHEAD = 4  # for each object that was handed out
 _OBJECTS_AHEAD = 16  # times max_in_flight: enough for a consumer that takes a batch at a time
 
-Numbered = tuple[int, str, int]  # number of an object, its URL, the first byte to read
 StreamsState = dict[str, Any]  # "next": number of the next object; "again": [number, first byte] of earlier ones
 
 
@@ -34,7 +34,14 @@ def stream_objects(
     Raises:
         StateError: if there are fewer URLs than the state expects.
     """
-    return open_ahead(numbered_urls(urls, state), session, ObjectStream)
+    source, files = numbered_urls(urls, state), LocalFiles(session)
+    while True:
+        fetched, source = yield from stream_files(files, source, in_order=session.options.in_order)
+        for first in fetched:
+            yield from open_ahead(chain([first], fetched), session, ObjectStream)
+            break
+        else:
+            return
 
 
 class Fetched(Protocol):
