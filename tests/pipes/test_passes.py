@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, zip_longest
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
+from tests.support.tables import put_table
 from torchdata_remote.errors import StateError
 from torchdata_remote.pipes import DataPipe, Env, Pass
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
@@ -30,6 +32,8 @@ NUM_TAKEN = 50
 @pytest.fixture(scope="module", autouse=True)
 def _shards() -> None:
     write_small_shards(FOLDER, num_shards=NUM_SHARDS, samples_per_shard=5)
+    keys = [f"{number:03d}" for number in range(NUM_SAMPLES)]
+    put_table(f"{FOLDER}rows.parquet", pa.table({"__key__": keys}), rows=7)
 
 
 def key_of(sample: dict[str, Any]) -> str:
@@ -50,6 +54,12 @@ CHAINS: dict[str, Callable[..., Any]] = {
     "packed": lambda world=None: (
         samples(world).map(lambda sample: [int(key_of(sample)[-6:])]).pack(1).flat_map(lambda row: row["input_ids"])
     ),
+    "packed whole": lambda world=None: (
+        samples(world)
+        .map(lambda sample: [int(key_of(sample)[-6:])] * (1 + int(key_of(sample)[-1]) % 3))
+        .pack(5, split=False, max_wait=6, last="short")
+        .flat_map(lambda row: row["input_ids"].tolist())
+    ),
     "mixed": lambda world=None: tdr.mix(
         {name: (samples(world).map(key_of).map(lambda key, name=name: f"{name}{key}"), 1) for name in "ab"},
         stop="all_exhausted",
@@ -57,14 +67,36 @@ CHAINS: dict[str, Callable[..., Any]] = {
     "mixed to a number": lambda world=None: tdr.mix(
         {name: (samples(world).map(key_of).map(lambda key, name=name: f"{name}{key}"), 1) for name in "ab"}, stop=120
     ),
+    "mixed twice": lambda world=None: tdr.mix(
+        {"inner": (CHAINS["mixed"](world), 2), "c": (samples(world).map(key_of), 1)}, stop="all_exhausted", seed=5
+    ).shuffle_samples(buffer_size=5),
     "nested shuffles": lambda world=None: samples(world).map(key_of).shuffle_samples(buffer_size=9, seed=3),
     "joined": lambda world=None: tdr.join(
         dict.fromkeys("ab", f"{FOLDER}index.json"), members={"a": "cls", "b": "txt"}, world=world
     ).map(key_of),
+    "joined in order": lambda world=None: tdr.join(
+        dict.fromkeys("ab", f"{FOLDER}index.json"), align="order", members={"a": "cls", "b": "txt"}, world=world
+    ).map(key_of),
+    "rows": lambda world=None: (
+        IterableWrapper([f"{FOLDER}rows.parquet"])
+        .list_remote()
+        .list_row_groups()
+        .shuffle_shards(seed=1)
+        .sharding_filter_rank(world=world)
+        .table_reader()
+        .map(key_of)
+        .shuffle_samples(buffer_size=6)
+    ),
     "repeated": lambda world=None: samples(world).map(key_of).repeat_epochs(2).flat_map(lambda key: [key]),
     "skipped": lambda world=None: samples(world).map(key_of).skip(0).batch(3).flat_map(list),
+    "skipped in the middle": lambda world=None: (
+        samples(world).map(key_of).shuffle_samples(buffer_size=3).skip(6).shuffle_samples(buffer_size=4)
+    ),
     "taken": lambda world=None: samples(world).map(key_of).repeat_epochs().take(NUM_TAKEN),
 }
+
+
+BY_NUMBER = ("taken", "mixed to a number", "skipped in the middle")
 
 
 def texts(items: Any) -> list[str]:
@@ -166,7 +198,7 @@ def rest_of(make: Callable[[tdr.World], Any], ranks: int, state: Any) -> list[An
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(sorted(CHAINS)),
     ranks=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)),
@@ -184,7 +216,7 @@ def test_a_state_loads_in_worlds_of_any_size_and_nothing_is_lost_or_repeated(
         whole = texts(tdr.Resumable(make(), num_streams=num_streams))
 
     def require_whole(found: Sequence[Any]) -> None:
-        if name in ("taken", "mixed to a number"):  # which ones of a further pass are taken depends on the shares
+        if name in BY_NUMBER:  # which ones of a pass are taken depends on the shares
             assert len(found) == len(whole)
         else:
             assert texts(found) == whole
