@@ -257,8 +257,8 @@ def check_first(pipe: TorchDataPipe[Any], pass_: Pass[Any], item: Any) -> None:
 def end_pass(shared: Shared) -> None:
     """Say what was left out in a pass that has ended."""
     for pipe in shared.pipes:
-        if isinstance(pipe, DataPipe) and id(pipe) in shared.skipped:
-            pipe.warn_of_skipped(shared.skipped[id(pipe)])
+        if isinstance(pipe, DataPipe) and id(pipe) in shared.left_out:
+            pipe.warn_of_skipped(shared.left_out[id(pipe)])
 
 
 def set_epoch(pipe: TorchDataPipe[Any], epoch: int) -> None:

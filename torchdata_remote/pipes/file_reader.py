@@ -60,7 +60,7 @@ class FileReader(DataPipe[Sample]):
         self._options, self._storage_options = FetchOptions(), StorageOptions(storage_options)
 
     def open(self, env: Env) -> Pass[Sample]:
-        session = env.session(self, self._options, self._storage_options)
+        session = env.shared.session(self, self._options, self._storage_options)
         streams = InputPass(UrlsAhead(self, env), lambda urls, state: stream_objects(urls, session, state))
         return _FilePass(streams, self._split)
 

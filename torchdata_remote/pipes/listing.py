@@ -34,7 +34,7 @@ from ..formats.tables import RowFilter, require_pyarrow
 from .chain import all_pipes
 from .datapipe import DataPipe, SeededPipe
 from .members import alternatives
-from .passes import Env, Pass
+from .passes import Env, NumberedPass, Pass
 from .slots import require_end
 
 T = TypeVar("T")
@@ -42,8 +42,8 @@ T = TypeVar("T")
 _EXAMPLE = "lambda sample: sample.members['jpg'] < 1 << 20"
 
 
-class ListedPass(Pass[T]):
-    """URLs as a function yields them. The position is their number.
+class ListedPass(NumberedPass[T]):
+    """URLs as a function yields them.
 
     Args:
         listed: called when the first one is asked for.
@@ -52,7 +52,7 @@ class ListedPass(Pass[T]):
 
     def __init__(self, listed: Callable[[], Iterator[T]], *sources: Pass[Any]) -> None:
         super().__init__(*sources)
-        self._listed, self._next = listed, 0
+        self._listed = listed
 
     def items(self) -> Iterator[T]:
         start = self._next
@@ -61,13 +61,6 @@ class ListedPass(Pass[T]):
                 if number > start:
                     self._next = number
                     yield url
-
-    @property
-    def position(self) -> Any:
-        return self._next
-
-    def seek(self, position: Any) -> None:
-        self._next = position
 
 
 @functional_datapipe("list_remote")
@@ -151,7 +144,7 @@ class ListRemote(DataPipe[RemoteUrl]):
         self._split = split
 
     def open(self, env: Env) -> Pass[RemoteUrl]:
-        source, skipped = env.open(self.source_datapipe), env.skipped(self)
+        source, skipped = env.open(self.source_datapipe), env.shared.skipped(self)
 
         def listed() -> Iterator[RemoteUrl]:
             on_page = shared_keys(self._split)

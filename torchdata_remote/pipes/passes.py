@@ -97,21 +97,10 @@ class Pass(Generic[T_co]):
             source.close()
 
 
-class ListPass(Pass[T_co]):
-    """A pass over a sequence, from which items are taken by number. The position is the number of the next one.
+class NumberedPass(Pass[T_co]):
+    """Base of passes whose position is the number of the next item."""
 
-    Args:
-        items_of_pass: all of them.
-    """
-
-    def __init__(self, items_of_pass: Sequence[T_co]) -> None:
-        super().__init__()
-        self._sequence, self._next = items_of_pass, 0
-
-    def items(self) -> Iterator[T_co]:
-        for number in range(self._next, len(self._sequence)):
-            self._next = number + 1
-            yield self._sequence[number]
+    _next = 0
 
     @property
     def position(self) -> Any:
@@ -119,6 +108,23 @@ class ListPass(Pass[T_co]):
 
     def seek(self, position: Any) -> None:
         self._next = position
+
+
+class ListPass(NumberedPass[T_co]):
+    """A pass over a sequence, from which items are taken by number.
+
+    Args:
+        items_of_pass: all of them.
+    """
+
+    def __init__(self, items_of_pass: Sequence[T_co]) -> None:
+        super().__init__()
+        self._sequence = items_of_pass
+
+    def items(self) -> Iterator[T_co]:
+        for number in range(self._next, len(self._sequence)):
+            self._next = number + 1
+            yield self._sequence[number]
 
 
 class Cut(NamedTuple):
@@ -248,7 +254,7 @@ class Shared:
         self.numbers = {id(pipe): number for number, pipe in enumerate(pipes)}
         self.listed = {id(pipe): by_epoch for pipe, by_epoch in listed}
         self.num_streams, self.num_threads, self.rows, self.is_saved = num_streams, num_threads, rows, is_saved
-        self.skipped: dict[int, Skipped] = {}
+        self.left_out: dict[int, Skipped] = {}
         self._sessions: dict[int, FetchSession] = {}
         self._made: dict[Any, dict[Path, Any]] = {}
 
@@ -259,11 +265,11 @@ class Shared:
             found = self._sessions[id(pipe)] = FetchSession(options, storage_options, self.num_streams)
         return found
 
-    def skipped_by(self, pipe: Any) -> Skipped:
+    def skipped(self, pipe: Any) -> Skipped:
         """What the streams of this process leave out in a pipe."""
-        if id(pipe) not in self.skipped:
-            latest_skipped[pipe] = self.skipped[id(pipe)] = Skipped()
-        return self.skipped[id(pipe)]
+        if id(pipe) not in self.left_out:
+            latest_skipped[pipe] = self.left_out[id(pipe)] = Skipped()
+        return self.left_out[id(pipe)]
 
     def once(self, what: object, path: Path, make: Callable[[], T]) -> T:
         """Make something once for all streams; those of the two latest passes are kept, where streams usually are."""
@@ -373,14 +379,6 @@ class Env:
         """Let the marks of the stream contain that of a pass."""
         self.marks.passes[self.number_of(pipe)] = self.epoch, pass_
 
-    def session(self, pipe: Any, options: FetchOptions, storage_options: StorageOptions) -> FetchSession:
-        """The session with which a pipe fetches."""
-        return self.shared.session(pipe, options, storage_options)
-
-    def skipped(self, pipe: Any) -> Skipped:
-        """What a pipe leaves out in this process."""
-        return self.shared.skipped_by(pipe)
-
     def whole(self, pipe: IterDataPipe[T]) -> Sequence[T]:
         """All items of a pipe: of a listing once for all streams, and once an epoch if they depend on it."""
         by_epoch = self.shared.listed.get(id(pipe))
@@ -472,8 +470,8 @@ def _is_read_as(pipe: Any, kind: type[IterDataPipe[Any]]) -> bool:
 _NEVER_CHANGED = str, bytes, int, float, complex, type(None)
 
 
-class _IterablePass(Pass[Any]):
-    """Of an iterable in torch's ``IterableWrapper``, or in its place. The position is the number of items.
+class _IterablePass(NumberedPass[Any]):
+    """Of an iterable in torch's ``IterableWrapper``, or in its place.
 
     torch copies the whole iterable when a pass starts. Here each item is copied when it is handed out, and not if it
     cannot be changed, as URLs: a list of a million of them costs nothing.
@@ -481,7 +479,7 @@ class _IterablePass(Pass[Any]):
 
     def __init__(self, iterable: Any, *, copies: bool = False) -> None:
         super().__init__()
-        self._iterable, self._copies, self._next = iterable, copies, 0
+        self._iterable, self._copies = iterable, copies
 
     def items(self) -> Iterator[Any]:
         items = self._counted()
@@ -492,13 +490,6 @@ class _IterablePass(Pass[Any]):
         from_start = self._iterable if not start else islice(self._iterable, start, None)
         for self._next, item in enumerate(from_start, start + 1):  # counted where it is kept
             yield item
-
-    @property
-    def position(self) -> Any:
-        return self._next
-
-    def seek(self, position: Any) -> None:
-        self._next = position
 
 
 def _copied(item: Any) -> Any:

@@ -62,7 +62,7 @@ class ShardReader(DataPipe[Sample]):
 
     def input_of(self, env: Env) -> Pass[tuple[str, Any]]:
         """Make the pass over the streams of shards."""
-        session = env.session(self, self._options, self._storage_options)
+        session = env.shared.session(self, self._options, self._storage_options)
         return InputPass(UrlsAhead(self, env), self.opener_of(session, env))
 
     def opener_of(self, session: FetchSession, env: Env) -> Opened:
@@ -89,7 +89,7 @@ class ShardPass(Pass[Sample]):
 
     def __init__(self, pipe: Any, env: Env) -> None:
         super().__init__(pipe.input_of(env))
-        self.pipe, self._env, self.skipped = pipe, env, env.skipped(pipe)
+        self.pipe, self._env, self.skipped = pipe, env, env.shared.skipped(pipe)
         self._saved: Any = None
         self._open: deque[Any] = deque()
         self._latest: int | None = -1  # number of the last shard that was opened

@@ -20,7 +20,7 @@ from ..errors import EmptyShareError, ManifestError, SampleError
 from ..fetch.listing.source_argument import pipe_of
 from .chain import all_pipes
 from .datapipe import DataPipe, length_here
-from .passes import Cut, Env, Pass, Share
+from .passes import Cut, Env, NumberedPass, Pass, Share
 from .slots import is_endless
 from .threaded import ThreadedMap
 
@@ -163,8 +163,8 @@ class ShardingFilterRank(DataPipe[str]):
         return {} if self.split else {"split": False}
 
 
-class SplitPass(Pass[str]):
-    """The URLs of one share. The position is the number of the next one.
+class SplitPass(NumberedPass[str]):
+    """The URLs of one share.
 
     Args:
         pipe: that splits.
@@ -173,7 +173,7 @@ class SplitPass(Pass[str]):
 
     def __init__(self, pipe: ShardingFilterRank, env: Env) -> None:
         super().__init__()
-        self._pipe, self._env, self._next = pipe, env, 0
+        self._pipe, self._env = pipe, env
         self.share = Share.of(pipe.current_world()) if env.share is None else env.share
         self.gives_parts = False
         self.num_samples: int | None = None
@@ -241,13 +241,6 @@ class SplitPass(Pass[str]):
         pipe = self._pipe
         readers = readers_of(self.share.count, pipe.world, pipe.current_world() if self._env.share is None else None)
         return order_of(urls, self.share.count, self._env.epoch, self._env.equalize, readers)
-
-    @property
-    def position(self) -> Any:
-        return self._next
-
-    def seek(self, position: Any) -> None:
-        self._next = position
 
     @property
     def mark(self) -> Any:

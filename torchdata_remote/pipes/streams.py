@@ -104,7 +104,7 @@ class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
         return self._options.cache_dir is not None
 
     def open(self, env: Env) -> Pass[tuple[str, StreamWrapper]]:
-        session = env.session(self, self._options, self._storage_options)
+        session = env.shared.session(self, self._options, self._storage_options)
         opened = stream_by_jumps if env.by_jumps else stream_objects
         source = UrlsAhead(self, env)
         return StreamPass(source, lambda urls, state: opened(urls, session, state), wraps=True)

@@ -129,7 +129,7 @@ class TableReader(ShardReader):
         return lambda urls, state: open_ahead(numbered_urls(_only_urls(urls), state), session, opens)
 
     def input_of(self, env: Env) -> Pass[tuple[str, Any]]:
-        session = env.session(self, self._options, self._storage_options)
+        session = env.shared.session(self, self._options, self._storage_options)
         return StreamPass(UrlsAhead(self, env), self.opener_of(session, env))
 
     def open(self, env: Env) -> Pass[Sample]:

@@ -261,7 +261,7 @@ class ThreadedMap(OneForOne[T_co]):
 class _ThreadedPass(Pass[Any]):
     def __init__(self, pipe: ThreadedMap[Any], env: Env) -> None:
         super().__init__(env.open(pipe.source_datapipe))
-        self._pipe, self._skipped, self._ahead = pipe, env.skipped(pipe), Ahead(pipe, env)
+        self._pipe, self._skipped, self._ahead = pipe, env.shared.skipped(pipe), Ahead(pipe, env)
         self._prepared, self._function = pipe.preparation_of(env), pipe.guarded(pipe.function_of(env))
         self._num_threads = env.shared.num_threads if pipe.num_threads is None else pipe.num_threads
         max_ahead = pipe.max_ahead or _AHEAD_PER_THREAD * self._num_threads
