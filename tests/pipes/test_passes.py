@@ -166,6 +166,22 @@ def test_passes_of_loaders_and_direct_passes_are_counted_apart() -> None:
     assert found == [(epoch, epoch[0]) for epoch in epochs]
 
 
+class Uncopied(list[Any]):
+    """A list that may be long."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise AssertionError("the list was copied")
+
+
+def test_a_list_of_urls_is_read_without_a_copy_of_it_and_items_that_can_change_are_copies() -> None:
+    urls = Uncopied(f"memory://never/{number}.tar" for number in range(5))
+    assert list(IterableWrapper(urls).shuffle_shards(seed=0).sharding_filter_rank()) != urls
+    samples = Uncopied({"__key__": str(number), "cls": [number]} for number in range(3))
+    for sample in IterableWrapper(samples).skip(0):
+        sample["cls"].append("changed")
+    assert [sample["cls"] for sample in samples] == [[0], [1], [2]]
+
+
 def test_one_iterator_at_a_time_is_the_rule_only_where_a_pipe_of_torch_keeps_what_it_reads() -> None:
     source = IterableWrapper(range(NUM_SAMPLES)).sharding_filter_rank()
     last = source.shuffle()

@@ -36,7 +36,7 @@ class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
         source_datapipe: URLs (str); a ``RemoteUrl`` from ``list_remote`` saves a request.
         max_in_flight: maximum number of concurrent requests.
         max_buffer_bytes: bound on the bytes that are fetched or being fetched and not yet consumed. All streams of a
-            ``Resumable`` in one process share it, as they share ``max_in_flight``.
+            ``Resumable`` in one process share it, as they share ``max_in_flight``; passes at the same time do not.
         part_bytes: size of the ranged parts of large objects, in bytes. ``None`` means 8 MiB, or less if
             ``max_in_flight`` of them would fill more than three quarters of ``max_buffer_bytes``, or if ``interleave``
             streams would not have room for two each.
