@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -229,6 +230,23 @@ def test_each_stream_has_asked_for_its_first_object_before_one_is_read(memory_fo
     listed = tdr.IterableWrapper([memory_folder]).list_remote(pattern="*.tar").sharding_filter_rank().map(note)
     next(iter(tdr.Resumable(listed.async_prefetch().shard_tar_reader().map(look), num_streams=4)))
     assert seen == [4]
+
+
+def test_requests_of_all_streams_end_where_the_first_one_fails(memory_folder: str) -> None:
+    """Also while the error, whose traceback has them, is kept."""
+    write_small_shards(memory_folder, num_shards=4, samples_per_shard=2)
+
+    def fail(sample: Any) -> Any:
+        raise LookupError(sample["__key__"])
+
+    listed = tdr.IterableWrapper([memory_folder]).list_remote(pattern="*.tar").sharding_filter_rank()
+    before = set(threading.enumerate())
+    with pytest.raises(LookupError) as caught:
+        list(tdr.Resumable(listed.async_prefetch().shard_tar_reader().map(fail), num_streams=4))
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+        assert not thread.is_alive(), thread.name
+    assert caught.value.args
 
 
 def test_streams_that_are_left_are_closed() -> None:

@@ -298,13 +298,19 @@ class Marks:
 
     def now(self, ahead: Ahead | None = None) -> dict[int, tuple[Path, Any]]:
         """Number of a pipe -> pass and mark; of all pipes, or of those above one that takes an item."""
+        above, last = (None, None) if ahead is None else (ahead.above, ahead.number)
         # A source of a mixture that was not drawn since is where it was
-        found = {number: mark for number, mark in self.resumed.items() if ahead is None or number in ahead.above}
-        stages = sorted((number for number in self.of_items if ahead is None or number < ahead.number), reverse=True)
+        found = {number: mark for number, mark in self.resumed.items() if above is None or number in above}
+        stages = [self.of_items[n] for n in sorted(self.of_items, reverse=True) if last is None or n < last]
         for number, (path, pass_) in self.passes.items():
-            if ahead is None or number in ahead.above:
-                known = next((self.of_items[stage][number] for stage in stages if number in self.of_items[stage]), None)
-                found[number] = known or (path, pass_.mark)
+            if above is not None and number not in above:
+                continue
+            for known in stages:
+                if number in known:
+                    found[number] = known[number]
+                    break
+            else:
+                found[number] = path, pass_.mark
         return found
 
 
@@ -557,13 +563,14 @@ class _ForeignPass(Pass[Any]):
     def __init__(self, pipe: Any, env: Env) -> None:
         super().__init__()
         self._pipe, self._is_saved = pipe, env.shared.is_saved and hasattr(type(pipe), "state_dict")
+        self._bound_sources: list[_Source] = []
         is_shared = "main_datapipe" in vars(pipe) or type(pipe).__module__.startswith("torchdata.dataloader2.")
         if not is_shared:
             self._pipe = copy.copy(pipe)
             if hasattr(type(pipe), "set_epoch"):
                 self._pipe.set_epoch(sum(number << _EPOCH_BITS * at for at, number in enumerate(env.seeds)))
             for name, value in list(vars(self._pipe).items()):
-                vars(self._pipe)[name] = _bound(value, env)
+                vars(self._pipe)[name] = self._bound(value, env)
 
     def items(self) -> Iterator[Any]:
         yield from self._pipe
@@ -577,17 +584,23 @@ class _ForeignPass(Pass[Any]):
     def seek(self, position: Any) -> None:
         self._pipe.load_state_dict(position)
 
+    def close(self) -> None:
+        super().close()
+        for source in self._bound_sources:
+            source.close()
 
-def _bound(value: Any, env: Env) -> Any:
-    """Replace the pipes in an attribute by sources of one pass."""
-    if isinstance(value, IterDataPipe):
-        return _Source(value, env)  # type: ignore[abstract]  # below
-    # The first item decides, because a list may be one of a million URLs
-    if type(value) in (list, tuple) and value and isinstance(value[0], IterDataPipe):
-        return type(value)(_bound(part, env) for part in value)
-    if isinstance(value, dict) and any(isinstance(part, IterDataPipe) for part in value.values()):
-        return {key: _bound(part, env) for key, part in value.items()}
-    return value
+    def _bound(self, value: Any, env: Env) -> Any:
+        """Replace the pipes in an attribute by sources of this pass."""
+        if isinstance(value, IterDataPipe):
+            source = _Source(value, env)  # type: ignore[abstract]  # below
+            self._bound_sources.append(source)
+            return source
+        # The first item decides, because a list may be one of a million URLs
+        if type(value) in (list, tuple) and value and isinstance(value[0], IterDataPipe):
+            return type(value)(self._bound(part, env) for part in value)
+        if isinstance(value, dict) and any(isinstance(part, IterDataPipe) for part in value.values()):
+            return {key: self._bound(part, env) for key, part in value.items()}
+        return value
 
 
 class _Source(IterDataPipe[Any]):
@@ -600,7 +613,8 @@ class _Source(IterDataPipe[Any]):
 
     def __init__(self, pipe: Any, env: Env) -> None:
         self.pipe, self._env, self._num_begun = pipe, env, 0
-        self._pass: Pass[Any] | None = None
+        self._pass: Pass[Any] | None = None  # the latest one
+        self._opened: weakref.WeakSet[Pass[Any]] = weakref.WeakSet()
         self._loaded: Any = None
 
     def state_dict(self) -> Any:
@@ -614,11 +628,17 @@ class _Source(IterDataPipe[Any]):
     def __len__(self) -> int:
         return len(self.pipe)
 
+    def close(self) -> None:
+        """End what reads the source."""
+        for pass_ in list(self._opened):
+            pass_.close()
+
 
 def _iterated(source: _Source) -> Iterator[Any]:
     begun, position = source._loaded or (source._num_begun + 1, None)
     source._num_begun, source._loaded = begun, None
     source._pass = source._env.open(source.pipe) if begun == 1 else source._env.within(begun - 1).open(source.pipe)
+    source._opened.add(source._pass)
     source._pass.resume(position)
     return iter(source._pass)
 

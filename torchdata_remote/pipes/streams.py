@@ -197,11 +197,19 @@ def _begun(streams: Streams) -> Streams:
 
     def with_first() -> Streams:
         with closing(streams):
+            try:
+                yield "", None  # it is begun here, so that closing it closes the streams
+            except GeneratorExit:
+                if first is not None:
+                    first[1].close()
+                raise
             if first is not None:
                 yield first
             yield from streams
 
-    return with_first()
+    begun = with_first()
+    next(begun)
+    return begun
 
 
 class InputPass(Pass[tuple[str, Any]]):
