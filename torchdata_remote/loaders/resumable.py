@@ -55,7 +55,8 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         num_streams: in the whole world; ``None`` takes one for each slot. To resume in other worlds choose a number
             that their numbers of slots divide, such as 24 or 240. Each stream has its own ``shuffle_samples`` buffer,
             so each slot has ``num_streams / num_slots`` of them. All streams of a process share the
-            ``max_buffer_bytes`` of ``async_prefetch``; each has at least one part.
+            ``max_buffer_bytes`` of ``async_prefetch``; each has at least one part. An epoch that is resumed has the
+            streams of its state.
 
     Raises:
         StateError: if a pipe of the chain cannot be resumed; names what to use instead.
