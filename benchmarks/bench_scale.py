@@ -28,7 +28,7 @@ from torchdata_remote.formats.manifest import ShardInfo, dump_manifest
 from torchdata_remote.loaders.listings import Listed, packed, unpacked
 from torchdata_remote.loaders.state.state_format import State, make_state
 from torchdata_remote.loaders.stream_pass import Chain
-from torchdata_remote.pipes.passes import Share
+from torchdata_remote.pipes.shares import Share
 
 RANKS, NUM_WORKERS, SLOT_SHARDS = (64, 512, 4_096), 8, 3
 QUICK = (4, 16, 64)

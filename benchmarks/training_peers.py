@@ -306,7 +306,7 @@ def from_memory(job: Job) -> Iterable[Any]:
     from torchdata_remote.core.frameworks.batch_rows import BatchRows
     from torchdata_remote.core.frameworks.collating import LoaderCollate, collate_samples
     from torchdata_remote.pipes.chain import all_pipes
-    from torchdata_remote.pipes.passes import Env, Shared
+    from torchdata_remote.pipes.env import Env, Shared
 
     files = [data for data, _ in itertools.islice(iter(S3Bytes(job)), DISTINCT)]
 

@@ -23,7 +23,7 @@ from ..core.unbroken import unbroken
 from ..core.world import World, detect_world, place_in
 from ..errors import StateError
 from ..pipes.chain import all_pipes, describe
-from ..pipes.passes import Share, marks_from_json
+from ..pipes.shares import Share, marks_from_json
 from .listings import Listed, Listings
 from .loader_options import BatchOptions, require_chain
 from .state.chain_options import with_mixture_of

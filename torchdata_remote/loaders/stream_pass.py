@@ -11,7 +11,9 @@ from ..core.iter_datapipe import Batcher, Filter, IterableWrapper, IterDataPipe,
 from ..errors import StateError
 from ..pipes.chain import all_pipes, name_of, sources_of
 from ..pipes.datapipe import DataPipe, check_first, end_pass, gives_urls, listed_pipes
-from ..pipes.passes import Env, Marks, Pass, Share, Shared, marks_from_json, marks_to_json
+from ..pipes.env import Env, Marks, Shared
+from ..pipes.passes import Pass
+from ..pipes.shares import Share, marks_from_json, marks_to_json
 from ..pipes.slots import length_of
 from .listings import Listed
 from .loader_options import BatchOptions

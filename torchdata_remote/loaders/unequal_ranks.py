@@ -16,7 +16,7 @@ from ..core.world import World
 from ..errors import StateError
 from ..pipes.chain import all_pipes, sources_of
 from ..pipes.datapipe import DataPipe, uses_epoch
-from ..pipes.passes import Share
+from ..pipes.shares import Share
 from ..pipes.slots import is_endless
 from .listings import Listed
 from .stream_counts import equal_counts

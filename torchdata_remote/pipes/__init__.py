@@ -5,13 +5,14 @@ from .chain import show
 from .counts import FlatMap, RepeatEpochs, Skip, Take
 from .datapipe import DataPipe
 from .decode_image import DecodeImage
+from .env import Env
 from .file_reader import FileReader
 from .join import join
 from .listing import ListRemote, ListRowGroups, Select, ShuffleShards
 from .maps import DecodeSample, LabelFromPath, ParallelMap, ToTuple
 from .mix import Mixed, Stop, mix
 from .pack import Pack
-from .passes import Env, Pass
+from .passes import Pass
 from .recipes import stream_files, stream_shards
 from .shuffle import ShuffleSamples
 from .split import EqualizeRanks, ShardingFilterRank

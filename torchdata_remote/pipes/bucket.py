@@ -19,8 +19,9 @@ from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import describe_item
 from .datapipe import DataPipe
+from .env import Env
 from .members import member_missing, member_of
-from .passes import END, Env, Pass, Window
+from .passes import END, Pass, Window
 from .threaded import called
 
 T = TypeVar("T")

@@ -17,8 +17,9 @@ from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import describe_item
 from .datapipe import DataPipe, length_here
 from .draws import Draws, of_pass
+from .env import Env
 from .members import url_of_item
-from .passes import Env, Pass
+from .passes import Pass
 from .slots import amount_at, is_endless, length_of, require_shares, share_at
 from .threaded import called
 

@@ -29,7 +29,9 @@ from ..core.stats.report import Stats, stats
 from ..formats.error_policy import Skipped
 from ..formats.sample import describe_item
 from .chain import all_pipes, describe, functional_name, sources_of
-from .passes import BatchPass, Described, Env, FilterPass, MapPass, Pass, Shared, latest_skipped
+from .env import Described, Env, Shared, latest_skipped
+from .other_pipes import BatchPass, FilterPass, MapPass
+from .passes import Pass
 from .split_guard import SentWithRanks, require_readers
 from .typed import IterDataPipe
 

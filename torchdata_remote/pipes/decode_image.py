@@ -21,10 +21,11 @@ from ..formats.decoders._failure import decode_error
 from ..formats.error_policy import OnBadSample, raise_error
 from ..formats.sample import Sample, describe, extensions, require_sample, sample_url
 from .draws import Draws
+from .env import Env
 from .image_options import RATIO, SCALE, image_tensors, member_names
 from .image_tensors import ImageTensors
 from .members import member_named
-from .passes import Env, Pass
+from .passes import Pass
 from .threaded import ThreadedMap, works_ahead
 
 

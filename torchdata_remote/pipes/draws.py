@@ -16,7 +16,7 @@ from ..core.urls import join_url, redact, split_url
 from ..fetch.listing.patterns import folders_of
 from ..formats.sample import URL, require_key
 from .chain import all_pipes, functional_name
-from .passes import Path, seeds_of
+from .shares import Path, seeds_of
 
 T = TypeVar("T")
 

@@ -14,7 +14,8 @@ from ..fetch.streams import stream_objects, whole_of
 from ..formats.sample import KEY, URL, Sample
 from ..formats.split_name import Split, SplitName, splitter
 from .datapipe import DataPipe
-from .passes import Env, Pass
+from .env import Env
+from .passes import Pass
 from .streams import InputPass, UrlsAhead, number_of, refuse_part
 
 

@@ -32,8 +32,9 @@ from ..formats.position import Position, ReadPosition
 from ..formats.sample import Sample
 from ..storage import check_options
 from .datapipe import DataPipe
+from .env import Env
 from .listing import ListedPass, ListRemote, ShuffleShards, latest_plan
-from .passes import Env, Pass
+from .passes import Pass
 from .readers import OpenShard
 from .recipes import Url, interleave_of, seed_or_none, shuffle_of
 from .shuffle import ShuffleSamples

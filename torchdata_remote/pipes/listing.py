@@ -33,8 +33,9 @@ from ..formats.split_name import Split, shared_keys
 from ..formats.tables import RowFilter, require_pyarrow
 from .chain import all_pipes
 from .datapipe import DataPipe, SeededPipe
+from .env import Env
 from .members import alternatives
-from .passes import Env, NumberedPass, Pass
+from .passes import NumberedPass, Pass
 from .slots import require_end
 
 T = TypeVar("T")

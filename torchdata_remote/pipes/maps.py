@@ -25,8 +25,9 @@ from ..formats.member_file import MemberFile
 from ..formats.sample import KEY, Sample, describe, require_sample, sample_url
 from ..labels import Classes, Labeller, from_pattern, labeller_of
 from .draws import Draws
+from .env import Env
 from .members import alternatives, member_named
-from .passes import Env, Pass
+from .passes import Pass
 from .threaded import OneForOne, ThreadedMap, works_ahead
 
 T = TypeVar("T")

@@ -22,7 +22,9 @@ from ..fetch.listing.source_argument import pipe_of
 from .chain import all_pipes
 from .datapipe import SeededPipe, length_here
 from .draws import of_pass
-from .passes import Env, Pass, Share
+from .env import Env
+from .passes import Pass
+from .shares import Share
 
 T = TypeVar("T")
 

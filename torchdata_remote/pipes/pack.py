@@ -19,8 +19,9 @@ from ..errors import SampleError, StateError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import describe_item
 from .datapipe import DataPipe
+from .env import Env
 from .members import member_missing, member_of, url_of_item
-from .passes import END, Env, Pass, Window
+from .passes import END, Pass, Window
 
 Tokens = np.ndarray[Any, np.dtype[np.int64]]
 Row = dict[str, torch.Tensor]

@@ -24,7 +24,8 @@ from ..formats.position import Position, ReadPosition
 from ..formats.sample import Sample
 from .chain import all_pipes, functional_name
 from .datapipe import DataPipe
-from .passes import Env, Pass
+from .env import Env
+from .passes import Pass
 from .streams import InputPass, Opened, UrlsAhead, number_of, refuse_part
 
 T = TypeVar("T")

@@ -15,7 +15,8 @@ from ..core.permutation import permutation
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample_size import sample_bytes
 from .datapipe import SeededPipe, length_here
-from .passes import Env, Pass
+from .env import Env
+from .passes import Pass
 from .slots import length_of
 
 T = TypeVar("T")

@@ -9,7 +9,8 @@ from ..core.iter_datapipe import Batcher, IterDataPipe, Mapper
 from ..core.world import counted
 from ..errors import EmptyShareError
 from .chain import all_pipes, name_of, sources_of
-from .passes import Env, Share
+from .env import Env
+from .shares import Share
 
 
 def share_at(pipe: IterDataPipe[Any], env: Env) -> Share:

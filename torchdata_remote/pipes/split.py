@@ -20,7 +20,9 @@ from ..errors import EmptyShareError, ManifestError, SampleError
 from ..fetch.listing.source_argument import pipe_of
 from .chain import all_pipes
 from .datapipe import DataPipe, length_here
-from .passes import Cut, Env, NumberedPass, Pass, Share
+from .env import Env
+from .passes import NumberedPass, Pass
+from .shares import Cut, Share
 from .slots import is_endless
 from .threaded import ThreadedMap
 

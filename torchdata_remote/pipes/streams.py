@@ -19,7 +19,8 @@ from ..fetch.listing.source_argument import pipe_of, url_of
 from ..fetch.streams import StreamsState, stream_objects
 from .chain import all_pipes
 from .datapipe import DataPipe
-from .passes import Ahead, Env, Pass
+from .env import Ahead, Env
+from .passes import Pass
 
 Streams = Generator[tuple[str, Any], None, None]
 

@@ -20,7 +20,8 @@ from ..formats.grouping import SampleRun
 from ..formats.position import ReadPosition
 from ..formats.sample import Sample, split_key
 from ..formats.tables import Columns, RowFilter, require_pyarrow, row_samples
-from .passes import Env, Pass
+from .env import Env
+from .passes import Pass
 from .readers import ShardPass, ShardReader
 from .streams import Opened, StreamPass, UrlsAhead
 

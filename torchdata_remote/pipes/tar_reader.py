@@ -26,7 +26,8 @@ from ..formats.position import ReadPosition
 from ..formats.sample import Sample, ignored_kind
 from ..formats.tar import NestedArchive, TarOptions, read_archives, read_member_batches
 from ..formats.tar.lazy_members import LazyBatch, LazyExtensions, no_file, read_lazy_batches
-from .passes import Env, Pass
+from .env import Env
+from .passes import Pass
 from .readers import ShardPass, ShardReader
 from .selected_samples import selected_runs
 from .streams import Opened, refuse_cache

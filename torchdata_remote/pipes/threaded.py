@@ -24,7 +24,8 @@ from ..formats.error_policy import OnBadSample, Skipped, raise_error
 from ..formats.sample import require_key, sample_url
 from .chain import all_pipes, functional_name
 from .datapipe import DataPipe, length_here
-from .passes import Ahead, Env, Pass
+from .env import Ahead, Env
+from .passes import Pass
 from .slots import length_of
 
 T = TypeVar("T")

@@ -15,7 +15,8 @@ from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample
 from ..writing import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
 from .datapipe import DataPipe
-from .passes import Env, Pass
+from .env import Env
+from .passes import Pass
 
 _ABORT_TIMEOUT_S = 2.0
 

@@ -16,7 +16,8 @@ from ..formats.limits import MAX_MEMBER_BYTES, MAX_RATIO
 from ..formats.position import ReadPosition
 from ..formats.sample import Sample
 from ..formats.zip import Entry, read_directory, read_members
-from .passes import Env, Pass
+from .env import Env
+from .passes import Pass
 from .readers import ShardPass, ShardReader
 
 
