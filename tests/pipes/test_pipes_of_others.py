@@ -167,6 +167,16 @@ def test_requests_above_a_users_pipe_end_with_its_pass(folder: Path) -> None:
     assert caught.value.args
 
 
+def test_passes_at_once_over_what_torch_shares_among_pipes_are_an_error() -> None:
+    """The branches of a ``fork`` take from one buffer, which is not copied."""
+    one, other = IterableWrapper(range(6)).sharding_filter_rank().fork(2)
+    pipe = tdr.Take(one, 6)
+    assert list(zip(pipe, tdr.Take(other, 6), strict=True)) == [(number, number) for number in range(6)]
+    assert list(pipe) == list(range(6))
+    with pytest.raises(RuntimeError, match="invalidated"):
+        list(zip(pipe, pipe, strict=True))
+
+
 def test_a_users_pipe_with_a_state_resumes_and_is_told_the_epoch() -> None:
     def chain() -> Any:
         return tdr.ShuffleSamples(Numbered(shuffled()), buffer_size=4)
