@@ -222,14 +222,12 @@ class Lane:
     def next_piece(self, download: Download, consumed_bytes: int) -> memoryview | None:
         """Release the bytes of the last piece, then wait for the next one; ``None`` at the object's end."""
         self.require_own_process(download.url)
-        consumed, has_ended = consumed_bytes, False
+        has_ended = False
         while True:
-            if consumed or has_ended or not download.parts:
+            if consumed_bytes or has_ended or not download.parts:
                 with self._lock:
-                    if has_ended:  # an empty part, or one that failed; what it has reserved may change up to here
-                        consumed = download.parts[0].reserved_bytes
-                    if consumed or has_ended:
-                        self._consume(download, consumed)
+                    if consumed_bytes or has_ended:
+                        self._consume(download, consumed_bytes, has_ended=has_ended)
                     # Even beyond the budget: the consumer waits for this part
                     if not download.parts and download.can_plan and download.error is None:
                         self._plan(download, download.next_bytes)
@@ -241,7 +239,7 @@ class Lane:
             piece = _wait(part.pieces)
             if piece is not None:
                 return piece
-            has_ended, download.error = True, part.error
+            consumed_bytes, has_ended, download.error = 0, True, part.error
 
     def pieces(self, download: Download) -> Iterator[memoryview]:
         """Yield all bytes of a download; those of a piece are released when the next one is asked for."""
@@ -255,10 +253,11 @@ class Lane:
         if forks.num_forks != self._num_forks:
             raise RuntimeError(f"{redact(what)} was opened in another process, this one's parent. Open it here.")
 
-    def _consume(self, download: Download, num_bytes: int) -> None:  # with the lock held
+    def _consume(self, download: Download, num_bytes: int, *, has_ended: bool) -> None:  # with the lock held
         part = download.parts[0]
-        self._release_bytes(part, num_bytes)
-        if part.reserved_bytes == 0:
+        # A response may be longer or shorter than what was reserved for it, until its size is settled
+        self._release_bytes(part, part.reserved_bytes if has_ended else num_bytes)
+        if has_ended:
             del download.parts[0]
         self._plan_ahead()
 
@@ -333,7 +332,7 @@ class Lane:
         self._lock.settle(partial(self._learned, download, part, size, end))  # which waits for no other thread
 
     def _learned(self, download: Download, part: Part, size: int, end: int) -> None:  # with the lock held
-        self._release_bytes(part, min(part.reserved_bytes, max(0, (part.end or end) - end)))
+        self._release_bytes(part, min(part.reserved_bytes, (part.end or end) - end))  # a server may send all
         self.running.learn(size, end)
         if not download.can_plan:
             self._open.pop(download, None)

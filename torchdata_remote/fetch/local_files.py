@@ -125,11 +125,11 @@ class FileStream(ObjectStream):
 
     def whole(self) -> bytes:
         self._check_open()
-        data = self._load() if self._position == 0 else None
+        data = self._load()
         if data is None:
             return super().whole()
-        self._position, self._view = len(data), memoryview(b"")
-        return data
+        start, self._position, self._view = self._position, len(data), memoryview(b"")
+        return data[start:]  # of all, the same object
 
     def _advance(self) -> bool:
         if self._is_unread and self._load() is not None:

@@ -9,6 +9,7 @@ from functools import partial
 
 from ..core.shard_view import split_view_url
 from ..core.urls import RemoteUrl, redact, split_sample_range
+from ..errors import StorageError
 from ..formats.nested import is_archive_name
 from .cache.cached_object import CachedObject
 from .engine import Download, Lane, Part
@@ -164,6 +165,8 @@ class ObjectStream(io.BufferedIOBase):
         piece = None if is_read else self._lane.next_piece(self.download, consumed_bytes)
         if piece is None:
             self._lane.close(self.download)
+            if self.most_ahead == sys.maxsize and self._position < (self.last_byte or self.num_bytes or 0):
+                raise StorageError(f"{redact(self.url)} ended at byte {self._position:,}.", url=redact(self.url))
             return False
         self._piece_bytes = len(piece)
         self._view = piece
