@@ -14,8 +14,9 @@ from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, split_sample_range
 from ..core.world import World
 from ..fetch.listing.sources import find_object
-from ..fetch.object_stream import first_bytes_of
 from ..fetch.sample_ranges import wanted_bytes
+from ..fetch.session import FIRST_BYTES
+from ..formats.nested import is_archive_name
 from ..pipes import AsyncPrefetch, ListRemote, ShardingFilterRank, ShuffleShards
 from ..pipes.chain import all_pipes
 from ..pipes.typed import IterableWrapper
@@ -126,7 +127,9 @@ class _Reading:
         block_bytes = 1 if known.checksums is None else known.checksums.block_bytes  # a part is whole blocks
         part_bytes = max(1, part_bytes // block_bytes) * block_bytes
         is_asked = known.size is None or store.may_ignore_ranges
-        first_bytes = min(part_bytes, first_bytes_of(path)) if is_asked else part_bytes
+        first_bytes = part_bytes
+        if is_asked and not is_archive_name(path):
+            first_bytes = min(part_bytes, FIRST_BYTES)  # of small objects fewer, which is still one request
         start -= start % block_bytes
         left = min(size, size if stop is None else stop + -stop % block_bytes) - start
         # An empty object has no ranges: if that is not known, it is requested again as a whole
