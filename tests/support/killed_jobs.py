@@ -70,8 +70,8 @@ class Jobs:
             source: as ``shard_dataset`` takes it.
             template: likewise.
             folder: steps are those that change what lies below it, or any request that writes if it is empty.
-            stop_at: the step before which it is ended, by its number (threads vary which one that is) or by how it
-                ends, such as ``"/000002.tar"``; 0 lets it go to its end.
+            stop_at: the step before which it is ended: its number (threads vary which one that is), or the base name
+                of an object, for the first step at it; 0 lets it go to its end.
             how: ``"kill"``, ``"interrupt"`` (as Ctrl-C does), ``"raise"``, or ``"stop"``: it waits for SIGCONT.
             **options: as ``shard_dataset`` takes them, with a name for ``labels`` and ``transform``.
         """
@@ -157,7 +157,7 @@ class _Steps:
         if not path.startswith(self._folder):
             return
         self._num_steps += 1
-        if what.endswith(self._stop_at) if isinstance(self._stop_at, str) else self._num_steps == self._stop_at:
+        if self._stop_at in (self._num_steps, os.path.basename(path)):
             if self._how == "raise":
                 raise OSError(28, "No space left on device", path)
             self._tell("stops", "")
