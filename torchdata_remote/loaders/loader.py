@@ -19,6 +19,7 @@ from ..core.frameworks.loader_length import num_batches
 from ..core.frameworks.untrained_batches import Snapshot, UntrainedBatches
 from ..core.notices.progress_bar import waiting
 from ..core.processes.processors import num_processors_of_rank
+from ..core.processes.worker_errors import ended_on_error
 from ..core.rank_exchange import in_group
 from ..core.unbroken import unbroken
 from ..core.world import World
@@ -29,7 +30,7 @@ from .rank_exchange import compared_first, merged_in_group, states_of_all
 from .resumable import Resumable
 from .state.state_format import ALL_RANKS, CYCLED, State, begin_next_epoch, make_state, merge_states, states_in
 from .stream_counts import end_together
-from .torchdata_iterator import Position, ended_on_error, next_worker_in, position_of, started, state_of_workers
+from .torchdata_iterator import Position, next_worker_in, position_of, started, state_of_workers
 from .trainers.accelerate import Accelerated
 from .unequal_ranks import require_equal_batches, warning_of_unequal_ranks
 
