@@ -113,10 +113,8 @@ def stateful_loader(
         [[('2', '3')], [('4',)]]
     """
     num_workers = whole("num_workers", num_workers, at_least=0)
-    prefetch_factor, timeout_s = (
-        whole_or_none("prefetch_factor", prefetch_factor),
-        seconds("timeout_s", timeout_s, positive=False),
-    )
+    prefetch_factor = whole_or_none("prefetch_factor", prefetch_factor)
+    timeout_s = seconds("timeout_s", timeout_s, positive=False)
     batches = _batch_options(batch_size, collate_fn, drop_last=drop_last, pin_memory=pin_memory)
     check_function("worker_init_fn", worker_init_fn)
     check_start_method(multiprocessing_context)

@@ -24,6 +24,7 @@ from ..core.world import World, detect_world, place_in
 from ..errors import StateError
 from ..pipes.chain import all_pipes, describe
 from ..pipes.shares import Share, marks_from_json
+from ..pipes.split_guard import has_all_ranks
 from .listings import Listed, Listings
 from .loader_options import BatchOptions, require_chain
 from .state.chain_options import with_mixture_of
@@ -179,7 +180,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
 
     def _refuse_second_split(self) -> None:
         refuse_skipping(self)
-        if not any(getattr(pipe, "has_all_ranks", None) is True for pipe in all_pipes(self.pipe)):
+        if not has_all_ranks(self.pipe):
             refuse_second_split(type(self).__name__, second_splitter())
 
     def pass_begun(self, run: EpochRun | None = None) -> None:

@@ -18,6 +18,7 @@ from ..pipes.chain import all_pipes, sources_of
 from ..pipes.datapipe import DataPipe, uses_epoch
 from ..pipes.shares import Share
 from ..pipes.slots import is_endless
+from ..pipes.split_guard import has_all_ranks
 from .listings import Listed
 from .stream_counts import equal_counts
 from .stream_pass import Chain
@@ -67,10 +68,9 @@ def _warn(loader: Any, template: Chain | None, positions: Mapping[int, Any]) -> 
         stream: at["passed"] if isinstance(at, Mapping) else 0 if at is None else math.inf
         for stream, at in positions.items()
     }
-    has_all = any(getattr(pipe, "has_all_ranks", None) is True for pipe in all_pipes(dataset.pipe))
     if is_endless(dataset.pipe) or (
         num_streams % world.world_size == 0
-        and (has_all or (_are_even(loader, passed) and _is_equal(dataset.pipe, num_streams)))
+        and (has_all_ranks(dataset.pipe) or (_are_even(loader, passed) and _is_equal(dataset.pipe, num_streams)))
     ):
         return
     numbers, known = "", None if template is None else _samples_of_streams(template, num_streams)

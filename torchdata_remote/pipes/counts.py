@@ -19,7 +19,7 @@ from .datapipe import DataPipe, length_here
 from .draws import Draws, of_pass
 from .env import Env
 from .members import url_of_item
-from .passes import Pass
+from .passes import CountedPass, Pass
 from .slots import amount_at, is_endless, length_of, require_shares, share_at
 from .threaded import called
 
@@ -87,25 +87,7 @@ class Take(DataPipe[T]):
     __len__ = length_here
 
 
-class _CountedPass(Pass[T]):
-    """Base of passes whose position is the number of items that were handed on, and that of the source."""
-
-    num_passed = 0
-
-    @property
-    def position(self) -> Any:
-        return [self.num_passed, self.sources[0].position]
-
-    def seek(self, position: Any) -> None:
-        self.num_passed, at = position
-        self.sources[0].resume(at)
-
-    @property
-    def mark(self) -> Any:
-        return self.num_passed
-
-
-class _TakePass(_CountedPass[T]):
+class _TakePass(CountedPass[T]):
     def __init__(self, source: Pass[T], number: int) -> None:
         super().__init__(source)
         self._number = number
@@ -166,7 +148,7 @@ class Skip(DataPipe[T]):
     __len__ = length_here
 
 
-class _SkipPass(_CountedPass[T]):
+class _SkipPass(CountedPass[T]):
     """The number that is counted is that of items that were left out."""
 
     def __init__(self, source: Pass[T], number: int) -> None:

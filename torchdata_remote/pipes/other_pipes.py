@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from ..core.iter_datapipe import Batcher, Filter, IterableWrapper, IterDataPipe, Mapper
-from .passes import NumberedPass, Pass
+from .passes import NumberedPass, Pass, PipePass
 
 
 class Opener(Protocol):
@@ -85,12 +85,8 @@ def _copied(item: Any) -> Any:
         return item
 
 
-class MapPass(Pass[Any]):
+class MapPass(PipePass[Any]):
     """Of torch's ``map`` and ``collate``."""
-
-    def __init__(self, pipe: Any, source: Pass[Any]) -> None:
-        super().__init__(source)
-        self._pipe = pipe
 
     def items(self) -> Iterator[Any]:
         pipe = self._pipe
@@ -99,12 +95,8 @@ class MapPass(Pass[Any]):
             yield function(item)
 
 
-class FilterPass(Pass[Any]):
+class FilterPass(PipePass[Any]):
     """Of torch's ``filter``."""
-
-    def __init__(self, pipe: Any, source: Pass[Any]) -> None:
-        super().__init__(source)
-        self._pipe = pipe
 
     def items(self) -> Iterator[Any]:
         for item in self.sources[0]:
@@ -113,12 +105,8 @@ class FilterPass(Pass[Any]):
                 yield kept
 
 
-class BatchPass(Pass[Any]):
+class BatchPass(PipePass[Any]):
     """Of torch's ``batch``."""
-
-    def __init__(self, pipe: Any, source: Pass[Any]) -> None:
-        super().__init__(source)
-        self._pipe = pipe
 
     def items(self) -> Iterator[Any]:
         size, wrapper, source = self._pipe.batch_size, self._pipe.wrapper_class, iter(self.sources[0])

@@ -21,7 +21,7 @@ from ..formats.sample import describe_item
 from .datapipe import DataPipe
 from .env import Env
 from .members import member_missing, member_of, url_of_item
-from .passes import END, Pass, Window
+from .passes import END, Pass, PipePass, Window
 
 Tokens = np.ndarray[Any, np.dtype[np.int64]]
 Row = dict[str, torch.Tensor]
@@ -336,7 +336,7 @@ class Pack(DataPipe[dict[str, torch.Tensor]]):
         return {**common, "split": False, "max_wait": self.max_wait}
 
 
-class _PackPass(Pass[Row]):
+class _PackPass(PipePass[Row]):
     """The position is that of the source before the oldest document in use, and what was done since.
 
     That is how many documents were read, how many tokens of the last one were handed out, and which documents are in
@@ -344,8 +344,7 @@ class _PackPass(Pass[Row]):
     """
 
     def __init__(self, pipe: Pack, source: Pass[Any]) -> None:
-        super().__init__(source)
-        self._pipe = pipe
+        super().__init__(pipe, source)
         self._saved: tuple[Any, int, int, list[Any]] = (None, 0, 0, [])
 
     @property

@@ -75,6 +75,37 @@ class Pass(Generic[T_co]):
             source.close()
 
 
+class PipePass(Pass[T_co]):
+    """Base of passes that need the options of their pipe, which has one source.
+
+    Args:
+        pipe: with the options.
+        source: pass over its source.
+    """
+
+    def __init__(self, pipe: Any, source: Pass[Any]) -> None:
+        super().__init__(source)
+        self._pipe = pipe
+
+
+class CountedPass(Pass[T_co]):
+    """Base of passes whose position is a number of items, and the position of the source."""
+
+    num_passed = 0
+
+    @property
+    def position(self) -> Any:
+        return [self.num_passed, self.sources[0].position]
+
+    def seek(self, position: Any) -> None:
+        self.num_passed, at = position
+        self.sources[0].resume(at)
+
+    @property
+    def mark(self) -> Any:
+        return self.num_passed
+
+
 class NumberedPass(Pass[T_co]):
     """Base of passes whose position is the number of the next item."""
 

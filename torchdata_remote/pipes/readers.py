@@ -125,13 +125,12 @@ class ShardPass(Pass[Sample]):
         if self._saved is not None and not self._open:
             return self._latest + 1, self._saved  # type: ignore[operator]  # before the first sample
         opened, places = self._open, self._places
-        if (
-            self._num_known is not None and self._num_passed == self._num_known + 1
-        ):  # the last one; those that are exhausted were the first
+        num_since = None if self._num_known is None else self._num_passed - self._num_known
+        if num_since == 1:  # the last one has moved; those that are exhausted were the first
             places.append(opened[-1].place())
             while len(places) > len(opened):
                 places.popleft()
-        elif self._num_known != self._num_passed:
+        elif num_since != 0:
             places.clear()
             places.extend(shard.place() for shard in opened)
         self._num_known = self._num_passed

@@ -16,7 +16,7 @@ from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample_size import sample_bytes
 from .datapipe import SeededPipe, length_here
 from .env import Env
-from .passes import Pass
+from .passes import END, Pass
 from .slots import length_of
 
 T = TypeVar("T")
@@ -83,7 +83,6 @@ class ShufflePlan:
         return permutation(num_samples, *self._seeds, phase, "leave")
 
 
-_END: Any = object()
 _MOST_READ = 2  # samples that are read for each one that is yielded, until the buffer is full
 _MIN_BLOCK = 2  # samples: from blocks of one, however large, the buffer could never fill again
 
@@ -138,8 +137,8 @@ class ShuffleBuffer:
         for target in islice(self._plan.phases(block), num_samples):
             if self._bytes_held >= max_held or (self._bytes_read >= max_bytes and self.num_read[-1] >= _MIN_BLOCK):
                 return
-            item = next(self._source, _END)
-            if item is _END:
+            item = next(self._source, END)
+            if item is END:
                 self._has_ended = True
                 return
             size = sample_bytes(item) if self._plan.is_bounded else 0
@@ -166,8 +165,8 @@ class ShuffleBuffer:
             while num_held < most_held and bytes_held < max_held and num_read < most_read:
                 if bytes_read >= max_bytes and num_read >= _MIN_BLOCK:
                     break
-                new = next(source, _END)
-                if new is _END:
+                new = next(source, END)
+                if new is END:
                     break
                 size = sample_bytes(new) if is_bounded else 0
                 due[next(targets) - phase].append((new, size))

@@ -21,7 +21,7 @@ from ..fetch.listing.source_argument import pipe_of
 from .chain import all_pipes
 from .datapipe import DataPipe, length_here
 from .env import Env
-from .passes import NumberedPass, Pass
+from .passes import CountedPass, NumberedPass, Pass
 from .shares import Cut, Share
 from .slots import is_endless
 from .threaded import ThreadedMap
@@ -430,7 +430,7 @@ class EqualizeRanks(DataPipe[T]):
     __len__ = length_here
 
 
-class _EqualizedPass(Pass[T]):
+class _EqualizedPass(CountedPass[T]):
     """Counts the samples of a share.
 
     Args:
@@ -440,23 +440,15 @@ class _EqualizedPass(Pass[T]):
 
     def __init__(self, source: Pass[T], split: Callable[[], Any]) -> None:
         super().__init__(source)
-        self._split, self._num_passed = split, 0
+        self._split = split
 
     def items(self) -> Iterator[T]:
         for item in self.sources[0]:
-            self._num_passed += 1
+            self.num_passed += 1
             yield item
         expected = self._split().num_samples
-        if self._num_passed != expected:
+        if self.num_passed != expected:
             raise SampleError(
-                f"{self._num_passed:,} samples were read, and the manifest has {expected:,} for this slot. A shard "
+                f"{self.num_passed:,} samples were read, and the manifest has {expected:,} for this slot. A shard "
                 "was skipped, or a pipe above equalize_ranks drops samples: other ranks would wait for them."
             )
-
-    @property
-    def position(self) -> Any:
-        return [self._num_passed, self.sources[0].position]
-
-    def seek(self, position: Any) -> None:
-        self._num_passed, at = position
-        self.sources[0].resume(at)

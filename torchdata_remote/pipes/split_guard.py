@@ -65,7 +65,7 @@ def require_readers(pipe: Any) -> None:
 
 
 def _require_shares(pipe: Any, *, lists_only: bool) -> None:
-    if not lists_only and not _has_all_ranks(pipe):
+    if not lists_only and not has_all_ranks(pipe):
         refuse_second_split(type(pipe).__name__, pipe._splitter_sent or second_splitter())
     root, num_workers = _loader()
     if (lists_only and root is None) or not isinstance(root, (IterableDataset, type(None))):
@@ -130,9 +130,9 @@ def _own_shares(pipe: Any, num_workers: int) -> float:
     return 1
 
 
-def _has_all_ranks(pipe: Any) -> bool:
+def has_all_ranks(pipe: Any) -> bool:
     """Whether the chain declares that each rank reads the data of all ranks."""
-    return getattr(pipe, "has_all_ranks", None) is True or any(map(_has_all_ranks, _sources(pipe)))
+    return getattr(pipe, "has_all_ranks", None) is True or any(map(has_all_ranks, _sources(pipe)))
 
 
 def _sources(pipe: Any) -> Iterator[Any]:

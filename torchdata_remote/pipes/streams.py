@@ -150,7 +150,35 @@ class UrlsAhead(Pass[Any]):
                 del self._taken[other]
 
 
-class StreamPass(Pass[tuple[str, Any]]):
+class _OpeningPass(Pass[tuple[str, Any]]):
+    """Base of passes that open URLs: their first stream can be begun before it is asked for.
+
+    Args:
+        source: of the URLs.
+        opened: opens them.
+    """
+
+    def __init__(self, source: UrlsAhead, opened: Opened) -> None:
+        super().__init__(source)
+        self._source, self._opened = source, opened
+        self._state: Any = None
+        self._begun: Streams | None = None
+
+    def _streams(self) -> Streams:
+        """Open the streams, from the state on."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        if self._begun is None:
+            self._begun = _begun(self._streams())
+
+    def close(self) -> None:
+        super().close()
+        if self._begun is not None:
+            self._begun.close()
+
+
+class StreamPass(_OpeningPass):
     """Streams of URLs. The position is the number of the next one, and the first bytes of earlier ones that are open.
 
     Args:
@@ -160,28 +188,19 @@ class StreamPass(Pass[tuple[str, Any]]):
     """
 
     def __init__(self, source: UrlsAhead, opened: Opened, *, wraps: bool = False) -> None:
-        super().__init__(source)
-        self._source = source
-        self._opened, self._wraps, self._next = opened, wraps, 0
-        self._state: StreamsState | None = None
-        self._streams: Streams | None = None
+        super().__init__(source, opened)
+        self._wraps, self._next = wraps, 0
 
-    def start(self) -> None:
-        if self._streams is None:
-            self._streams = _begun(self._opened(self.sources[0], self._state))
+    def _streams(self) -> Streams:
+        return self._opened(self._source, self._state)
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        with closing(self._streams or self._opened(self.sources[0], self._state)) as streams:
+        with closing(self._begun or self._streams()) as streams:
             for url, stream in streams:
                 if stream.number is not None:
                     self._next = max(self._next, stream.number + 1)
                     self._source.handed_out(stream.number)
                 yield url, StreamWrapper(stream) if self._wraps else stream
-
-    def close(self) -> None:
-        super().close()
-        if self._streams is not None:
-            self._streams.close()
 
     @property
     def position(self) -> Any:
@@ -213,19 +232,8 @@ def _begun(streams: Streams) -> Streams:
     return begun
 
 
-class InputPass(Pass[tuple[str, Any]]):
-    """The ``(url, file_like)`` pairs that a reader reads: those of its source, or those of the URLs that it yields.
-
-    Args:
-        source: of pairs or of URLs.
-        opened: opens URLs.
-    """
-
-    def __init__(self, source: UrlsAhead, opened: Opened) -> None:
-        super().__init__(source)
-        self._source = source
-        self._opened, self._state = opened, None
-        self._streams: Streams | None = None
+class InputPass(_OpeningPass):
+    """The ``(url, file_like)`` pairs that a reader reads: those of its source, or those of the URLs that it yields."""
 
     def seek(self, position: Any) -> None:
         """Continue at streams: ``next``, and ``again``, those before it that are not read to their ends."""
@@ -234,15 +242,11 @@ class InputPass(Pass[tuple[str, Any]]):
         if (owner := _stream_pass_of(self._source.sources[0])) is not None:
             owner.seek(position)
 
-    def start(self) -> None:
-        if self._streams is None:
-            self._streams = _begun(self._pairs())
-
     def items(self) -> Iterator[tuple[str, Any]]:
-        with closing(self._streams or self._pairs()) as streams:
+        with closing(self._begun or self._streams()) as streams:
             yield from streams
 
-    def _pairs(self) -> Streams:
+    def _streams(self) -> Streams:
         source = iter(self._source)
         for first in source:
             if isinstance(first, (str, os.PathLike)):
@@ -252,11 +256,6 @@ class InputPass(Pass[tuple[str, Any]]):
             else:
                 pairs = _only_pairs(chain([first], source))
                 yield from pairs if self._state is None else _in_state(pairs, self._state)
-
-    def close(self) -> None:
-        super().close()
-        if self._streams is not None:
-            self._streams.close()
 
 
 def _stream_pass_of(source: Pass[Any]) -> StreamPass | None:

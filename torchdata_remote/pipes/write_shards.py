@@ -16,7 +16,7 @@ from ..formats.sample import Sample
 from ..writing import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
 from .datapipe import DataPipe
 from .env import Env
-from .passes import Pass
+from .passes import Pass, PipePass
 
 _ABORT_TIMEOUT_S = 2.0
 
@@ -92,11 +92,7 @@ class WriteShards(DataPipe[ShardInfo]):
         return _WritingPass(self, env.open(self.source_datapipe))
 
 
-class _WritingPass(Pass[ShardInfo]):
-    def __init__(self, pipe: WriteShards, source: Pass[Sample]) -> None:
-        super().__init__(source)
-        self._pipe = pipe
-
+class _WritingPass(PipePass[ShardInfo]):
     def items(self) -> Iterator[ShardInfo]:
         num_workers = detect_world().num_workers
         if num_workers > 1:
