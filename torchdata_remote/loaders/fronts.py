@@ -46,6 +46,7 @@ def stateful_loader(
     state_of_all_ranks: bool = False,
     list_once: bool = False,
     list_in_rank_0: bool = False,
+    equalize: bool = True,
 ) -> StatefulLoader:
     """Build a loader of batches that can be stopped anywhere and resumed with other numbers of workers and ranks.
 
@@ -90,6 +91,9 @@ def stateful_loader(
             that were added or replaced since.
         list_in_rank_0: with a process group, rank 0 lists, and sends the listing to the other ranks. All ranks then
             have to start each epoch together. An error of rank 0 is raised in all ranks.
+        equalize: whether all ranks end an epoch after the same number of batches, where samples are shuffled and a
+            manifest with indexes counts them. Their shares differ by one sample; what is left out, less than a batch in
+            a rank and other samples in each epoch, is said once. Elsewhere rank 0 warns.
 
     Returns:
         StatefulLoader: an iterable of batches, with ``state_dict``, ``load_state_dict`` and ``set_epoch``.
@@ -135,6 +139,7 @@ def stateful_loader(
         state_of_all_ranks=state_of_all_ranks,
         list_once=list_once,
         list_in_rank_0=list_in_rank_0,
+        equalize=equalize,
         **batches,
         **workers,
     )
@@ -170,6 +175,7 @@ def thread_loader(
     state_of_all_ranks: bool = False,
     list_once: bool = False,
     list_in_rank_0: bool = False,
+    equalize: bool = True,
 ) -> ThreadLoader:
     """Build a loader without processes: a thread reads the chain and makes batches, other threads decode.
 
@@ -199,6 +205,7 @@ def thread_loader(
         state_of_all_ranks: as for :func:`stateful_loader`.
         list_once: as for :func:`stateful_loader`.
         list_in_rank_0: as for :func:`stateful_loader`.
+        equalize: as for :func:`stateful_loader`.
 
     Returns:
         ThreadLoader: an iterable of batches, with ``state_dict``, ``load_state_dict`` and ``set_epoch``.
@@ -234,5 +241,6 @@ def thread_loader(
         state_of_all_ranks=state_of_all_ranks,
         list_once=list_once,
         list_in_rank_0=list_in_rank_0,
+        equalize=equalize,
         **batches,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
@@ -15,7 +16,6 @@ from ..core.arguments.amounts import whole, whole_or_none
 from ..core.arguments.calls import explained
 from ..core.frameworks import lightning_loops, lightning_resume
 from ..core.frameworks.call_stack import callers
-from ..core.frameworks.loader_length import num_batches
 from ..core.frameworks.untrained_batches import Snapshot, UntrainedBatches
 from ..core.notices.progress_bar import waiting
 from ..core.processes.processors import num_processors_of_rank
@@ -27,12 +27,12 @@ from .batch_thread import BatchesAhead, BatchThread
 from .device_copies import BatchCopies, device_of
 from .loader_options import BatchOptions, torchdata_options, without_warning_of_vitals
 from .rank_exchange import compared_first, merged_in_group, states_of_all
+from .ranks_together import ended_together, num_batches_of_rank
 from .resumable import Resumable
 from .state.state_format import ALL_RANKS, CYCLED, State, begin_next_epoch, make_state, merge_states, states_in
 from .stream_counts import end_together
 from .torchdata_iterator import Position, next_worker_in, position_of, started, state_of_workers
 from .trainers.accelerate import Accelerated
-from .unequal_ranks import require_equal_batches, warning_of_unequal_ranks
 
 _MAX_SEED = (1 << 63) - 1
 _COPIED = (
@@ -46,6 +46,7 @@ _COPIED = (
     "prefetch_factor",
     "persistent_workers",
     "state_of_all_ranks",
+    "equalize",
 )
 
 
@@ -58,6 +59,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         state_of_all_ranks: whether ``state_dict`` exchanges the ranks' states.
         list_once: whether all epochs read the listing of the first one.
         list_in_rank_0: whether rank 0 lists for all ranks.
+        equalize: whether all ranks end a pass after the same number of batches.
         **options: of ``StatefulDataLoader``.
     """
 
@@ -71,12 +73,15 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         state_of_all_ranks: bool = False,
         list_once: bool = False,
         list_in_rank_0: bool = False,
+        equalize: bool = True,
         **options: Any,
     ) -> None:
         with without_warning_of_vitals():
             super().__init__(dataset, snapshot_every_n_steps=1, **torchdata_options(dataset, options))
         self.generator = torch.Generator()  # of worker seeds; torch would draw from the global random state
         self.state_of_all_ranks = check.flag("state_of_all_ranks", state_of_all_ranks)
+        self.equalize = check.flag("equalize", equalize)
+        self.was_told = False  # that ranks have different numbers of batches
         dataset.listings.once = check.flag("list_once", list_once)
         dataset.listings.in_rank_0 = check.flag("list_in_rank_0", list_in_rank_0)
         dataset.batch_options = BatchOptions.of(self)
@@ -174,7 +179,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self.load_merged(merge_states(states_of_all(self.dataset.world(), partial(states_in, state_dict))))
         self._untrained.is_cycled = isinstance(state_dict, Mapping) and CYCLED in state_dict
         if (loop := lightning_loops.current_fit_loop(self)) is not None:
-            require_equal_batches(self, partial(lightning_resume.set_progress, loop, self))
+            lightning_resume.set_progress(loop, self)
 
     def load_merged(self, merged: State) -> None:
         """Load a state that contains all streams of this rank, without an exchange between ranks."""
@@ -186,23 +191,21 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._follow_lightning()
         self._untrained.start_pass(self._state_before_pass)
         dataset = self.dataset
-        epoch, first_worker, loaded = dataset.next_epoch, dataset.first_worker, dataset.loaded
+        epoch, first_worker, resumed = dataset.next_epoch, dataset.first_worker, dataset.loaded is not None
         if self.num_workers > 0 and (dataset.loaded is not None or epoch != self._epoch + 1):
             self.end_workers()  # which would read another epoch
         self.generator.manual_seed((torch.initial_seed() + epoch) & _MAX_SEED)
         try:
             with dataset.listing_made(epoch, self.num_workers):  # workers have taken it when the block ends
+                lengths = dataset.lengths_of_pass(self.num_workers)
                 batches = self._started()
-                warned = warning_of_unequal_ranks(
-                    self, epoch, loaded, is_first=self._num_passes == 0 or loaded is not None
-                )
         except BaseException:
             self._iterator = None  # workers have ended, with their positions
             raise
         if self.num_workers > 0:
             dataset.pass_begun()
         position, self._num_passes = position_of(batches, dataset), self._num_passes + 1
-        checked = warned(self._checked(batches, resumed=loaded is not None))
+        checked = ended_together(self, self._checked(batches, resumed=resumed), lengths)
         passed = self.for_accelerator(unbroken(self._tracked(checked, batches, self._num_passes)))
         self._epoch, self._first_worker, self._has_pass, self._is_pending = epoch, first_worker, True, True
         self._position[0] = position
@@ -238,7 +241,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
                 self._position[0] = position  # the last step: no signal comes between it and the consumer
             yield batch
         if number == self._num_passes:
-            self._position[0] = position_of(batches, self.dataset)
+            self._position[0] = True, position_of(batches, self.dataset)[1]
 
     def _checked(self, batches: Iterator[Any], *, resumed: bool) -> Iterator[Any]:
         """The batches; before the first one, ranks compare what they read."""
@@ -253,20 +256,21 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         return {**reads, "position where they resume": resumed}, state["listing"]
 
     def __len__(self) -> int:
-        """Batches of an epoch, in this rank; ``TypeError`` if the chain has no length (``equalize_ranks`` has one)."""
-        return self._num_batches(self.dataset.share_lengths)
+        """Batches of an epoch, in this rank; ``TypeError`` if their number is not known before they are read."""
+        return num_batches_of_rank(self, self._of_ranks(self.dataset.share_lengths))
 
     def num_batches_left(self) -> int:
         """Batches that this rank has in the pass that continues from the loaded state.
 
         Raises:
-            TypeError: if the chain has no length.
+            TypeError: if their number is not known before they are read.
         """
-        return self._num_batches(self.dataset.lengths_left)
+        return num_batches_of_rank(self, self._of_ranks(self.dataset.lengths_left))
 
-    def _num_batches(self, lengths_of: Callable[[list[World]], list[int]]) -> int:
-        workers = self.dataset.world().workers(self.num_workers)
-        return num_batches(lengths_of(workers), self.batch_size, drop_last=self.drop_last)
+    def _of_ranks(self, lengths_of: Callable[[list[World]], list[int]]) -> list[list[int]]:
+        slots = self.dataset.world().slots_of_ranks(self.num_workers)
+        lengths = iter(lengths_of([slot for of_rank in slots for slot in of_rank]))
+        return [list(islice(lengths, len(of_rank))) for of_rank in slots]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy continues from here; a started process, as by ``ddp_spawn``, starts the next pass of this one."""

@@ -189,9 +189,12 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
 
     def share(self, world: World) -> tuple[int, range]:
         """The number of streams, and those that a slot reads."""
+        return self._share(world, self.loaded)
+
+    def _share(self, world: World, loaded: State | None) -> tuple[int, range]:
         world = replace(world, worker=(world.worker + self.first_worker) % world.num_workers)
-        if self.loaded is not None:  # its streams are divided where there are fewer than slots
-            requested: int | None = number_after_division(self.pipe, self.loaded["num_streams"], world)
+        if loaded is not None:  # its streams are divided where there are fewer than slots
+            requested: int | None = number_after_division(self.pipe, loaded["num_streams"], world)
         else:
             requested = self.num_streams or self._loaded_streams
             if requested is not None and requested == self._loaded_streams and requested < world.num_slots:
@@ -205,17 +208,20 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         Raises:
             StateError: if a stream is not in the state.
         """
-        num_streams, own = self.share(world)
-        if self.loaded is None:
+        return self._streams_of(world, self.loaded)
+
+    def _streams_of(self, world: World, loaded: State | None) -> tuple[int, list[Stream]]:
+        num_streams, own = self._share(world, loaded)
+        if loaded is None:
             return num_streams, [Stream(number, Share(number, num_streams)) for number in own]
-        saved, rows = self.loaded["num_streams"], {row[0]: row for row in self.loaded["streams"]}
+        saved, rows = loaded["num_streams"], {row[0]: row for row in loaded["streams"]}
         return num_streams, [_divided(number, rows, saved, num_streams // saved) for number in own]
 
     def __len__(self) -> int:
         return length_for_caller(lambda num_workers: self.share_lengths(self.world().workers(num_workers)))
 
     def share_lengths(self, worlds: Sequence[World]) -> list[int]:
-        """Count the items of slots in an epoch. Lists at most once for each epoch.
+        """Count the items of slots in an epoch, without the loaded state. Lists at most once for each epoch.
 
         Raises:
             TypeError: if the chain has no length.
@@ -223,7 +229,8 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         key = (self.next_epoch, self._loaded_streams, self.expected_workers, self.first_worker, *worlds)
         if key not in self._known_lengths:
             of_epoch = {known: lengths for known, lengths in self._known_lengths.items() if known[0] == key[0]}
-            self._known_lengths = {**of_epoch, key: self._lengths(worlds, left=False)}
+            streams = [self._streams_of(world, None)[1] for world in worlds]
+            self._known_lengths = {**of_epoch, key: self._lengths(streams)}
         return list(self._known_lengths[key])
 
     def lengths_left(self, worlds: Sequence[World]) -> list[int]:
@@ -232,20 +239,36 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         Raises:
             TypeError: if the chain has no length.
         """
-        return self._lengths(worlds, left=True)
+        return self._lengths([self.streams(world)[1] for world in worlds])
 
-    def _lengths(self, worlds: Sequence[World], *, left: bool) -> list[int]:
-        chain = Chain(self.pipe, 0, 1, self.listings.kept)
-        loaded, lengths = self.loaded, []
+    def lengths_of_pass(self, num_workers: int) -> Callable[[], list[list[int]]]:
+        """Return a function that counts the items of each worker of each rank in the pass that starts now.
+
+        Raises:
+            TypeError: by that function, if the numbers are not known before the items are read.
+        """
+        epoch, world = self.next_epoch, self.world()
+        listed = self.listings.of(epoch) if num_workers > 0 and world.world_size > 1 else None
         try:
-            if not left:
-                self.loaded = None
-            for world in worlds:
-                streams = [stream for stream in self.streams(world)[1] if not stream.ended]
-                lengths.append(sum(chain.length(stream.share) - stream.num_passed for stream in streams))
-        finally:
-            self.loaded = loaded
+            streams = [[self.streams(slot)[1] for slot in slots] for slots in world.slots_of_ranks(num_workers)]
+        except StateError:  # of another rank, of which this process has no state
+            streams = []
+
+        def lengths() -> list[list[int]]:
+            if self.latest_pass is not None:
+                chain = self.latest_pass.chain
+            elif isinstance(listed, Listed):
+                chain = Chain(self.pipe, epoch, 1, listed)
+            else:
+                raise TypeError("the listing is not in this process")
+            if not streams:
+                raise TypeError("the states of other ranks are not in this process")
+            return [_lengths(chain, of_rank) for of_rank in streams]
+
         return lengths
+
+    def _lengths(self, streams: Sequence[Sequence[Stream]]) -> list[int]:
+        return _lengths(Chain(self.pipe, self.next_epoch, 1, self.listings.kept), streams)
 
     def list_now(self) -> None:
         """List in this process now: every pass, here and in workers that are started later, reads these objects.
@@ -272,6 +295,13 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         return {**vars(self), "latest_pass": None, "_world": detect_world()}
 
 
+def _lengths(chain: Chain, streams: Sequence[Sequence[Stream]]) -> list[int]:
+    return [
+        sum(chain.length(stream.share) - stream.num_passed for stream in of_slot if not stream.ended)
+        for of_slot in streams
+    ]
+
+
 def _divided(number: int, rows: Mapping[int, Row], saved: int, parts: int) -> Stream:
     """Make a stream of a state, or a part of one where there are more slots than streams.
 
@@ -292,7 +322,8 @@ def _divided(number: int, rows: Mapping[int, Row], saved: int, parts: int) -> St
         return Stream(number, share, place)
     marks = marks_from_json(place["marks"]) if isinstance(place, Mapping) else {}
     is_begun = part == 0 or place == ENDED
-    return Stream(number, share.divided(marks, parts)[part], place if is_begun else None)
+    passed = place["passed"] if isinstance(place, Mapping) else 0
+    return Stream(number, share.divided(marks, parts, passed)[part], place if is_begun else None)
 
 
 def twin_of(dataset: Resumable) -> Resumable:

@@ -157,6 +157,8 @@ class Env:
         epoch: from 0, and the number of the pass of each pipe around this one that reads its source several times.
         says_pass: whether samples say in which of these passes they are read, for pipes behind that draw.
         by_jumps: whether a reader passes over most of each object.
+        is_shuffled: whether samples are shuffled after they are read.
+        by_samples: whether shares divide indexed shards by samples.
         equalize: how shares get equal numbers of samples; ``None`` if they need not.
         marks: of the stream.
     """
@@ -166,6 +168,8 @@ class Env:
     epoch: Path = (0,)
     says_pass: bool = False
     by_jumps: bool = False
+    is_shuffled: bool = False
+    by_samples: bool = False
     equalize: EqualizeMode | None = None
     marks: Marks = field(default_factory=Marks)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ..core.arguments import check
@@ -26,7 +27,7 @@ from .chain import all_pipes, functional_name
 from .datapipe import DataPipe
 from .env import Env
 from .passes import Pass
-from .streams import InputPass, Opened, UrlsAhead, number_of, refuse_part
+from .streams import AsyncPrefetch, InputPass, Opened, UrlsAhead, number_of, refuse_part
 
 T = TypeVar("T")
 
@@ -73,6 +74,36 @@ class ShardReader(DataPipe[Sample]):
     def order_options(self) -> Mapping[str, Any]:
         return {"interleave": self.interleave}
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether it yields as many samples as a manifest counts."""
+        return self.on_bad_shard is raise_error and self.on_bad_member is raise_error
+
+    def env_of_split(self, env: Env) -> Env:
+        """The environment in which shards are split: by samples, if these are shuffled, and no user meets the parts."""
+        return replace(env, by_samples=env.is_shuffled and self._split() is not None)
+
+    def length(self, env: Env) -> int:
+        """Count the samples of the share of a stream.
+
+        Raises:
+            TypeError: if they are not known before they are read.
+        """
+        split = self._split()
+        if env.share is None or split is None:
+            raise TypeError(f"{functional_name(type(self))} has no length")
+        if not self.is_counted:
+            raise TypeError(f"{functional_name(type(self))} may yield other samples than the manifest counts")
+        num_samples: int = split.open(self.env_of_split(env)).count()
+        return num_samples
+
+    def _split(self) -> Any:
+        """The pipe that splits the shards, if only ``async_prefetch`` is between."""
+        pipe = self.source_datapipe
+        while isinstance(pipe, AsyncPrefetch):
+            pipe = pipe.source_datapipe
+        return pipe if hasattr(type(pipe), "current_world") else None
+
 
 class ShardPass(Pass[Sample]):
     """Samples of shards.
@@ -89,7 +120,7 @@ class ShardPass(Pass[Sample]):
     """Whether the format can be read from any sample to any other one."""
 
     def __init__(self, pipe: Any, env: Env) -> None:
-        super().__init__(pipe.input_of(env))
+        super().__init__(pipe.input_of(pipe.env_of_split(env)))
         self.pipe, self._env, self.skipped = pipe, env, env.shared.skipped(pipe)
         self._saved: Any = None
         self._open: deque[Any] = deque()

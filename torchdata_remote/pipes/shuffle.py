@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice, repeat
 from math import inf
 from typing import Any, TypeVar
@@ -242,7 +243,7 @@ class ShuffleSamples(SeededPipe[T]):
 
     def open(self, env: Env) -> Pass[T]:
         plan = ShufflePlan(self.buffer_size, self.max_buffer_bytes, self.seed, *env.seeds)
-        return _ShufflePass(plan, env.open(self.source_datapipe))
+        return _ShufflePass(plan, replace(env, is_shuffled=True).open(self.source_datapipe))
 
     def order_options(self) -> Mapping[str, Any]:
         bound = {} if self.max_buffer_bytes is None else {"max_buffer_bytes": self.max_buffer_bytes}
@@ -250,7 +251,7 @@ class ShuffleSamples(SeededPipe[T]):
 
     def length(self, env: Env) -> int:
         """Count the samples, as the source does."""
-        return length_of(self.source_datapipe, env)
+        return length_of(self.source_datapipe, replace(env, is_shuffled=True))
 
     __len__ = length_here
 

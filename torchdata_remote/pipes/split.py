@@ -14,7 +14,7 @@ from ..core.frameworks.loader_length import length_for_caller
 from ..core.frameworks.second_split import refuse_second_split, second_splitter
 from ..core.iter_datapipe import SHARDING_PRIORITIES, Batcher, Filter, IterDataPipe, functional_datapipe
 from ..core.partition import EqualizeMode, Piece, SamplePartition
-from ..core.urls import RemoteUrl, redact
+from ..core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
 from ..core.world import World, counted, described, detect_world, place_in, require_world, world_from_sharding
 from ..errors import EmptyShareError, ManifestError, SampleError
 from ..fetch.listing.source_argument import pipe_of
@@ -22,7 +22,7 @@ from .chain import all_pipes
 from .datapipe import DataPipe, length_here
 from .env import Env
 from .passes import CountedPass, NumberedPass, Pass
-from .shares import Cut, Share
+from .shares import Cut, Share, part_of
 from .slots import is_endless
 from .threaded import ThreadedMap
 
@@ -130,30 +130,6 @@ class ShardingFilterRank(DataPipe[str]):
         """Return rank and worker of this reader."""
         return place_in(self.world, world_from_sharding(self._groups, detect_world()))
 
-    def share_length(self, env: Env, num_slots: int, equalize: EqualizeMode | None) -> int:
-        """Return the number of samples of each slot, if shares are equal.
-
-        Raises:
-            ManifestError: if the listing does not have the numbers of samples.
-        """
-        urls = env.whole(self.source_datapipe)
-        order = order_of(urls, num_slots, env.epoch, equalize, readers_of(num_slots, self.world, None))
-        return len(order) // num_slots
-
-    def samples_of_shares(self, env: Env, num_shares: int) -> tuple[list[int], bool] | None:
-        """Count the samples of each share of an epoch; ``None`` if the listing does not have the numbers.
-
-        Returns:
-            The numbers, and whether they are the same in any order of the shards.
-        """
-        urls = env.whole(self.source_datapipe)
-        if (counts := counts_of(urls)) is None:
-            return None
-        if len(counts) < num_shares:
-            order = SamplePartition.of(counts)
-            return [sum(one.last - one.first for one in order.share(n, num_shares)) for n in range(num_shares)], True
-        return [sum(counts[share::num_shares]) for share in range(num_shares)], len(set(counts)) == 1
-
     def open(self, env: Env) -> SplitPass:
         self.refuse_second_split()
         pass_ = SplitPass(self, env)
@@ -179,28 +155,37 @@ class SplitPass(NumberedPass[str]):
         self.share = Share.of(pipe.current_world()) if env.share is None else env.share
         self.gives_parts = False
         self.num_samples: int | None = None
-        """Of this share, if all are equal."""
+        """Of this share, where all are equal, or it was counted."""
 
     def items(self) -> Iterator[str]:
         for self._next, url in enumerate(self._urls(), self._next + 1):  # noqa: B020  # counted where it is kept
             yield url
+
+    def count(self) -> int:
+        """Count the samples of the share.
+
+        Raises:
+            TypeError: if the listing does not have their numbers.
+        """
+        urls = self._env.whole(self._pipe.source_datapipe)
+        if self._env.equalize is None and not are_indexed(urls):
+            raise TypeError("the listing is not that of a manifest with indexes, which has the numbers of samples")
+        order = self._order(urls) if self._pipe.split else None
+        if order is not None and not self.share.cuts:
+            return part_of(len(order), self.share.number, self.share.count)
+        return sum(map(_num_samples, self._divided(urls) if self._pipe.split else urls))
 
     def _urls(self) -> Iterator[str]:
         """The rest of the share."""
         pipe, env, share, start = self._pipe, self._env, self.share, self._next
         if not pipe.split:
             return islice(self._opened(), start, None)
-        if env.equalize is not None:
-            return self._parts(env.whole(pipe.source_datapipe))
-        if id(pipe.source_datapipe) in env.shared.listed:
-            urls: Sequence[str] = env.whole(pipe.source_datapipe)
-            if len(urls) < share.count > 1:
-                return self._parts(urls)
-            return self._divided(urls)
+        if env.equalize is not None or id(pipe.source_datapipe) in env.shared.listed:
+            return self._divided(env.whole(pipe.source_datapipe))
         source = iter(self._opened())
         head = list(islice(source, share.count))
-        if len(head) < share.count > 1:
-            return self._parts(head)
+        if share.count > 1 and (len(head) < share.count or (env.by_samples and are_indexed(head))):
+            return self._divided([*head, *source])
         return islice(chain(head, source), share.number + start * share.count, None, share.count)
 
     def _opened(self) -> Pass[str]:
@@ -208,8 +193,10 @@ class SplitPass(NumberedPass[str]):
         return self.sources[0]
 
     def _divided(self, urls: Sequence[str]) -> Iterator[str]:
-        """The rest of a share of shards."""
+        """The rest of the share: of samples, or of shards."""
         share, number, path = self.share, self._env.number_of(self._pipe), self._env.epoch
+        if (order := self._order(urls)) is not None:
+            return self._pieces(urls, list(order.share(share.number, share.count)), share.cuts)
         own: Sequence[int] = range(share.number, len(urls), share.count)
         for index, cut in enumerate(share.cuts):
             taken = cut.taken(number, path, len(own))
@@ -221,32 +208,57 @@ class SplitPass(NumberedPass[str]):
             own = rest if cut.part else [*own[:taken], *rest]
         return map(urls.__getitem__, own[self._next :])
 
-    def _parts(self, urls: Sequence[str]) -> Iterator[str]:
-        """The rest of a share of samples."""
-        pipe, env = self._pipe, self._env
-        order = env.shared.once((id(pipe), env.equalize), (*env.epoch, self.share.count), lambda: self._order(urls))
-        return self._pieces(urls, list(order.share(self.share.number, self.share.count)), self.share.cuts)
+    def _order(self, urls: Sequence[str]) -> SamplePartition | None:
+        """The samples, in the order in which shares take them; ``None`` where shards stay whole."""
+        pipe, env, count = self._pipe, self._env, self.share.count
+        divides = env.by_samples and (count > 1 or bool(self.share.cuts))
+
+        def made() -> SamplePartition | None:
+            if env.equalize is None and len(urls) >= count and not (divides and are_indexed(urls)):
+                return None
+            readers = readers_of(count, pipe.world, pipe.current_world() if env.share is None else None)
+            return order_of(urls, count, env.epoch, env.equalize, readers)
+
+        return env.shared.once((id(pipe), env.equalize, divides), (*env.epoch, count), made)
 
     def _pieces(self, urls: Sequence[str], pieces: list[Piece], cuts: Sequence[Cut]) -> Iterator[str]:
-        """The rest of the pieces that are left by cuts: what was begun stays in part 0, and all share the rest."""
+        """The rest of the pieces that are left by cuts."""
         env = self._env
         for cut in cuts:
             taken = cut.taken(env.number_of(self._pipe), env.epoch, len(pieces))
-            rest = SamplePartition.of_pieces(pieces[taken:]).share(cut.part, cut.parts)
-            pieces = [*([] if cut.part else pieces[:taken]), *rest]
+            passed = cut.passed if len(env.epoch) == 1 else 0
+            pieces = part_of_pieces(pieces, taken, cut.part, cut.parts, passed)
         self.gives_parts = env.equalize is None
-        if env.equalize is not None:
-            self.num_samples = sum(piece.last - piece.first for piece in pieces)
+        self.num_samples = sum(piece.last - piece.first for piece in pieces)
         return pieces_of(urls, islice(pieces, self._next, None))
-
-    def _order(self, urls: Sequence[str]) -> SamplePartition:
-        pipe = self._pipe
-        readers = readers_of(self.share.count, pipe.world, pipe.current_world() if self._env.share is None else None)
-        return order_of(urls, self.share.count, self._env.epoch, self._env.equalize, readers)
 
     @property
     def mark(self) -> Any:
         return self._next
+
+
+def part_of_pieces(pieces: list[Piece], taken: int, part: int, parts: int, passed: int) -> list[Piece]:
+    """Divide what a stream has left: part 0 keeps the pieces that were begun, and gets the less of the others.
+
+    Args:
+        pieces: of the stream.
+        taken: number of pieces that were begun.
+        part: which of the parts.
+        parts: how many there are.
+        passed: samples of the stream that were handed out.
+
+    >>> shards = [Piece(shard, 0, 10) for shard in range(4)]
+    >>> part_of_pieces(shards, 2, 0, 2, passed=6), part_of_pieces(shards, 2, 1, 2, passed=6)
+    ([Piece(shard=0, first=0, last=10), Piece(shard=1, first=0, last=10), Piece(shard=2, first=0, last=3)], \
+[Piece(shard=2, first=3, last=10), Piece(shard=3, first=0, last=10)])
+    """
+    begun, rest = pieces[:taken], SamplePartition.of_pieces(pieces[taken:])
+    kept = max(0, sum(piece.last - piece.first for piece in begun) - passed)
+    first = max(0, part_of(kept + len(rest), 0, parts) - kept)
+    if part == 0:
+        return [*begun, *rest.between(0, first)]
+    start, stop = (first + (len(rest) - first) * number // (parts - 1) for number in (part - 1, part))
+    return list(rest.between(start, stop))
 
 
 def order_of(
@@ -293,6 +305,21 @@ def counts_of(urls: Sequence[str]) -> list[int] | None:
     """Number of samples of each shard, or ``None`` if it is unknown for one of them."""
     counts = [url.num_samples for url in urls if isinstance(url, RemoteUrl) and url.num_samples is not None]
     return counts if urls and len(counts) == len(urls) else None
+
+
+def are_indexed(urls: Sequence[str]) -> bool:
+    """Whether each shard can be read from any sample on, and the number of its samples is known."""
+    return bool(urls) and all(
+        isinstance(url, RemoteUrl)
+        and url.num_samples is not None
+        and (url.index_crc32 is not None or isinstance(url, VirtualUrl))
+        for url in urls
+    )
+
+
+def _num_samples(url: Any) -> int:
+    first, last = split_sample_range(url)[1] or (0, url.num_samples)
+    return int(last - first)
 
 
 def pieces_of(urls: Sequence[str], pieces: Iterator[Piece]) -> Iterator[str]:
@@ -417,14 +444,14 @@ class EqualizeRanks(DataPipe[T]):
 
     def length(self, env: Env) -> int:
         """Count the samples of a share."""
-        sharding = self._sharding()
-        if env.share is not None:
-            return sharding.share_length(env, env.share.count, self.mode)
+        sharding, env = self._sharding(), replace(env, equalize=self.mode)
         world = sharding.current_world()
-        if world.num_workers > 1:
-            return sharding.share_length(env, world.num_slots, self.mode)
+        if env.share is not None or world.num_workers > 1:
+            return SplitPass(sharding, env).count()
         return length_for_caller(
-            lambda workers: [sharding.share_length(env, world.num_slots * workers, self.mode)] * workers
+            lambda workers: (
+                [SplitPass(sharding, replace(env, share=Share(0, world.num_slots * workers))).count()] * workers
+            )
         )
 
     __len__ = length_here

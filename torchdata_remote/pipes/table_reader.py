@@ -119,6 +119,11 @@ class TableReader(ShardReader):
         """Whether fewer samples may be yielded than the row groups have rows."""
         return self.columns.row_filter is not None
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether it yields as many samples as the row groups have rows."""
+        return not self.drops_samples and super().is_counted
+
     def order_options(self) -> Mapping[str, Any]:
         # Pipes behind that keep rows, such as shuffle_samples, count those that the filter accepts
         row_filter = self.columns.row_filter

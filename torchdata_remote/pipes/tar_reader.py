@@ -136,6 +136,11 @@ class ShardTarReader(ShardReader):
     def _by_jumps(self) -> bool:
         return self.lazy is not None and self.lazy.jumps
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether it yields as many samples as a manifest counts, which counts the archives in one of archives."""
+        return not self.nested and super().is_counted
+
     def input_of(self, env: Env) -> Pass[tuple[str, Any]]:
         return super().input_of(replace(env, by_jumps=True) if self._by_jumps else env)
 

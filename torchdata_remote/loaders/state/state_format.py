@@ -13,7 +13,7 @@ from ...errors import StateError
 from .chain_options import differing_options
 from .fingerprints import difference
 
-VERSION = 3
+VERSION = 4
 ENDED = "ended"
 
 State = dict[str, Any]

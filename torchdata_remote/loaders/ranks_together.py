@@ -1,0 +1,115 @@
+"""Let all ranks end an epoch after the same number of batches, or say that one of them may wait for others."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from ..core.frameworks.loader_length import num_batches
+from ..core.iter_datapipe import IterDataPipe
+from ..pipes.chain import all_pipes, sources_of
+from ..pipes.shuffle import ShuffleSamples
+from ..pipes.slots import is_endless
+from ..pipes.split_guard import has_all_ranks
+from .stream_counts import equal_counts
+
+_END = object()
+Lengths = Sequence[Sequence[int]]
+"""Number of samples of each worker of each rank."""
+
+
+def num_batches_of_rank(loader: Any, lengths: Lengths) -> int:
+    """Count the batches of this rank.
+
+    Args:
+        loader: a ``StatefulLoader``.
+        lengths: of all ranks.
+    """
+    counts = _counts(loader, lengths)
+    return min(counts) if _ends_early(loader) else counts[loader.dataset.world().rank]
+
+
+def ended_together(loader: Any, batches: Iterator[Any], lengths: Callable[[], Lengths]) -> Iterator[Any]:
+    """Yield the batches of a pass, as many as each rank has; rank 0 says so, or warns where that is not known.
+
+    Args:
+        loader: a ``StatefulLoader`` with ``equalize``, whether to do so.
+        batches: of this rank.
+        lengths: called when the first batch is there; raises ``TypeError`` if they are not known.
+    """
+    first = next(batches, _END)
+    limit, said = _limit(loader, lengths)
+    if said and loader.dataset.world().rank == 0 and not loader.was_told:
+        loader.was_told = True
+        warnings.warn(said, RuntimeWarning, stacklevel=2)
+    if first is not _END and limit != 0:
+        yield first
+        del first
+        yield from batches if limit is None else islice(batches, limit - 1)
+
+
+def _limit(loader: Any, lengths_of_pass: Callable[[], Lengths]) -> tuple[int | None, str]:
+    """How many batches each rank may hand out, ``None`` for all that it has; and what is to be said."""
+    dataset = loader.dataset
+    world = dataset.world()
+    if world.world_size == 1 or is_endless(dataset.pipe):
+        return None, ""
+    try:
+        lengths = lengths_of_pass()
+    except TypeError:
+        is_equal = has_all_ranks(dataset.pipe) or _is_equal(dataset.pipe, dataset.share(world)[0])
+        return None, "" if is_equal else f"Ranks may get different numbers of batches. {_WAITS}"
+    counts = _counts(loader, lengths)
+    fewest, most = min(counts), max(counts)
+    if fewest == most:
+        return None, ""
+    found = (
+        f"Ranks have different numbers of batches: rank {counts.index(fewest)} has {fewest:,} and rank "
+        f"{counts.index(most)} has {most:,} in this pass, by the manifest."
+    )
+    if not _ends_early(loader):
+        return None, f"{found} {_WAITS}"
+    num_left_out = sum(_num_left_out(loader, rank, count - fewest) for rank, count in zip(lengths, counts, strict=True))
+    return fewest, (
+        f"{found} Each of them ends after {fewest:,}, so that none waits for the others. This leaves out "
+        f"{num_left_out:,} of {sum(map(sum, lengths)):,} samples, others in each epoch. With equalize=False the loader "
+        "reads them, too; equalize_ranks(mode='repeat') after the reader repeats some instead."
+    )
+
+
+def _ends_early(loader: Any) -> bool:
+    """Whether a pass may be ended: what it leaves out differs by epoch only if samples are shuffled."""
+    return loader.equalize and any(isinstance(pipe, ShuffleSamples) for pipe in all_pipes(loader.dataset.pipe))
+
+
+def _counts(loader: Any, lengths: Lengths) -> list[int]:
+    return [num_batches(rank, loader.batch_size, drop_last=loader.drop_last) for rank in lengths]
+
+
+def _num_left_out(loader: Any, lengths: Sequence[int], excess: int) -> int:
+    """Count the samples in the last batches of a rank, which its workers make by turns."""
+    size, ends = loader.batch_size or 1, _counts(loader, [[length] for length in lengths])
+    turns = sorted((turn, worker) for worker, end in enumerate(ends) for turn in range(max(0, end - excess), end))
+    return sum(min(size, lengths[worker] - turn * size) for turn, worker in turns[len(turns) - excess :])
+
+
+_WAITS = (
+    "A rank that has more waits for one that has ended, in all_reduce or DistributedDataParallel, until the process "
+    "group's timeout. Chain equalize_ranks() after the reader, or train within torch.distributed.algorithms.Join."
+)
+
+
+def _is_equal(pipe: IterDataPipe[Any], num_streams: int) -> bool:
+    """Whether all streams get the same number of items."""
+    stop = vars(pipe).get("stop")  # of a mixture
+    if is_endless(pipe) or isinstance(stop, int):
+        return stop is None or stop % num_streams == 0
+    equal = equal_counts(pipe, num_streams)
+    if equal is not None:
+        return equal
+    sources = list(sources_of(pipe))
+    # Pipes that drop items have no length
+    has_length = hasattr(type(pipe), "__len__") or stop == "all_exhausted"
+    return has_length and bool(sources) and all(_is_equal(source, num_streams) for source in sources)
