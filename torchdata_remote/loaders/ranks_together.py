@@ -71,11 +71,15 @@ def _limit(loader: Any, lengths_of_pass: Callable[[], Lengths]) -> tuple[int | N
     )
     if not _ends_early(loader):
         return None, f"{found} {_WAITS}"
+    num_streams = dataset.share(world)[0]
+    if num_streams % world.world_size:
+        advice = f"Choose num_streams={-(-num_streams // world.world_size) * world.world_size} for equal ranks."
+    else:
+        advice = "With equalize=False the loader reads them, too; equalize_ranks(mode='repeat') repeats some instead."
     num_left_out = sum(_num_left_out(loader, rank, count - fewest) for rank, count in zip(lengths, counts, strict=True))
     return fewest, (
         f"{found} Each of them ends after {fewest:,}, so that none waits for the others. This leaves out "
-        f"{num_left_out:,} of {sum(map(sum, lengths)):,} samples, others in each epoch. With equalize=False the loader "
-        "reads them, too; equalize_ranks(mode='repeat') after the reader repeats some instead."
+        f"{num_left_out:,} of {sum(map(sum, lengths)):,} samples, others in each epoch. {advice}"
     )
 
 

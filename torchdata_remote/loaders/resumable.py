@@ -268,7 +268,11 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         return lengths
 
     def _lengths(self, streams: Sequence[Sequence[Stream]]) -> list[int]:
-        return _lengths(Chain(self.pipe, self.next_epoch, 1, self.listings.kept), streams)
+        # By the listing of the latest pass, also of one that is about to begin: list(loader) asks for the length then
+        latest = self.listings.latest if self.latest_pass is None else self.latest_pass.chain.outcome()
+        if isinstance(latest, Exception):  # which the pass raises, in all ranks
+            raise TypeError(f"The chain has no length: {latest}") from latest
+        return _lengths(Chain(self.pipe, self.next_epoch, 1, latest), streams)
 
     def list_now(self) -> None:
         """List in this process now: every pass, here and in workers that are started later, reads these objects.
@@ -329,8 +333,7 @@ def _divided(number: int, rows: Mapping[int, Row], saved: int, parts: int) -> St
 def twin_of(dataset: Resumable) -> Resumable:
     """Copy a dataset for another loader, with its kept listing: two loaders must not share one dataset's position."""
     twin = Resumable(dataset.pipe, num_streams=dataset.num_streams)
-    if dataset.listings.kept is not None:
-        twin.listings.keep(dataset.listings.kept)
+    twin.listings.keep_those_of(dataset.listings)
     return twin
 
 

@@ -214,7 +214,7 @@ class SplitPass(NumberedPass[str]):
         divides = env.by_samples and (count > 1 or bool(self.share.cuts))
 
         def made() -> SamplePartition | None:
-            if env.equalize is None and len(urls) >= count and not (divides and are_indexed(urls)):
+            if env.equalize is None and not len(urls) < count > 1 and not (divides and are_indexed(urls)):
                 return None
             readers = readers_of(count, pipe.world, pipe.current_world() if env.share is None else None)
             return order_of(urls, count, env.epoch, env.equalize, readers)
