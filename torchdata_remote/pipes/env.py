@@ -101,19 +101,16 @@ class Marks:
 
     def now(self, ahead: Ahead | None = None) -> dict[int, tuple[Path, Any]]:
         """Number of a pipe -> pass and mark; of all pipes, or of those above one that takes an item."""
-        above, last = (None, None) if ahead is None else (ahead.above, ahead.number)
-        # A source of a mixture that was not drawn since is where it was
-        found = {number: mark for number, mark in self.resumed.items() if above is None or number in above}
-        stages = [self.of_items[n] for n in sorted(self.of_items, reverse=True) if last is None or n < last]
-        for number, (path, pass_) in self.passes.items():
-            if above is not None and number not in above:
-                continue
-            for known in stages:
-                if number in known:
-                    found[number] = known[number]
-                    break
-            else:
-                found[number] = path, pass_.mark
+        passes, resumed, of_items = self.passes, self.resumed, self.of_items
+        if ahead is not None:
+            above = ahead.above
+            passes = {number: at for number, at in passes.items() if number in above}
+            # A source of a mixture that was not drawn since is where it was
+            resumed = {number: at for number, at in resumed.items() if number in above}
+            of_items = {number: marks for number, marks in of_items.items() if number < ahead.number}
+        found = {**resumed, **{number: (path, pass_.mark) for number, (path, pass_) in passes.items()}}
+        for _, marks in sorted(of_items.items()) if len(of_items) > 1 else of_items.items():
+            found.update((number, mark) for number, mark in marks.items() if number in passes)
         return found
 
 
