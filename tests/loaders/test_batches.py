@@ -186,7 +186,7 @@ def test_streams_that_have_ended_have_nothing_left(folder: str) -> None:
 
 
 def test_the_length_without_counted_samples_is_a_type_error(folder: str) -> None:
-    loader = loader_of(folder, 0)
+    loader = tdr.stateful_loader(tdr.stream_shards(f"{folder}/").to_tuple("__key__"))
     for count in (loader.__len__, loader.num_batches_left):
         with pytest.raises(TypeError):
             count()

@@ -16,13 +16,16 @@ from ..core.arguments.amounts import whole, whole_or_none
 from ..core.arguments.calls import explained
 from ..core.frameworks import lightning_loops, lightning_resume
 from ..core.frameworks.call_stack import callers
+from ..core.frameworks.loader_length import num_batches
 from ..core.frameworks.untrained_batches import Snapshot, UntrainedBatches
 from ..core.notices.progress_bar import waiting
+from ..core.processes.job_signals import start_fork_server
 from ..core.processes.processors import num_processors_of_rank
 from ..core.processes.worker_errors import ended_on_error
 from ..core.rank_exchange import in_group
 from ..core.unbroken import unbroken
 from ..core.world import World
+from ..errors import StateError
 from .batch_thread import BatchesAhead, BatchThread
 from .device_copies import BatchCopies, device_of
 from .loader_options import BatchOptions, torchdata_options, without_warning_of_vitals
@@ -78,6 +81,8 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
     ) -> None:
         with without_warning_of_vitals():
             super().__init__(dataset, snapshot_every_n_steps=1, **torchdata_options(dataset, options))
+        if self.num_workers > 0:
+            start_fork_server(self.multiprocessing_context)
         self.generator = torch.Generator()  # of worker seeds; torch would draw from the global random state
         self.state_of_all_ranks = check.flag("state_of_all_ranks", state_of_all_ranks)
         self.equalize = check.flag("equalize", equalize)
@@ -265,7 +270,11 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         Raises:
             TypeError: if their number is not known before they are read.
         """
-        return num_batches_of_rank(self, self._of_ranks(self.dataset.lengths_left))
+        try:
+            return num_batches_of_rank(self, self._of_ranks(self.dataset.lengths_left))
+        except StateError:  # of other ranks, whose states are not here
+            own = self.dataset.lengths_left(self.dataset.world().workers(self.num_workers))
+            return num_batches(own, self.batch_size, drop_last=self.drop_last)
 
     def _of_ranks(self, lengths_of: Callable[[list[World]], list[int]]) -> list[list[int]]:
         slots = self.dataset.world().slots_of_ranks(self.num_workers)

@@ -129,13 +129,13 @@ class Chain:
         return Listed([list(urls) for urls in self.urls()], self.fingerprints())
 
     def outcome(self) -> Listed | Exception:
-        """The listing without fingerprints, or the error that was raised instead."""
-        if isinstance(self._listed, Exception):
-            return self._listed
-        try:
-            return Listed([list(urls) for urls in self.urls()], [])
-        except RemoteDataError as error:
-            return error
+        """The listing without fingerprints, or the error that was raised instead, and that the pass then raises."""
+        if not isinstance(self._listed, Exception):
+            try:
+                return Listed([list(urls) for urls in self.urls()], [])
+            except RemoteDataError as error:
+                self._listed = error
+        return self._listed
 
     def length(self, share: Share) -> int:
         """Count the items of a share.

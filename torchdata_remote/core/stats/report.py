@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..arguments.calls import explained
@@ -33,7 +33,7 @@ class Stats:
     fetch: StageStats
     read: StageStats
     decode: StageStats
-    num_workers: int = 0
+    num_workers: int = field(default=0, kw_only=True)
 
     def __sub__(self, other: Stats) -> Stats:
         return Stats(
@@ -109,8 +109,8 @@ class Stats:
         lines.append(f"{'rest':<8}{'':>22}{self.rest_s:>9.2f}{self._percentage(self.rest_s):>8}")
         if self.num_workers:
             lines.append(
-                f"These are of this process, not of its workers ({self.num_workers}). With TORCHDATA_REMOTE_STATS=FOLDER "
-                "in the environment all processes record theirs, and torchdata-remote top FOLDER shows them."
+                f"These are of this process, not of its workers ({self.num_workers}). With "
+                "TORCHDATA_REMOTE_STATS=FOLDER in the environment all record theirs: torchdata-remote top FOLDER"
             )
         return "\n".join(lines)
 
