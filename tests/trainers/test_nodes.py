@@ -92,7 +92,7 @@ def test_states_of_different_steps_are_refused() -> None:
 
     def state(num_yielded: int, stream: int, at: Any, *share: Any) -> dict[str, Any]:
         row = [stream, at, *share]
-        of_chain = {"version": 3, "chain": [], "listing": None, "epoch": 0, "num_streams": 2, "streams": [row]}
+        of_chain = {"version": 4, "chain": [], "listing": None, "epoch": 0, "num_streams": 2, "streams": [row]}
         return {"num_yielded": num_yielded, "root": {"source": edited(of_chain)}}
 
     begun = {"passed": 3, "at": {"next": 1}}

@@ -147,8 +147,8 @@ class Chain:
             return length_of(self.pipe, self.env(share))
         except TypeError as error:
             raise TypeError(
-                f"{name_of(self.pipe)} has no length ({error}). Chain equalize_ranks(), which takes it from the "
-                "manifest, or count steps instead of epochs."
+                f"{name_of(self.pipe)} has no length: {error}. Count steps instead of epochs, or list a manifest with "
+                "indexes: torchdata-remote manifest FOLDER writes it."
             ) from error
 
 

@@ -91,7 +91,7 @@ class ShardReader(DataPipe[Sample]):
         """
         split = self._split()
         if env.share is None or split is None:
-            raise TypeError(f"{functional_name(type(self))} has no length")
+            raise TypeError(f"{functional_name(type(self))} is counted by loaders, right behind sharding_filter_rank()")
         if not self.is_counted:
             raise TypeError(f"{functional_name(type(self))} may yield other samples than the manifest counts")
         num_samples: int = split.open(self.env_of_split(env)).count()

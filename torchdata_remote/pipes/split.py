@@ -169,7 +169,7 @@ class SplitPass(NumberedPass[str]):
         """
         urls = self._env.whole(self._pipe.source_datapipe)
         if self._env.equalize is None and not are_indexed(urls):
-            raise TypeError("the listing is not that of a manifest with indexes, which has the numbers of samples")
+            raise TypeError("the listing is no manifest with indexes, which counts the samples")
         order = self._order(urls) if self._pipe.split else None
         if order is not None and not self.share.cuts:
             return part_of(len(order), self.share.number, self.share.count)
