@@ -176,7 +176,7 @@ def stop_in(here: str, what: str, folder: Path, num_workers: int, worlds: dict[s
     report(f"after, {what}", [numbers_of(batch) for batch in batches])
 
     def go_on(place: tdr.World, state: Any) -> list[list[int]]:
-        again = stateful(folder, place, num_workers)
+        again = stateful(folder, place, num_workers, equalize=False)  # so that no rank ends early
         again.load_state_dict(json.loads(json.dumps(state)))
         return [numbers_of(batch) for batch in again]
 
