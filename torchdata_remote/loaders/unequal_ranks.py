@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.frameworks.loader_length import num_batches
 from ..core.iter_datapipe import IterDataPipe, Mapper
-from ..core.rank_exchange import exchanged, made_by_each
+from ..core.rank_exchange import made_by_each
 from ..core.world import World
 from ..errors import StateError
 from ..pipes.chain import all_pipes, sources_of
@@ -150,32 +150,36 @@ def _samples_of_streams(template: Chain, num_streams: int) -> tuple[list[int], b
 _LARGEST_FACTOR = 2  # between the batch size and the largest one that is tried
 
 
-def require_equal_batches(loader: Any, count: Callable[[], int | None]) -> None:
-    """Compare the batches that ranks have left. Collective: every rank calls it, also if counting fails there.
+def require_equal_batches(loader: Any) -> int:
+    """Count the batches that each rank has left, and compare. Collective: every rank calls it, also if it cannot count.
 
     Args:
         loader: a ``StatefulLoader`` that has loaded a state.
-        count: returns the batches that this rank has left; ``None`` in all ranks if the number is not known.
+
+    Returns:
+        How many batches this rank has left.
 
     Raises:
         StateError: in all ranks, if the numbers differ, or if a rank cannot count; names a batch size that fits, if
             there is one.
     """
     world = loader.dataset.world()
-    counts = list(made_by_each(world, "count the batches left", count, of_rank=StateError).values())
+
+    def count() -> list[int]:
+        return loader.rest().lengths_left(world.workers(loader.num_workers))  # type: ignore[no-any-return]
+
+    lengths = list(made_by_each(world, "count the samples left", count, of_rank=StateError).values())
+    counts = [num_batches(rank, loader.batch_size, drop_last=loader.drop_last) for rank in lengths]
     if len(set(counts)) == 1:
-        return
-    lengths_here = loader.dataset.lengths_left(world.workers(loader.num_workers))
-    lengths = list(exchanged(world, "count the samples left", lengths_here).values())
+        return counts[0]
     fitting = None
     if loader.batch_size is not None:
         fitting = fitting_batch_size(lengths, loader.batch_size, drop_last=loader.drop_last)
-    saved_by = {turn[1] for turn in (loader.dataset.loaded or {}).get("turns", [])}
     other_size = "" if fitting is None else f"with batch_size={fitting}, "
     raise StateError(
         f"The ranks have different numbers of batches left of this epoch: {', '.join(map(str, counts))}. Those with "
-        f"fewer would wait for the others at its end. Resume {other_size}with as many ranks as saved the state "
-        f"({', '.join(map(str, sorted(saved_by)))}), or from a checkpoint of an epoch's end."
+        f"fewer would wait for the others at its end. Resume {other_size}with as many ranks as saved the state, or "
+        "from a checkpoint of an epoch's end."
     )
 
 
