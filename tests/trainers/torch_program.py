@@ -95,11 +95,10 @@ class Training:
 
 def sharded(kind: str, folder: Path, begin: str, end: str) -> list[list[int]]:
     """The batches up to the end of the epoch, or to the next checkpoint; reports also what follows that one."""
-    workers, all_ranks = KINDS[kind]
 
     def loaded(checkpoint: str) -> tuple[Training, Any]:
         training = Training()
-        loader = loader_of(RESUMABLE, folder, batch_size=4, num_workers=workers, state_of_all_ranks=all_ranks)
+        loader = loader_of(RESUMABLE, folder, batch_size=4, num_workers=KINDS[kind], state_of_all_ranks=True)
         if checkpoint:
             load({"training": training, "loader": loader}, checkpoint_id=checkpoint)
         return training, loader

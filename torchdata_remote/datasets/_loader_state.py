@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..core.arguments.amounts import whole
-from ..core.frameworks.untrained_batches import num_ahead
 from ..errors import StateError
 from ._sampler_order import SamplerOrder
 from ._split_order import SplitOrder, Start
@@ -24,11 +23,11 @@ class Pass:
     Args:
         epoch: from 0.
         order: of the batches.
-        wrappers: Ray's prepared loaders, which prefetch batches.
+        num_trained: batches that were trained on; ``None`` counts each that was yielded.
     """
 
-    def __init__(self, epoch: int, order: Order, wrappers: Sequence[Any] = ()) -> None:
-        self.epoch, self.order, self._wrappers = epoch, order, wrappers
+    def __init__(self, epoch: int, order: Order, num_trained: int | None) -> None:
+        self.epoch, self.order, self.num_trained = epoch, order, num_trained
         self.num_batches, self.ended = 0, False
 
     def counted(self, batches: Iterator[T]) -> Iterator[T]:
@@ -38,14 +37,10 @@ class Pass:
             yield batch
         self.ended = True
 
-    def state(self, num_not_done: int) -> dict[str, Any] | None:
-        """Return the position after the last batch that was trained on; ``None`` at the end of the epoch.
-
-        Args:
-            num_not_done: batches that were taken but not trained on, apart from those of Ray's loaders.
-        """
-        ahead = num_not_done + num_ahead(self._wrappers)
-        return None if self.ended and not ahead else self.order.state(max(0, self.num_batches - ahead))
+    def state(self) -> dict[str, Any] | None:
+        """Return the position after the last batch that was trained on; ``None`` at the end of the epoch."""
+        num_done = self.num_batches if self.num_trained is None else self.num_trained
+        return None if self.ended and num_done == self.num_batches else self.order.state(num_done)
 
 
 class LoaderState:
@@ -66,6 +61,7 @@ class LoaderState:
         self._loaded: dict[str, Any] | None = None
         self.current: Pass | None = None  # the last pass; None once a state was loaded or an epoch set
         self._read_elsewhere = False  # whether another loader reads the epoch by a sampler of this one
+        self.counts_trained = False  # whether trained() was called
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass; a loaded state of another epoch is dropped."""
@@ -79,11 +75,20 @@ class LoaderState:
         """Record that another loader reads the epoch, unless a pass of this one is running."""
         self._read_elsewhere = self.current is None or self.current.ended
 
-    def start_pass(self, order: Order, wrappers: Sequence[Any] = ()) -> Pass:
+    def trained(self, num_batches: int) -> None:
+        """Count the batches of the current pass that were trained on."""
+        now, self.counts_trained = self.current, True
+        num_yielded = 0 if now is None else now.num_batches
+        if num_batches > num_yielded:
+            raise ValueError(f"trained({num_batches}): this pass has yielded {num_yielded} batches.")
+        if now is not None:
+            now.num_trained = num_batches
+
+    def start_pass(self, order: Order) -> Pass:
         """Start the pass of the next epoch, immediately before its first batch is yielded."""
         self.changes += 1
         self._read_elsewhere = False
-        self.current = Pass(self.next_epoch, order, wrappers)
+        self.current = Pass(self.next_epoch, order, 0 if self.counts_trained else None)
         self.next_epoch, self._loaded = self.next_epoch + 1, None
         return self.current
 
@@ -131,12 +136,11 @@ class LoaderState:
                 "loader as they were, or start again without the state."
             )
 
-    def state_dict(self, start_of_order: dict[str, Any], num_not_done: int = 0) -> dict[str, Any]:
+    def state_dict(self, start_of_order: dict[str, Any]) -> dict[str, Any]:
         """Return the state.
 
         Args:
             start_of_order: entries of the state if no batch of the epoch is done.
-            num_not_done: batches that were yielded but do not count.
 
         Raises:
             StateError: if another loader reads the epoch.
@@ -149,7 +153,7 @@ class LoaderState:
             )
         common = {"version": VERSION, "epoch": self.next_epoch, "num_items": self._num_items}
         now = self.current
-        if now is not None and (position := now.state(num_not_done)) is not None:
+        if now is not None and (position := now.state()) is not None:
             return {**common, "epoch": now.epoch, **start_of_order, **position}
         return dict(self._loaded) if self._loaded is not None else {**common, **start_of_order, "batches_done": 0}
 

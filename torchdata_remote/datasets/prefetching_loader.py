@@ -9,10 +9,9 @@ from typing import Any, Generic
 from torch.utils.data import DataLoader
 from typing_extensions import TypeVar
 
+from ..core.arguments.amounts import whole
 from ..core.arguments.calls import explained
-from ..core.frameworks.lightning_loops import current_fit_loop, epoch_ends, num_untrained_of
-from ..core.frameworks.lightning_resume import set_progress
-from ..core.frameworks.untrained_batches import current_wrappers
+from ..core.frameworks.read_ahead import Reader
 from ..core.partition import EqualizeMode
 from ..core.unbroken import unbroken
 from ..core.world import World, detect_world, place_in
@@ -121,6 +120,7 @@ class PrefetchingLoader(Generic[T]):
         self._generator, self._equalize = generator, equalize_mode(equalize)
         self._shuffle, self._drop_last, self._world = bool(checked.shuffle), checked.drop_last, world
         self._comparison = RankComparison(dataset, divided=not self._has_sampler)
+        self._reader: Reader | None = None  # of the latest pass, until it was warned of
         self._state = LoaderState(len(dataset), shuffle=self._shuffle, seed=checked.seed, has_sampler=self._has_sampler)
 
     @property
@@ -154,7 +154,7 @@ class PrefetchingLoader(Generic[T]):
         """Return the position after the last batch that was yielded, as plain JSON.
 
         After the last batch nothing is left of the epoch; after the end of the pass it is the start of the next epoch.
-        A batch that Ray Train's wrapper has prefetched does not count as yielded.
+        See :meth:`trained` for batches that are read ahead.
 
         Raises:
             StateError: if a trainer has built another loader from this one's samplers, whose position is unknown.
@@ -167,7 +167,23 @@ class PrefetchingLoader(Generic[T]):
                 "items_done": 0,
                 "moved": [0, 0],
             }
-        return self._state.state_dict(start, num_untrained_of(self))
+        if self._reader is not None and not self._state.counts_trained and self._reader.warn():
+            self._reader = None
+        return self._state.state_dict(start)
+
+    def trained(self, num_batches: int) -> None:
+        """Count the batches of this pass that were trained on: the state is that after them.
+
+        For a training that reads batches ahead, as by Ray's ``prepare_data_loader``: call it after each step. From the
+        first call on, a batch that was yielded counts only when it is named here.
+
+        Args:
+            num_batches: since the pass was started, from 0. A resumed pass begins with 0, too.
+
+        Raises:
+            ValueError: if the pass has yielded fewer batches.
+        """
+        self._state.trained(whole("trained: num_batches", num_batches, at_least=0))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume the next pass from a state, without reading again what is done.
@@ -179,23 +195,18 @@ class PrefetchingLoader(Generic[T]):
             StateError: if it is not a state of this class; when the pass starts, if dataset or order differ.
         """
         self._state.load_state_dict(state_dict)
-        if (loop := current_fit_loop(self)) is not None:
-            if epoch_ends(loop) and state_dict["batches_done"]:
-                self.set_epoch(state_dict["epoch"] + 1)
-            set_progress(loop, self)
 
     def num_batches_left(self) -> int:
         """Number of batches of the next pass in this rank."""
         return self._next_order().num_left()
 
     def __len__(self) -> int:
-        """Number of batches of the epoch in this rank, including those done; a complete epoch under Lightning."""
-        if current_fit_loop(self) is not None:
-            return self._next_order().num_in_epoch()
+        """Number of batches of a complete epoch in this rank."""
         current = self._state.current
-        return len(self._next_order() if current is None or current.ended else current.order)
+        return (self._next_order() if current is None or current.ended else current.order).num_in_epoch()
 
     def __iter__(self) -> Iterator[T]:
+        self._reader = Reader()
         try:
             order, changes = self._next_order(), self._state.changes
             loader, seeds = self._loader, seeds_of(self._generator)
@@ -222,7 +233,7 @@ class PrefetchingLoader(Generic[T]):
             self._comparison.require_alike(self._current_world(), order, error)
             raise
         self._comparison.require_alike(self._current_world(), order)
-        yield from self._state.start_pass(order, current_wrappers()).counted(started)
+        yield from self._state.start_pass(order).counted(started)
 
     def _current_world(self) -> World:
         return place_in(self._world, detect_world())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -20,15 +20,15 @@ Lengths = Sequence[Sequence[int]]
 """Number of samples of each worker of each rank."""
 
 
-def num_batches_of_rank(loader: Any, lengths: Lengths) -> int:
+def num_batches_of_rank(loader: Any, lengths: Mapping[int, Sequence[int]]) -> int:
     """Count the batches of this rank.
 
     Args:
         loader: a ``StatefulLoader``.
-        lengths: of all ranks.
+        lengths: number of a rank -> number of samples of each of its workers; without a process group of this one only.
     """
-    counts = _counts(loader, lengths)
-    return min(counts) if _ends_early(loader) else counts[loader.dataset.world().rank]
+    counts = dict(zip(lengths, _counts(loader, list(lengths.values())), strict=True))
+    return min(counts.values()) if _ends_early(loader) else counts[loader.dataset.world().rank]
 
 
 def ended_together(loader: Any, batches: Iterator[Any], lengths: Callable[[], Lengths]) -> Iterator[Any]:

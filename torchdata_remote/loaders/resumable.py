@@ -13,9 +13,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from ..core.arguments.amounts import whole, whole_or_none
 from ..core.arguments.calls import explained
 from ..core.arguments.check import marked
-from ..core.frameworks.lightning_resume import warn_if_state_is_missing
 from ..core.frameworks.loader_length import length_for_caller
-from ..core.frameworks.second_split import refuse_second_split, second_splitter
+from ..core.frameworks.second_split import refuse_second_split
 from ..core.iter_datapipe import IterDataPipe
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.processes.worker_start import SentToWorkers
@@ -31,7 +30,6 @@ from .state.chain_options import with_mixture_of
 from .state.state_format import ENDED, Row, State, check_same_chain, check_state, make_state
 from .stream_counts import number_after_division, number_of_streams, require_equal_shares, warn_of_memory
 from .stream_pass import Chain, EpochRun, Stream, check_resumable, is_sharded
-from .trainers.accelerate import refuse_skipping
 from .worker_mark import WorkerMark
 
 
@@ -158,7 +156,6 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         if self.read_by_workers is not None:
             self.read_by_workers.set_in_worker()
         self._refuse_second_split()
-        warn_if_state_is_missing()
         state, epoch = self.loaded, self.next_epoch
         num_streams, streams = self.streams(self.world())
         if num_streams > 1 and not is_sharded(self.pipe):
@@ -179,9 +176,8 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         return partial(self.latest_pass.capture, self.chain)
 
     def _refuse_second_split(self) -> None:
-        refuse_skipping(self)
         if not has_all_ranks(self.pipe):
-            refuse_second_split(type(self).__name__, second_splitter())
+            refuse_second_split(type(self).__name__, is_resumable=True)
 
     def pass_begun(self, run: EpochRun | None = None) -> None:
         """Drop the loaded state: it applies to one pass, here or in the workers to which it was sent."""
@@ -293,7 +289,6 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_second_split()
-        warn_if_state_is_missing()
         if get_worker_info() is not None:
             return {**vars(self), "latest_pass": None}
         return {**vars(self), "latest_pass": None, "_world": detect_world()}

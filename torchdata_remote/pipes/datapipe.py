@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ..core.arguments.amounts import seed_of, whole
 from ..core.arguments.calls import explain_init
 from ..core.frameworks.collating import check_item
-from ..core.frameworks.lightning_resume import warn_if_state_is_missing
-from ..core.frameworks.second_split import warn_of_skipping
 from ..core.iter_datapipe import Batcher as TorchBatcher
 from ..core.iter_datapipe import Collator as TorchCollator
 from ..core.iter_datapipe import Filter as TorchFilter
@@ -168,8 +166,6 @@ class DataPipe(SentToWorkers, SentWithRanks, Described[T_co], IterDataPipe[T_co]
     def set_seed(self, seed: int) -> DataPipe[T_co]:
         """Hook of torch's loaders, called when a pass starts. The random ``seed`` is not used."""
         _announce(self)
-        warn_if_state_is_missing()
-        warn_of_skipping()
         end_worker_with_trainer()
         return self
 

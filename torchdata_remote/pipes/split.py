@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.arguments import check
 from ..core.frameworks.loader_length import length_for_caller
-from ..core.frameworks.second_split import refuse_second_split, second_splitter
+from ..core.frameworks.second_split import refuse_second_split
 from ..core.iter_datapipe import SHARDING_PRIORITIES, Batcher, Filter, IterDataPipe, functional_datapipe
 from ..core.partition import EqualizeMode, Piece, SamplePartition
 from ..core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
@@ -119,7 +119,7 @@ class ShardingFilterRank(DataPipe[str]):
             SplitTwiceError: names the framework and the alternative.
         """
         if not self.has_all_ranks:
-            refuse_second_split(type(self).__name__, second_splitter())
+            refuse_second_split(type(self).__name__)
 
     def __getstate__(self) -> Any:
         # DataLoader traverses a chain by this, in each rank, before it starts workers or reads.

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..core.frameworks.second_split import refuse_second_split, second_splitter
+from ..core.frameworks.second_split import refuse_second_split
 from ..core.world import World, described, detect_rank
 from ..errors import UnsplitError
 from .chain import all_pipes
@@ -24,12 +24,10 @@ _DISPATCHED = "_IterateQueueDataPipes"
 
 
 class SentWithRanks:
-    """Base of pipes that are sent to workers, which may have no process group, and know no framework."""
+    """Base of pipes that are sent to workers, which may have no process group."""
 
     _num_ranks_sent = 1
     """Number of ranks in the process that pickled this."""
-    _splitter_sent: str | None = None
-    """Framework that pickled this for a worker and will split its items again."""
 
     def __getstate__(self) -> Any:
         state = super().__getstate__()
@@ -38,9 +36,7 @@ class SentWithRanks:
         num_ranks = 1
         with contextlib.suppress(ValueError):  # raised again where the pipe is read
             num_ranks = detect_rank()[1]
-        sent = {"_num_ranks_sent": max(num_ranks, self._num_ranks_sent)}
-        splitter = self._splitter_sent or second_splitter()
-        return {**state, **sent} if splitter is None else {**state, **sent, "_splitter_sent": splitter}
+        return {**state, "_num_ranks_sent": max(num_ranks, self._num_ranks_sent)}
 
 
 def require_readers(pipe: Any) -> None:
@@ -66,7 +62,7 @@ def require_readers(pipe: Any) -> None:
 
 def _require_shares(pipe: Any, *, lists_only: bool) -> None:
     if not lists_only and not has_all_ranks(pipe):
-        refuse_second_split(type(pipe).__name__, pipe._splitter_sent or second_splitter())
+        refuse_second_split(type(pipe).__name__)
     root, num_workers = _loader()
     if (lists_only and root is None) or not isinstance(root, (IterableDataset, type(None))):
         return

@@ -222,8 +222,6 @@ def _in_epoch(state: Mapping[str, Any], epoch: int) -> Iterable[Row]:
 
 
 ALL_RANKS = "all_ranks"
-CYCLED = "again"
-"""Key beside ``ALL_RANKS``, if Lightning's epoch had read a whole pass of the loader before this one."""
 
 
 def states_in(argument: Any) -> list[State]:
