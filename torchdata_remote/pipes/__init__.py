@@ -1,6 +1,6 @@
 """Pipes: what is read, as a chain of descriptions; importing this package registers their functional names."""
 
-from .bucket import Bucket
+from .batching import Bucket, Pack
 from .chain import show
 from .counts import FlatMap, RepeatEpochs, Skip, Take
 from .datapipe import DataPipe
@@ -11,7 +11,6 @@ from .join import join
 from .listing import ListRemote, ListRowGroups, Select, ShuffleShards
 from .maps import DecodeSample, LabelFromPath, ParallelMap, ToTuple
 from .mix import Mixed, Stop, mix
-from .pack import Pack
 from .passes import Pass
 from .recipes import stream_files, stream_shards
 from .shuffle import ShuffleSamples

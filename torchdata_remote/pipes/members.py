@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..core.arguments import check
 from ..core.arguments.suggestions import did_you_mean
 from ..errors import MissingMemberError, SampleError
 from ..formats.sample import describe, describe_item, extensions, require_sample, sample_url
@@ -73,3 +74,14 @@ def member_missing(item: Mapping[str, Any], what: str, argument: str) -> SampleE
 def url_of_item(item: Any) -> str | None:
     """Return the URL of an item that is a sample, for an error."""
     return sample_url(item) or None if isinstance(item, Mapping) else None
+
+
+def listed(name: str, value: Any, *, example: str) -> list[Any]:
+    """Return the items of an argument that is a list, or another iterable.
+
+    Raises:
+        TypeError: for a text, a dict, and what is none.
+    """
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise check.marked(TypeError(f"{name} must be a list such as {example}, got {check.shown(value)}."))
+    return list(value)
