@@ -4,9 +4,9 @@ from .batching import Bucket, Pack
 from .chain import show
 from .counts import FlatMap, RepeatEpochs, Skip, Take
 from .datapipe import DataPipe
-from .decode_image import DecodeImage
 from .env import Env
 from .file_reader import FileReader
+from .images import DecodeImage
 from .join import join
 from .listing import ListRemote, ListRowGroups, Select, ShuffleShards
 from .maps import DecodeSample, LabelFromPath, ParallelMap, ToTuple
