@@ -5,22 +5,20 @@ from .chain import show
 from .counts import FlatMap, RepeatEpochs, Skip, Take
 from .datapipe import DataPipe
 from .env import Env
-from .file_reader import FileReader
 from .images import DecodeImage
 from .join import join
 from .listing import ListRemote, ListRowGroups, Select, ShuffleShards
 from .maps import DecodeSample, LabelFromPath, ParallelMap, ToTuple
 from .mix import Mixed, Stop, mix
+from .other_readers import FileReader, ShardZipReader, TableReader
 from .passes import Pass
 from .recipes import stream_files, stream_shards
 from .shuffle import ShuffleSamples
 from .split import EqualizeRanks, ShardingFilterRank
 from .streams import AsyncPrefetch
-from .table_reader import TableReader
 from .tar_reader import ShardTarReader
 from .typed import IterableWrapper, IterDataPipe
 from .write_shards import WriteShards
-from .zip_reader import ShardZipReader
 
 __all__ = [
     "AsyncPrefetch",

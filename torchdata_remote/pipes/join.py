@@ -418,7 +418,7 @@ class _JoinedPass(TarPass):
         )
         stream.positions = list(map(ReadPosition, starts))
         samples = self.samples_of(stream.shown[0], stream, stream, getattr(url, "num_samples", None))
-        return OpenShard(stream, stream, samples)
+        return OpenShard(stream.number, stream, samples, stream)
 
     def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: Any) -> Iterator[SampleRun]:
         if len(stream.streams) == 1:

@@ -17,8 +17,8 @@ from ..formats.error_policy import OnBadMember, OnBadShard, raise_error
 from ..formats.sample import Sample
 from ..formats.split_name import SplitName, splitter
 from ..storage import check_options
-from .file_reader import FileReader
 from .listing import ListRemote, Select, ShuffleShards
+from .other_readers import FileReader
 from .shuffle import ShuffleSamples
 from .split import ShardingFilterRank
 from .streams import AsyncPrefetch
