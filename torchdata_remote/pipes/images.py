@@ -52,8 +52,6 @@ _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _COPIED_AT_ONCE = 1 << 14
 # Of each thread and use; larger ones are not kept
 _MAX_SCRATCH_BYTES = 32 << 20
-# Times as many pixels as the crop in the middle has, which are resized with it at the most
-_MOST_UNUSED = 4
 _of_thread = threading.local()
 
 
@@ -272,7 +270,8 @@ class DecodeImage(ThreadedMap[Sample]):
         chosen: list[tuple[int, int]] = []
         pixels = (decode_shown_region if self._exif_orientation else decode_region)(data, choose)
         if self._crop == "center":
-            pixels = _resized_part(pixels, chosen[0], center_box(*chosen[0], self._size))
+            top, left, height, width = center_box(*chosen[0], self._size)
+            pixels = _resized(pixels, chosen[0])[top : top + height, left : left + width]
         else:
             pixels = _resized(pixels, self._size)
         if self._flip and draws[0] < self._flip:
@@ -352,49 +351,16 @@ def _resized(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     """
     if pixels.shape[:2] == size:
         return pixels
-    _check_memory(pixels.shape[0], size)
+    # Rows are made as wide as the result first
+    if (needed := max(pixels.shape[0], size[0]) * size[1]) > MAX_PIXELS:
+        raise ValueError(
+            f"resizing {pixels.shape[0]} rows to {size[0]} x {size[1]} needs {needed:,} pixels, more than the limit of "
+            f"{MAX_PIXELS:,}"
+        )
     # torch has a fast way for images whose channels are last in memory
     image = torch.from_numpy(np.ascontiguousarray(pixels)[None]).permute(0, 3, 1, 2)
     made: Pixels = interpolate(image, size, mode="bilinear", antialias=True).permute(0, 2, 3, 1).numpy()[0]
     return made
-
-
-def _resized_part(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
-    """Resize, and return a part of what that makes.
-
-    Args:
-        pixels: shape ``(height, width, 3)``.
-        size: height and width of the whole.
-        box: the part.
-
-    Returns:
-        Shape ``(box.height, box.width, 3)``; it may share memory with ``pixels``.
-    """
-    top, left, height, width = box
-    if size[0] * size[1] <= _MOST_UNUSED * height * width:
-        return _resized(pixels, size)[top : top + height, left : left + width]
-    # Pillow makes the part alone, with the same pixels, but is slower than torch where most of the whole is needed
-    from PIL import Image
-
-    by_row, by_column = pixels.shape[0] / size[0], pixels.shape[1] / size[1]
-    bottom, right = min((top + height) * by_row, pixels.shape[0]), min((left + width) * by_column, pixels.shape[1])
-    _check_memory(math.ceil(height * by_row + 2 * max(1.0, by_row)), (height, width))
-    image = Image.fromarray(np.ascontiguousarray(pixels))
-    part = image.resize((width, height), Image.Resampling.BILINEAR, box=(left * by_column, top * by_row, right, bottom))
-    return np.asarray(part).copy()
-
-
-def _check_memory(rows: int, size: tuple[int, int]) -> None:
-    """Check the memory that resizing needs: rows are made as wide as the result first.
-
-    Raises:
-        ValueError: if it is more than that of the largest image.
-    """
-    if rows * size[1] > MAX_PIXELS:
-        raise ValueError(
-            f"resizing {rows} rows to {size[0]} x {size[1]} needs {rows * size[1]:,} pixels, more than the limit of "
-            f"{MAX_PIXELS:,}"
-        )
 
 
 def _scratch(name: str, shape: tuple[int, ...], dtype: Any) -> Any:

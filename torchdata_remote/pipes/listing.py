@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, TypeVar
 
@@ -31,10 +31,10 @@ from ..fetch.tables import list_groups
 from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.split_name import Split, shared_keys
 from ..formats.tables import RowFilter, require_pyarrow
-from .chain import all_pipes
+from .chain import all_pipes, splits_of
 from .datapipe import DataPipe, SeededPipe
 from .env import Env
-from .members import alternatives
+from .members import alternatives, listed
 from .passes import NumberedPass, Pass
 from .slots import require_end
 
@@ -335,7 +335,11 @@ class Select(DataPipe[RemoteUrl]):
     ) -> None:
         super().__init__()
         self.source_datapipe = pipe_of(source_datapipe, of="select")
-        _require_listing(self.source_datapipe)
+        if splits_of(source_datapipe) or any(isinstance(found, Select) for found in all_pipes(source_datapipe)):
+            raise ValueError(
+                "select plans all shards, once: put it before sharding_filter_rank(), and pass keys=, where= and "
+                "members= to one of them."
+            )
         require_end(self.source_datapipe)
         if keys is None and where is None and members is None:
             raise ValueError("select needs keys=, where= or members=: without them it selects everything.")
@@ -369,52 +373,25 @@ class Select(DataPipe[RemoteUrl]):
             return planned_views(indexes, keys, self._where, self._members, self._on_missing_key)
 
 
-def _require_listing(pipe: IterDataPipe[Any]) -> None:
-    """Refuse a chain that is split or selected already, whatever its shards are."""
-    for found in all_pipes(pipe):
-        if hasattr(type(found), "current_world"):
-            raise ValueError(
-                "select plans all shards, and this chain has the share of one reader: put select() before "
-                "sharding_filter_rank()."
-            )
-        if isinstance(found, Select):
-            raise ValueError("this chain has a select() already: pass keys=, where= and members= to one of them.")
-
-
 def _keys_or_file(keys: Any) -> StringColumn | str | None:
     """Return the keys, or the URL of their file."""
     if isinstance(keys, str | os.PathLike):
         return check.path_or_url("keys", keys, example="s3://b/train.parquet")
     if keys is None:
         return None
-    if isinstance(keys, bytes) or not isinstance(keys, Iterable) or hasattr(type(keys), "columns"):
-        raise check.marked(
-            TypeError(
-                "keys must be an iterable of keys, such as a column of a table, or the URL of a file such as "
-                f"'s3://b/train.parquet', got {check.shown(keys)}."
-            )
-        )
-    return key_column(keys.to_pylist() if hasattr(keys, "to_pylist") else keys)
+    if hasattr(type(keys), "columns"):  # an iterable of its columns, or of their names
+        raise check.marked(TypeError(f"keys must be a list, such as a column of the table, got {check.a_kind(keys)}."))
+    return key_column(keys.to_pylist() if hasattr(keys, "to_pylist") else listed("keys", keys, example="['a', 'b']"))
 
 
 def _alternatives(members: Any) -> tuple[tuple[str, ...], ...] | None:
     if members is None:
         return None
-    names = [members] if isinstance(members, str) else members
-    if not isinstance(names, Iterable):
-        raise check.marked(
-            TypeError(f"members must be extensions such as ('jpg;png', 'cls'), got {check.shown(members)}.")
-        )
-    found = []
-    for name in names:
-        if not isinstance(name, str) or not name.strip("; "):
-            raise check.marked(
-                ValueError(f"members must be extensions such as ('jpg;png', 'cls'), got {check.shown(name)} in them.")
-            )
-        found.append(alternatives(name.lower()))
-    if not found:
-        raise check.marked(ValueError("members must be extensions such as ('jpg;png', 'cls'), and there are none."))
-    return tuple(found)
+    names = [members] if isinstance(members, str) else listed("members", members, example="['jpg;png', 'cls']")
+    found = tuple(alternatives(check.text("members", name, example="jpg;png").lower()) for name in names)
+    if not all(found) or not found:
+        raise check.marked(ValueError(f"members must be extensions such as ('jpg;png', 'cls'), got {names}."))
+    return found
 
 
 _plans: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
@@ -69,24 +70,16 @@ class WriteShards(DataPipe[ShardInfo]):
     ) -> None:
         super().__init__()
         self.source_datapipe = pipe_of(source_datapipe, of="write_shards", holds="samples")
-        self._url_template = url_template
-        self.max_shard_bytes = max_shard_bytes
-        self.max_shard_samples = max_shard_samples
-        self.max_member_bytes = max_member_bytes
-        self.overwrite = overwrite
-        self._storage_options = StorageOptions(storage_options)
-        self.writer()  # raises for an invalid template
-
-    def writer(self) -> ShardWriter:
-        """Make the writer of a pass."""
-        return ShardWriter(
-            self._url_template,
-            max_shard_bytes=self.max_shard_bytes,
-            max_shard_samples=self.max_shard_samples,
-            max_member_bytes=self.max_member_bytes,
-            overwrite=self.overwrite,
-            storage_options=self._storage_options,
+        self.writer: Callable[[], ShardWriter] = partial(
+            ShardWriter,
+            url_template,
+            max_shard_bytes=max_shard_bytes,
+            max_shard_samples=max_shard_samples,
+            max_member_bytes=max_member_bytes,
+            overwrite=overwrite,
+            storage_options=StorageOptions(storage_options),
         )
+        self.writer()  # raises for an invalid template
 
     def open(self, env: Env) -> Pass[ShardInfo]:
         return _WritingPass(self, env.open(self.source_datapipe))
