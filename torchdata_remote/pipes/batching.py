@@ -21,10 +21,9 @@ from ..core.arguments.scalars import float_of
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.world import counted
 from ..errors import SampleError, StateError
-from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import describe_item
 from .chain import functional_name
-from .datapipe import DataPipe
+from .datapipe import SourcePipe
 from .env import Env
 from .members import listed, member_missing, member_of, url_of_item
 from .passes import END, Pass, PipePass
@@ -160,7 +159,7 @@ class _HoldingPass(PipePass[T]):
 
 
 @functional_datapipe("bucket")
-class Bucket(DataPipe[list[T]]):
+class Bucket(SourcePipe[list[T]]):
     """Group items of like length into batches (functional name: ``bucket``).
 
     Little is lost to padding then. An item waits in the bucket of its length until a batch of that bucket is full, at
@@ -212,8 +211,7 @@ class Bucket(DataPipe[list[T]]):
         boundaries: Sequence[float] | None = None,
         max_wait: int = 1000,
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="bucket", holds="items")
+        super().__init__(source_datapipe, "items")
         self.batch_size = whole_or_none("batch_size", batch_size)
         self.max_tokens = whole_or_none("max_tokens", max_tokens)
         if self.batch_size is None and self.max_tokens is None:
@@ -313,7 +311,7 @@ class _TooLong(str, Enum):
 
 
 @functional_datapipe("pack")
-class Pack(DataPipe[Row]):
+class Pack(SourcePipe[Row]):
     """Pack token sequences into rows of one length (functional name: ``pack``).
 
     With ``split=True`` documents follow each other, and the end of a row cuts one in two: no room is left but in the
@@ -378,8 +376,7 @@ class Pack(DataPipe[Row]):
         padding: int = 0,
         cu_seqlens: bool = False,
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="pack", holds="token ids")
+        super().__init__(source_datapipe, "token ids")
         self.length = whole("length", length, of="tokens")
         self.split = check.flag("split", split)
         self.max_wait = whole("max_wait", max_wait, of="documents")

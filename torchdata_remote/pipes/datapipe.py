@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..core.arguments.amounts import seed_of, whole
+from ..core.arguments.amounts import whole
 from ..core.arguments.calls import explain_init
 from ..core.frameworks.collating import check_item
 from ..core.frameworks.lightning_resume import warn_if_state_is_missing
@@ -26,6 +26,7 @@ from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.processes.worker_start import SentToWorkers
 from ..core.shared_names import SHARED
 from ..core.stats.report import Stats, stats
+from ..fetch.listing.source_argument import pipe_of
 from ..formats.error_policy import Skipped
 from ..formats.sample import describe_item
 from .chain import all_pipes, describe, functional_name, sources_of
@@ -353,18 +354,14 @@ def uses_epoch(pipe: TorchDataPipe[Any]) -> bool:
     return pipe.uses_epoch if isinstance(pipe, DataPipe) else hasattr(type(pipe), "set_epoch")
 
 
-class SeededPipe(DataPipe[T_co]):
-    """Base of the pipes whose order is determined by seed and epoch.
+class SourcePipe(DataPipe[T_co]):
+    """Base of the pipes with one source.
 
     Args:
-        seed: any int.
+        source_datapipe: that is read.
+        holds: what its items are, for errors.
     """
 
-    uses_epoch = True
-
-    def __init__(self, seed: int) -> None:
+    def __init__(self, source_datapipe: Any, holds: str = "URLs") -> None:
         super().__init__()
-        self.seed = seed_of(seed)
-
-    def order_options(self) -> Mapping[str, Any]:
-        return {"seed": self.seed}
+        self.source_datapipe = pipe_of(source_datapipe, of=functional_name(type(self)), holds=holds)

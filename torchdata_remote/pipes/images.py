@@ -25,7 +25,6 @@ from ..core.frameworks.plain_tensors import new_tensor
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
 from ..errors import MissingMemberError
-from ..fetch.listing.source_argument import pipe_of
 from ..formats.crops.boxes import NUM_DRAWS, Box, center_box, random_box, resized_shape
 from ..formats.crops.region import Pixels, Region, decode_region, decode_shown_region
 from ..formats.decoders import MAX_PIXELS
@@ -143,8 +142,7 @@ class DecodeImage(ThreadedMap[Sample]):
         num_threads: int | None = None,
         on_bad_sample: OnBadSample = raise_error,
     ) -> None:
-        source = pipe_of(source_datapipe, of="decode_image", holds="samples")
-        super().__init__(source, num_threads, on_bad_sample=on_bad_sample)
+        super().__init__(source_datapipe, num_threads, on_bad_sample=on_bad_sample)
         height, width = (whole("size", side) for side in _several("size", size, 2, "an int, or (height, width)"))
         if height * width > MAX_PIXELS:
             raise marked(ValueError(f"size must have at most {MAX_PIXELS:_} pixels, got {height} x {width}."))

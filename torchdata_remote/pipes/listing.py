@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import Any, TypeVar
 
 from ..core.arguments import check
+from ..core.arguments.amounts import seed_of
 from ..core.arguments.calls import explained_as
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import RetryPolicy, StorageOptions, policy_of
@@ -16,7 +17,7 @@ from ..core.permutation import permutation
 from ..core.urls import RemoteUrl
 from ..errors import MissingKeyError
 from ..fetch.listing.shard_set import options_beside
-from ..fetch.listing.source_argument import pipe_of, url_of
+from ..fetch.listing.source_argument import url_of
 from ..fetch.listing.sources import Tars, list_source
 from ..fetch.listing.url_table import StringColumn
 from ..fetch.selections.key_indexes import key_indexes
@@ -32,7 +33,7 @@ from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.split_name import Split, shared_keys
 from ..formats.tables import RowFilter, require_pyarrow
 from .chain import all_pipes, splits_of
-from .datapipe import DataPipe, SeededPipe
+from .datapipe import SourcePipe
 from .env import Env
 from .members import alternatives, listed
 from .passes import NumberedPass, Pass
@@ -65,7 +66,7 @@ class ListedPass(NumberedPass[T]):
 
 
 @functional_datapipe("list_remote")
-class ListRemote(DataPipe[RemoteUrl]):
+class ListRemote(SourcePipe[RemoteUrl]):
     """List the objects of source URLs (functional name: ``list_remote``).
 
     A source is
@@ -126,8 +127,7 @@ class ListRemote(DataPipe[RemoteUrl]):
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="list_remote")
+        super().__init__(source_datapipe)
         self.pattern = check.text_or_none("pattern", pattern, example="*.tar")
         self.recursive = check.flag("recursive", recursive)
         self._storage_options = StorageOptions(storage_options)
@@ -165,7 +165,7 @@ class ListRemote(DataPipe[RemoteUrl]):
 
 
 @functional_datapipe("list_row_groups")
-class ListRowGroups(DataPipe[RemoteUrl]):
+class ListRowGroups(SourcePipe[RemoteUrl]):
     """List the row groups of Parquet and Arrow files (functional name: ``list_row_groups``).
 
     Row groups are then the unit that ``shuffle_shards`` shuffles, ``sharding_filter_rank`` splits and ``table_reader``
@@ -214,8 +214,7 @@ class ListRowGroups(DataPipe[RemoteUrl]):
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="list_row_groups")
+        super().__init__(source_datapipe)
         require_pyarrow("list_row_groups")
         self._filter = None if filter is None else RowFilter(filter)
         self._storage_options = StorageOptions(storage_options)
@@ -228,7 +227,7 @@ class ListRowGroups(DataPipe[RemoteUrl]):
 
 
 @functional_datapipe("shuffle_shards")
-class ShuffleShards(SeededPipe[str]):
+class ShuffleShards(SourcePipe[str]):
     """Permute URLs by seed and epoch (functional name: ``shuffle_shards``).
 
     The order is determined by ``(seed, epoch)`` and the listing; the global random state is neither read nor changed.
@@ -251,12 +250,15 @@ class ShuffleShards(SeededPipe[str]):
         (True, False, ['a', 'b', 'c', 'd'])
     """
 
-    gives_urls = True
+    gives_urls = uses_epoch = True
 
     def __init__(self, source_datapipe: IterDataPipe[str], seed: int = 0) -> None:
-        super().__init__(seed)
-        self.source_datapipe = pipe_of(source_datapipe, of="shuffle_shards")
-        require_end(self.source_datapipe)
+        super().__init__(source_datapipe)
+        self.seed = seed_of(seed)
+        require_end(source_datapipe)
+
+    def order_options(self) -> Mapping[str, Any]:
+        return {"seed": self.seed}
 
     def open(self, env: Env) -> Pass[str]:
         def shuffled() -> Iterator[str]:
@@ -267,7 +269,7 @@ class ShuffleShards(SeededPipe[str]):
 
 
 @functional_datapipe("select")
-class Select(DataPipe[RemoteUrl]):
+class Select(SourcePipe[RemoteUrl]):
     """Select samples and members of tar shards (functional name: ``select``).
 
     Readers then request the bytes of what was selected only, and nothing is written. It is planned by the files of keys
@@ -333,8 +335,7 @@ class Select(DataPipe[RemoteUrl]):
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="select")
+        super().__init__(source_datapipe)
         if splits_of(source_datapipe) or any(isinstance(found, Select) for found in all_pipes(source_datapipe)):
             raise ValueError(
                 "select plans all shards, once: put it before sharding_filter_rank(), and pass keys=, where= and "

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
 from ..core.arguments import check
-from ..core.arguments.amounts import real, whole
+from ..core.arguments.amounts import real, seed_of, whole
 from ..core.arguments.calls import explained
 from ..core.arguments.suggestions import did_you_mean
 from ..core.iter_datapipe import IterDataPipe
@@ -20,7 +20,7 @@ from ..core.world import detect_world
 from ..errors import EmptyShareError
 from ..fetch.listing.source_argument import pipe_of
 from .chain import all_pipes, splits_of
-from .datapipe import SeededPipe, length_here
+from .datapipe import DataPipe, length_here
 from .draws import of_pass
 from .env import Env
 from .passes import Pass
@@ -42,7 +42,7 @@ class Stop(str, Enum):
     """When all sources are exhausted. A source that is exhausted is no longer drawn."""
 
 
-class Mixed(SeededPipe[T]):
+class Mixed(DataPipe[T]):
     """A mixture of pipes, returned by :func:`mix`.
 
     Args:
@@ -52,11 +52,11 @@ class Mixed(SeededPipe[T]):
         stop: when it ends.
     """
 
-    changes_count = True
+    changes_count = uses_epoch = True
 
     def __init__(self, sources: Mapping[str, IterDataPipe[T]], points: Points, *, seed: int, stop: Stop | int) -> None:
-        super().__init__(seed)
-        self.sources, self.stop = dict(sources), stop
+        super().__init__()
+        self.sources, self.stop, self.seed = dict(sources), stop, seed_of(seed)
         self.points = {start: points[start] for start in sorted(points)}
         if not isinstance(stop, Stop):
             self.is_endless = False

@@ -21,11 +21,11 @@ from ..formats.grouping import SampleRun, sample_runs
 from ..formats.limits import MAX_MEMBER_BYTES, MAX_RATIO
 from ..formats.position import ReadPosition
 from ..formats.sample import KEY, URL, Sample, split_key
-from ..formats.split_name import Split, SplitName, splitter
+from ..formats.split_name import SplitName, splitter
 from ..formats.tables import Columns, RowFilter, require_pyarrow, row_samples
 from ..formats.zip import Entry, read_directory, read_members
 from .env import Env
-from .passes import Pass
+from .passes import Pass, PipePass
 from .readers import ShardPass, ShardReader, StreamReader
 from .streams import StreamPass, UrlsAhead, number_of, refuse_part
 
@@ -67,19 +67,16 @@ class FileReader(StreamReader):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(source_datapipe, FetchOptions(), storage_options)
-        self._split = splitter(split_name)
+        self.split = splitter(split_name)
 
     def open(self, env: Env) -> Pass[Sample]:
-        return _FilePass(self.input_of(env), self._split)
+        return _FilePass(self, self.input_of(env))
 
 
-class _FilePass(Pass[Sample]):
+class _FilePass(PipePass[Sample]):
     """The position is the number of the next object."""
 
-    def __init__(self, streams: Pass[tuple[str, Any]], split: Split) -> None:
-        super().__init__(streams)
-        self._split = split
-        self._latest: int | None = -1  # number of the object that was read last
+    _latest: int | None = -1  # number of the object that was read last
 
     @property
     def position(self) -> Any:
@@ -94,7 +91,7 @@ class _FilePass(Pass[Sample]):
             try:
                 whole, samples = split_sample_range(url)
                 refuse_part(whole, samples, "FileReader")
-                key, extension = self._split(object_path(url))
+                key, extension = self._pipe.split(object_path(url))
                 if not key or not extension or extension in (KEY, URL):
                     fault = (
                         f"has the extension {extension!r}"

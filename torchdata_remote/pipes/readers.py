@@ -16,21 +16,20 @@ from ..core.stats.timing import timed, timed_runs
 from ..core.urls import redact, split_sample_range
 from ..errors import RemoteDataError, StateError
 from ..fetch.jumps import stream_by_jumps
-from ..fetch.listing.source_argument import pipe_of
 from ..fetch.session import FetchSession
 from ..fetch.streams import stream_objects
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun
 from ..formats.position import Position, ReadPosition
 from ..formats.sample import Sample
-from .chain import all_pipes, functional_name, splits_of
-from .datapipe import DataPipe
+from .chain import all_pipes, splits_of
+from .datapipe import SourcePipe
 from .env import Env
 from .passes import Pass
 from .streams import InputPass, UrlsAhead, number_of, refuse_part
 
 
-class StreamReader(DataPipe[Sample]):
+class StreamReader(SourcePipe[Sample]):
     """Base of the pipes that read samples from streams, or from bare URLs, which they open.
 
     Args:
@@ -44,8 +43,7 @@ class StreamReader(DataPipe[Sample]):
     def __init__(
         self, source_datapipe: IterDataPipe[Any], options: FetchOptions, storage_options: Mapping[str, Any] | None
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of=functional_name(type(self)))
+        super().__init__(source_datapipe)
         self._options, self._storage_options = options, StorageOptions(storage_options)
 
     def session_of(self, env: Env) -> FetchSession:

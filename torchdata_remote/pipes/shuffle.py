@@ -9,16 +9,14 @@ from itertools import islice, repeat
 from math import inf
 from typing import Any, TypeVar
 
-from ..core.arguments.amounts import whole, whole_or_none
+from ..core.arguments.amounts import seed_of, whole, whole_or_none
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.permutation import permutation
-from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample_size import sample_bytes
-from .datapipe import SeededPipe, length_here
 from .env import Env
 from .passes import END, Pass
 from .shares import Path
-from .slots import length_of
+from .threaded import OneForOne
 
 T = TypeVar("T")
 
@@ -32,7 +30,7 @@ _MIN_BLOCK = 2  # samples: from blocks of one, however large, the buffer could n
 
 
 @functional_datapipe("shuffle_samples")
-class ShuffleSamples(SeededPipe[T]):
+class ShuffleSamples(OneForOne[T]):
     """Shuffle samples within a buffer, by seed and epoch (functional name: ``shuffle_samples``).
 
     Samples are read in blocks of 2/9 of the buffer. Each sample is yielded in one of the eight phases after its block,
@@ -71,6 +69,8 @@ class ShuffleSamples(SeededPipe[T]):
         ([0, 1, 4, 2, 3, 5], [0, 2, 4, 1, 3, 5])
     """
 
+    uses_epoch = True
+
     def __init__(
         self,
         source_datapipe: IterDataPipe[T],
@@ -79,8 +79,8 @@ class ShuffleSamples(SeededPipe[T]):
         max_buffer_bytes: int | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(seed)
-        self.source_datapipe = pipe_of(source_datapipe, of="shuffle_samples", holds="samples")
+        super().__init__(source_datapipe, "samples")
+        self.seed = seed_of(seed)
         self.buffer_size = whole("buffer_size", buffer_size, of="samples")
         self.max_buffer_bytes = whole_or_none("max_buffer_bytes", max_buffer_bytes)
 
@@ -90,12 +90,6 @@ class ShuffleSamples(SeededPipe[T]):
     def order_options(self) -> Mapping[str, Any]:
         bound = {} if self.max_buffer_bytes is None else {"max_buffer_bytes": self.max_buffer_bytes}
         return {"buffer_size": self.buffer_size, **bound, "seed": self.seed}
-
-    def length(self, env: Env) -> int:
-        """Count the samples, as the source does."""
-        return length_of(self.source_datapipe, env)
-
-    __len__ = length_here
 
 
 class _ShufflePass(Pass[T]):

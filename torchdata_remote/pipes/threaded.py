@@ -23,7 +23,7 @@ from ..errors import RemoteDataError, SampleError
 from ..formats.error_policy import OnBadSample, Skipped, raise_error
 from ..formats.sample import require_key, sample_url
 from .chain import all_pipes, functional_name
-from .datapipe import DataPipe, length_here
+from .datapipe import SourcePipe, length_here
 from .env import Ahead, Env
 from .passes import Pass
 from .slots import length_of
@@ -107,10 +107,8 @@ class _BadSample(NamedTuple):
     error: Exception
 
 
-class OneForOne(DataPipe[T_co]):
+class OneForOne(SourcePipe[T_co]):
     """Base of a pipe that yields one item for each that it takes."""
-
-    source_datapipe: IterDataPipe[Any]
 
     def length(self, env: Env) -> int:
         """Count the items, as its source does."""
@@ -135,6 +133,7 @@ class ThreadedMap(OneForOne[T_co]):
             has one at least. ``None`` for twice the number of threads.
         on_bad_sample: called with the error of the function, in the order of the items; returns to skip the sample. The
             position after a skipped one is that of the source, so a resumed pass does not read it again, or skips it.
+        holds: what the items are, for errors.
     """
 
     def __init__(
@@ -143,9 +142,9 @@ class ThreadedMap(OneForOne[T_co]):
         num_threads: int | None,
         max_ahead: int | None = None,
         on_bad_sample: OnBadSample = raise_error,
+        holds: str = "samples",
     ) -> None:
-        super().__init__()
-        self.source_datapipe = source_datapipe
+        super().__init__(source_datapipe, holds)
         self.num_threads = whole_or_none("num_threads", num_threads, at_least=0)
         self.max_ahead = whole_or_none("max_ahead", max_ahead)
         self._on_bad_sample = check.function("on_bad_sample", on_bad_sample, example="tdr.skip_with_warning")

@@ -10,12 +10,11 @@ from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import StorageOptions
 from ..core.world import detect_world
 from ..errors import ShardWriteError
-from ..fetch.listing.source_argument import pipe_of
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample
 from ..writing import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
-from .datapipe import DataPipe
+from .datapipe import SourcePipe
 from .env import Env
 from .passes import Pass, PipePass
 
@@ -23,7 +22,7 @@ _ABORT_TIMEOUT_S = 2.0
 
 
 @functional_datapipe("write_shards")
-class WriteShards(DataPipe[ShardInfo]):
+class WriteShards(SourcePipe[ShardInfo]):
     """Write samples into tar shards while it is iterated (functional name: ``write_shards``).
 
     Equal samples give equal bytes. A shard is stored completely or not at all. It is uploaded while the next one is
@@ -68,8 +67,7 @@ class WriteShards(DataPipe[ShardInfo]):
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="write_shards", holds="samples")
+        super().__init__(source_datapipe, "samples")
         self.writer: Callable[[], ShardWriter] = partial(
             ShardWriter,
             url_template,
