@@ -131,15 +131,12 @@ class _HoldingPass(PipePass[T]):
                 f"gets {self.num_placed:,} now: what the chain reads, or a function of it, has changed."
             )
 
-    def _oldest(self) -> int:
-        """Number of the oldest item that is held; of the next one, if none is."""
-        return next(iter(self.groups.values())).numbers[0] if self.groups else self.num_placed
-
     def _release(self) -> None:
         """Forget the positions before the oldest item in use."""
-        for _ in range(self._oldest() - self._first):
+        oldest = next(iter(self.groups.values())).numbers[0] if self.groups else self.num_placed
+        for _ in range(oldest - self._first):
             self._before.popleft()
-            self._first += 1
+        self._first = oldest
 
     def _handed_out(self, group: _Group) -> T:
         self._release()
@@ -383,8 +380,8 @@ class Pack(SourcePipe[Row]):
         self.last = check.choice("last", last, _Last)
         self.too_long = check.choice("too_long", too_long, _TooLong)
         self.member = check.text_or_none("member", member, example="input_ids")
-        self.separator = None if separator is None else _token("separator", separator)
-        self.padding = _token("padding", padding)
+        self.separator = whole_or_none("separator", separator, at_least=None)
+        self.padding = whole("padding", padding, at_least=None)
         self.cu_seqlens = check.flag("cu_seqlens", cu_seqlens)
         self._positions = np.arange(self.length)
 
@@ -449,13 +446,6 @@ class Pack(SourcePipe[Row]):
         if self.cu_seqlens:
             row["cu_seqlens"] = np.concatenate([[0], ends]).astype(np.int32)
         return {name: torch.from_numpy(array) for name, array in row.items()}
-
-
-def _token(name: str, value: Any) -> int:
-    token = whole(name, value, at_least=None)
-    if not -_LARGEST - 1 <= token <= _LARGEST:
-        raise check.marked(ValueError(f"{name} must be a token, an int64, got {token:_}."))
-    return token
 
 
 class _PackPass(_HoldingPass[Row]):
@@ -541,28 +531,24 @@ class _FittedPass(_PackPass):
         if not len(rest):
             return
         at = bisect_left(self._by_room, (len(rest), -1))
-        key = self._by_room[at][1] if at < len(self._by_room) else number
-        self._add(number, rest, key)
-        if self.groups[key].size == length:
-            yield self.remove(key)
+        key = self._by_room.pop(at)[1] if at < len(self._by_room) else number
+        row = self._add(number, rest, key)
+        if row.size == length:
+            yield self.groups.pop(key)
+        else:
+            insort(self._by_room, (length - row.size, key))
 
     def hold(self, number: int, item: Any, key: Any) -> None:
-        document = self._pipe.tokens_of(item)
-        self._add(number, document[len(document) // self._pipe.length * self._pipe.length :], key)
-        self.require_same(self.groups[key].size < self._pipe.length)
+        document, length = self._pipe.tokens_of(item), self._pipe.length
+        self.require_same(self._add(number, document[len(document) // length * length :], key).size < length)
+        self._by_room = sorted((length - row.size, key) for key, row in self.groups.items())
 
-    def _add(self, number: int, document: Tokens, key: int) -> None:
+    def _add(self, number: int, document: Tokens, key: int) -> _Group:
         row = self.groups.setdefault(key, _Group())
-        self._forget(key, row)
         row.add(number, document, row.size + len(document))
-        insort(self._by_room, (self._pipe.length - row.size, key))
-
-    def _forget(self, key: int, row: _Group) -> None:
-        place = self._pipe.length - row.size, key
-        if (at := bisect_left(self._by_room, place)) < len(self._by_room) and self._by_room[at] == place:
-            del self._by_room[at]
+        return row
 
     def remove(self, key: Any) -> _Group:
         row = super().remove(key)
-        self._forget(key, row)
+        self._by_room.remove((self._pipe.length - row.size, key))
         return row

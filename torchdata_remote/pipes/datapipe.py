@@ -31,7 +31,7 @@ from ..formats.error_policy import Skipped
 from ..formats.sample import describe_item
 from .chain import all_pipes, describe, functional_name, sources_of
 from .env import Described, Env, Shared, latest_skipped
-from .other_pipes import BatchPass, FilterPass, MapPass
+from .other_pipes import pass_of_torch
 from .passes import Pass
 from .split_guard import SentWithRanks, require_readers
 from .typed import IterDataPipe
@@ -212,13 +212,15 @@ _read.__name__ = "__iter__"  # by which a check of items knows the frames of pip
 DataPipe.__iter__ = _read  # type: ignore[method-assign, assignment]  # after the class was made: torch would wrap it
 
 
-class Mapper(DataPipe[Any], TorchMapper[Any]):
+class _OfTorch(DataPipe[Any]):
+    def open(self, env: Env) -> Pass[Any]:
+        return pass_of_torch(self, env)
+
+
+class Mapper(_OfTorch, TorchMapper[Any]):
     """torch's ``map`` of a pipe of this package: it can be read any number of times at once, too."""
 
     shown_as = "map"
-
-    def open(self, env: Env) -> Pass[Any]:
-        return MapPass(self, env.open(self.datapipe))
 
 
 class Collator(Mapper, TorchCollator):
@@ -227,24 +229,18 @@ class Collator(Mapper, TorchCollator):
     shown_as = "collate"
 
 
-class Filter(DataPipe[Any], TorchFilter[Any]):
+class Filter(_OfTorch, TorchFilter[Any]):
     """torch's ``filter`` of a pipe of this package."""
 
     shown_as = "filter"
     changes_count = True
 
-    def open(self, env: Env) -> Pass[Any]:
-        return FilterPass(self, env.open(self.datapipe))
 
-
-class Batcher(DataPipe[Any], TorchBatcher):
+class Batcher(_OfTorch, TorchBatcher):
     """torch's ``batch`` of a pipe of this package."""
 
     shown_as = "batch"
     changes_count = True
-
-    def open(self, env: Env) -> Pass[Any]:
-        return BatchPass(self, env.open(self.datapipe))
 
 
 _OF_TORCH = {"map": Mapper, "collate": Collator, "filter": Filter, "batch": Batcher}

@@ -24,16 +24,15 @@ from ..core.arguments.check import marked, shown
 from ..core.frameworks.plain_tensors import new_tensor
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
-from ..errors import MissingMemberError
 from ..formats.crops.boxes import NUM_DRAWS, Box, center_box, random_box, resized_shape
 from ..formats.crops.region import Pixels, Region, decode_region, decode_shown_region
 from ..formats.decoders import MAX_PIXELS
 from ..formats.decoders._failure import decode_error
 from ..formats.error_policy import OnBadSample, raise_error
-from ..formats.sample import Sample, describe, extensions, require_sample, sample_url
+from ..formats.sample import Sample, require_sample
 from .draws import Draws
 from .env import Env
-from .members import alternatives, member_named
+from .members import alternatives, member_named, no_member
 from .passes import Pass
 from .threaded import ThreadedMap, works_ahead
 
@@ -208,16 +207,15 @@ class DecodeImage(ThreadedMap[Sample]):
     def preparation_of(self, env: Env) -> Callable[[Any], Any]:
         """Return a function that takes the row of a sample, in the order of the samples, as a batch needs them."""
         shape, dtype, rows, names = self._shape, self._dtype, env.shared.rows, self._names
+        take = partial(new_tensor, shape, dtype)
+        if rows is not None:
+            take = partial(rows.take, shape, dtype, member=self._members)
 
         def prepared(item: Any) -> _Task:
             if not isinstance(item, dict):
                 require_sample(item, of="decode_image")
             name = member_named(item, names)
-            if name is None:
-                return _Task(item, None, None)
-            if rows is None:
-                return _Task(item, name, new_tensor(shape, dtype))
-            return _Task(item, name, rows.take(shape, dtype, member=self._members))
+            return _Task(item, name, None if name is None else take())
 
         return prepared
 
@@ -228,11 +226,7 @@ class DecodeImage(ThreadedMap[Sample]):
         began_s = time.perf_counter()
         sample, name, row = task
         if name is None or row is None:
-            raise MissingMemberError(
-                f"{describe(sample)} has no {' or '.join(map(repr, self._names))}. It has {list(extensions(sample))}. "
-                'Name the images by decode_image(size, members="...").',
-                url=sample_url(sample),
-            )
+            raise no_member(sample, self._names, ' Name the images by decode_image(size, members="...").')
         is_random = self._crop == "random" or self._flip > 0
         drawn = draws.of(sample).random(NUM_DRAWS).tolist() if is_random else ()
         data = sample[name]

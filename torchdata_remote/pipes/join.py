@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from enum import Enum
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from typing import Any, Literal
 
 from ..core.arguments import check
@@ -29,7 +29,7 @@ from ..formats.merged_runs import MergedSet, merged_runs
 from ..formats.position import Position, ReadPosition
 from ..formats.sample import Sample
 from ..storage import check_options
-from .datapipe import DataPipe
+from .datapipe import DataPipe, SourcePipe
 from .env import Env
 from .listing import ListedPass, ListRemote, latest_plan
 from .members import listed
@@ -296,7 +296,7 @@ class _JoinShards(DataPipe[RemoteUrl]):
             return planned_views(indexes, self._members, self.how)
 
 
-class _ShardsOfJoin(DataPipe[str]):
+class _ShardsOfJoin(SourcePipe[str]):
     """Yield the URLs of the shards of each joined shard, in the order of the sets; a view as it is.
 
     Args:
@@ -304,10 +304,6 @@ class _ShardsOfJoin(DataPipe[str]):
     """
 
     gives_urls = True
-
-    def __init__(self, source_datapipe: IterDataPipe[str]) -> None:
-        super().__init__()
-        self.source_datapipe = source_datapipe
 
     def open(self, env: Env) -> Pass[str]:
         return _ShardsPass(env.open(self.source_datapipe))
@@ -332,24 +328,15 @@ def _remote(item: Any) -> RemoteUrl:
 
 
 def _require_same_shards(sets: Mapping[str, list[RemoteUrl]]) -> None:
-    (first_name, first), *others = sets.items()
-    for name, urls in others:
-        if len(urls) != len(first):
+    first, *others = sets.values()
+    for one, other in (pair for urls in others for pair in zip_longest(first, urls)):
+        names = [url and (base_name(url), url.num_samples) for url in (one, other)]
+        if names[0] != names[1]:
+            counts = [f"{redact(url)} ({url.num_samples} samples)" if url else "no shard" for url in (one, other)]
             raise JoinError(
-                f"The set {first_name!r} has {len(first):,} shards and {name!r} has {len(urls):,}, so they cannot be "
-                "read side by side. Pass align='keys'."
+                f"The sets have {' and '.join(counts)}, so they cannot be read side by side. Pass align='keys'; or list "
+                "all of them by their manifests, or none."
             )
-        for one, other in zip(first, urls, strict=True):
-            if (base_name(one), one.num_samples) != (base_name(other), other.num_samples):
-                shown = [
-                    f"{redact(url)} ({'an unknown number of' if url.num_samples is None else url.num_samples} samples)"
-                    for url in (one, other)
-                ]
-                raise JoinError(
-                    f"{' and '.join(shown)} have different names or numbers of samples, so they cannot be read side by "
-                    "side. Pass align='keys'; or list both by their manifests, or neither.",
-                    url=redact(one),
-                )
 
 
 class _JoinedTarReader(ShardTarReader):
@@ -410,7 +397,7 @@ class _JoinedPass(TarPass):
     def first_byte(self, place: Any) -> Any:
         if None in place:
             raise JoinError("The shards of this state have different numbers of samples: pass align='keys'.")
-        return [Position.from_json(fields).byte for fields in place]
+        return [byte for byte, *_ in place]
 
     def opened(self, url: str, stream: Any, place: Any) -> Any:
         starts = (

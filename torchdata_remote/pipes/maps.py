@@ -12,10 +12,9 @@ from typing_extensions import TypeVar
 
 from ..core.arguments import check
 from ..core.arguments.amounts import seed_of
-from ..core.arguments.suggestions import did_you_mean
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
-from ..errors import LabelError, MissingMemberError, StorageError
+from ..errors import LabelError, StorageError
 from ..formats.decoders import DEFAULT_DECODERS, Decoder, checked_decoders, takes_files
 from ..formats.decoders._compressed import compressed_decoder
 from ..formats.decoders._failure import decode_error
@@ -25,7 +24,7 @@ from ..formats.sample import KEY, Sample, describe, require_sample, sample_url
 from ..labels import Classes, Labeller, from_pattern, labeller_of
 from .draws import Draws
 from .env import Env
-from .members import alternatives, member_named
+from .members import alternatives, member_named, no_member
 from .passes import Pass, PipePass
 from .threaded import OneForOne, ThreadedMap, works_ahead
 
@@ -296,24 +295,16 @@ class _TuplePass(PipePass[Any]):
                 self.first_sample = describe(sample)
             yield item
 
-    def _picked(self, sample: Sample) -> tuple[Any, ...]:
-        try:
-            return tuple([self._pick(sample, choice) for choice in self._pipe.choices])
-        except (AttributeError, TypeError):
+    def _picked(self, sample: Any) -> tuple[Any, ...]:
+        if not isinstance(sample, Mapping):
             require_sample(sample, of="to_tuple")
-            raise
+        return tuple([sample[self._written(sample, choice)] for choice in self._pipe.choices])
 
-    def _pick(self, sample: Sample, choice: tuple[str, ...]) -> Any:
+    def _written(self, sample: Sample, choice: tuple[str, ...]) -> str:
         name = member_named(sample, choice)
-        if name is not None:
-            return sample[name]
-        members = sorted(name for name in sample if not name.startswith("__"))
-        advice = did_you_mean(choice[0], members) or "."
-        if any(separator in choice[0] for separator in ", |"):
+        if name is None:
             advice = (
-                ". Separate alternatives by ';', and elements of the tuple by arguments: to_tuple('jpg;png', 'cls')."
+                " Separate alternatives by ';', and elements of the tuple by arguments: to_tuple('jpg;png', 'cls')."
             )
-        raise MissingMemberError(
-            f"{describe(sample)} has no {' or '.join(map(repr, choice))}. It has {members}{advice}",
-            url=sample_url(sample),
-        )
+            raise no_member(sample, choice, advice if any(one in choice[0] for one in ", |") else "")
+        return name

@@ -55,12 +55,18 @@ def member_of(item: Any, name: str, *, of: str) -> Any:
     require_sample(item, of=of)
     written = member_named(item, (name,))
     if written is None:
-        found = list(extensions(item))
-        raise MissingMemberError(
-            f"{describe_item(item)} has no {name!r}. It has {found}{did_you_mean(name, found) or '.'}",
-            url=url_of_item(item),
-        )
+        raise no_member(item, (name,))
     return item[written]
+
+
+def no_member(sample: Mapping[str, Any], names: Sequence[str], advice: str = "") -> MissingMemberError:
+    """Return the error of a sample without any of these members."""
+    found = list(extensions(sample))
+    return MissingMemberError(
+        f"{describe(sample)} has no {' or '.join(map(repr, names))}. It has {found}"
+        f"{did_you_mean(names[0], found) or '.'}{advice}",
+        url=sample_url(sample),
+    )
 
 
 def member_missing(item: Mapping[str, Any], what: str, argument: str) -> SampleError:

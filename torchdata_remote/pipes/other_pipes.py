@@ -19,10 +19,15 @@ def opened(pipe: Any, env: Any) -> Pass[Any]:
     if isinstance(pipe, IterableWrapper):
         is_plain = _is_read_as(pipe, IterableWrapper)
         return _IterablePass(pipe.iterable, copies=pipe.deepcopy) if is_plain else _IterablePass(copy.copy(pipe))
-    for kind, pass_of in _PASSES.items():
-        if _is_read_as(pipe, kind):
-            return pass_of(pipe, env.open(pipe.datapipe))
+    if any(_is_read_as(pipe, kind) for kind in _PASSES):
+        return pass_of_torch(pipe, env)
     return _ForeignPass(pipe, env)
+
+
+def pass_of_torch(pipe: Any, env: Any) -> Pass[Any]:
+    """Make a pass over torch's ``map``, ``collate``, ``filter`` or ``batch``."""
+    pass_of = next(_PASSES[kind] for kind in _PASSES if isinstance(pipe, kind))
+    return pass_of(pipe, env.open(pipe.datapipe))
 
 
 def _is_read_as(pipe: Any, kind: type[IterDataPipe[Any]]) -> bool:

@@ -336,9 +336,6 @@ class TableReader(ShardReader):
 class _TablePass(ShardPass):
     reads_parts = True
 
-    def first_byte(self, place: Any) -> int:
-        return int(place[0])  # the row
-
     def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
         stem = f"{split_key(object_path(stream.url))[0]}/"
         with closing(stream.batches()) as batches:
