@@ -197,6 +197,7 @@ class Bucket(SourcePipe[list[T]]):
     """
 
     changes_count = True
+    order_names = "batch_size", "max_tokens", "boundaries", "max_wait"
 
     def __init__(
         self,
@@ -249,14 +250,6 @@ class Bucket(SourcePipe[list[T]]):
             shown = check.shown(length)
             raise SampleError(f"bucket: the length of {describe_item(item)} must be {expected}, got {shown}.")
         return (number if self.boundaries is None else bisect_left(self.boundaries, number)), number
-
-    def order_options(self) -> Mapping[str, Any]:
-        return {
-            "batch_size": self.batch_size,
-            "max_tokens": self.max_tokens,
-            "boundaries": self.boundaries,
-            "max_wait": self.max_wait,
-        }
 
 
 class _BucketPass(_HoldingPass[list[T]]):

@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -110,6 +110,8 @@ class DataPipe(SentToWorkers, SentWithRanks, Described[T_co], IterDataPipe[T_co]
     changes_count = False
     """Whether it yields more or fewer items than it takes."""
 
+    order_names: Sequence[str] = ()
+    """Attributes that determine the order of the items: see ``order_options``."""
     _epochs = _Epochs()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -176,7 +178,7 @@ class DataPipe(SentToWorkers, SentWithRanks, Described[T_co], IterDataPipe[T_co]
 
     def order_options(self) -> Mapping[str, Any]:
         """Return the options that determine the order of the items. A state is valid only where they are equal."""
-        return {}
+        return {name: getattr(self, name) for name in self.order_names}
 
     def require_resumable(self) -> None:
         """Check that the options of this pipe allow a state to be resumed.

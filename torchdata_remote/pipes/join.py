@@ -15,12 +15,12 @@ from ..core.arguments.suggestions import did_you_mean
 from ..core.iter_datapipe import IterDataPipe as AnyPipe
 from ..core.options import MIB, RetryPolicy, StorageOptions
 from ..core.shard_view import is_view, joined_url, split_joined_url
-from ..core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range, split_url
+from ..core.urls import RemoteUrl, redact, split_url
 from ..core.world import World
 from ..errors import EmptyListingError, JoinError
 from ..fetch.listing.patterns import expand_braces
 from ..fetch.listing.shard_set import base_name
-from ..fetch.listing.source_argument import url_of, urls_of
+from ..fetch.listing.source_argument import urls_of
 from ..fetch.selections.joins import How, planned_views
 from ..fetch.selections.key_indexes import key_indexes
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
@@ -29,9 +29,9 @@ from ..formats.merged_runs import MergedSet, merged_runs
 from ..formats.position import Position, ReadPosition
 from ..formats.sample import Sample
 from ..storage import check_options
-from .datapipe import DataPipe, SourcePipe
+from .datapipe import SourcePipe
 from .env import Env
-from .listing import ListedPass, ListRemote, latest_plan
+from .listing import ListRemote, PlannedShards
 from .members import listed
 from .passes import Pass
 from .readers import OpenShard
@@ -236,7 +236,7 @@ class _Align(str, Enum):
     """Samples are found by the files of keys beside the shards."""
 
 
-class _JoinShards(DataPipe[RemoteUrl]):
+class _JoinShards(PlannedShards):
     """List the shards of all sets, and bring them together: one URL for each shard of the first set.
 
     Args:
@@ -247,8 +247,6 @@ class _JoinShards(DataPipe[RemoteUrl]):
         options: for the stores, which reads the files of keys.
         on_bad_member: policy for members that cannot be part of a sample.
     """
-
-    gives_urls = True
 
     def __init__(
         self,
@@ -265,17 +263,10 @@ class _JoinShards(DataPipe[RemoteUrl]):
         self.sources, self._members, self.how, self.align = sources, members, how, align
         self._options, self._on_bad_member = options, on_bad_member
 
-    def open(self, env: Env) -> Pass[RemoteUrl]:
-        sources = {name: env.open(source) for name, source in self.sources.items()}
+    def sets(self) -> Mapping[str, IterDataPipe[str]]:
+        return self.sources
 
-        def planned() -> Iterator[RemoteUrl]:
-            sets = {name: [_remote(url) for url in source] for name, source in sources.items()}
-            listed = [[(url, *url.__getnewargs__()) for url in urls] for urls in sets.values()]
-            yield from latest_plan(self, listed, lambda: self._plan(sets))
-
-        return ListedPass(planned, *sources.values())
-
-    def _plan(self, sets: Mapping[str, list[RemoteUrl]]) -> list[RemoteUrl]:
+    def plan(self, sets: Mapping[str, list[RemoteUrl]]) -> list[RemoteUrl]:
         for name, urls in sets.items():
             if not urls:
                 raise EmptyListingError(f"The set {name!r} has no shards.")
@@ -314,19 +305,6 @@ class _ShardsPass(Pass[str]):
         return chain.from_iterable(map(split_joined_url, self.sources[0]))
 
 
-def _remote(item: Any) -> RemoteUrl:
-    url = url_of(item, of="join")
-    split_sample_range(url)
-    if isinstance(url, VirtualUrl):
-        shown = redact(url)
-        raise JoinError(
-            f"{shown} stands for a part of a shard: join() takes whole shards, without select(), and no "
-            "snapshot of selected samples.",
-            url=shown,
-        )
-    return url if isinstance(url, RemoteUrl) else RemoteUrl(url)
-
-
 def _require_same_shards(sets: Mapping[str, list[RemoteUrl]]) -> None:
     first, *others = sets.values()
     for one, other in (pair for urls in others for pair in zip_longest(first, urls)):
@@ -334,8 +312,8 @@ def _require_same_shards(sets: Mapping[str, list[RemoteUrl]]) -> None:
         if names[0] != names[1]:
             counts = [f"{redact(url)} ({url.num_samples} samples)" if url else "no shard" for url in (one, other)]
             raise JoinError(
-                f"The sets have {' and '.join(counts)}, so they cannot be read side by side. Pass align='keys'; or list "
-                "all of them by their manifests, or none."
+                f"The sets have {' and '.join(counts)}, so they cannot be read side by side. Pass align='keys'; or "
+                "list all of them by their manifests, or none."
             )
 
 

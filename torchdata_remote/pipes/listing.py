@@ -14,8 +14,8 @@ from ..core.arguments.calls import explained_as
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import RetryPolicy, StorageOptions, policy_of
 from ..core.permutation import permutation
-from ..core.urls import RemoteUrl
-from ..errors import MissingKeyError
+from ..core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
+from ..errors import MissingKeyError, UrlError
 from ..fetch.listing.shard_set import options_beside
 from ..fetch.listing.source_argument import url_of
 from ..fetch.listing.sources import Tars, list_source
@@ -26,14 +26,13 @@ from ..fetch.selections.selection import (
     key_column,
     keys_of_file,
     planned_views,
-    require_whole_shards,
 )
 from ..fetch.tables import list_groups
 from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.split_name import Split, shared_keys
 from ..formats.tables import RowFilter, require_pyarrow
-from .chain import all_pipes, splits_of
-from .datapipe import SourcePipe
+from .chain import all_pipes, name_of, splits_of
+from .datapipe import DataPipe, SourcePipe
 from .env import Env
 from .members import alternatives, listed
 from .passes import NumberedPass, Pass
@@ -251,14 +250,12 @@ class ShuffleShards(SourcePipe[str]):
     """
 
     gives_urls = uses_epoch = True
+    order_names = ("seed",)
 
     def __init__(self, source_datapipe: IterDataPipe[str], seed: int = 0) -> None:
         super().__init__(source_datapipe)
         self.seed = seed_of(seed)
         require_end(source_datapipe)
-
-    def order_options(self) -> Mapping[str, Any]:
-        return {"seed": self.seed}
 
     def open(self, env: Env) -> Pass[str]:
         def shuffled() -> Iterator[str]:
@@ -268,8 +265,55 @@ class ShuffleShards(SourcePipe[str]):
         return ListedPass(shuffled)
 
 
+_plans: weakref.WeakKeyDictionary[Any, tuple[Any, list[RemoteUrl]]] = weakref.WeakKeyDictionary()
+"""The latest plan of each pipe in this process, and the listing for which it was made."""
+
+
+class PlannedShards(DataPipe[RemoteUrl]):
+    """Base of the pipes that plan views of all shards. Later passes that list the same use one plan."""
+
+    gives_urls = True
+
+    def sets(self) -> Mapping[str, IterDataPipe[str]]:
+        """The listings, by the names of the sets."""
+        raise NotImplementedError
+
+    def plan(self, sets: Mapping[str, list[RemoteUrl]]) -> list[RemoteUrl]:
+        """Make the views of the shards of all sets."""
+        raise NotImplementedError
+
+    def open(self, env: Env) -> Pass[RemoteUrl]:
+        sources = {name: env.open(source) for name, source in self.sets().items()}
+
+        def planned() -> Iterator[RemoteUrl]:
+            sets = {name: list(map(self._whole, source)) for name, source in sources.items()}
+            listed = [[url.__getnewargs__() for url in urls] for urls in sets.values()]
+            if (found := _plans.get(self)) is None or found[0] != listed:
+                found = _plans[self] = listed, self.plan(sets)
+            yield from found[1]
+
+        return ListedPass(planned, *sources.values())
+
+    def _whole(self, item: Any) -> RemoteUrl:
+        """Return the URL of a whole shard.
+
+        Raises:
+            UrlError: for a range of samples, or selected samples.
+        """
+        of = name_of(self).removesuffix("Shards").lower()
+        url = url_of(item, of=of)
+        split_sample_range(url)
+        if isinstance(url, VirtualUrl):
+            raise UrlError(
+                f"{of}: {redact(url)} is a part of a shard: pass keys=, where= and members= to one select(), and put "
+                "it behind the URLs, in place of join() and before sharding_filter_rank().",
+                url=redact(url),
+            )
+        return url if isinstance(url, RemoteUrl) else RemoteUrl(url)
+
+
 @functional_datapipe("select")
-class Select(SourcePipe[RemoteUrl]):
+class Select(SourcePipe[RemoteUrl], PlannedShards):
     """Select samples and members of tar shards (functional name: ``select``).
 
     Readers then request the bytes of what was selected only, and nothing is written. It is planned by the files of keys
@@ -320,8 +364,6 @@ class Select(SourcePipe[RemoteUrl]):
         ([2], [('2', b'xx'), ('5', b'xxxxx')])
     """
 
-    gives_urls = True
-
     def __init__(
         self,
         source_datapipe: IterDataPipe[str],
@@ -354,18 +396,12 @@ class Select(SourcePipe[RemoteUrl]):
         self._on_bad_member = check.function("on_bad_member", on_bad_member, example="skip_with_warning")
         self._retry, self._storage_options = policy_of(retry), StorageOptions(storage_options)
 
-    def open(self, env: Env) -> Pass[RemoteUrl]:
-        source = env.open(self.source_datapipe)
-
-        def planned() -> Iterator[RemoteUrl]:
-            shards = list(require_whole_shards(url_of(url, of="select") for url in source))
-            yield from latest_plan(self, [url.__getnewargs__() for url in shards], lambda: self._plan(shards))
-
-        return ListedPass(planned, source)
+    def sets(self) -> Mapping[str, IterDataPipe[str]]:
+        return {"": self.source_datapipe}
 
     @explained_as("select")
-    def _plan(self, shards: list[RemoteUrl]) -> list[RemoteUrl]:
-        keys = self._keys
+    def plan(self, sets: Mapping[str, list[RemoteUrl]]) -> list[RemoteUrl]:
+        (shards,), keys = sets.values(), self._keys
         if isinstance(keys, str):
             options = options_beside(keys, shards[0], self._storage_options) if shards else self._storage_options
             keys = keys_of_file(keys, self._column, self._filter, options, self._retry)
@@ -393,20 +429,3 @@ def _alternatives(members: Any) -> tuple[tuple[str, ...], ...] | None:
     if not all(found) or not found:
         raise check.marked(ValueError(f"members must be extensions such as ('jpg;png', 'cls'), got {names}."))
     return found
-
-
-_plans: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
-
-
-def latest_plan(pipe: object, listed: Any, make: Callable[[], T]) -> T:
-    """Return what was made for a pipe in this process, for a listing: later passes that list the same use it.
-
-    Args:
-        pipe: whose plan it is.
-        listed: with which it is made.
-        make: makes it.
-    """
-    if (found := _plans.get(pipe)) is None or found[0] != listed:
-        found = _plans[pipe] = listed, make()
-    plan: T = found[1]
-    return plan

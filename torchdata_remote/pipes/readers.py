@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -68,6 +68,8 @@ class ShardReader(StreamReader):
         **options: further ones for bare URLs.
     """
 
+    order_names: Sequence[str] = ("interleave",)
+
     def __init__(
         self,
         source_datapipe: IterDataPipe[Any],
@@ -82,9 +84,6 @@ class ShardReader(StreamReader):
         super().__init__(source_datapipe, FetchOptions(interleave=self.interleave, **options), storage_options)
         self.on_bad_shard = check.function("on_bad_shard", on_bad_shard, example="tdr.skip_with_warning")
         self.on_bad_member = check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")
-
-    def order_options(self) -> Mapping[str, Any]:
-        return {"interleave": self.interleave}
 
 
 class ShardPass(Pass[Sample]):

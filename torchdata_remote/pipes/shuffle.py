@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice, repeat
 from math import inf
 from typing import Any, TypeVar
@@ -70,6 +70,7 @@ class ShuffleSamples(OneForOne[T]):
     """
 
     uses_epoch = True
+    order_names = "buffer_size", "max_buffer_bytes", "seed"
 
     def __init__(
         self,
@@ -86,10 +87,6 @@ class ShuffleSamples(OneForOne[T]):
 
     def open(self, env: Env) -> Pass[T]:
         return _ShufflePass(self, env.open(self.source_datapipe), env.seeds)
-
-    def order_options(self) -> Mapping[str, Any]:
-        bound = {} if self.max_buffer_bytes is None else {"max_buffer_bytes": self.max_buffer_bytes}
-        return {"buffer_size": self.buffer_size, **bound, "seed": self.seed}
 
 
 class _ShufflePass(Pass[T]):
