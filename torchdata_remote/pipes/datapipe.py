@@ -166,7 +166,12 @@ class DataPipe(SentToWorkers, SentWithRanks, Described[T_co], IterDataPipe[T_co]
         Raises:
             TypeError, ValueError: if it is not an int of at least 0.
         """
-        set_epoch(self, epoch)
+        epoch = whole("set_epoch: epoch", epoch, at_least=0)
+        for found in all_pipes(self):
+            if isinstance(found, DataPipe):
+                found._epochs = _Epochs(epoch, found._epochs.number + 1, epoch - 1)
+            elif hasattr(type(found), "set_epoch"):  # of a user; as a functional name each pipe has it
+                found.set_epoch(epoch)
 
     def set_seed(self, seed: int) -> DataPipe[T_co]:
         """Hook of torch's loaders, called when a pass starts. The random ``seed`` is not used."""
@@ -262,25 +267,8 @@ def end_pass(shared: Shared) -> None:
             pipe.warn_of_skipped(shared.left_out[id(pipe)])
 
 
-def set_epoch(pipe: TorchDataPipe[Any], epoch: int) -> None:
-    """Set the epoch of the next pass of a chain: of all its pipes.
-
-    Args:
-        pipe: the last one of the chain.
-        epoch: from 0.
-
-    Raises:
-        TypeError, ValueError: if it is not an int of at least 0.
-    """
-    epoch = whole("set_epoch: epoch", epoch, at_least=0)
-    for found in all_pipes(pipe):
-        if isinstance(found, DataPipe):
-            found._epochs = _Epochs(epoch, found._epochs.number + 1, epoch - 1)
-        elif hasattr(type(found), "set_epoch"):  # of a user; as a functional name each pipe has it
-            found.set_epoch(epoch)
-
-
-TorchDataPipe.register_function("set_epoch", set_epoch)  # so that it can be called after torch's map or batch, too
+# So that it can be called after torch's map or batch, too
+TorchDataPipe.register_function("set_epoch", DataPipe.set_epoch)
 
 
 def _announce(pipe: DataPipe[Any]) -> None:

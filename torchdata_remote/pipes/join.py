@@ -28,18 +28,17 @@ from ..formats.grouping import SampleRun
 from ..formats.merged_runs import MergedSet, merged_runs
 from ..formats.position import Position, ReadPosition
 from ..formats.sample import Sample
-from ..storage import check_options
 from .datapipe import SourcePipe
 from .env import Env
-from .listing import ListRemote, PlannedShards
+from .listing import PlannedShards
 from .members import listed
 from .passes import Pass
 from .readers import OpenShard
-from .recipes import Order, Url
+from .recipes import Order, Url, listing_of
 from .slots import require_end
 from .streams import AsyncPrefetch, number_of
 from .tar_reader import ShardTarReader, TarPass
-from .typed import IterableWrapper, IterDataPipe
+from .typed import IterDataPipe
 
 Members = Mapping[str, frozenset[str] | None]
 
@@ -145,9 +144,7 @@ def join(
     sources = {name: None if isinstance(one, AnyPipe) else urls_of(one, of="join") for name, one in given.items()}
     by_set, options = _options_of(storage_options, sources)
     listings: dict[str, IterDataPipe[str]] = {
-        name: given[name]
-        if urls is None
-        else ListRemote(IterableWrapper(urls), pattern=pattern, storage_options=by_set[name]).take_tars()
+        name: given[name] if urls is None else listing_of(urls, pattern, by_set[name]).take_tars()
         for name, urls in sources.items()
     }
     shards = _JoinShards(listings, selected, chosen_how, aligned, options, on_bad_member)
@@ -204,25 +201,23 @@ def _options_of(
 
     Raises:
         ValueError: for different options of the same bucket, or of a set whose URLs are not known yet.
-        UrlError: for options that the store of a URL does not have.
     """
     each = bool(given) and isinstance(given, Mapping) and sources.keys() >= given.keys()
     each = each and all(isinstance(value, Mapping) for value in given.values())
     by_set = {name: StorageOptions(given.get(name) if each else given) for name in sources}
+    if not each:
+        return by_set, StorageOptions(given)
     by_bucket: dict[tuple[str, str], StorageOptions] = {}
     for name, urls in sources.items():
-        own = by_set[name]
-        if each and urls is None:
+        if urls is None:
             raise check.marked(
                 ValueError(f"storage_options for each set need its URLs, and {name!r} is a pipe: pass options for all.")
             )
-        for url in urls or ():
-            check_options(url, own)
-            for bucket in {split_url(single)[:2] for single in expand_braces(url)} if each else ():
-                if by_bucket.setdefault(bucket, own).identity() != own.identity():
-                    shown = "://".join(bucket)
-                    raise check.marked(ValueError(f"storage_options differ for two sets in the same bucket, {shown}."))
-    return by_set, StorageOptions.by_bucket(by_bucket) if each else StorageOptions(given)
+        for bucket in {split_url(single)[:2] for url in urls for single in expand_braces(url)}:
+            if by_bucket.setdefault(bucket, by_set[name]).identity() != by_set[name].identity():
+                shown = "://".join(bucket)
+                raise check.marked(ValueError(f"storage_options differ for two sets in the same bucket, {shown}."))
+    return by_set, StorageOptions.by_bucket(by_bucket)
 
 
 class _Align(str, Enum):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, TypeGuard
+from typing import Any
 
 from typing_extensions import TypeVar
 
@@ -160,7 +160,8 @@ class DecodeSample(ThreadedMap[Sample]):
             require_sample(sample, of="decode_sample")
         began_s = time.perf_counter()
         decoded = {name: self._decode(name, value, sample) for name, value in sample.items()}
-        DECODE.worked(began_s, sum(map(len, filter(_is_data, sample.values()))), items=1, wait=not works_ahead())
+        num_bytes = sum(len(value) for value in sample.values() if isinstance(value, bytes | memoryview))
+        DECODE.worked(began_s, num_bytes, items=1, wait=not works_ahead())
         return decoded
 
     def _decode(self, name: str, value: object, sample: Sample) -> object:
@@ -176,10 +177,6 @@ class DecodeSample(ThreadedMap[Sample]):
             if isinstance(value, MemberFile) and isinstance(error, StorageError):
                 raise
             raise decode_error(sample, name, error) from error
-
-
-def _is_data(value: object) -> TypeGuard[bytes | memoryview]:
-    return isinstance(value, bytes | memoryview)
 
 
 @functional_datapipe("label_from_path")

@@ -93,15 +93,11 @@ class _FilePass(PipePass[Sample]):
                 refuse_part(whole, samples, "FileReader")
                 key, extension = self._pipe.split(object_path(url))
                 if not key or not extension or extension in (KEY, URL):
-                    fault = (
-                        f"has the extension {extension!r}"
-                        if key and extension
-                        else f"has no {'extension' if key else 'key'}"
-                    )
+                    fault = "no key" if not key else f"the extension {extension!r}" if extension else "no extension"
                     raise SampleError(
-                        f"{redact(url)}: the name {fault}, so it cannot be part of "
-                        "a sample. Exclude it by a pattern, as list_remote(pattern='*.jpg'). If it is a folder, "
-                        "list it first: IterableWrapper([url]).list_remote().file_reader().",
+                        f"{redact(url)}: the name has {fault}, so it cannot be part of a sample. Exclude it by a "
+                        "pattern, as list_remote(pattern='*.jpg'). If it is a folder, list it first: "
+                        "IterableWrapper([url]).list_remote().file_reader().",
                         url=redact(url),
                     )
                 data = whole_of(url, stream)

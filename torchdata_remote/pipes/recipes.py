@@ -101,7 +101,7 @@ def stream_shards(
     if options is not None and not isinstance(options, Mapping):
         advice = 'expected arguments of select, such as {"keys": "s3://b/train.parquet"}'
         raise check.marked(TypeError(f"select: {advice}, got {check.shown(options)}."))
-    urls: IterDataPipe[str] = _listing(urls_of(url, of="stream_shards"), pattern, storage_options).take_tars()
+    urls: IterDataPipe[str] = listing_of(urls_of(url, of="stream_shards"), pattern, storage_options).take_tars()
     if options is not None:
         urls = Select(urls, **{"on_bad_member": on_bad_member, "storage_options": storage_options, **options})
     streams = AsyncPrefetch(
@@ -162,7 +162,7 @@ def stream_files(
         [(b'hi', 3)]
     """
     order = Order(check.flag("shuffle", shuffle), seed)
-    listing = _listing(urls_of(url, of="stream_files"), pattern, storage_options)
+    listing = listing_of(urls_of(url, of="stream_files"), pattern, storage_options)
     if split_name != "first":
         listing.warn_of_shared_keys(splitter(split_name))
     streams = AsyncPrefetch(
@@ -213,7 +213,9 @@ class Order:
         return ShuffleSamples(samples, buffer_size=self._size, max_buffer_bytes=self._bytes, seed=self._seed)
 
 
-def _listing(sources: list[str], pattern: str | None, storage_options: Mapping[str, Any] | None) -> ListRemote:
+def listing_of(sources: list[str], pattern: str | None, storage_options: Any) -> ListRemote:
+    """List URLs with these options, which are checked."""
+    options = StorageOptions(storage_options)
     for source in sources:
-        check_options(source, StorageOptions(storage_options))
-    return ListRemote(IterableWrapper(sources), pattern=pattern, storage_options=storage_options)
+        check_options(source, options)
+    return ListRemote(IterableWrapper(sources), pattern=pattern, storage_options=options)
