@@ -222,21 +222,20 @@ class Bucket(SourcePipe[list[T]]):
             if not all(low < high for low, high in pairwise(self.boundaries)):
                 raise check.marked(ValueError(f"boundaries must be increasing, got {self.boundaries}."))
         self._member = length if isinstance(length, str) else None
-        self._function = None if self._member else check.function_or_none("length", length, example="num_tokens_of")
+        function = len if length is None or self._member else length
+        self._function = check.function("length", function, example="num_tokens_of")
 
     def open(self, env: Env) -> Pass[list[T]]:
         return _BucketPass(self, env.open(self.source_datapipe))
 
     def key_and_length(self, item: T) -> tuple[Any, Any]:
         """Return what the items of a bucket have in common, and the length of one."""
-        if self._function is not None:
-            length = called(self._function, item)
-        elif self._member is not None:
-            length = len(member_of(item, self._member, of=f"bucket(length={self._member!r})"))
-        elif isinstance(item, Mapping):
+        value: Any = item
+        if self._member is not None:
+            value = member_of(item, self._member, of=f"bucket(length={self._member!r})")
+        elif self._function is len and isinstance(item, Mapping):
             raise member_missing(item, "bucket: expected items that have a length", "length")
-        else:
-            length = len(item)  # type: ignore[arg-type]  # an error says it
+        length = called(self._function, value)
         is_any, number = self.boundaries is None and self.max_tokens is None, length
         try:
             if type(length) is not int and not (is_any and not isinstance(length, torch.Tensor | np.ndarray)):
@@ -417,27 +416,19 @@ class Pack(SourcePipe[Row]):
         array = array.astype(np.int64, copy=False)
         return array if self.separator is None else np.append(array, np.int64(self.separator))
 
-    def row_of(self, documents: Sequence[Tokens]) -> Row:
+    def row_of(self, documents: list[Tokens]) -> Row:
         """Return a row of documents, or parts of them, filled up unless short ones are wanted."""
-        ends = np.cumsum([len(document) for document in documents])
-        num_tokens = int(ends[-1])
-        size = num_tokens if self.last is _Last.SHORT else self.length
-        input_ids, position_ids, document_ids = (np.empty(size, np.int64) for _ in range(3))
-        positions, start = self._positions, 0
-        for number, document in enumerate(documents):
-            end = start + len(document)
-            input_ids[start:end] = document
-            position_ids[start:end] = positions[: end - start]
-            document_ids[start:end] = number
-            start = end
-        if num_tokens < size:
-            input_ids[num_tokens:] = self.padding
-            position_ids[num_tokens:] = positions[: size - num_tokens]
-            document_ids[num_tokens:] = _PADDING_ID
-            ends = np.append(ends, size)
-        row = {"input_ids": input_ids, "position_ids": position_ids, "document_ids": document_ids}
+        lengths, numbers = list(map(len, documents)), list(range(len(documents)))
+        if self.last is not _Last.SHORT and (room := self.length - sum(lengths)):
+            documents = [*documents, np.full(room, self.padding, np.int64)]
+            lengths, numbers = [*lengths, room], [*numbers, _PADDING_ID]
+        row: dict[str, np.ndarray[Any, Any]] = {
+            "input_ids": np.concatenate(documents),
+            "position_ids": np.concatenate([self._positions[:length] for length in lengths]),
+            "document_ids": np.repeat(numbers, lengths),
+        }
         if self.cu_seqlens:
-            row["cu_seqlens"] = np.concatenate([[0], ends]).astype(np.int32)
+            row["cu_seqlens"] = np.cumsum([0, *lengths], dtype=np.int32)
         return {name: torch.from_numpy(array) for name, array in row.items()}
 
 
