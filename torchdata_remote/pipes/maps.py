@@ -265,9 +265,7 @@ class ToTuple(OneForOne[Items]):
 
     def __init__(self, source_datapipe: IterDataPipe[Sample], *names: str) -> None:
         if not names or not all(isinstance(name, str) and name.strip("; ") for name in names):
-            first: object = names[0] if names else None
-            advice = f" Write to_tuple({', '.join(map(repr, first))})." if isinstance(first, list | tuple) else ""
-            raise ValueError(f"to_tuple needs names such as 'jpg;png', 'cls'; got {names!r:.200}.{advice}")
+            raise ValueError(f"to_tuple needs names such as 'jpg;png', 'cls'; got {names!r:.200}.")
         super().__init__(source_datapipe, "samples")
         self.names, self.choices = names, [alternatives(name) for name in names]
 

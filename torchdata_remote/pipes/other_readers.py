@@ -319,7 +319,8 @@ class TableReader(ShardReader):
 
     def input_of(self, env: Env) -> Pass[tuple[str, Any]]:
         # The fetcher's threads start with the first URL
-        opens, session = partial(TableStream, self.columns), self.session_of(env)
+        opens = partial(TableStream, self.columns)
+        session = env.shared.session(self, self._options, self._storage_options)
         return StreamPass(
             UrlsAhead(self, env),
             lambda urls, state: open_ahead(numbered_urls(_only_urls(urls), state), session, opens),

@@ -46,13 +46,10 @@ class StreamReader(SourcePipe[Sample]):
         super().__init__(source_datapipe)
         self._options, self._storage_options = options, StorageOptions(storage_options)
 
-    def session_of(self, env: Env) -> FetchSession:
-        """The session of this pipe."""
-        return env.shared.session(self, self._options, self._storage_options)
-
     def input_of(self, env: Env) -> Pass[tuple[str, Any]]:
         """Make the pass over the streams."""
-        opened, session = stream_by_jumps if env.by_jumps else stream_objects, self.session_of(env)
+        session = env.shared.session(self, self._options, self._storage_options)
+        opened = stream_by_jumps if env.by_jumps else stream_objects
         return InputPass(UrlsAhead(self, env), lambda urls, state: opened(urls, session, state))
 
 
@@ -103,9 +100,8 @@ class ShardPass(Pass[Sample]):
     def __init__(self, pipe: Any, env: Env) -> None:
         super().__init__(pipe.input_of(env))
         self.pipe, self._env, self.skipped = pipe, env, env.shared.skipped(pipe)
-        self._saved: Any = None
         self._open: deque[Any] = deque()
-        self._latest: int | None = -1  # number of the last shard that was opened
+        self._next: int | None = 0  # number of the shard that is opened next
         self._num_passed = 0
         # Places of the open shards after so many samples: asked for after each one, only one shard has moved
         self._places: deque[Any] = deque()
@@ -123,10 +119,11 @@ class ShardPass(Pass[Sample]):
         raise NotImplementedError
 
     def seek(self, position: Any) -> None:
-        following, opened = position
-        self._saved, self._latest = opened, following - 1
-        again = [[number, self.first_byte(place)] for number, place in opened if place is not None]
-        self.sources[0].seek({"next": following, "again": again})
+        self._next, places = position
+        self._places.extend(places)
+        self._num_known = 0
+        again = [[number, self.first_byte(place)] for number, place in places if place is not None]
+        self.sources[0].seek({"next": self._next, "again": again})
 
     def first_byte(self, place: Any) -> Any:
         """Where a shard is opened to continue at a place: the first field of it."""
@@ -134,8 +131,6 @@ class ShardPass(Pass[Sample]):
 
     @property
     def position(self) -> Any:
-        if self._saved is not None and not self._open:
-            return self._latest + 1, self._saved  # type: ignore[operator]  # before the first sample
         opened, places = self._open, self._places
         num_since = None if self._num_known is None else self._num_passed - self._num_known
         if num_since == 1:  # the last one has moved; those that are exhausted were the first
@@ -146,15 +141,14 @@ class ShardPass(Pass[Sample]):
             places.clear()
             places.extend(shard.place() for shard in opened)
         self._num_known = self._num_passed
-        return self._latest + 1 if self._latest is not None else None, tuple(places)
+        return self._next, tuple(places)
 
     def items(self) -> Iterator[Sample]:
-        saved, opened = self._saved, self._open
+        opened = self._open
         with closing(iter(self.sources[0])) as streams:  # type: ignore[type-var]  # a generator
             try:
-                for number, place in saved or ():
+                for number, place in self._places:
                     opened.append(self._opened_again(streams, number, place))
-                self._saved = None
             except BaseException:
                 for shard in opened:
                     shard.close()
@@ -169,7 +163,8 @@ class ShardPass(Pass[Sample]):
 
     def _upcoming(self, streams: Iterator[tuple[str, Any]]) -> Iterator[OpenShard]:
         for url, stream in streams:
-            self._latest = number_of(stream)
+            number = number_of(stream)
+            self._next = None if number is None else number + 1
             shard = self.opened(url, stream, None)
             try:
                 self._require_all_parts()
