@@ -8,12 +8,11 @@ from itertools import islice
 from typing import Any
 
 from ..core.frameworks.loader_length import num_batches
-from ..core.iter_datapipe import IterDataPipe
-from ..pipes.chain import all_pipes, sources_of
+from ..pipes.chain import all_pipes
 from ..pipes.shuffle import ShuffleSamples
 from ..pipes.slots import is_endless
 from ..pipes.split_guard import has_all_ranks
-from .stream_counts import equal_counts
+from .stream_counts import end_together
 
 _END = object()
 Lengths = Sequence[Sequence[int]]
@@ -59,7 +58,7 @@ def _limit(loader: Any, lengths_of_pass: Callable[[], Lengths]) -> tuple[int | N
     try:
         lengths = lengths_of_pass()
     except TypeError:
-        is_equal = has_all_ranks(dataset.pipe) or _is_equal(dataset.pipe, dataset.share(world)[0])
+        is_equal = has_all_ranks(dataset.pipe) or end_together(dataset)
         return None, "" if is_equal else f"Ranks may get different numbers of batches. {_WAITS}"
     counts = _counts(loader, lengths)
     fewest, most = min(counts), max(counts)
@@ -103,17 +102,3 @@ _WAITS = (
     "A rank that has more waits for one that has ended, in all_reduce or DistributedDataParallel, until the process "
     "group's timeout. Chain equalize_ranks() after the reader, or train within torch.distributed.algorithms.Join."
 )
-
-
-def _is_equal(pipe: IterDataPipe[Any], num_streams: int) -> bool:
-    """Whether all streams get the same number of items."""
-    stop = vars(pipe).get("stop")  # of a mixture
-    if is_endless(pipe) or isinstance(stop, int):
-        return stop is None or stop % num_streams == 0
-    equal = equal_counts(pipe, num_streams)
-    if equal is not None:
-        return equal
-    sources = list(sources_of(pipe))
-    # Pipes that drop items have no length
-    has_length = hasattr(type(pipe), "__len__") or stop == "all_exhausted"
-    return has_length and bool(sources) and all(_is_equal(source, num_streams) for source in sources)

@@ -25,6 +25,7 @@ from .draws import of_pass
 from .env import Env
 from .passes import Pass
 from .shares import Share
+from .slots import length_of
 
 T = TypeVar("T")
 Points = dict[int, dict[str, float]]
@@ -98,9 +99,11 @@ class Mixed(DataPipe[T]):
         return {**weights, "seed": self.seed, "stop": stop, "pipes": pipes}
 
     def length(self, env: Env) -> int:
-        """Count the samples of a share, if the mixture stops at a number."""
+        """Count the samples of a share, if the mixture stops at a number, or where all sources are exhausted."""
+        if self.stop is Stop.ALL_EXHAUSTED and all(self.points[max(self.points)].values()):
+            return sum(length_of(pipe, env) for pipe in self.sources.values())
         if isinstance(self.stop, Stop):
-            raise TypeError("mix has a length only if it stops at a number of samples.")
+            raise TypeError("mix has a length only if it stops at a number of samples, or reads all of its sources")
         share = self.share_of(env)
         if self.stop < share.count:
             raise EmptyShareError(
