@@ -16,7 +16,6 @@ from ..core.stats.timing import timed, timed_runs
 from ..core.urls import redact, split_sample_range
 from ..errors import RemoteDataError, StateError
 from ..fetch.jumps import stream_by_jumps
-from ..fetch.session import FetchSession
 from ..fetch.streams import stream_objects
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun
