@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import islice
 from typing import Any, TypeVar
 
 from ..core.arguments import check
@@ -58,10 +59,8 @@ class ListedPass(NumberedPass[T]):
     def items(self) -> Iterator[T]:
         start = self._next
         with closing(self._listed()) as urls:  # type: ignore[type-var]  # a generator
-            for number, url in enumerate(urls, 1):
-                if number > start:
-                    self._next = number
-                    yield url
+            for self._next, url in enumerate(islice(urls, start, None), start + 1):
+                yield url
 
 
 @functional_datapipe("list_remote")

@@ -121,14 +121,18 @@ class _Source:
         name: key in the mapping of sources.
         pipe: its chain.
         env: of the mixture.
-        num_passes: how often it was restarted.
-        position: from which it resumes; ``None`` for its start.
     """
 
-    def __init__(self, name: str, pipe: Any, env: Env, num_passes: int = 0, position: Any = None) -> None:
-        self.name, self._pipe, self._env, self.num_passes, self._at = name, pipe, env, num_passes, position
-        self.has_items, self.exhausted = position is not None, False
+    def __init__(self, name: str, pipe: Any, env: Env) -> None:
+        self.name, self._pipe, self._env = name, pipe, env
+        self.num_passes = 0  # how often it was restarted
+        self.has_items = self.exhausted = False
         self._pass: Pass[Any] | None = None
+        self._at: Any = None  # from which the pass resumes; ``None`` for its start
+
+    def seek(self, num_passes: int, position: Any) -> None:
+        """Continue from a position."""
+        self.num_passes, self._at, self.has_items = num_passes, position, position is not None
 
     def items(self) -> Iterator[Any]:
         """Open the pass over the source, once."""
@@ -183,15 +187,13 @@ class _MixedPass(Pass[Any]):
 
     def seek(self, position: Any) -> None:
         self._num_draws, self._num_passed = position["draws"], position["passed"]
-        self._phases = [list(phase) for phase in position["phases"]]
+        self._phases = [[start, weights, dict(counts), draws] for start, weights, counts, draws in position["phases"]]
         rows = {name: row for name, *row in position["sources"]}
-        self._members = [
-            _Source(name, source, self._env, *rows.get(name, ())) for name, source in self._pipe.sources.items()
-        ]
         for member in self._members:
-            member.exhausted = member.name not in rows and bool(self._phases) and member.name in self._phases[-1][2]
-        if self._phases:
-            self._phases[-1][2] = dict(self._phases[-1][2])
+            if member.name in rows:
+                member.seek(*rows[member.name])
+            else:  # exhausted, or added to the mixture since
+                member.exhausted = bool(self._phases) and member.name in self._phases[-1][2]
 
     def start(self) -> None:
         for source in self._phase()[0]:

@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ..core.arguments import check
 from ..core.arguments.amounts import whole_or_none
@@ -99,14 +99,6 @@ def works_ahead() -> bool:
     return hasattr(_of_thread, "is_busy")
 
 
-class _BadSample(NamedTuple):
-    """Takes the place of a result."""
-
-    url: str
-    key: str
-    error: Exception
-
-
 class OneForOne(SourcePipe[T_co]):
     """Base of a pipe that yields one item for each that it takes."""
 
@@ -167,29 +159,16 @@ class ThreadedMap(OneForOne[T_co]):
         """Whether samples may be left out."""
         return self._on_bad_sample is not raise_error
 
-    def guarded(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return the function; where samples may be skipped, one that returns a bad sample in place of raising."""
-
-        def result_of(argument: Any) -> Any:
-            try:
-                return function(argument)
-            except Exception as error:
-                # Those of a store and of the machine are none of the sample
-                is_other = isinstance(error, RemoteDataError) and not isinstance(error, SampleError)
-                if is_other or isinstance(error.__cause__ or error, ImportError | MemoryError):
-                    raise
-                sample = getattr(argument, "sample", argument)
-                return _BadSample(sample_url(sample), str(require_key(sample, of=functional_name(type(self)))), error)
-
-        return result_of if self.may_skip else function
-
-    def is_bad(self, result: Any, skipped: Skipped) -> bool:
-        """Whether a result is a bad sample, which is recorded as skipped, unless the policy raises."""
-        if type(result) is not _BadSample:
+    def skips(self, error: Exception, argument: Any, skipped: Skipped) -> bool:
+        """Whether a sample is skipped for which the function has raised: it is recorded then. The policy may raise."""
+        # Errors of a store and of the machine are none of the sample
+        is_other = isinstance(error, RemoteDataError) and not isinstance(error, SampleError)
+        if not self.may_skip or is_other or isinstance(error.__cause__ or error, ImportError | MemoryError):
             return False
-        url, key, error = result
+        sample = getattr(argument, "sample", argument)
+        place = sample_url(sample), str(require_key(sample, of=functional_name(type(self))))
         self._on_bad_sample(error)
-        skipped.bad_samples[url, key] = f"{type(error).__name__}: {error!s:.300}"
+        skipped.bad_samples[place] = f"{type(error).__name__}: {error!s:.300}"
         return True
 
     def warn_of_skipped(self, skipped: Skipped) -> None:
@@ -229,7 +208,7 @@ class _ThreadedPass(Pass[Any]):
     def __init__(self, pipe: ThreadedMap[Any], env: Env) -> None:
         super().__init__(env.open(pipe.source_datapipe))
         self._pipe, self._skipped, self._ahead = pipe, env.shared.skipped(pipe), Ahead(pipe, env)
-        self._prepared, self._function = pipe.preparation_of(env), pipe.guarded(pipe.function_of(env))
+        self._prepared, self._function = pipe.preparation_of(env), pipe.function_of(env)
         self._num_threads = env.shared.num_threads if pipe.num_threads is None else pipe.num_threads
         max_ahead = pipe.max_ahead or _AHEAD_PER_THREAD * self._num_threads
         self._num_taken = 1 + max(1, max_ahead // env.shared.num_streams)  # with the item that is handed out next
@@ -249,19 +228,22 @@ class _ThreadedPass(Pass[Any]):
         self.sources[0].seek(position)
 
     def _in_turn(self) -> Iterator[Any]:
-        function, prepared = self._function, self._prepared
-        for item in self.sources[0]:
-            result = called(function, item if prepared is None else prepared(item))
+        source, function = self.sources[0], self._function
+        for item in source if self._prepared is None else map(self._prepared, source):
+            try:
+                result = called(function, item)
+            except Exception as error:
+                if not self._pipe.skips(error, item, self._skipped):
+                    raise
+                continue
             del item
-            if not self._pipe.is_bad(result, self._skipped):
-                yield result
+            yield result
 
     def _in_threads(self) -> Iterator[Any]:
         source, error, closed, pid = self.sources[0], None, [False], os.getpid()
         items: Iterator[Any] | None = iter(source if self._prepared is None else map(self._prepared, source))
-        ahead: deque[tuple[Any, Any, _Call]] = (
-            deque()
-        )  # position and marks after the item, and the call of the function
+        # Position and marks after the item, the call of the function, and the item where it may be skipped
+        ahead: deque[tuple[Any, Any, _Call, Any]] = deque()
         marks = self._ahead
         pools = shared_pools()
         pool = pools.join(self._num_threads)
@@ -276,17 +258,20 @@ class _ThreadedPass(Pass[Any]):
                         items, error = None, caught
                     else:
                         task = _Call(self._function, item)
+                        ahead.append((source.position, marks.taken(), task, item if self._pipe.may_skip else None))
                         del item
                         pool.submit(task.run, closed, on_dropped=task.fail)
-                        ahead.append((source.position, marks.taken(), task))
                 if not ahead:
                     break
-                self._at, of_item, task = ahead.popleft()
+                self._at, of_item, task, item = ahead.popleft()
                 marks.handed_out(of_item)
-                result = self._result_of(task)
-                del task
-                if self._pipe.is_bad(result, self._skipped):
+                try:
+                    result = self._result_of(task)
+                except Exception as caught:
+                    if not self._pipe.skips(caught, item, self._skipped):
+                        raise
                     continue
+                del task, item
                 yield result
                 del result
                 if os.getpid() != pid:
