@@ -68,10 +68,11 @@ class _Pass:
 
 @explained
 class PrefetchingLoader(Generic[T]):
-    """Yield the batches of torch's ``DataLoader`` in the same order, prefetching the next ones.
+    """Yield batches as torch's ``DataLoader``, prefetching the next ones.
 
     ``DataLoader`` sends a worker one batch at a time, so the files of the next batch cannot be requested during the
-    current one. Here each worker knows its batches of the epoch, and prefetches across them.
+    current one. Here each worker knows its batches of the epoch, and prefetches across them. With the same sampler, or
+    none, the batches are those of ``DataLoader`` in the same order; ``shuffle=True`` draws another random order.
 
     **Several ranks** without a sampler split one order, which is determined by seed and epoch. All ranks together read
     every item once, and have the same number of batches; the last one or two may be shorter in some ranks. With single
@@ -82,29 +83,30 @@ class PrefetchingLoader(Generic[T]):
     **Each pass is an epoch**, counted from 0, from ``set_epoch`` or from a loaded state. Without a sampler
     ``state_dict`` is the same in all ranks at the same step, so save one of them. Any number of ranks and workers can
     resume from it, with any batch size. With a sampler, the same world can resume, if the sampler yields the same order
-    again, which is checked. ``shuffle=True`` in a single process requires ``seed`` to be resumed.
+    again, which is checked; each rank loads its own state.
 
     Args:
         dataset: :class:`RemoteFiles`, :class:`RemoteImageFolder` or :class:`ShardedDataset`.
         batch_size: items per batch of one rank; ``None`` for single items.
         shuffle: a new order each epoch.
-        seed: of that order. ``None`` means torch's generator in a single process, and 0 with several ranks.
+        seed: of these orders. ``None`` means 0 with several ranks; in a single process, each epoch draws one from
+            torch's generator, and its states have it.
         sampler: the order, as finitely many indices. Ranks do not split it, unless it is a ``DistributedSampler``.
         batch_sampler: the batches, as lists of indices; like ``sampler``.
         num_workers: number of processes; 0 fetches and decodes in threads of this one.
         collate_fn: from a list of items to a batch; torch's default.
         drop_last: drop the last batch if it is shorter; without a sampler, in all ranks.
         equalize: gives ranks the same number of items: ``drop`` drops up to ``world_size - 1`` items, different ones
-            each epoch; ``repeat`` repeats up to as many.
+            each epoch, which without ``shuffle`` begins one item later each time; ``repeat`` repeats up to as many.
         world: of this rank; ``None`` asks torch. ``World()`` gives each rank all items.
-        generator: of the order.
+        generator: from which a single process draws the seeds, instead of torch's.
         **options: of ``DataLoader``: ``pin_memory``, ``timeout``, ``worker_init_fn``, ``prefetch_factor``,
             ``multiprocessing_context``. Workers are started for each epoch.
 
     Raises:
-        UnsplitError: when iteration starts, if ranks would have different numbers of batches, or if several ranks
+        UnsplitError: with the first batch, if ranks would have different numbers of batches, or if several ranks
             shuffle by a ``generator``, which may differ between ranks.
-        StateError: when iteration starts, if the loaded state has another order or number of items; or, like
+        StateError: with the first batch, if the loaded state has another order or number of items; or, like
             UnequalListingError, if the ranks would not split the same order of the same items.
 
     Example:
