@@ -148,6 +148,17 @@ def test_equalize_repeat_repeats_fewer_items_than_ranks_also_if_another_world_go
     assert sum(both.values()) < num_items + max(ranks, later)
 
 
+@given(num_items=st.integers(1, 40), ranks=WORLDS, epoch=st.integers(0, 3), stop=st.integers(0, 9))
+def test_a_state_continues_without_equalize(num_items: int, ranks: int, epoch: int, stop: int) -> None:
+    assume(num_items >= ranks)
+    started, [alone] = loaders(num_items, ranks, 1, equalize="drop"), loaders(num_items, 1)
+    for rank in started:
+        rank.set_epoch(epoch)
+    first = items(in_step(started, min(stop, len(started[0]) - 1)))
+    alone.load_state_dict(started[0].state_dict())
+    assert sorted(first + items(in_step([alone]))) == list(range(num_items))
+
+
 @given(num_items=st.integers(1, 40), ranks=WORLDS, batch_size=st.integers(1, 4))
 def test_drop_last_keeps_as_many_full_batches_as_possible_in_all_ranks(
     num_items: int, ranks: int, batch_size: int

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
@@ -16,7 +16,7 @@ from ..core.processes.worker_start import SentFunction, SentToWorkers
 from ._map_style import MapStyle
 from ._orders import Batches
 
-T = TypeVar("T")
+_FUNCTIONS = ("collate_fn", "worker_init_fn")
 
 
 class Epoch(SentToWorkers, IterableDataset[Any]):
@@ -27,23 +27,18 @@ class Epoch(SentToWorkers, IterableDataset[Any]):
     Args:
         dataset: of the items.
         batches: of the pass.
-        collate_fn: from a list of items to a batch.
         single: whether a batch is one item, not a list.
     """
 
-    shown_as = "PrefetchingLoader"
-
-    def __init__(
-        self, dataset: MapStyle[Any], batches: Batches, collate_fn: Callable[[Any], Any], *, single: bool
-    ) -> None:
-        self._dataset, self._batches, self._collate_fn, self._single = dataset, batches, collate_fn, single
+    def __init__(self, dataset: MapStyle[Any], batches: Batches, *, single: bool) -> None:
+        self._dataset, self._batches, self._single = dataset, batches, single
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         number, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         own = range(number, len(self._batches.ends), step)
         for items in self._dataset.batches(map(self._batches.__getitem__, own)):
-            yield self._collate_fn(items[0] if self._single else items)
+            yield items[0] if self._single else items
 
 
 def read(epoch: Epoch, num_workers: int, options: Mapping[str, Any]) -> Iterator[Any]:
@@ -58,10 +53,10 @@ def read(epoch: Epoch, num_workers: int, options: Mapping[str, Any]) -> Iterator
         WorkerStartError: if workers would start workers, or the dataset cannot be sent to them.
     """
     if num_workers:
-        own = partial(start_worker, options.get("worker_init_fn"))
-        options = {**options, "worker_init_fn": SentFunction(own, "PrefetchingLoader(worker_init_fn=...)")}
-    # torch's collate_fn would turn arrays into tensors
-    loader = DataLoader(epoch, batch_size=None, num_workers=num_workers, collate_fn=_unchanged, **options)
+        functions = {**options, "worker_init_fn": partial(start_worker, options.get("worker_init_fn"))}
+        sent = {name: SentFunction(functions[name], f"PrefetchingLoader({name}=...)") for name in _FUNCTIONS}
+        options = {**options, **sent}
+    loader = DataLoader(epoch, batch_size=None, num_workers=num_workers, **options)
     if not num_workers:
         return ended_on_error(loader, loader)
     if not is_forking(loader.multiprocessing_context):
@@ -70,7 +65,3 @@ def read(epoch: Epoch, num_workers: int, options: Mapping[str, Any]) -> Iterator
         batches = iter(loader)
     end_by_kill(batches)
     return ended_on_error(batches, batches)
-
-
-def _unchanged(batch: T) -> T:
-    return batch

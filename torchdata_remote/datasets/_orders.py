@@ -56,6 +56,7 @@ class SplitOrder:
         seed: of the order; ``None`` is the order of the dataset.
         drop_last: drop a last step that is not full.
         equalize: how the number of items is made divisible by that of ranks; ``None`` does not.
+        first: the item with which an order without a seed begins.
         items_done: by all ranks together, before the pass.
         batches_done: by each rank, with any number of ranks.
 
@@ -70,8 +71,9 @@ class SplitOrder:
     seed: int | None
     drop_last: bool
     equalize: EqualizeMode | None
-    items_done: int = 0
-    batches_done: int = 0
+    first: int
+    items_done: int
+    batches_done: int
 
     def __len__(self) -> int:
         """Number of batches of the pass."""
@@ -106,12 +108,12 @@ class SplitOrder:
 
     def batches(self) -> Batches:
         """Draw this rank's batches of the pass."""
-        num_items, epoch, rank, num_ranks = self.num_items, self.epoch, self.world.rank, self.world.world_size
-        if self.seed is not None:
-            order = permutation_array(num_items, "items", self.seed, epoch)
-        else:  # whose last items are dropped: others in each epoch
-            order = np.roll(np.arange(num_items), -epoch if self.equalize is EqualizeMode.DROP else 0)
-        repeated = (epoch * self._num_repeated + np.arange(self._num_repeated)) % num_items
+        num_items, rank, num_ranks = self.num_items, self.world.rank, self.world.world_size
+        if self.seed is None:
+            order = np.roll(np.arange(num_items), -self.first)
+        else:
+            order = permutation_array(num_items, "items", self.seed, self.epoch)
+        repeated = (self.epoch * self._num_repeated + np.arange(self._num_repeated)) % num_items
         order, sizes = np.append(order, order[repeated]), self._step_sizes
         starts = self.items_done + np.cumsum(sizes) - sizes
         firsts, lasts = starts + rank * sizes // num_ranks, starts + (rank + 1) * sizes // num_ranks
@@ -125,6 +127,7 @@ class SplitOrder:
             "batches_done": self.batches_done + num_batches,
             "items_done": min(items_done, self.num_items),
             "seed": self.seed,
+            "first": self.first,
         }
 
 

@@ -236,7 +236,7 @@ class PrefetchingLoader(Generic[T]):
             StateError: if it is not a state of this class; when the pass starts, if dataset or order differ.
         """
         entries = dict(state_dict) if isinstance(state_dict, Mapping) else {}
-        if entries.pop("digest", None) != digest(entries) or entries["version"] != _VERSION:
+        if entries.get("version") != _VERSION or entries.pop("digest", None) != digest(entries):
             raise StateError(
                 f"Expected the state_dict() of a PrefetchingLoader, version {_VERSION} and unchanged (begin an epoch "
                 f"without it by set_epoch(epoch)); got {type(state_dict).__name__}: {state_dict!r:.200}"
@@ -284,9 +284,9 @@ class PrefetchingLoader(Generic[T]):
             seeds.set_state(drawing.get_state())
             _draw_seed(drawing)
             order = self._next_order(seed=self._seed_of_pass(world))
-            single = self.batch_sampler is None
-            epoch = Epoch(self.dataset, order.batches(), self._loader.collate_fn, single=single)
-            started[:] = order, read(epoch, self.num_workers, {**self._options, "generator": seeds})
+            epoch = Epoch(self.dataset, order.batches(), single=self.batch_sampler is None)
+            options = {**self._options, "generator": seeds, "collate_fn": self._loader.collate_fn}
+            started[:] = order, read(epoch, self.num_workers, options)
             if not in_group(world):
                 return {}
             known = {field.name: getattr(order, field.name) for field in fields(SplitOrder) if field.name != "world"}
@@ -355,6 +355,8 @@ class PrefetchingLoader(Generic[T]):
             seed,
             self._loader.drop_last,
             self._equalize,
+            # Of an order without a seed the last items would be dropped in each epoch
+            begun.get("first", self._epoch if self._equalize is EqualizeMode.DROP else 0),
             begun.get("items_done", 0),
             batches_done,
         )
