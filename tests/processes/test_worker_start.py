@@ -177,7 +177,7 @@ def locked(lock: Any) -> Callable[[Any], Any]:
 )
 def test_what_does_not_pickle_is_named_by_its_argument(place: str, start: Callable[[], Any]) -> None:
     with pytest.raises(WorkerStartError, match=rf"^{place}, which cannot be .* process: cannot pickle '_thread.lock'"):
-        iter(start())
+        next(iter(start()))
 
 
 def test_chains_with_what_does_not_pickle_run_without_processes_and_when_forked() -> None:
@@ -206,8 +206,8 @@ READERS: dict[str, Callable[[str], Iterator[Any]]] = {
     ),
     "DataLoader": lambda url: iter(DataLoader(tdr.stream_shards(url).map(unchanged), **WORKERS)),
     "Resumable": lambda url: iter(DataLoader(tdr.Resumable(tdr.stream_shards(url), num_streams=1), **WORKERS)),
-    "RemoteFiles": lambda url: iter(tdr.PrefetchingLoader(tdr.RemoteFiles(url), **WORKERS)),
-    "ShardedDataset": lambda url: iter(tdr.PrefetchingLoader(tdr.ShardedDataset(url), **WORKERS)),
+    "RemoteFiles": lambda url: next(iter(tdr.PrefetchingLoader(tdr.RemoteFiles(url), **WORKERS))),
+    "ShardedDataset": lambda url: next(iter(tdr.PrefetchingLoader(tdr.ShardedDataset(url), **WORKERS))),
 }
 
 
