@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...core.arguments.calls import explained
-from ...core.arguments.check import marked
 from ...core.iter_datapipe import IterDataPipe
 from ...errors import StateError
 from ..rank_exchange import require_same_pass
-from ..resumable import Resumable
+from ..resumable import Resumable, dataset_of
 from ..state.state_format import merge_states, states_to_merge
 
 _STATE = {"version", "chain", "listing", "epoch", "num_streams", "streams"}  # what a state of Resumable has
@@ -50,11 +49,7 @@ def to_node(pipe: IterDataPipe[Any] | Resumable, *, num_streams: int | None = No
         ImportError: if torchdata has no ``nodes``.
         StateError: if the chain cannot be resumed; names what to use instead.
     """
-    if isinstance(pipe, Resumable) and num_streams is not None:
-        raise marked(
-            ValueError("num_streams belongs to the Resumable that was passed: Resumable(pipe, num_streams=2).")
-        )
-    resumable = pipe if isinstance(pipe, Resumable) else Resumable(pipe, num_streams=num_streams)
+    resumable = dataset_of(pipe, num_streams)
     return _node_class()(resumable)
 
 

@@ -61,6 +61,7 @@ class RemoteTrainerMixin:
 
     args: Any  # of Trainer
     accelerator: Any
+    callback_handler: Any
     state: Any
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -76,14 +77,12 @@ class RemoteTrainerMixin:
         super().__init__(*args, **options)
         # Of the checkpoint from which training is resumed: the loader's state, and the number of steps
         self._saved: tuple[Mapping[str, Any], int] | None = None
-        self._batches: _TrainBatches | None = None
         self._kept: dict[str, tuple[Any, _EvalBatches]] = {}  # with persistent workers
         self.add_callback(_callback())  # type: ignore[attr-defined]  # Trainer's
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
         """As ``Trainer.train``."""
-        before, self._batches = (self.args.max_steps, self.args.ignore_data_skip), None
-        checkpoint = resume_from_checkpoint
+        before, checkpoint = (self.args.max_steps, self.args.ignore_data_skip), resume_from_checkpoint
         if _is_chain(getattr(self, "train_dataset", None)) and checkpoint:
             if checkpoint is True:
                 utils = importlib.import_module("transformers.trainer_utils")
@@ -96,8 +95,9 @@ class RemoteTrainerMixin:
 
     def _save_checkpoint(self, *args: Any, **options: Any) -> None:
         """As ``Trainer._save_checkpoint``, which each process calls; ``trainer_state.json`` gets the position."""
-        if self._batches is not None:
-            state = self._batches.loader.state_dict()  # collective
+        batches = self.callback_handler.train_dataloader
+        if isinstance(batches, _TrainBatches):
+            state = batches.loader.state_dict()  # collective
             self.state.stateful_callbacks[_IN_STATE] = {"args": {}, "attributes": state}
         super()._save_checkpoint(*args, **options)  # type: ignore[misc]  # Trainer's
 
@@ -109,14 +109,14 @@ class RemoteTrainerMixin:
         loader = self._loader(dataset, self._train_batch_size, "training")  # type: ignore[attr-defined]  # Trainer's
         if isinstance(dataset, Resumable) and dataset.loaded is not None:
             loader.load_merged(dataset.loaded)
-        self._batches = batches = _TrainBatches(loader)
+        batches = _TrainBatches(loader)
         if self._saved is not None:
             state, num_steps = self._saved
             batches.resume(state)
             self.args.ignore_data_skip = True  # of Trainer, which would skip what was trained on before
             if self.args.max_steps <= 0 and batches.length is not None:
                 num_left = batches.num_steps_left(self.args.num_train_epochs, self.args.gradient_accumulation_steps)
-                self.args.max_steps = num_steps + max(1, num_left)
+                self.args.max_steps = num_steps + num_left
         return batches
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
