@@ -275,13 +275,13 @@ def test_after_the_last_batch_nothing_is_left_and_after_the_pass_the_next_epoch_
     assert loader.state_dict() == fresh.state_dict()
 
 
-def test_the_length_of_a_continued_epoch_includes_the_batches_done() -> None:
+def test_the_length_is_that_of_a_whole_epoch_also_within_a_continued_one() -> None:
     two, three = loaders(120, 2, 4), loaders(120, 3, 4)
     in_step(two, 5)
     assert {len(rank) for rank in three} == {10}
     for rank in three:
         rank.load_state_dict(two[0].state_dict())
-    assert {len(rank) for rank in three} == {5 + 7}
+    assert {len(rank) for rank in three} == {10}
     assert {rank.num_batches_left() for rank in three} == {7}
     assert len(in_step(three)) == 7
     assert {len(rank) for rank in three} == {10}

@@ -130,9 +130,8 @@ def warnings_without_callback(folder: Path) -> list[str]:
     """One step, and its checkpoint."""
     with tempfile.TemporaryDirectory() as save, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        plain = pl.Trainer(
-            accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), max_steps=1, default_root_dir=save, **QUIET
-        )
+        options: dict[str, Any] = {"max_steps": 1, "default_root_dir": save, **QUIET}
+        plain = pl.Trainer(accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), **options)
         plain.fit(Model(), stateful(folder, "no length"))
     return [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
 

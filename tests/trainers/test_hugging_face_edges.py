@@ -153,6 +153,12 @@ def test_epochs_are_counted_by_the_loader_where_the_batch_size_changes(dataset: 
     assert trainer.state.global_step == trainer.state.max_steps == 5 + 17 + 40
 
 
+def test_a_training_that_has_ended_is_not_continued(dataset: Path, tmp_path: Path) -> None:
+    trained(dataset, tmp_path, save_strategy="epoch")
+    trainer, after = trained(dataset, tmp_path, load=tmp_path / "checkpoint-30")
+    assert (after, trainer.state.global_step) == ([], 30)
+
+
 def test_evaluating_on_the_training_dataset_keeps_the_state_of_the_training(dataset: Path, tmp_path: Path) -> None:
     both, again = (tdr.Resumable(pipe_of(dataset), num_streams=NUM_STREAMS) for _ in range(2))
     steps: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 5}

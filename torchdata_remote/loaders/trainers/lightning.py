@@ -32,28 +32,28 @@ class LightningResume(Callback):
         self._loaders: list[Any] = []
         self._num_trained = 0  # batches of the passes that the loaders are in
 
-    def _begin_pass(self, trainer: Any) -> None:
+    def _begin_pass(self, trainer: Any, *, sets_epoch: bool) -> None:
         self._num_trained = 0
         self._loaders = [loader for loader in tree_leaves(trainer.train_dataloader) if hasattr(loader, "trained")]
         for loader in self._loaders:
             loader.state_of_all_ranks = True
+            if sets_epoch:
+                loader.set_epoch(_epoch(trainer))
             loader.trained(0)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Follow the checkpoint from which training is resumed."""
         loop = trainer.fit_loop
-        if loop.is_resuming and not loop.restarting:  # after an epoch, of which Lightning loads no state of a loader
-            self._set_epoch(trainer)
+        is_at_end = loop.is_resuming and not loop.restarting  # of an epoch, where Lightning loads no state of a loader
+        self._begin_pass(trainer, sets_epoch=is_at_end)
+        if is_at_end:
             iter(loop._data_fetcher)
-        self._begin_pass(trainer)
-        if loop.is_resuming and loop.restarting:
+        elif loop.is_resuming:
             self._set_counts(trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Set the epoch of the passes that Lightning is about to start."""
-        if _epoch(trainer) > 0 and not trainer.fit_loop.is_resuming:
-            self._set_epoch(trainer)
-        self._begin_pass(trainer)
+        self._begin_pass(trainer, sets_epoch=_epoch(trainer) > 0 and not trainer.fit_loop.is_resuming)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count a batch that was trained on; after the last one, the state is the start of the next epoch."""
@@ -73,11 +73,6 @@ class LightningResume(Callback):
                     RuntimeWarning,
                     stacklevel=2,
                 )
-
-    def _set_epoch(self, trainer: Any) -> None:
-        for loader in tree_leaves(trainer.train_dataloader):
-            if hasattr(loader, "trained"):
-                loader.set_epoch(_epoch(trainer))
 
     def _set_counts(self, trainer: Any) -> None:
         """Set the batch counts of a resumed loop to those of the current number of ranks."""

@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ class RemoteTrainerMixin:
 
     args: Any  # of Trainer
     accelerator: Any
+    callback_handler: Any
     state: Any
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -73,15 +75,14 @@ class RemoteTrainerMixin:
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._saved: Mapping[str, Any] | None = None  # state of the checkpoint from which training is resumed
-        self._batches: _TrainBatches | None = None
+        # Of the checkpoint from which training is resumed: the loader's state, and the number of steps
+        self._saved: tuple[Mapping[str, Any], int] | None = None
         self._kept: dict[str, tuple[Any, _EvalBatches]] = {}  # with persistent workers
         self.add_callback(_callback())  # type: ignore[attr-defined]  # Trainer's
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
         """As ``Trainer.train``."""
-        before, self._batches = (self.args.max_steps, self.args.ignore_data_skip), None
-        checkpoint = resume_from_checkpoint
+        before, checkpoint = (self.args.max_steps, self.args.ignore_data_skip), resume_from_checkpoint
         if _is_chain(getattr(self, "train_dataset", None)) and checkpoint:
             if checkpoint is True:
                 utils = importlib.import_module("transformers.trainer_utils")
@@ -94,8 +95,9 @@ class RemoteTrainerMixin:
 
     def _save_checkpoint(self, *args: Any, **options: Any) -> None:
         """As ``Trainer._save_checkpoint``, which each process calls; ``trainer_state.json`` gets the position."""
-        if self._batches is not None:
-            state = self._batches.loader.state_dict()  # collective
+        batches = self.callback_handler.train_dataloader
+        if isinstance(batches, _TrainBatches):
+            state = batches.loader.state_dict()  # collective
             self.state.stateful_callbacks[_IN_STATE] = {"args": {}, "attributes": state}
         super()._save_checkpoint(*args, **options)  # type: ignore[misc]  # Trainer's
 
@@ -107,15 +109,14 @@ class RemoteTrainerMixin:
         loader = self._loader(dataset, self._train_batch_size, "training")  # type: ignore[attr-defined]  # Trainer's
         if isinstance(dataset, Resumable) and dataset.loaded is not None:
             loader.load_merged(dataset.loaded)
-        self._batches = batches = _TrainBatches(loader)
+        batches = _TrainBatches(loader)
         if self._saved is not None:
-            loader.load_state_dict(self._saved["stateful_callbacks"][_IN_STATE]["attributes"])
-            batches.count_left()
+            state, num_steps = self._saved
+            batches.resume(state)
             self.args.ignore_data_skip = True  # of Trainer, which would skip what was trained on before
             if self.args.max_steps <= 0 and batches.length is not None:
-                accumulation = self.args.gradient_accumulation_steps
-                steps = batches.num_steps(self.args.num_train_epochs, accumulation)
-                self.args.max_steps = self._saved["global_step"] + max(1, steps)
+                num_left = batches.num_steps_left(self.args.num_train_epochs, self.args.gradient_accumulation_steps)
+                self.args.max_steps = num_steps + num_left
         return batches
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
@@ -140,9 +141,9 @@ class RemoteTrainerMixin:
         if batches is None or before is not dataset:
             loader = self._loader(dataset, self.args.eval_batch_size, description)
             self.accelerator._dataloaders.remove(loader)  # which would grow with each evaluation
-            batches = _EvalBatches(loader, keep_workers=keep_workers)
+            batches = _EvalBatches(loader)
         if keep_workers:
-            self._kept[key] = dataset, batches
+            batches.keep_workers, self._kept[key] = True, (dataset, batches)
         world_size = batches.loader.dataset.world().world_size
         if world_size > 1 and not end_together(batches.loader.dataset):
             raise StateError(
@@ -182,23 +183,22 @@ def _is_chain(dataset: Any) -> bool:
     return isinstance(dataset, (IterDataPipe, Resumable))
 
 
-def _saved_in(folder: Path) -> Mapping[str, Any]:
-    """Read ``trainer_state.json`` of a checkpoint.
+def _saved_in(folder: Path) -> tuple[Mapping[str, Any], int]:
+    """Read the loader's state and the number of steps from ``trainer_state.json`` of a checkpoint.
 
     Raises:
         StateError: if it does not contain the position of the loaders.
     """
     path = folder / "trainer_state.json"
     try:
-        saved: dict[str, Any] = json.loads(path.read_text())
-        saved["stateful_callbacks"][_IN_STATE]["attributes"], saved["global_step"]  # are they there?
+        saved = json.loads(path.read_text())
+        return saved["stateful_callbacks"][_IN_STATE]["attributes"], saved["global_step"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(
             f"{path} does not contain the loader's position ({type(error).__name__}: {error}). Either saving was "
             "interrupted, or it was saved by a Trainer without RemoteTrainerMixin. Resume from another checkpoint, or "
             "begin anew."
         ) from error
-    return saved
 
 
 def _callback() -> Any:
@@ -247,16 +247,14 @@ class _Samples:
 class _EvalBatches(_Batches):
     """The batches of an evaluation: the same ones in each pass."""
 
-    def __init__(self, loader: StatefulLoader, *, keep_workers: bool) -> None:
-        super().__init__(loader)
-        self._keep_workers = keep_workers
+    keep_workers = False
 
     def __iter__(self) -> Iterator[Any]:
         self.loader.set_epoch(0)
         try:
             yield from self.loader
         finally:
-            if not self._keep_workers:
+            if not self.keep_workers:
                 self.loader.end_workers()
 
 
@@ -271,12 +269,11 @@ class _TrainBatches(_Batches):
         super().__init__(loader)
         self.num_read = 0  # batches of the pass
         self._num_before = 0  # batches of its epoch that were trained on before a resume
-        self._num_epochs: float | None = None  # after which a resumed training ends
         self._epoch = loader.dataset.next_epoch  # of the pass
-        try:
-            self.length: int | None = len(loader)
-        except TypeError:
-            self.length = None
+        self._num_epochs = math.inf  # after which a resumed training ends
+        self.length: int | None = None
+        with suppress(TypeError):
+            self.length = len(loader)
         loader.trained(0)
         if self.length == 0:
             samples = sum(loader.dataset.share_lengths(loader.dataset.world().workers(loader.num_workers)))
@@ -286,23 +283,24 @@ class _TrainBatches(_Batches):
                 "per_device_train_batch_size or dataloader_num_workers, or set dataloader_drop_last=False."
             )
 
-    def count_left(self) -> None:
-        """Count what was trained on before the state that was loaded. Collective."""
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Load a state, and count what was trained on before it. Collective."""
+        self.loader.load_state_dict(state)
         self._epoch = self.loader.dataset.next_epoch
         if self.length is not None:
             self._num_before = self.length - self.loader.num_batches_left()
 
-    def num_steps(self, num_epochs: float, accumulation: int) -> int:
+    def num_steps_left(self, num_epochs: float, accumulation: int) -> int:
         """Number of steps up to the end of the training."""
         assert self.length is not None
         self._num_epochs = num_epochs
-        left = math.ceil((self.length - self._num_before) / accumulation)
-        return left + math.ceil((num_epochs - self._epoch - 1) * math.ceil(self.length / accumulation))
+        of_epoch, left = (math.ceil(n / accumulation) for n in (self.length, self.length - self._num_before))
+        return left - of_epoch + math.ceil((num_epochs - self._epoch) * of_epoch)
 
     @property
     def has_ended(self) -> bool:
-        """Whether all epochs of a resumed training are done."""
-        return self._num_epochs is not None and self._epoch + 1 >= self._num_epochs
+        """Whether all epochs of a resumed training are done, maybe with batches that do not fill a step."""
+        return self._epoch + 1 >= self._num_epochs
 
     @property
     def epoch(self) -> float:
@@ -311,13 +309,9 @@ class _TrainBatches(_Batches):
         return self._epoch + (self._num_before + self.num_read) / self.length
 
     def __iter__(self) -> Iterator[Any]:
-        batches = self._pass()
-        for first in batches:
-            yield first
-            break
-        else:  # nothing was left of the resumed epoch
-            batches = self._pass()
-        yield from batches
+        yield from self._pass()
+        if not self.num_read:  # nothing was left of the resumed epoch
+            yield from self._pass()
 
     def _pass(self) -> Iterator[Any]:
         if self._epoch != self.loader.dataset.next_epoch:
