@@ -41,7 +41,7 @@ Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.uint8)
 # Of mean and std, which a user may have in values of 0 to 255
 _MOST = 16
-SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+_SCALE, _RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 _LEAST_SCALE, _MOST_RATIO = 1e-6, 1000.0
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Below the number of elements for which torch starts threads
@@ -126,8 +126,8 @@ class DecodeImage(ThreadedMap[Sample]):
         *,
         crop: Literal["random", "center"] | None = "random",
         resize: int | None = None,
-        scale: Sequence[float] = SCALE,
-        ratio: Sequence[float] = RATIO,
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3 / 4, 4 / 3),
         flip: float | None = None,
         dtype: torch.dtype = torch.float32,
         mean: float | Sequence[float] | None = None,
@@ -154,8 +154,8 @@ class DecodeImage(ThreadedMap[Sample]):
             raise marked(ValueError(f"resize is for crop='center', got crop={crop!r}: the size is made at once."))
         side = max(height, width)
         self._shorter = round(side * 8 / 7) if resize is None else whole("resize", resize, at_least=side, or_none=True)
-        self._scale = self._range("scale", scale, SCALE, _LEAST_SCALE, 1.0)
-        self._ratio = self._range("ratio", ratio, RATIO, 1 / _MOST_RATIO, _MOST_RATIO)
+        self._scale = self._range("scale", scale, _SCALE, _LEAST_SCALE, 1.0)
+        self._ratio = self._range("ratio", ratio, _RATIO, 1 / _MOST_RATIO, _MOST_RATIO)
         usual = 0.5 if crop == "random" else 0.0
         self._flip = usual if flip is None else real("flip", flip, positive=False, unit="a probability")
         if self._flip > 1:
