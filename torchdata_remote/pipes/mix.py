@@ -139,7 +139,8 @@ class _Source:
         if self._pass is None:
             self._pass = self._env.within(self.num_passes).open(self._pipe)
             self._pass.resume(self._at)
-        return iter(self._pass)
+            self._items = iter(self._pass)
+        return self._items
 
     def start(self) -> None:
         """Send the first requests."""
