@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 
 from ..core.arguments.amounts import whole
 from ..core.arguments.calls import explained
-from ..core.frameworks.read_ahead import Reader
+from ..core.frameworks.read_ahead import missing_line, warn_of_missing_line
 from ..core.partition import EqualizeMode
 from ..core.unbroken import unbroken
 from ..core.world import World, detect_world, place_in
@@ -120,7 +120,7 @@ class PrefetchingLoader(Generic[T]):
         self._generator, self._equalize = generator, equalize_mode(equalize)
         self._shuffle, self._drop_last, self._world = bool(checked.shuffle), checked.drop_last, world
         self._comparison = RankComparison(dataset, divided=not self._has_sampler)
-        self._reader: Reader | None = None  # of the latest pass, until it was warned of
+        self._missing_line: str | None = None  # of a script whose framework reads ahead
         self._state = LoaderState(len(dataset), shuffle=self._shuffle, seed=checked.seed, has_sampler=self._has_sampler)
 
     @property
@@ -167,8 +167,9 @@ class PrefetchingLoader(Generic[T]):
                 "items_done": 0,
                 "moved": [0, 0],
             }
-        if self._reader is not None and not self._state.counts_trained and self._reader.warn():
-            self._reader = None
+        if self._missing_line is not None and not self._state.counts_trained:
+            warn_of_missing_line(self._missing_line)
+            self._missing_line = None
         return self._state.state_dict(start)
 
     def trained(self, num_batches: int) -> None:
@@ -206,7 +207,7 @@ class PrefetchingLoader(Generic[T]):
         return (self._next_order() if current is None or current.ended else current.order).num_in_epoch()
 
     def __iter__(self) -> Iterator[T]:
-        self._reader = Reader()
+        self._missing_line = missing_line()
         try:
             order, changes = self._next_order(), self._state.changes
             loader, seeds = self._loader, seeds_of(self._generator)

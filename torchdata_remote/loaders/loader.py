@@ -17,12 +17,13 @@ from ..core.arguments import check
 from ..core.arguments.amounts import whole, whole_or_none
 from ..core.arguments.calls import explained
 from ..core.frameworks.loader_length import num_batches
-from ..core.frameworks.read_ahead import LIGHTNING_LINE, Reader
+from ..core.frameworks.read_ahead import LIGHTNING_LINE, missing_line, warn_of_missing_line
 from ..core.notices.progress_bar import waiting
 from ..core.processes.processors import num_processors_of_rank
 from ..core.processes.worker_errors import ended_on_error
 from ..core.rank_exchange import in_group
 from ..core.unbroken import unbroken
+from ..core.world import World
 from .batch_thread import BatchesAhead, BatchThread
 from .device_copies import BatchCopies, device_of
 from .loader_options import BatchOptions, torchdata_options, without_warning_of_vitals
@@ -32,7 +33,7 @@ from .state.state_format import ALL_RANKS, State, begin_next_epoch, make_state, 
 from .stream_counts import end_together
 from .torchdata_iterator import Position, next_worker_in, position_of, started, state_of_workers
 from .trainers.accelerate import Accelerated
-from .unequal_ranks import require_equal_batches, warning_of_unequal_ranks
+from .unequal_ranks import warning_of_unequal_ranks
 
 _MAX_SEED = (1 << 63) - 1
 _MOST_KEPT = 16  # positions of a pass, until trained() is called
@@ -91,7 +92,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._num_trained: int | None = None  # of its batches; None where each that was handed out counts
         self._num_passes = 0
         self._compared = False  # whether ranks have compared what they read since the last state was loaded
-        self._reader: Reader | None = None  # of the latest pass
+        self._missing_line: str | None = None  # of a script whose framework reads ahead
         self._warned = False
 
     def set_epoch(self, epoch: int) -> None:
@@ -141,9 +142,10 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         With ``state_of_all_ranks``, every rank has to call this, and each gets the state of all ranks: one ``str`` of
         JSON under the key ``"all_ranks"``.
         """
-        if not self._warned and self._num_trained is None and self._reader is not None:
-            self._warned = self._reader.warn()
-        if not self._warned and self.state_of_all_ranks is None and in_group(self.dataset.world()):
+        if not self._warned and self._num_trained is None and self._missing_line is not None:
+            self._warned = True
+            warn_of_missing_line(self._missing_line)
+        elif not self._warned and self.state_of_all_ranks is None and in_group(self.dataset.world()):
             self._warned = True
             warnings.warn(
                 "state_dict() returns the state of this rank, and a checkpoint that stores one rank's would lose the "
@@ -206,7 +208,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._kept, self._compared = deque(), False
 
     def __iter__(self) -> Iterator[Any]:
-        dataset, self._reader = self.dataset, Reader()
+        dataset, self._missing_line = self.dataset, missing_line()
         epoch, first_worker, loaded = dataset.next_epoch, dataset.first_worker, dataset.loaded
         if self.num_workers > 0 and (dataset.loaded is not None or epoch != self._epoch + 1):
             self.end_workers()  # which would read another epoch
@@ -258,8 +260,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
 
     def __len__(self) -> int:
         """Batches of an epoch, in this rank; ``TypeError`` if the chain has no length (``equalize_ranks`` has one)."""
-        lengths = self.dataset.share_lengths(self.dataset.world().workers(self.num_workers))
-        return num_batches(lengths, self.batch_size, drop_last=self.drop_last)
+        return self._num_batches(self.dataset.share_lengths)
 
     def rest(self) -> Resumable:
         """A copy of the dataset at the position of :meth:`state_dict`, of which this rank's rest can be counted."""
@@ -269,12 +270,16 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         return rest
 
     def num_batches_left(self) -> int:
-        """Batches that this rank has left after the state, of which each rank has as many. Collective.
+        """Batches of the epoch that this rank has left after its state.
 
         Raises:
-            StateError: in all ranks, if the numbers differ, or if the chain has no length.
+            TypeError: if the chain has no length.
         """
-        return require_equal_batches(self)
+        return self._num_batches(self.rest().lengths_left)
+
+    def _num_batches(self, lengths_of: Callable[[list[World]], list[int]]) -> int:
+        workers = self.dataset.world().workers(self.num_workers)
+        return num_batches(lengths_of(workers), self.batch_size, drop_last=self.drop_last)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy continues from here; a started process, as by ``ddp_spawn``, starts the next pass of this one."""

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils._pytree import tree_leaves
 
+from ..loader import StatefulLoader
+from ..unequal_ranks import require_equal_batches
+
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules:
     from lightning.pytorch import Callback
 else:  # the same package by its other name
@@ -31,6 +34,7 @@ class LightningResume(Callback):
     def __init__(self) -> None:
         self._loaders: list[Any] = []
         self._num_trained = 0  # batches of the passes that the loaders are in
+        self._warned = False
 
     def _begin_pass(self, trainer: Any, *, sets_epoch: bool) -> None:
         self._num_trained = 0
@@ -65,14 +69,16 @@ class LightningResume(Callback):
             try:
                 loader.trained(self._num_trained)
             except ValueError:
-                self._loaders = [other for other in self._loaders if other is not loader]
-                warnings.warn(
+                self._warn(
                     "A training loader has ended before Lightning's epoch, so that a checkpoint within the epoch "
                     "resumes at other batches of it. Resume from the end of an epoch, or combine the loaders by "
-                    'CombinedLoader(loaders, mode="min_size").',
-                    RuntimeWarning,
-                    stacklevel=2,
+                    'CombinedLoader(loaders, mode="min_size").'
                 )
+
+    def _warn(self, message: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
 
     def _set_counts(self, trainer: Any) -> None:
         """Set the batch counts of a resumed loop to those of the current number of ranks."""
@@ -91,7 +97,11 @@ class LightningResume(Callback):
             ending = [loader for loader in self._loaders if _length(loader) == length] or self._loaders
             if len(ending) != 1 or (whole := _length(ending[0])) is None:
                 return  # the counts of a checkpoint with as many ranks
-            num_done = whole - ending[0].num_batches_left()
+            loader = ending[0]
+            is_ours = isinstance(loader, StatefulLoader)  # PrefetchingLoader has equally many in each rank
+            num_done = whole - (require_equal_batches(loader) if is_ours else loader.num_batches_left())
+            if num_done == 0 < current.processed:
+                self._warn("The checkpoint has no position of the training loader: the epoch starts again.")
         current.ready = current.started = current.processed = num_done
         current.completed = num_done - in_hooks
 

@@ -19,6 +19,7 @@ from ..fronts import stateful_loader, thread_loader
 from ..loader import StatefulLoader
 from ..resumable import Resumable, twin_of
 from ..stream_counts import end_together
+from ..unequal_ranks import require_equal_batches
 
 _IN_STATE = "torchdata_remote"  # key in trainer_state.json, among the states of callbacks
 
@@ -288,7 +289,7 @@ class _TrainBatches(_Batches):
         self.loader.load_state_dict(state)
         self._epoch = self.loader.dataset.next_epoch
         if self.length is not None:
-            self._num_before = self.length - self.loader.num_batches_left()
+            self._num_before = self.length - require_equal_batches(self.loader)
 
     def num_steps_left(self, num_epochs: float, accumulation: int) -> int:
         """Number of steps up to the end of the training."""
