@@ -47,6 +47,8 @@ def main(*, folder: str, cells: Cells, save: str, resume: str) -> None:
             attempt(f"resumed: {case}", partial(fit, case, at, f"{resume}/{case}/step={stop_of(case)}.ckpt"))
     attempt("two loaders", partial(warnings_of_two_loaders, at))
     attempt("no callback", partial(warnings_without_callback, at))
+    if save:
+        attempt("no position", partial(warnings_without_position, at, save))
     with_fabric(Fabric(accelerator="cpu", devices=ranks, strategy="ddp"), at, cells, save, resume)
     torch.distributed.destroy_process_group()
 
@@ -85,7 +87,7 @@ def trainer(**given: Any) -> Any:
 
 def stateful(folder: Path, kind: str, batch_size: int = BATCH_SIZE, num_workers: int = 0) -> Any:
     """A loader that Lightning can resume. If it has no length, Lightning prefetches a batch to detect the last one."""
-    if kind == "PrefetchingLoader":
+    if kind in ("PrefetchingLoader", "DataLoader(pipe)"):
         return loader_of(kind, folder, batch_size=batch_size, num_workers=0)
     pipe: Any = pipe_of(folder)
     if "no length" in kind:
@@ -133,6 +135,15 @@ def warnings_without_callback(folder: Path) -> list[str]:
         options: dict[str, Any] = {"max_steps": 1, "default_root_dir": save, **QUIET}
         plain = pl.Trainer(accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), **options)
         plain.fit(Model(), stateful(folder, "no length"))
+    return [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+
+
+def warnings_without_position(folder: Path, save: str) -> list[str]:
+    """A checkpoint that was saved with a loader without a state."""
+    save_and_go_on("DataLoader(pipe)", folder, save)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit("length", folder, f"{save}/DataLoader(pipe)/step={STOP_AFTER}.ckpt")
     return [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
 
 

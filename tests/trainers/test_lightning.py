@@ -97,6 +97,11 @@ def test_a_checkpoint_without_the_callback_warns_of_the_batch_that_was_read_ahea
         assert any("callbacks=[...]" in message for message in rank["no callback"]), rank["no callback"]
 
 
+def test_a_checkpoint_without_the_position_of_the_loader_warns(runs: Runs) -> None:
+    for rank in runs[2]:
+        assert any("no position of the training loader" in message for message in rank["no position"]), rank
+
+
 def test_a_loader_that_ends_before_lightnings_epoch_warns_that_the_middle_is_not_resumed(runs: Runs) -> None:
     for rank in (*runs[2], *runs[3]):
         assert any('mode="min_size"' in message for message in rank["two loaders"]), rank["two loaders"]

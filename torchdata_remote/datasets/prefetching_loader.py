@@ -16,7 +16,7 @@ from ..core.arguments.amounts import seed_of, whole
 from ..core.arguments.calls import explained, unknown_option
 from ..core.arguments.loader_options import converted
 from ..core.frameworks.collating import collate_samples
-from ..core.frameworks.read_ahead import Reader
+from ..core.frameworks.read_ahead import missing_line, warn_of_missing_line
 from ..core.partition import EqualizeMode
 from ..core.rank_exchange import digest, in_group, made_by_each
 from ..core.unbroken import unbroken
@@ -191,7 +191,7 @@ class PrefetchingLoader(Generic[T]):
         self._loaded: dict[str, Any] | None = None
         self._current: _Pass | None = None  # the last pass; None once a state was loaded or an epoch set
         self._counts_trained = False  # whether trained() was called
-        self._reader: Reader | None = None  # of the latest pass, until it was warned of
+        self._missing_line: str | None = None  # of a script whose framework reads ahead
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_"):  # trainers read options of torch's loader
@@ -214,8 +214,9 @@ class PrefetchingLoader(Generic[T]):
         After the last batch nothing is left of the epoch; after the end of the pass it is the start of the next epoch.
         See :meth:`trained` for batches that are read ahead.
         """
-        if self._reader is not None and not self._counts_trained and self._reader.warn():
-            self._reader = None
+        if self._missing_line is not None and not self._counts_trained:
+            warn_of_missing_line(self._missing_line)
+            self._missing_line = None
         current = self._current
         if current is not None:
             num_done = current.num_batches if current.num_trained is None else current.num_trained
@@ -277,7 +278,7 @@ class PrefetchingLoader(Generic[T]):
         return len(self._next_order(begun={}))
 
     def __iter__(self) -> Iterator[T]:
-        self._reader = Reader()
+        self._missing_line = missing_line()
         return unbroken(self._pass())
 
     def _pass(self) -> Iterator[T]:

@@ -17,7 +17,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from ..core.arguments import check
 from ..core.arguments.amounts import whole, whole_or_none
 from ..core.arguments.calls import explained
-from ..core.frameworks.read_ahead import LIGHTNING_LINE, Reader
+from ..core.frameworks.read_ahead import LIGHTNING_LINE, missing_line, warn_of_missing_line
 from ..core.notices.progress_bar import waiting
 from ..core.processes.job_signals import start_fork_server
 from ..core.processes.processors import num_processors_of_rank
@@ -100,7 +100,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._num_trained: int | None = None  # of its batches; None where each that was handed out counts
         self._num_passes = 0
         self._compared = False  # whether ranks have compared what they read since the last state was loaded
-        self._reader: Reader | None = None  # of the latest pass
+        self._missing_line: str | None = None  # of a script whose framework reads ahead
         self._warned = False
 
     def set_epoch(self, epoch: int) -> None:
@@ -150,9 +150,10 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         With ``state_of_all_ranks``, every rank has to call this, and each gets the state of all ranks: one ``str`` of
         JSON under the key ``"all_ranks"``.
         """
-        if not self._warned and self._num_trained is None and self._reader is not None:
-            self._warned = self._reader.warn()
-        if not self._warned and self.state_of_all_ranks is None and in_group(self.dataset.world()):
+        if not self._warned and self._num_trained is None and self._missing_line is not None:
+            self._warned = True
+            warn_of_missing_line(self._missing_line)
+        elif not self._warned and self.state_of_all_ranks is None and in_group(self.dataset.world()):
             self._warned = True
             warnings.warn(
                 "state_dict() returns the state of this rank, and a checkpoint that stores one rank's would lose the "
@@ -215,7 +216,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._kept, self._compared = deque(), False
 
     def __iter__(self) -> Iterator[Any]:
-        dataset, self._reader = self.dataset, Reader()
+        dataset, self._missing_line = self.dataset, missing_line()
         epoch, first_worker, resumed = dataset.next_epoch, dataset.first_worker, dataset.loaded is not None
         if self.num_workers > 0 and (dataset.loaded is not None or epoch != self._epoch + 1):
             self.end_workers()  # which would read another epoch

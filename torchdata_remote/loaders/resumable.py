@@ -177,7 +177,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
 
     def _refuse_second_split(self) -> None:
         if not has_all_ranks(self.pipe):
-            refuse_second_split(type(self).__name__, is_resumable=True)
+            refuse_second_split(type(self).__name__)
 
     def pass_begun(self, run: EpochRun | None = None) -> None:
         """Drop the loaded state: it applies to one pass, here or in the workers to which it was sent."""

@@ -29,6 +29,7 @@ class SentWithRanks:
         state = super().__getstate__()
         if not isinstance(state, dict):  # torch only traverses the chain
             return state
+        _refuse_second_split(self)  # a worker may not see who reads it
         num_ranks = 1
         with contextlib.suppress(ValueError):  # raised again where the pipe is read
             num_ranks = detect_rank()[1]
@@ -57,8 +58,7 @@ def require_readers(pipe: Any) -> None:
 
 
 def _require_shares(pipe: Any, *, lists_only: bool) -> None:
-    if not lists_only and not has_all_ranks(pipe):
-        refuse_second_split(type(pipe).__name__)
+    _refuse_second_split(pipe)
     root, num_workers = _loader()
     if (lists_only and root is None) or not isinstance(root, (IterableDataset, type(None))):
         return
@@ -72,6 +72,11 @@ def _require_shares(pipe: Any, *, lists_only: bool) -> None:
     num_shares = (_num_shares(pipe, None, num_workers) or 1) * (below or 1)
     if num_shares < num_readers:
         raise _unsplit(type(pipe).__name__, world_size, num_workers, int(num_shares), seen=below is not None)
+
+
+def _refuse_second_split(pipe: Any) -> None:
+    if type(pipe).reads_data and not has_all_ranks(pipe):
+        refuse_second_split(type(pipe).__name__)
 
 
 def _loader() -> tuple[Any, int]:

@@ -7,27 +7,23 @@ import warnings
 
 LIGHTNING_LINE = "LightningResume() of torchdata_remote.loaders.trainers to Trainer(callbacks=[...])"
 _LINES = {
-    "ray.train": ("Ray Train", "loader.trained(number) after each step"),
-    "lightning.pytorch": ("Lightning", LIGHTNING_LINE),
-    "pytorch_lightning": ("Lightning", LIGHTNING_LINE),
+    "ray.train": "loader.trained(number) after each step",
+    "lightning.pytorch": LIGHTNING_LINE,
+    "pytorch_lightning": LIGHTNING_LINE,
 }
 
 
-class Reader:
-    """What has started a pass: the module that calls the ``__iter__`` which makes this."""
+def missing_line() -> str | None:
+    """The line that a script needs if a framework that reads ahead has called the caller of this."""
+    module = str(sys._getframe(2).f_globals.get("__name__"))
+    return next((line for package, line in _LINES.items() if module.startswith(package)), None)
 
-    def __init__(self) -> None:
-        module = str(sys._getframe(2).f_globals.get("__name__"))
-        self._line = next((line for package, line in _LINES.items() if module.startswith(package)), None)
 
-    def warn(self) -> bool:
-        """Warn if it reads ahead; return whether it does. Called where the loader was not told what was trained on."""
-        if self._line is None:
-            return False
-        name, line = self._line
-        warnings.warn(
-            f"{name} may have read batches ahead, which a resume would leave out: add {line}.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return True
+def warn_of_missing_line(line: str) -> None:
+    """Warn of a state that may be ahead of the training."""
+    warnings.warn(
+        f"The framework that reads this loader may be a batch ahead of the training, which a resume would leave out: "
+        f"add {line}.",
+        RuntimeWarning,
+        stacklevel=3,
+    )

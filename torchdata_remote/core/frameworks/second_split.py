@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator
 from types import FrameType
 
@@ -34,18 +33,17 @@ def callers() -> Iterator[object]:
         frame = frame.f_back
 
 
-def refuse_second_split(name: str, *, is_resumable: bool = False) -> None:
+def refuse_second_split(name: str) -> None:
     """Refuse to read if Accelerate, also within the transformers ``Trainer``, splits the samples again, or skips some.
 
     Searches the stack and, in a worker, the dataset of its loader; not in a process without Accelerate.
 
     Args:
         name: of the pipe or dataset that is about to read.
-        is_resumable: whether it continues from a state. Another one starts from its beginning, and skipping warns.
 
     Raises:
         SplitTwiceError: if samples would be split again.
-        StateError: if ``skip_first_batches`` would drop batches after a loaded state.
+        StateError: if ``skip_first_batches`` would drop batches, which starts a chain in the order of its first epoch.
     """
     if "accelerate" not in sys.modules:
         return
@@ -58,18 +56,10 @@ def refuse_second_split(name: str, *, is_resumable: bool = False) -> None:
                 f"already, so that samples would be lost. {_ADVICE}"
             )
         if package == "accelerate" and getattr(reader, "skip_batches", False):
-            if is_resumable:
-                raise StateError(
-                    "Accelerate's skip_first_batches would read batches again and drop them, also those after a "
-                    f"loaded state: leave it out. {_ADVICE}"
-                )
-            warnings.warn(
-                "Accelerate's skip_first_batches reads a chain from its beginning, in the order of its first epoch. In "
-                f"a later epoch samples are repeated, and others left out. {_ADVICE}",
-                RuntimeWarning,
-                stacklevel=2,
+            raise StateError(
+                f"{name}: Accelerate's skip_first_batches would read batches again and drop them, of the first epoch's "
+                f"order or also those after a loaded state: leave it out. {_ADVICE}"
             )
-            return
 
 
 def _num_processes(reader: object) -> int:

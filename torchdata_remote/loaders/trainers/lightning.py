@@ -31,6 +31,7 @@ class LightningResume(Callback):
     def __init__(self) -> None:
         self._loaders: list[Any] = []
         self._num_trained = 0  # batches of the passes that the loaders are in
+        self._warned = False
 
     def _begin_pass(self, trainer: Any, *, sets_epoch: bool) -> None:
         self._num_trained = 0
@@ -65,14 +66,16 @@ class LightningResume(Callback):
             try:
                 loader.trained(self._num_trained)
             except ValueError:
-                self._loaders = [other for other in self._loaders if other is not loader]
-                warnings.warn(
+                self._warn(
                     "A training loader has ended before Lightning's epoch, so that a checkpoint within the epoch "
                     "resumes at other batches of it. Resume from the end of an epoch, or combine the loaders by "
-                    'CombinedLoader(loaders, mode="min_size").',
-                    RuntimeWarning,
-                    stacklevel=2,
+                    'CombinedLoader(loaders, mode="min_size").'
                 )
+
+    def _warn(self, message: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
 
     def _set_counts(self, trainer: Any) -> None:
         """Set the batch counts of a resumed loop to those of the current number of ranks."""
@@ -92,6 +95,8 @@ class LightningResume(Callback):
             if len(ending) != 1 or (whole := _length(ending[0])) is None:
                 return  # the counts of a checkpoint with as many ranks
             num_done = whole - ending[0].num_batches_left()
+            if num_done == 0 < current.processed:
+                self._warn("The checkpoint has no position of the training loader: the epoch starts again.")
         current.ready = current.started = current.processed = num_done
         current.completed = num_done - in_hooks
 
