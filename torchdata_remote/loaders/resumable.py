@@ -243,32 +243,33 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         Raises:
             TypeError: by that function, if the numbers are not known before the items are read.
         """
-        epoch, world = self.next_epoch, self.world()
-        listed = self.listings.of(epoch) if num_workers > 0 and world.world_size > 1 else None
+        epoch, slots_of_ranks = self.next_epoch, self.world().slots_of_ranks(num_workers)
         try:
-            streams = [[self.streams(slot)[1] for slot in slots] for slots in world.slots_of_ranks(num_workers)]
+            streams = [[self.streams(slot)[1] for slot in slots] for slots in slots_of_ranks]
         except StateError:  # of another rank, of which this process has no state
             streams = []
 
         def lengths() -> list[list[int]]:
-            if self.latest_pass is not None:
-                chain = self.latest_pass.chain
-            elif isinstance(listed, Listed):
-                chain = Chain(self.pipe, epoch, 1, listed)
-            else:
-                raise TypeError("the listing is not in this process")
             if not streams:
                 raise TypeError("the states of other ranks are not in this process")
+            chain = self._counted(epoch) if self.latest_pass is None else self.latest_pass.chain
             return [_lengths(chain, of_rank) for of_rank in streams]
 
         return lengths
 
     def _lengths(self, streams: Sequence[Sequence[Stream]]) -> list[int]:
-        # By the listing of the latest pass, also of one that is about to begin: list(loader) asks for the length then
+        return _lengths(self._counted(self.next_epoch), streams)
+
+    def _counted(self, epoch: int) -> Chain:
+        """The chain with the listing of the latest pass, or of one that begins: list(loader) asks for the length then.
+
+        Raises:
+            TypeError: if it could not be listed. The pass raises that error, in all ranks.
+        """
         latest = self.listings.latest if self.latest_pass is None else self.latest_pass.chain.outcome()
-        if isinstance(latest, Exception):  # which the pass raises, in all ranks
+        if isinstance(latest, Exception):
             raise TypeError(f"The chain has no length: {latest}") from latest
-        return _lengths(Chain(self.pipe, self.next_epoch, 1, latest), streams)
+        return Chain(self.pipe, epoch, 1, latest)
 
     def list_now(self) -> None:
         """List in this process now: every pass, here and in workers that are started later, reads these objects.
