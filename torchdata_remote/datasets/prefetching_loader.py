@@ -18,6 +18,7 @@ from ..core.arguments.loader_options import converted
 from ..core.frameworks.collating import collate_samples
 from ..core.frameworks.read_ahead import missing_line, warn_of_missing_line
 from ..core.partition import EqualizeMode
+from ..core.processes.job_signals import start_fork_server
 from ..core.rank_exchange import digest, in_group, made_by_each
 from ..core.unbroken import unbroken
 from ..core.world import World, detect_world, place_in, require_world
@@ -184,6 +185,8 @@ class PrefetchingLoader(Generic[T]):
             **own,
             **self._options,
         )
+        if self.num_workers:
+            start_fork_server(self._loader.multiprocessing_context)
         # Trainers ask for them; Ray's wrapper copies vars(self)
         self.sampler: Any = self._loader.sampler
         self.batch_sampler: Any = self._loader.batch_sampler

@@ -24,7 +24,7 @@ from .parent_watch import end_worker_with_trainer
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
 
 # Once, instead of in each worker; also if a script imports them in a function
-_PRELOADED = ["torch", "torchdata_remote.loaders", "torchdata_remote.pipes"]
+_PRELOADED = ["torch", "torchdata_remote.loaders", "torchdata_remote.datasets"]
 _server = forkserver.ForkServer()
 _of_thread = threading.local()
 
