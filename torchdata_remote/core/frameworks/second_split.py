@@ -14,8 +14,8 @@ from ...errors import SplitTwiceError, StateError
 _SPLITTERS = ("DataLoaderDispatcher", "IterableDatasetShard")
 _FOR_ACCELERATE = (
     "Under Accelerate prepare a loader that it leaves as it is: "
-    "accelerator.prepare(torchdata_remote.stateful_loader(pipe, batch_size=..., num_workers=...)), whose "
-    "accelerator.load_state() continues after the last batch."
+    "accelerator.prepare(torchdata_remote.stateful_loader(pipe, batch_size=..., num_workers=...)). "
+    "accelerator.load_state() continues after its last batch."
 )
 _FOR_TRAINER = (
     "Under the transformers Trainer put the mixin before it: class MyTrainer(RemoteTrainerMixin, Trainer), from "

@@ -77,12 +77,14 @@ class RemoteTrainerMixin:
         super().__init__(*args, **options)
         # Of the checkpoint from which training is resumed: the loader's state, and the number of steps
         self._saved: tuple[Mapping[str, Any], int] | None = None
+        self._max_steps: int = self.args.max_steps  # as the user has set it
         self._kept: dict[str, tuple[Any, _EvalBatches]] = {}  # with persistent workers
         self.add_callback(_callback())  # type: ignore[attr-defined]  # Trainer's
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
         """As ``Trainer.train``."""
-        before, checkpoint = (self.args.max_steps, self.args.ignore_data_skip), resume_from_checkpoint
+        checkpoint, skips = resume_from_checkpoint, self.args.ignore_data_skip
+        self._max_steps = self.args.max_steps
         if _is_chain(getattr(self, "train_dataset", None)) and checkpoint:
             if checkpoint is True:
                 utils = importlib.import_module("transformers.trainer_utils")
@@ -91,7 +93,7 @@ class RemoteTrainerMixin:
         try:
             return super().train(resume_from_checkpoint, *args, **options)  # type: ignore[misc]  # Trainer's
         finally:
-            (self.args.max_steps, self.args.ignore_data_skip), self._saved = before, None
+            self.args.max_steps, self.args.ignore_data_skip, self._saved = self._max_steps, skips, None
 
     def _save_checkpoint(self, *args: Any, **options: Any) -> None:
         """As ``Trainer._save_checkpoint``, which each process calls; ``trainer_state.json`` gets the position."""
@@ -114,7 +116,7 @@ class RemoteTrainerMixin:
             state, num_steps = self._saved
             batches.resume(state)
             self.args.ignore_data_skip = True  # of Trainer, which would skip what was trained on before
-            if self.args.max_steps <= 0 and batches.length is not None:
+            if self._max_steps <= 0 and batches.length is not None:
                 num_left = batches.num_steps_left(self.args.num_train_epochs, self.args.gradient_accumulation_steps)
                 self.args.max_steps = num_steps + num_left
         return batches
