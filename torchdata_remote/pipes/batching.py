@@ -91,10 +91,8 @@ class _HoldingPass(PipePass[T]):
         """Return what is handed out for a group."""
         raise NotImplementedError
 
-    def rest(self) -> Iterator[_Group]:
-        """Yield the groups that are left at the end."""
-        while self.groups:
-            yield self.remove(next(iter(self.groups)))
+    def end(self) -> None:
+        """Called at the end of the source, before the groups that are left are handed out."""
 
     def remove(self, key: Any) -> _Group:
         """Remove a group."""
@@ -106,16 +104,18 @@ class _HoldingPass(PipePass[T]):
         while True:
             while self.groups and self.num_placed - next(iter(self.groups.values())).numbers[0] >= self.max_wait:
                 yield self._handed_out(self.remove(next(iter(self.groups))))
+            if self.max_wait < 0:
+                return
             if (item := next(source, END)) is END:
-                break
+                self.end()
+                self.max_wait = -1  # for none of the groups that are left
+                continue
             self._before.append(self.sources[0].position)
             for group in self.place(item):
                 yield self._handed_out(group)
             del item
             if not self.groups:
                 self._release()
-        for group in self.rest():
-            yield self._handed_out(group)
 
     def _hold_again(self, source: Iterator[Any]) -> None:
         start, num_placed, self.cut, _, held = self._saved
@@ -456,10 +456,8 @@ class _PackPass(_HoldingPass[Row]):
         row: Row = self._pipe.row_of(group.items)
         return row
 
-    def rest(self) -> Iterator[_Group]:
-        if self._pipe.last is not _Last.DROP:
-            yield from super().rest()
-        elif self.groups:
+    def end(self) -> None:
+        if self._pipe.last is _Last.DROP and self.groups:
             dropped = counted(sum(group.size for group in self.groups.values()), "token")
             warnings.warn(
                 f'pack(last="drop") left out {dropped} in {counted(len(self.groups), "row")} that the end of a pass '
@@ -467,6 +465,7 @@ class _PackPass(_HoldingPass[Row]):
                 RuntimeWarning,
                 stacklevel=2,
             )
+            self.groups.clear()
 
 
 class _CutPass(_PackPass):

@@ -20,7 +20,7 @@ from ..formats.decoders._compressed import compressed_decoder
 from ..formats.decoders._failure import decode_error
 from ..formats.error_policy import OnBadSample, raise_error
 from ..formats.member_file import MemberFile
-from ..formats.sample import KEY, Sample, describe, require_sample, sample_url
+from ..formats.sample import KEY, Sample, describe, require_key, require_sample, sample_url
 from ..labels import Classes, Labeller, from_pattern, labeller_of
 from .draws import Draws
 from .env import Env
@@ -198,6 +198,7 @@ class LabelFromPath(OneForOne[Sample]):
     Raises:
         LabelError: for a label that is neither a class nor a number, for a key without one, and for a sample
             that has a ``cls`` already. Names the URL.
+        SampleError: for a sample without a key.
 
     Example:
         >>> samples = IterableWrapper([{"__key__": "train/dog/7", "__url__": "s3://pets/train/dog/7.jpg", "jpg": b""}])
@@ -223,16 +224,12 @@ class LabelFromPath(OneForOne[Sample]):
 class _LabelledPass(PipePass[Sample]):
     def items(self) -> Iterator[Sample]:
         for sample in self.sources[0]:
-            if not isinstance(sample, dict):
-                require_sample(sample, of="label_from_path")
+            if not isinstance(sample, dict) or KEY not in sample:
+                require_key(sample, of="label_from_path")
             if (labelled := member_named(sample, ("cls",))) is not None:
                 raise LabelError(
                     f"{describe(sample)} has {labelled!r} already: leave label_from_path out, or remove it first.",
                     url=sample_url(sample),
-                )
-            if not isinstance(sample.get(KEY), str):
-                raise LabelError(
-                    f"{describe(sample)}: no str under {KEY!r} to take a label from.", url=sample_url(sample)
                 )
             try:
                 number = self._pipe.labeller(sample[KEY])
