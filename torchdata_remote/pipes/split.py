@@ -17,9 +17,8 @@ from ..core.partition import EqualizeMode, Piece, SamplePartition
 from ..core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
 from ..core.world import World, counted, described, detect_world, place_in, require_world, world_from_sharding
 from ..errors import EmptyShareError, ManifestError, SampleError
-from ..fetch.listing.source_argument import pipe_of
 from .chain import all_pipes
-from .datapipe import DataPipe, length_here
+from .datapipe import SourcePipe, length_here
 from .env import Env
 from .passes import CountedPass, NumberedPass, Pass
 from .shares import Cut, Share, part_of
@@ -30,7 +29,7 @@ T = TypeVar("T")
 
 
 @functional_datapipe("sharding_filter_rank")
-class ShardingFilterRank(DataPipe[str]):
+class ShardingFilterRank(SourcePipe[str]):
     """Pass on this slot's share of the shard URLs (functional name: ``sharding_filter_rank``).
 
     URL ``i`` goes to slot ``i % num_slots``, so all slots together read each URL once per epoch. The share is the same
@@ -69,8 +68,7 @@ class ShardingFilterRank(DataPipe[str]):
     uses_epoch = True
 
     def __init__(self, source_datapipe: IterDataPipe[str], *, world: World | None = None, split: bool = True) -> None:
-        super().__init__()
-        pipe_of(source_datapipe, of="sharding_filter_rank")
+        super().__init__(source_datapipe)
         require_world(world)
         split = check.flag("split", split)
         if not split and world is not None:
@@ -83,7 +81,6 @@ class ShardingFilterRank(DataPipe[str]):
                 "This chain is split already, and a share of a share would drop data: use sharding_filter_rank() once "
                 "(stream_shards and stream_files contain it)."
             )
-        self.source_datapipe = source_datapipe
         self.world = world
         self.split = split
         if not split:
@@ -358,7 +355,7 @@ def readers_of(count: int, argument: World | None, world: World | None) -> str:
 
 
 @functional_datapipe("equalize_ranks")
-class EqualizeRanks(DataPipe[T]):
+class EqualizeRanks(SourcePipe[T]):
     """Give every slot the same number of samples (functional name: ``equalize_ranks``).
 
     All ranks then have the same number of batches, so none of them waits for gradients at the end of an epoch. It makes
@@ -394,8 +391,7 @@ class EqualizeRanks(DataPipe[T]):
     def __init__(
         self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | Literal["drop", "repeat"] = EqualizeMode.DROP
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="equalize_ranks", holds="samples")
+        super().__init__(source_datapipe, "samples")
         self.mode = check.choice("mode", mode, EqualizeMode)
         if any(isinstance(pipe, EqualizeRanks) for pipe in all_pipes(source_datapipe)):
             raise ValueError("This chain has equalize_ranks() already: use it once.")
