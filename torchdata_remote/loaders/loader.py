@@ -231,7 +231,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         if self.num_workers > 0:
             dataset.pass_begun()
         kept = deque([(0, position_of(batches, dataset))])
-        checked = ended_together(self, self._checked(batches, resumed=resumed), lengths)
+        checked = ended_together(self, self._checked(batches, resumed=resumed), lengths, resumed=resumed)
         passed = self._tracked(checked, batches, kept)
         self._epoch, self._first_worker, self._is_pending = epoch, first_worker, True
         self._kept, self._num_trained = kept, None if self._num_trained is None else 0

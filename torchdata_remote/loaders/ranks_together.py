@@ -30,16 +30,19 @@ def num_batches_of_rank(loader: Any, lengths: Mapping[int, Sequence[int]]) -> in
     return min(counts.values()) if _ends_early(loader) else counts[loader.dataset.world().rank]
 
 
-def ended_together(loader: Any, batches: Iterator[Any], lengths: Callable[[], Lengths]) -> Iterator[Any]:
+def ended_together(
+    loader: Any, batches: Iterator[Any], lengths: Callable[[], Lengths], *, resumed: bool
+) -> Iterator[Any]:
     """Yield the batches of a pass, as many as each rank has; rank 0 says so, or warns where that is not known.
 
     Args:
         loader: a ``StatefulLoader`` with ``equalize``, whether to do so.
         batches: of this rank.
         lengths: called when the first batch is there; raises ``TypeError`` if they are not known.
+        resumed: whether the pass continues from a state.
     """
     first = next(batches, _END)
-    limit, said = _limit(loader, lengths)
+    limit, said = _limit(loader, lengths, "that were left of this epoch" if resumed else "others in each epoch")
     if said and loader.dataset.world().rank == 0 and not loader.was_told:
         loader.was_told = True
         warnings.warn(said, RuntimeWarning, stacklevel=2)
@@ -49,7 +52,7 @@ def ended_together(loader: Any, batches: Iterator[Any], lengths: Callable[[], Le
         yield from batches if limit is None else islice(batches, limit - 1)
 
 
-def _limit(loader: Any, lengths_of_pass: Callable[[], Lengths]) -> tuple[int | None, str]:
+def _limit(loader: Any, lengths_of_pass: Callable[[], Lengths], which: str) -> tuple[int | None, str]:
     """How many batches each rank may hand out, ``None`` for all that it has; and what is to be said."""
     dataset = loader.dataset
     world = dataset.world()
@@ -78,7 +81,7 @@ def _limit(loader: Any, lengths_of_pass: Callable[[], Lengths]) -> tuple[int | N
     num_left_out = sum(_num_left_out(loader, rank, count - fewest) for rank, count in zip(lengths, counts, strict=True))
     return fewest, (
         f"{found} Each of them ends after {fewest:,}, so that none waits for the others. This leaves out "
-        f"{num_left_out:,} of {sum(map(sum, lengths)):,} samples, others in each epoch. {advice}"
+        f"{num_left_out:,} of {sum(map(sum, lengths)):,} samples, {which}. {advice}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -152,7 +153,7 @@ class SplitPass(NumberedPass[str]):
         self.share = Share.of(pipe.current_world()) if env.share is None else env.share
         self.gives_parts = False
         self.num_samples: int | None = None
-        """Of this share, where all are equal, or it was counted."""
+        """Of this share, if all are equal."""
 
     def items(self) -> Iterator[str]:
         for self._next, url in enumerate(self._urls(), self._next + 1):  # noqa: B020  # counted where it is kept
@@ -181,7 +182,9 @@ class SplitPass(NumberedPass[str]):
             return self._divided(env.whole(pipe.source_datapipe))
         source = iter(self._opened())
         head = list(islice(source, share.count))
-        if share.count > 1 and (len(head) < share.count or (env.by_samples and are_indexed(head))):
+        if is_endless(pipe.source_datapipe):
+            return islice(self._dealt(chain(head, source)), start, None)
+        if share.cuts or len(head) < share.count > 1 or (env.by_samples and are_indexed(head)):
             return self._divided([*head, *source])
         return islice(chain(head, source), share.number + start * share.count, None, share.count)
 
@@ -189,11 +192,23 @@ class SplitPass(NumberedPass[str]):
         self.sources = (self._env.open(self._pipe.source_datapipe),)
         return self.sources[0]
 
+    def _dealt(self, urls: Iterator[str]) -> Iterator[str]:
+        """The whole share of URLs without an end."""
+        share, env = self.share, self._env
+        own: Iterator[str] = islice(urls, share.number, None, share.count)
+        for cut in share.cuts:
+            taken = cut.taken(env.number_of(self._pipe), env.epoch, sys.maxsize)
+            if cut.part == 0:
+                own = chain(islice(own, taken), islice(own, 0, None, cut.parts))
+            else:
+                own = islice(own, min(cut.part + taken, sys.maxsize), None, cut.parts)
+        return own
+
     def _divided(self, urls: Sequence[str]) -> Iterator[str]:
         """The rest of the share: of samples, or of shards."""
         share, number, path = self.share, self._env.number_of(self._pipe), self._env.epoch
         if (order := self._order(urls)) is not None:
-            return self._pieces(urls, list(order.share(share.number, share.count)), share.cuts)
+            return self._pieces(urls, order.share(share.number, share.count), share.cuts)
         own: Sequence[int] = range(share.number, len(urls), share.count)
         for index, cut in enumerate(share.cuts):
             taken = cut.taken(number, path, len(own))
@@ -208,15 +223,14 @@ class SplitPass(NumberedPass[str]):
     def _order(self, urls: Sequence[str]) -> SamplePartition | None:
         """The samples, in the order in which shares take them; ``None`` where shards stay whole."""
         pipe, env, count = self._pipe, self._env, self.share.count
-        divides = env.by_samples and (count > 1 or bool(self.share.cuts))
 
         def made() -> SamplePartition | None:
-            if env.equalize is None and not len(urls) < count > 1 and not (divides and are_indexed(urls)):
+            if env.equalize is None and not len(urls) < count > 1 and not (env.by_samples and are_indexed(urls)):
                 return None
             readers = readers_of(count, pipe.world, pipe.current_world() if env.share is None else None)
             return order_of(urls, count, env.epoch, env.equalize, readers)
 
-        return env.shared.once((id(pipe), env.equalize, divides), (*env.epoch, count), made)
+        return env.shared.once((id(pipe), env.equalize, env.by_samples), (*env.epoch, count), made)
 
     def _pieces(self, urls: Sequence[str], pieces: list[Piece], cuts: Sequence[Cut]) -> Iterator[str]:
         """The rest of the pieces that are left by cuts."""
@@ -226,7 +240,8 @@ class SplitPass(NumberedPass[str]):
             passed = cut.passed if len(env.epoch) == 1 else 0
             pieces = part_of_pieces(pieces, taken, cut.part, cut.parts, passed)
         self.gives_parts = env.equalize is None
-        self.num_samples = sum(piece.last - piece.first for piece in pieces)
+        if env.equalize is not None:
+            self.num_samples = sum(piece.last - piece.first for piece in pieces)
         return pieces_of(urls, islice(pieces, self._next, None))
 
     @property
@@ -255,7 +270,7 @@ def part_of_pieces(pieces: list[Piece], taken: int, part: int, parts: int, passe
     if part == 0:
         return [*begun, *rest.between(0, first)]
     start, stop = (first + (len(rest) - first) * number // (parts - 1) for number in (part - 1, part))
-    return list(rest.between(start, stop))
+    return rest.between(start, stop)
 
 
 def order_of(
