@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from itertools import islice
@@ -93,12 +94,12 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         dataset.listings.in_rank_0 = check.flag("list_in_rank_0", list_in_rank_0)
         dataset.batch_options = BatchOptions.of(self)
         dataset.read_by_workers, dataset.expected_workers = None, max(1, self.num_workers)
+        self._latest: weakref.ref[Any] | None = None  # the batches of the latest pass
         self._epoch, self._first_worker = -1, 0  # of the latest pass; its first worker has that worker's streams
         self._is_pending = False  # whether no batch was asked for since it was started
         # Number of batches and position after them, of the pass that was started since a state was loaded
         self._kept: deque[tuple[int, Position]] = deque()
         self._num_trained: int | None = None  # of its batches; None where each that was handed out counts
-        self._num_passes = 0
         self._compared = False  # whether ranks have compared what they read since the last state was loaded
         self._missing_line: str | None = None  # of a script whose framework reads ahead
         self._warned = False
@@ -218,8 +219,10 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
     def __iter__(self) -> Iterator[Any]:
         dataset, self._missing_line = self.dataset, missing_line()
         epoch, first_worker, resumed = dataset.next_epoch, dataset.first_worker, dataset.loaded is not None
-        if self.num_workers > 0 and (dataset.loaded is not None or epoch != self._epoch + 1):
-            self.end_workers()  # which would read another epoch
+        before = None if self._latest is None else self._latest()
+        is_open = before is not None and before.gi_frame is not None
+        if resumed or epoch != self._epoch + 1 or is_open:
+            self._iterator = None  # its workers would read another epoch, or have a pass that goes on
         self.generator.manual_seed((torch.initial_seed() + epoch) & _MAX_SEED)
         try:
             with dataset.listing_made(epoch, self.num_workers):  # workers have taken it when the block ends
@@ -228,11 +231,14 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         except BaseException:
             self._iterator = None  # workers have ended, with their positions
             raise
+        capture = None if self.num_workers > 0 else dataset.captures_of_pass()
         if self.num_workers > 0:
             dataset.pass_begun()
-        kept = deque([(0, position_of(batches, dataset))])
-        checked = ended_together(self, self._checked(batches, resumed=resumed), lengths, resumed=resumed)
-        passed = self._tracked(checked, batches, kept)
+        position = partial(position_of, batches, capture)
+        kept = deque([(0, position())])
+        checked = ended_together(self, self._checked(batches, position, resumed=resumed), lengths, resumed=resumed)
+        passed = self._tracked(ended_on_error(checked, batches, self.end_workers), position, kept)
+        self._latest = weakref.ref(passed)
         self._epoch, self._first_worker, self._is_pending = epoch, first_worker, True
         self._kept, self._num_trained = kept, None if self._num_trained is None else 0
         return self.for_accelerator(unbroken(passed))
@@ -241,26 +247,28 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         """Start the iterator of a pass."""
         return started(self, super().__iter__)
 
-    def _tracked(self, checked: Iterator[Any], batches: Any, kept: deque[tuple[int, Position]]) -> Iterator[Any]:
+    def _tracked(
+        self, batches: Iterator[Any], position: Callable[[], Position], kept: deque[tuple[int, Position]]
+    ) -> Generator[Any, None, None]:
         """The batches of a pass; the position after each is stored with it, wherever the next one is interrupted."""
         self._is_pending, number = False, 0
-        for number, batch in enumerate(ended_on_error(checked, batches, self.end_workers), 1):
+        for number, batch in enumerate(batches, 1):
             if len(kept) == _MOST_KEPT and self._num_trained is None:
                 kept.popleft()
             # The last step, of one instruction: no signal comes between it and the consumer
-            kept.append((number, position_of(batches, self.dataset)))
+            kept.append((number, position()))
             yield batch
-        kept.append((number, (True, position_of(batches, self.dataset)[1])))
+        kept.append((number, (True, position()[1])))
 
-    def _checked(self, batches: Iterator[Any], *, resumed: bool) -> Iterator[Any]:
+    def _checked(self, batches: Iterator[Any], position: Callable[[], Position], *, resumed: bool) -> Iterator[Any]:
         """The batches; before the first one, ranks compare what they read."""
         # Ranks that need not end together compare in the first pass and after a load only: later they would deadlock.
         if not in_group(self.dataset.world()) or (self._compared and not end_together(self.dataset)):
             return batches
-        return compared_first(self.dataset.world(), batches, partial(self._what_is_read, batches, resumed=resumed))
+        return compared_first(self.dataset.world(), batches, partial(self._what_is_read, position, resumed=resumed))
 
-    def _what_is_read(self, batches: Any, *, resumed: bool) -> tuple[dict[str, Any], Any]:
-        self._compared, state = True, self._state_at(*position_of(batches, self.dataset))
+    def _what_is_read(self, position: Callable[[], Position], *, resumed: bool) -> tuple[dict[str, Any], Any]:
+        self._compared, state = True, self._state_at(*position())
         reads = {"chain": state["chain"], "number of streams": state["num_streams"], "epoch": self._epoch}
         return {**reads, "position where they resume": resumed}, state["listing"]
 
