@@ -25,6 +25,7 @@ from .threaded import called
 T = TypeVar("T")
 U = TypeVar("U")
 
+_MOST_COUNTED = 10_000  # passes, whose shares may differ
 _SINGLE = (str, bytes, bytearray, memoryview, Mapping)
 
 
@@ -204,7 +205,9 @@ class RepeatEpochs(SourcePipe[T]):
         """Count the items of all passes."""
         if self.times is None:
             raise TypeError("repeat_epochs() has no end: give it a number of times, or chain take(n)")
-        return self.times * length_of(self.source_datapipe, env)
+        if self.times > _MOST_COUNTED:
+            raise TypeError(f"repeat_epochs({self.times:_}) has too many passes to count their items")
+        return sum(length_of(self.source_datapipe, env.within(number)) for number in range(self.times))
 
     __len__ = length_here
 
