@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -112,6 +113,44 @@ def test_functions_and_classes_of_a_notebook_work_in_all_worker_processes(method
         input=CELLS, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+FORKED = """\
+import multiprocessing
+import sys
+
+import torchdata_remote as tdr
+
+
+def loader():
+    return tdr.stateful_loader(tdr.stream_shards(sys.argv[1]).to_tuple("__key__"), batch_size=4, num_workers=2)
+
+
+def count(of_parent):
+    print(sum(len(keys) for (keys,) in of_parent or loader()), flush=True)
+
+
+if __name__ == "__main__":
+    with tdr.ShardWriter(sys.argv[1] + "{shard}.tar", max_shard_samples=3) as writer:
+        for number in range(6):
+            writer.write({"__key__": str(number)})
+    built = loader()
+    for of_parent in (None, built):
+        child = multiprocessing.get_context("fork").Process(target=count, args=(of_parent,))
+        child.start()
+        child.join()
+"""
+
+
+def test_a_process_that_was_forked_after_a_loader_was_built_starts_workers_of_its_own(tmp_path: Path) -> None:
+    """As launchers for notebooks fork their ranks."""
+    script = tmp_path / "forked.py"
+    script.write_text(FORKED)
+    done = subprocess.run(
+        [sys.executable, str(script), f"{tmp_path}/data/"], cwd=ROOT, capture_output=True, text=True, timeout=240,
+        check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "6\n6\n"), done.stderr
 
 
 @pytest.mark.parametrize("loader", ["DataLoader", "Resumable", "stateful_loader"])

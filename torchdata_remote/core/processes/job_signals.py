@@ -122,8 +122,14 @@ def _restore() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _of_thread.mask)
 
 
+def _forget_server() -> None:
+    """Let a child that was forked start a server of its own: it cannot ask that of its parent whether it runs."""
+    global _server
+    _server = forkserver.ForkServer()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_block, after_in_parent=_restore)
+    os.register_at_fork(before=_block, after_in_parent=_restore, after_in_child=_forget_server)
 
 
 def end_by_kill(batches: Any) -> None:
