@@ -133,7 +133,7 @@ def count(of_parent):
 if __name__ == "__main__":
     with tdr.ShardWriter(sys.argv[1] + "{shard}.tar", max_shard_samples=3) as writer:
         for number in range(6):
-            writer.write({"__key__": str(number)})
+            writer.write({"__key__": str(number), "cls": number})
     built = loader()
     for of_parent in (None, built):
         child = multiprocessing.get_context("fork").Process(target=count, args=(of_parent,))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data.datapipes.datapipe import IterDataPipe
 
 import torchdata_remote as tdr
 from torchdata_remote.errors import StateError
@@ -102,7 +103,7 @@ def test_without_equalize_all_samples_are_read_and_the_numbers_are_said(make: An
 def test_shards_that_are_not_shuffled_stay_whole_and_the_numbers_are_said(make: Any) -> None:
     """To evaluate: nothing may be left out, and each shard is read by one rank."""
     found, said = zip(
-        *(reading(lambda rank=rank: make(streamed(MANIFEST, tdr.World(rank, 2), shuffle=False))) for rank in range(2)),
+        *(reading(partial(make, streamed(MANIFEST, tdr.World(rank, 2), shuffle=False))) for rank in range(2)),
         strict=True,
     )
     assert sorted(map(len, found)) == [70, 80]
@@ -174,6 +175,32 @@ def test_pipes_that_change_the_number_in_a_known_way_are_counted(chain: Any) -> 
     counts = {sum(1 for _ in reading_loader) for reading_loader in loaders}
     assert counts == {len(loader) for loader in loaders}
     assert len(counts) == 1
+
+
+class Counted(IterDataPipe[Any]):
+    """A pipe of a user whose length is that of a whole pass, in all ranks."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Any:
+        yield from self.source
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+    def state_dict(self) -> None: ...
+
+    def load_state_dict(self, state: None) -> None: ...
+
+
+def test_the_length_of_a_pipe_of_a_user_is_not_taken_for_that_of_a_share() -> None:
+    loaders = [tdr.stateful_loader(Counted(streamed(MANIFEST, tdr.World(rank, 2))), batch_size=5) for rank in range(2)]
+    ranks, said = zip(*(reading(partial(iter, loader)) for loader in loaders), strict=True)
+    assert sum(len(batch) for batches in ranks for batch in batches) == NUM_SAMPLES
+    assert said[0][0].startswith("Ranks may get different numbers of batches. ")
+    with pytest.raises(TypeError, match="Counted does not say how many items a share has"):
+        len(loaders[0])
 
 
 @settings(max_examples=25)

@@ -125,6 +125,8 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         """
         num_batches = whole("trained: num_batches", num_batches, at_least=0)
         kept = self._kept
+        if not kept and num_batches:
+            raise ValueError(f"trained({num_batches}): no pass has begun. Call it after a step, with a number from 1.")
         if kept and not kept[0][0] <= num_batches <= kept[-1][0]:
             raise ValueError(
                 f"trained({num_batches}): this pass has handed out {kept[-1][0]} batches, and positions are known from "
@@ -271,6 +273,9 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self._compared, state = True, self._state_at(*position())
         reads = {"chain": state["chain"], "number of streams": state["num_streams"], "epoch": self._epoch}
         return {**reads, "position where they resume": resumed}, state["listing"]
+
+    def __bool__(self) -> bool:
+        return True  # also without a length
 
     def __len__(self) -> int:
         """Batches of an epoch, in this rank; ``TypeError`` if their number is not known before they are read."""

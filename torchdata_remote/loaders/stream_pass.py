@@ -146,10 +146,7 @@ class Chain:
         try:
             return length_of(self.pipe, self.env(share))
         except TypeError as error:
-            raise TypeError(
-                f"{name_of(self.pipe)} has no length: {error}. Count steps instead of epochs, or list a manifest with "
-                "indexes: torchdata-remote manifest FOLDER writes it."
-            ) from error
+            raise TypeError(f"{name_of(self.pipe)} has no length: {error}. Count steps instead of epochs.") from error
 
 
 class Stream:

@@ -140,6 +140,9 @@ class DataPipe(SentToWorkers, SentWithRanks, Described[T_co], IterDataPipe[T_co]
             _record_of(self).is_copied = True
         return super().__getstate__()
 
+    def __bool__(self) -> bool:
+        return True  # also of a chain without a length
+
     def __repr__(self) -> str:
         return " > ".join(map(describe, all_pipes(self)))
 

@@ -167,7 +167,7 @@ class SplitPass(NumberedPass[str]):
         """
         urls = self._env.whole(self._pipe.source_datapipe)
         if self._env.equalize is None and not are_indexed(urls):
-            raise TypeError("the listing is no manifest with indexes, which counts the samples")
+            raise TypeError("the listing is no manifest with indexes, which torchdata-remote manifest FOLDER writes")
         order = self._order(urls) if self._pipe.split else None
         if order is not None and not self.share.cuts:
             return part_of(len(order), self.share.number, self.share.count)
