@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.datapipe import IterDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 from torchdata_remote.errors import StateError
@@ -109,6 +110,17 @@ def test_shards_that_are_not_shuffled_stay_whole_and_the_numbers_are_said(make: 
     assert sorted(map(len, found)) == [70, 80]
     assert "rank 1 has 70 and rank 0 has 80" in said[0][0]
     assert sorted(key for batches in found for batch in batches for key in batch) == [f"{i:03d}" for i in range(150)]
+
+
+def test_a_shuffle_of_urls_is_none_of_samples() -> None:
+    """The same samples would be left out in each epoch."""
+    urls = IterableWrapper([MANIFEST]).list_remote().shuffle_samples(buffer_size=3)
+    chains = [
+        urls.sharding_filter_rank(world=tdr.World(rank, 2)).shard_tar_reader().to_tuple("__key__") for rank in (0, 1)
+    ]
+    found, said = zip(*(reading(partial(tdr.stateful_loader, chain)) for chain in chains), strict=True)
+    assert sorted(map(len, found)) == [70, 80]
+    assert "A rank that has more waits" in said[0][0]
 
 
 @LOADERS

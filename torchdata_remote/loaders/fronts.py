@@ -93,7 +93,7 @@ def stateful_loader(
             have to start each epoch together. An error of rank 0 is raised in all ranks.
         equalize: whether all ranks end an epoch after the same number of batches, where samples are shuffled and a
             manifest with indexes counts them. Their shares differ by one sample; what is left out, less than a batch in
-            a rank and other samples in each epoch, is said once. Elsewhere rank 0 warns.
+            a worker and other samples in each epoch, is said once. Elsewhere rank 0 warns.
 
     Returns:
         StatefulLoader: an iterable of batches, with ``state_dict``, ``load_state_dict`` and ``set_epoch``.

@@ -8,8 +8,7 @@ from itertools import islice
 from typing import Any
 
 from ..core.frameworks.loader_length import num_batches
-from ..pipes.chain import all_pipes
-from ..pipes.shuffle import ShuffleSamples
+from ..pipes.shuffle import shuffles_samples
 from ..pipes.slots import is_endless
 from ..pipes.split_guard import has_all_ranks
 from .stream_counts import end_together
@@ -87,7 +86,7 @@ def _limit(loader: Any, lengths_of_pass: Callable[[], Lengths], which: str) -> t
 
 def _ends_early(loader: Any) -> bool:
     """Whether a pass may be ended: what it leaves out differs by epoch only if samples are shuffled."""
-    return loader.equalize and any(isinstance(pipe, ShuffleSamples) for pipe in all_pipes(loader.dataset.pipe))
+    return loader.equalize and shuffles_samples(loader.dataset.pipe)
 
 
 def _counts(loader: Any, lengths: Lengths) -> list[int]:

@@ -14,7 +14,7 @@ from ..pipes.datapipe import DataPipe, check_first, end_pass, gives_urls, listed
 from ..pipes.env import Env, Marks, Shared
 from ..pipes.passes import Pass
 from ..pipes.shares import Share, marks_from_json, marks_to_json
-from ..pipes.shuffle import ShuffleSamples
+from ..pipes.shuffle import shuffles_samples
 from ..pipes.slots import length_of
 from ..pipes.split import are_indexed
 from .listings import Listed
@@ -117,7 +117,7 @@ class Chain:
             raise self._listed
         if self._listed is not None:
             return self._listed.fingerprints
-        is_shuffled = any(isinstance(found, ShuffleSamples) for found in self.pipes)
+        is_shuffled = shuffles_samples(self.pipe)
         return [fingerprint(urls, by_samples=is_shuffled and are_indexed(urls)) for urls in self.urls()]
 
     def names(self, number: int) -> list[str]:

@@ -14,6 +14,7 @@ from ..core.arguments.amounts import seed_of, whole, whole_or_none
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.permutation import permutation
 from ..formats.sample_size import sample_bytes
+from .chain import all_pipes
 from .env import Env
 from .passes import END, Pass
 from .shares import Path
@@ -92,6 +93,15 @@ class ShuffleSamples(OneForOne[T]):
     def length(self, env: Env) -> int:
         """Count the samples, as the source does."""
         return super().length(replace(env, is_shuffled=True))
+
+
+def shuffles_samples(pipe: IterDataPipe[Any]) -> bool:
+    """Whether a chain shuffles what it has read, and not only URLs."""
+    return any(
+        isinstance(found, ShuffleSamples)
+        and any(getattr(type(above), "reads_data", False) for above in all_pipes(found))
+        for found in all_pipes(pipe)
+    )
 
 
 class _ShufflePass(Pass[T]):

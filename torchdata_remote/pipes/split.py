@@ -250,7 +250,7 @@ class SplitPass(NumberedPass[str]):
 
 
 def part_of_pieces(pieces: list[Piece], taken: int, part: int, parts: int, passed: int) -> list[Piece]:
-    """Divide what a stream has left: part 0 keeps the pieces that were begun, and gets the less of the others.
+    """Divide what a stream has left: part 0 keeps the pieces that were begun, and so gets fewer others.
 
     Args:
         pieces: of the stream.

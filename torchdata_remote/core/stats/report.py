@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..arguments.calls import explained
@@ -130,5 +130,9 @@ def stats() -> Stats:
         >>> difference.samples
         0
     """
-    num_workers = sum(child.daemon for child in multiprocessing.active_children())
-    return Stats(elapsed_s(), *(one.snapshot() for one in stages), num_workers=num_workers)
+    return replace(counted_here(), num_workers=sum(child.daemon for child in multiprocessing.active_children()))
+
+
+def counted_here() -> Stats:
+    """Return the counters without a look at the worker processes."""
+    return Stats(elapsed_s(), *(one.snapshot() for one in stages))

@@ -22,10 +22,6 @@ class LightningResume(Callback):
     Lightning's checkpoints is that of all ranks, after the last batch whose step was finished. A pass of Lightning's
     epoch ``n`` is the loader's epoch ``n``. With another number of ranks or another batch size, Lightning's count of
     the batches of the epoch is set to what these ranks would have done.
-
-    Raises:
-        StateError: when training is resumed, before the first batch, if ranks would have different numbers of batches
-            left of the epoch and the loader has a length.
     """
 
     def __init__(self) -> None:

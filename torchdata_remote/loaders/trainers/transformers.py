@@ -32,11 +32,12 @@ class RemoteTrainerMixin:
     position of all processes' loaders, and ``train(resume_from_checkpoint=True)`` continues there: no batch is read
     again, also with another number of processes or workers.
 
-    With ``num_train_epochs`` the chain needs a length (``equalize_ranks``); with ``max_steps`` it does not.
+    With ``num_train_epochs`` the chain needs a length, from the manifest or ``equalize_ranks``; with ``max_steps`` it
+    does not.
     ``evaluate`` and ``predict`` with several processes need ``equalize_ranks``, since ``Trainer`` gathers batches of
     equal size.
 
-    After a resume, the loader counts ``state.epoch`` and the steps that are left. Without ``equalize_ranks``,
+    After a resume, the loader counts ``state.epoch`` and the steps that are left. Without a length,
     ``state.epoch`` is the number of passes plus the finished part of ``max_steps``, as ``Trainer`` computes it. With
     ``gradient_accumulation_steps``, batches at the end of the resumed epoch that do not fill a step are added to the
     next one.
@@ -50,8 +51,8 @@ class RemoteTrainerMixin:
             :func:`stateful_loader` with ``dataloader_num_workers``.
 
     Raises:
-        StateError: when training is resumed from a checkpoint without the loader's state; and when processes would
-            have different numbers of batches.
+        StateError: when training is resumed from a checkpoint without the loader's state; and when processes could
+            have different numbers of batches in an evaluation.
         EmptyShareError: when an epoch has fewer samples than one batch, and ``drop_last`` is set.
         TypeError: when a class has the mixin after ``Trainer``.
     """
