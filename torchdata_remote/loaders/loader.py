@@ -265,7 +265,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
     def _checked(self, batches: Iterator[Any], position: Callable[[], Position], *, resumed: bool) -> Iterator[Any]:
         """The batches; before the first one, ranks compare what they read."""
         # Ranks that need not end together compare in the first pass and after a load only: later they would deadlock.
-        if not in_group(self.dataset.world()) or (self._compared and not end_together(self.dataset)):
+        if not in_group(self.dataset.world()) or (self._compared and not end_together(self.dataset.pipe)):
             return batches
         return compared_first(self.dataset.world(), batches, partial(self._what_is_read, position, resumed=resumed))
 

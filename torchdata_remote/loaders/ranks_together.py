@@ -60,7 +60,7 @@ def _limit(loader: Any, lengths_of_pass: Callable[[], Lengths], which: str) -> t
     try:
         lengths = lengths_of_pass()
     except TypeError:
-        is_equal = has_all_ranks(dataset.pipe) or end_together(dataset)
+        is_equal = has_all_ranks(dataset.pipe) or end_together(dataset.pipe)
         return None, "" if is_equal else f"Ranks may get different numbers of batches. {_WAITS}"
     counts = _counts(loader, lengths)
     fewest, most = min(counts), max(counts)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Protocol
+from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe
 from ..core.world import World, counted, described
 from ..errors import StateError
-from ..pipes.chain import all_pipes, functional_name, sources_of
-from ..pipes.datapipe import DataPipe
+from ..pipes.chain import all_pipes, sources_of
 
 _MOST_IN_A_SLOT = 4  # streams, each with a buffer of its own, where the slots did not divide those of a state
 _MANY_SAMPLES = 50_000
@@ -41,22 +40,21 @@ def number_of_streams(world: World, requested: int | None, expected_workers: int
 def number_after_division(pipe: IterDataPipe[Any], saved: int, world: World) -> int:
     """Compute the number of streams of a state after they are divided, so that each slot has one at least.
 
-    Each slot gets equally many streams, if these are few, or if all streams have equally many items.
+    Each slot gets equally many streams, if these are few.
 
     Raises:
         StateError: for ``equalize_ranks``: what is left of a stream cannot be divided into equal parts.
     """
     if saved >= world.num_slots:
         return saved
-    if any(getattr(type(found), "gives_equal_counts", False) for found in all_pipes(pipe)):
+    if _is_equalized(pipe):
         raise StateError(
             f"{described(world, 'slot')} for {counted(saved, 'stream')} of a state with equalize_ranks(), of which "
             f"some would have more left than others. Resume with at most {counted(saved, 'slot')}, or begin the next "
             "epoch by set_epoch()."
         )
     divided, even = saved * -(-world.num_slots // saved), math.lcm(saved, world.num_slots)
-    is_equal = divided % world.world_size and any(equal_counts(found, divided) for found in all_pipes(pipe))
-    return even if is_equal or even <= _MOST_IN_A_SLOT * world.num_slots else divided
+    return even if even <= _MOST_IN_A_SLOT * world.num_slots else divided
 
 
 def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: int) -> None:
@@ -65,44 +63,27 @@ def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: 
     Raises:
         StateError: if some ranks read more streams than others.
     """
-    equal = [found for found in all_pipes(pipe) if equal_counts(found, num_streams)]
-    if num_streams % world_size and equal:
+    if num_streams % world_size and _is_equalized(pipe):
         raise StateError(
             f"{num_streams} streams over {world_size} ranks: some would have more than others, for all that "
-            f"{functional_name(type(equal[-1]))} does. Use a number of ranks that divides the number of streams, or "
-            f"begin anew with num_streams={-(-num_streams // world_size) * world_size}."
+            "equalize_ranks does. Use a number of ranks that divides the number of streams, or begin anew with "
+            f"num_streams={-(-num_streams // world_size) * world_size}."
         )
 
 
-class StreamedChain(Protocol):
-    """What is read in streams: ``Resumable``."""
-
-    pipe: IterDataPipe[Any]
-
-    def world(self) -> World:
-        """The slot of this process."""
-
-    def share(self, world: World) -> tuple[int, range]:
-        """The number of streams, and those that a slot reads."""
+def _is_equalized(pipe: IterDataPipe[Any]) -> bool:
+    return any(getattr(type(found), "gives_equal_counts", False) for found in all_pipes(pipe))
 
 
-def end_together(chain: StreamedChain) -> bool:
-    """Whether all ranks have the same number of items, so that they start and end each epoch together."""
-    pipe, (num_streams, _) = chain.pipe, chain.share(chain.world())
-    while not (equal := equal_counts(pipe, num_streams)):
+def end_together(pipe: Any) -> bool:
+    """Whether all ranks have the same number of items by ``equalize_ranks``, so that they start each epoch together."""
+    while not getattr(type(pipe), "gives_equal_counts", False):
         sources = list(sources_of(pipe))
         # Pipes that drop items have no length
-        if equal is False or len(sources) != 1 or not hasattr(type(pipe), "__len__"):
+        if len(sources) != 1 or not hasattr(type(pipe), "__len__"):
             return False
         pipe = sources[0]
     return True
-
-
-def equal_counts(pipe: IterDataPipe[Any], num_streams: int) -> bool | None:
-    """Whether a pipe gives all streams the same number of items; ``None`` if that depends on its sources."""
-    if isinstance(pipe, DataPipe):
-        return pipe.equal_counts(num_streams)
-    return True if getattr(type(pipe), "gives_equal_counts", False) else None  # of a user
 
 
 def warn_of_memory(pipe: IterDataPipe[Any], num_here: int) -> None:

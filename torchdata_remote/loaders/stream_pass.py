@@ -183,13 +183,18 @@ class Stream:
 
     def row(self) -> Row:
         """The place after the last item, for a state."""
-        place = ENDED if self.ended else self._start
+        return self.captured()()
+
+    def captured(self) -> Callable[[], Row]:
+        """Capture the place after the last item; the returned function makes the row of it."""
         if self._has_items and not self.ended and self.pass_ is not None and self._env is not None:
-            place = {
-                "passed": self.num_passed,
-                "at": self.pass_.position,
-                "marks": marks_to_json(self._env.marks.now()),
-            }
+            return partial(self._row, (self.num_passed, self.pass_.position, self._env.marks.now()))
+        return partial(self._row, ENDED if self.ended else self._start)
+
+    def _row(self, place: Any) -> Row:
+        if isinstance(place, tuple):
+            passed, at, marks = place
+            place = {"passed": passed, "at": at, "marks": marks_to_json(marks)}
         return [self.number, place, *([self.share.to_json()] if self.share.cuts else [])]
 
 
@@ -274,5 +279,8 @@ class EpochRun:
                 f"The pass ended by an error, in the middle of a sample: resume from a state that was saved before it. "
                 f"({self._failed})"
             )
-        rows = [stream.row() for stream in self._streams]
-        return partial(make_state, chain, self.listing, self.epoch, self.num_streams, rows)
+        rows = [stream.captured() for stream in self._streams]
+        return partial(self._state, chain, self.listing, rows)
+
+    def _state(self, chain: Sequence[str], listing: Any, rows: Sequence[Callable[[], Row]]) -> State:
+        return make_state(chain, listing, self.epoch, self.num_streams, [row() for row in rows])

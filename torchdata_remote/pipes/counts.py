@@ -12,7 +12,7 @@ from ..core.arguments import check
 from ..core.arguments.amounts import seed_of, whole, whole_or_none
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.processes.worker_errors import keep_arguments_of
-from ..errors import EmptyShareError, SampleError, StateError
+from ..errors import SampleError, StateError
 from ..formats.sample import describe_item
 from .datapipe import SourcePipe, length_here
 from .draws import Draws, of_pass
@@ -82,11 +82,6 @@ class Take(_Counted[T]):
         require_shares(self.number, share_at(self.source_datapipe, env), of="take")
         return self.counted(_TakePass, env)
 
-    def equal_counts(self, num_streams: int) -> bool | None:
-        if self.number % num_streams:
-            return False
-        return True if is_endless(self.source_datapipe) else None
-
     def length(self, env: Env) -> int:
         """Count the items of a share."""
         share = amount_at(self, self.number, env)
@@ -136,9 +131,6 @@ class Skip(_Counted[T]):
 
     def open(self, env: Env) -> Pass[T]:
         return self.counted(_SkipPass, env)
-
-    def equal_counts(self, num_streams: int) -> bool | None:
-        return False if self.number % num_streams else None
 
     def length(self, env: Env) -> int:
         """Count the items of a share."""
@@ -230,13 +222,8 @@ class _RepeatPass(Pass[T]):
             for item in self.sources[0]:
                 has_items = True
                 yield of_pass(item, number) if says_pass else item
-            if times is None and not has_items and not self._env.within(number).may_be_empty:
-                if self._env.share is not None and self._env.share.cuts:
-                    raise EmptyShareError(
-                        "repeat_epochs: a stream of the state has fewer items than the readers that now share it. "
-                        "Resume with fewer readers, or begin the next epoch by set_epoch()."
-                    )
-                raise SampleError("repeat_epochs: a pass over the source has no items, and so would all the next ones.")
+            if times is None and not has_items:
+                self._env.within(number).require_items("repeat_epochs")
             self.sources[0].close()
             self._number += 1
             if times is None or self._number < times:

@@ -191,10 +191,6 @@ class DataPipe(SentToWorkers, SentWithRanks, Described[T_co], IterDataPipe[T_co]
             StateError: if they do not. Names the option.
         """
 
-    def equal_counts(self, num_streams: int) -> bool | None:
-        """Whether so many streams all get the same number of items; ``None`` if they do where the source's do."""
-        return True if self.gives_equal_counts else None
-
     def warn_of_skipped(self, skipped: Skipped) -> None:
         """Called at the end of a pass with what this pipe left out."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ..core.iter_datapipe import IterDataPipe
 from ..core.options import FetchOptions, StorageOptions
 from ..core.partition import EqualizeMode
+from ..errors import EmptyShareError, SampleError
 from ..fetch.session import FetchSession
 from ..formats.error_policy import Skipped
 from .chain import all_pipes
@@ -108,7 +109,9 @@ class Marks:
             # A source of a mixture that was not drawn since is where it was
             resumed = {number: at for number, at in resumed.items() if number in above}
             of_items = {number: marks for number, marks in of_items.items() if number < ahead.number}
-        found = {**resumed, **{number: (path, pass_.mark) for number, (path, pass_) in passes.items()}}
+        found = {number: (path, pass_.mark) for number, (path, pass_) in passes.items()}
+        if resumed:
+            found = {**resumed, **found}
         for _, marks in sorted(of_items.items()) if len(of_items) > 1 else of_items.items():
             found.update((number, mark) for number, mark in marks.items() if number in passes)
         return found
@@ -178,11 +181,25 @@ class Env:
         """The environment of a source that is read several times in this pass."""
         return replace(self, epoch=(*self.epoch, number))
 
-    @property
-    def may_be_empty(self) -> bool:
-        """Whether this pass had begun when the stream was divided, so that other parts may have all that it reads."""
+    def require_items(self, what: str) -> None:
+        """Refuse to repeat a source whose pass had no items, unless other parts of its stream may have had them.
+
+        Args:
+            what: is repeated, for the error.
+
+        Raises:
+            EmptyShareError: if the stream was divided among more readers than it has items.
+            SampleError: otherwise.
+        """
         cuts = () if self.share is None else self.share.cuts
-        return any(path >= self.epoch for cut in cuts for path, _ in cut.marks.values())
+        if any(path >= self.epoch for cut in cuts for path, _ in cut.marks.values()):
+            return
+        if cuts:
+            raise EmptyShareError(
+                f"{what}: a stream of the state has fewer items than the readers that now share it. Resume with fewer "
+                "readers, or begin the next epoch by set_epoch()."
+            )
+        raise SampleError(f"{what}: a pass over the source has no items, and so would all the next ones.")
 
     @property
     def seeds(self) -> Path:

@@ -150,8 +150,8 @@ class _Source:
 
     def restart(self) -> None:
         """Begin the next pass over this source."""
-        if not self.has_items and not self._env.within(self.num_passes).may_be_empty:
-            raise ValueError(f"mix: the source {self.name!r} is empty, so it cannot be restarted.")
+        if not self.has_items:
+            self._env.within(self.num_passes).require_items(f"mix: {self.name!r}")
         self.close()
         self.num_passes, self._at, self.has_items = self.num_passes + 1, None, False
 
@@ -308,6 +308,7 @@ def mix(
         A pipe that yields the items of the sources.
 
     Raises:
+        SampleError: by a pass, if a source that is restarted has no items.
         ValueError: without sources, for a weight that is not positive, for a schedule without 0, with an unknown name
             or a number at which all weights are 0, or if the data-parallel groups differ.
 

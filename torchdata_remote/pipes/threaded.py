@@ -195,9 +195,6 @@ class ThreadedMap(OneForOne[T_co]):
                 "repeat_epochs() before and take(n) after: all ranks then have equally many."
             )
 
-    def equal_counts(self, num_streams: int) -> bool | None:
-        return False if self.may_skip else None
-
     def length(self, env: Env) -> int:
         if self.may_skip:
             raise TypeError(f"{functional_name(type(self))}(on_bad_sample=) may skip samples")

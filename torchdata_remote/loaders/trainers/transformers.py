@@ -18,7 +18,6 @@ from ...errors import EmptyShareError, StateError
 from ..fronts import stateful_loader, thread_loader
 from ..loader import StatefulLoader
 from ..resumable import Resumable, twin_of
-from ..stream_counts import end_together
 
 _IN_STATE = "torchdata_remote"  # key in trainer_state.json, among the states of callbacks
 
@@ -148,7 +147,7 @@ class RemoteTrainerMixin:
         if keep_workers:
             batches.keep_workers, self._kept[key] = True, (dataset, batches)
         world_size = batches.loader.dataset.world().world_size
-        if world_size > 1 and not end_together(batches.loader.dataset):
+        if world_size > 1 and not _are_equal(batches.loader):
             raise StateError(
                 f"transformers Trainer, {description}: {world_size} processes may have different numbers of samples, "
                 "and Trainer gathers batches of equal size. Chain .equalize_ranks() after the reader, or evaluate in "
@@ -184,6 +183,15 @@ class RemoteTrainerMixin:
 
 def _is_chain(dataset: Any) -> bool:
     return isinstance(dataset, (IterDataPipe, Resumable))
+
+
+def _are_equal(loader: StatefulLoader) -> bool:
+    """Whether all ranks are known to get the same numbers of samples."""
+    try:
+        first, *others = loader.dataset.lengths_of_pass(loader.num_workers)()
+    except TypeError:
+        return False
+    return all(other == first for other in others)
 
 
 def _saved_in(folder: Path) -> tuple[Mapping[str, Any], int]:
