@@ -68,8 +68,10 @@ def test_the_second_epoch_sends_no_get_and_asks_only_for_versions_that_no_listin
         assert set(gets_of_an_epoch(store, listed=listed, **options)) >= {name for name in objects if objects[name]}
         asked: list[str] = []
         store.before_stat = asked.append
+        before = tdr.stats()
         assert gets_of_an_epoch(store, listed=listed, **options) == []
         assert sorted(asked) == ([] if listed else sorted(objects))
+        assert (tdr.stats() - before).fetch.requests == len(asked)
 
 
 @pytest.mark.parametrize("num_bytes", [100, 300_000, 5 << 20])

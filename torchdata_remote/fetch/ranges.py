@@ -128,12 +128,12 @@ class ObjectReader:
         is_found, damaged_at, num_others = False, -1, 0  # responses of another version, in a row
         check: BlockCheck | None = None
         while not (self.closed or (is_found and at == stop)):
-            began_s, began_at = time.perf_counter(), at
+            began_s, began_at, is_sent = time.perf_counter(), at, True
             try:
                 with self._in_flight.permit(), attempts:
                     try:
                         with self._send(at, stop, size, etag) as answer:
-                            num_others += 1
+                            num_others, is_sent = num_others + 1, not answer.is_cached
                             etag = self._learn(answer.total_bytes, answer.etag, is_final=num_others == _MOST_OTHERS)
                             num_others = 0
                             stop = _end_of(answer, at, stop, size, url)
@@ -153,7 +153,7 @@ class ObjectReader:
                                     self.on_damage()
                                     raise _damaged(url, at, etag, is_again=is_again)
                     finally:
-                        FETCH.worked(began_s, max(0, at - began_at), requests=1)
+                        FETCH.worked(began_s, max(0, at - began_at), requests=int(is_sent))
             except StorageError as error:  # a request costs a thousand times more
                 try:
                     self._wait(error, attempts, num_bytes=at - began_at)

@@ -120,6 +120,7 @@ class Answer(NamedTuple):
     total_bytes: int  # of the whole object
     etag: str | None
     chunks: Generator[memoryview, None, None] | Callable[[], memoryview]
+    is_cached: bool = False  # by this host, so that no request was sent
 
     def pieces(self) -> Iterable[memoryview]:
         """Return the bytes in consecutive pieces: a tuple of one, or as they arrive."""

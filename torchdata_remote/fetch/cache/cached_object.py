@@ -58,16 +58,17 @@ class CachedObject:
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         """Read a range as the store does, from the cache if possible."""
-        answer = None
+        answer, is_asked = None, False
         with self._lock:
             if not self._is_looked_up:
+                is_asked = self._etag is None
                 answer = self._look_up(path, start, end)  # again if it fails
                 self._is_looked_up = True
             hit = self._hit
         if hit is not None:
             try:
                 view = hit.read(start, end)
-                return Answer(start, start + len(view), hit.size, self._etag, single_chunk(view))
+                return Answer(start, start + len(view), hit.size, self._etag, single_chunk(view), is_cached=not is_asked)
             except DamagedError as error:
                 self._drop(hit, str(error))
         if answer is None:
