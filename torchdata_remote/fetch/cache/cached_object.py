@@ -68,7 +68,8 @@ class CachedObject:
         if hit is not None:
             try:
                 view = hit.read(start, end)
-                return Answer(start, start + len(view), hit.size, self._etag, single_chunk(view), is_cached=not is_asked)
+                chunks = single_chunk(view)
+                return Answer(start, start + len(view), hit.size, self._etag, chunks, is_cached=not is_asked)
             except DamagedError as error:
                 self._drop(hit, str(error))
         if answer is None:
