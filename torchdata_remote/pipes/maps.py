@@ -19,9 +19,9 @@ from ..formats.decoders import DEFAULT_DECODERS, Decoder, checked_decoders, take
 from ..formats.decoders._compressed import compressed_decoder
 from ..formats.decoders._failure import decode_error
 from ..formats.error_policy import OnBadSample, raise_error
+from ..formats.labels import Classes, Labeller, from_pattern, labeller_of
 from ..formats.member_file import MemberFile
 from ..formats.sample import KEY, Sample, describe, require_key, require_sample, sample_url
-from ..labels import Classes, Labeller, from_pattern, labeller_of
 from .draws import Draws
 from .env import Env
 from .members import alternatives, member_named, no_member

@@ -16,9 +16,9 @@ from ..errors import MissingKeyError
 from ..fetch.selections.selection import IndexedSample
 from ..formats.decoders import Decoder
 from ..formats.error_policy import OnBadMember, OnBadSample, OnBadShard, Skipped, raise_error
+from ..formats.labels import Classes, Labeller
 from ..formats.sample import Sample
 from ..formats.split_name import SplitName
-from ..labels import Classes, Labeller
 from .batching import Bucket, Pack
 from .counts import FlatMap, RepeatEpochs, Skip, Take
 from .images import DecodeImage
