@@ -331,7 +331,6 @@ def test_a_file_of_polars_is_read_and_filtered(memory_folder: str) -> None:
         (None, {"a", "bb", "ccc"}),
         ([("text", "==", "bb")], {"bb"}),
         ([("split", "in", ["a", "bb"])], {"a", "bb"}),
-        (pc.field("part", "name") != "x", set()),
     ):
         found = [{name: sample[name] for name in frame.columns} for sample in wrapped(url).table_reader(filter=where)]
         assert found == [row for row in frame.iter_rows(named=True) if row["text"] in kept]
@@ -459,7 +458,7 @@ def test_comparisons_exclude_row_groups(memory_folder: str, condition: Any, grou
     [
         (pc.field("time") > pa.scalar(0, pa.timestamp("us")), "cannot be applied"),
         (pc.field("lable") == 1, r"cannot be applied: No match for.*time, text"),
-        (pc.field("n") + 1, "it is int64 in place of bool"),
+        (pc.field("n") + 1, "cannot be applied: .*int64"),
     ],
     ids=["naive time", "no column", "no condition"],
 )
