@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import multiprocessing
 import operator
-import warnings
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -285,31 +284,6 @@ def test_columns_that_some_files_lack_are_none_on_request(memory_folder: str, fo
         list(wrapped(*urls).table_reader(columns=columns, optional=["n", "image.path"], key="n"))
     with pytest.raises(ValueError, match=r"optional must be a list of names that columns has too, got \['path'\]"):
         wrapped(*urls).table_reader(columns=columns, optional=["path"])
-
-
-@EACH_FORMAT
-@pytest.mark.parametrize(
-    ("first", "other", "told"),
-    [
-        (pa.array([None, None]), pa.array(["a", "b"]), "'v' is string, and null in"),
-        (pa.array([b"a", b"b"]), pa.array(["a", "b"]), "'v' is string, and binary in"),
-        (pa.array([[1]], pa.list_(pa.int32())), pa.array([[2]]), "'v' is list<int64>, and list<int32> in"),
-        (pa.array(["a"]), pa.array(["b"]).dictionary_encode(), None),
-    ],
-)
-def test_files_whose_types_differ_keep_their_values_and_are_named_once(
-    memory_folder: str, form: str, first: pa.Array, other: pa.Array, told: str | None
-) -> None:
-    """Not where the values are of one kind, however Arrow stores them."""
-    arrays = [first, other, first]
-    urls = [put_table(f"{memory_folder}/{at}", pa.table({"v": array}), form, rows=1) for at, array in enumerate(arrays)]
-    pipe = wrapped(*urls).list_row_groups().table_reader()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            assert [one["v"] for one in pipe] == [*first.to_pylist(), *other.to_pylist(), *first.to_pylist()]
-    expected = [] if told is None else [f"{urls[1]}: {told} {urls[0]}."]
-    assert [str(warning.message).partition(" The values")[0] for warning in caught] == expected
 
 
 def test_a_file_of_polars_is_read_and_filtered(memory_folder: str) -> None:

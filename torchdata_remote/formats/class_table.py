@@ -222,8 +222,7 @@ def assign_labels(
     """
     if isinstance(paths, str):
         raise TypeError(f"paths must be a list of paths, got a single str: {paths!r:.200}")
-    given = getattr(labeller, "table", None)
-    own = None if given is None else read_table(given, Origin("the labeller's table"))
+    own = read_table(getattr(labeller, "table", None) or {}, Origin("the labeller's table")) or None
     table = merged_tables({} if known is None else read_table(known, Origin("the known class table")), own or {})
     if hasattr(labeller, "of_one_source"):  # it notices two files with the same name in the source
         labeller = labeller.of_one_source()

@@ -26,7 +26,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from inspect import isfunction
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -292,28 +292,13 @@ def _document(source: Any, origin: Origin, storage_options: Mapping[str, Any] | 
     return origin.json(_read(source, storage_options)) if isinstance(source, (str, os.PathLike)) else source
 
 
-@overload
-def classes_json(
-    source: Mapping[str, int], *, id_base: int | None = None, storage_options: Mapping[str, Any] | None = None
-) -> ByFileName: ...
-
-
-@overload  # except for a document of files at a URL, whose labeller has no table
-def classes_json(
-    source: Location | Mapping[str, Mapping[str, Any]],
-    *,
-    id_base: int | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> ByClassKey: ...
-
-
 @explained
 def classes_json(
     source: Location | Mapping[str, Mapping[str, Any]] | Mapping[str, int],
     *,
     id_base: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> ByClassKey | ByFileName:
+) -> ByClassKey:
     """Create a labeller from a JSON object of classes, ``{"n02119789": {"id": 1, "name": "kit_fox"}}``, or of files.
 
     A file belongs to the class whose key is the file's name without its extension, or this up to a ``_`` (the longest
@@ -329,7 +314,7 @@ def classes_json(
         storage_options: for the store of a URL, in fsspec's vocabulary.
 
     Returns:
-        A labeller; its ``table`` of classes, which files have none of, has ids counted from 0.
+        A labeller; its ``table`` of classes, which is empty for files, has ids counted from 0.
 
     Raises:
         LabelError: if the source is not of this form, or an id comes twice, is less than ``id_base`` or above an
@@ -356,11 +341,7 @@ def classes_json(
         if path in labels:
             raise origin.error(f"{key!r:.100} occurs twice, once with and once without './' before it.")
         labels[path] = origin.label(value, id_base=base, what=f"the class of {key!r:.100}")
-    ends: dict[str, str | None] = {}
-    for path in labels:
-        for end in _ends(path):
-            ends[end] = path if end not in ends else None
-    return ByFileName(labels, ends, origin)
+    return ByFileName({}, origin, labels)
 
 
 def _names_files(document: Any) -> bool:
@@ -370,56 +351,6 @@ def _names_files(document: Any) -> bool:
         and all(isinstance(key, str) and "." in key.rpartition("/")[2] for key in document)
         and any(int_of(value) is not None for value in document.values())
     )
-
-
-def _ends(path: str) -> list[str]:
-    """Return a path, and what is left of it without its first folders, up to its name."""
-    parts = path.split("/")
-    return ["/".join(parts[at:]) for at in range(len(parts))]
-
-
-@dataclass(frozen=True)
-class ByFileName:
-    """Labeller: the class of the file with this name.
-
-    Args:
-        labels: path in the source -> label, counted from 0.
-        ends: of these paths -> the path that has it; ``None`` for several.
-        origin: of the labels, for errors.
-    """
-
-    labels: Mapping[str, int] = field(repr=False)
-    ends: Mapping[str, str | None] = field(repr=False)
-    origin: Origin
-
-    def __call__(self, path: str) -> int:
-        return self.labels[self._key_of(path)]
-
-    def _key_of(self, path: str) -> str:
-        """Find a file in the source by the longest end of its path, or by the only path that ends with it."""
-        key = next((end for end in _ends(path) if end in self.labels), self.ends.get(path))
-        if key is not None:
-            return key
-        what = "may be several" if path in self.ends else f"is none of the {len(self.labels):,} files"
-        raise LabelError(
-            f"{path!r} {what} of {self.origin.shown}, such as {next(iter(self.labels))!r}.", url=self.origin.url
-        )
-
-    def of_one_source(self) -> Labeller:
-        """Return a labeller for the files of one source. Two files with one name in the source are an error."""
-        seen: dict[str, str] = {}
-
-        def labelled(path: str) -> int:
-            key = self._key_of(path)
-            if (before := seen.setdefault(key, path)) != path:
-                raise LabelError(
-                    f"{before!r} and {path!r} have one name, {key!r}, in {self.origin.shown}, which does not "
-                    "distinguish them. Add folders to its names.",
-                    url=self.origin.url,
-                )
-            return self.labels[key]
-
-        return labelled
 
 
 @explained
@@ -519,6 +450,50 @@ class ByClassKey:
             f"{self.origin.shown}: neither the file's name, up to an underscore, nor a folder is the key of one.",
             url=self.origin.url,
         )
+
+
+@dataclass(frozen=True)
+class ByFileName(ByClassKey):
+    """Labeller: the class of the file with this name.
+
+    Args:
+        table: empty.
+        origin: of the labels, for errors.
+        labels: path in the source -> label, counted from 0.
+    """
+
+    labels: Mapping[str, int] = field(repr=False)
+
+    def __call__(self, path: str) -> int:
+        return self.labels[self._key_of(path)]
+
+    def _key_of(self, path: str) -> str:
+        """Find a file in the source by the longest end of its path."""
+        parts = path.split("/")
+        for at in range(len(parts)):
+            if (key := "/".join(parts[at:])) in self.labels:
+                return key
+        raise LabelError(
+            f"{path!r} is none of the {len(self.labels):,} files of {self.origin.shown}, such as "
+            f"{next(iter(self.labels))!r}.",
+            url=self.origin.url,
+        )
+
+    def of_one_source(self) -> Labeller:
+        """Return a labeller for the files of one source. Two files with one name in the source are an error."""
+        seen: dict[str, str] = {}
+
+        def labelled(path: str) -> int:
+            key = self._key_of(path)
+            if (before := seen.setdefault(key, path)) != path:
+                raise LabelError(
+                    f"{before!r} and {path!r} have one name, {key!r}, in {self.origin.shown}, which does not "
+                    "distinguish them. Add folders to its names.",
+                    url=self.origin.url,
+                )
+            return self.labels[key]
+
+        return labelled
 
 
 @explained

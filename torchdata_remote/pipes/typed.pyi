@@ -980,8 +980,7 @@ class IterDataPipe(TorchNames[T_co]):
         array, or a ``list`` if there is a null in it; fixed-size lists in lists are arrays of several dimensions. A struct
         is a ``dict``, another list a ``list``. Timestamps and dates are ``numpy.datetime64`` in the unit of the file, in
         UTC; durations ``numpy.timedelta64``; times of a day ``datetime.time``; decimals ``decimal.Decimal``. Dictionary
-        columns are decoded. Where the type of a column differs among the files, values stay as each file has them; a
-        ``RuntimeWarning`` says it once, with both types and files.
+        columns are decoded. Where the type of a column differs among the files, values stay as each file has them.
 
         Args:
             columns: names of the columns to read, or a mapping from them to the names in the sample; ``None`` for all.

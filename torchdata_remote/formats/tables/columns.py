@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -165,14 +164,12 @@ class Resolved(NamedTuple):
         key: path of the column that has the keys; ``None`` for row numbers.
         paths: of all columns to read.
         row_filter: applied to the rows.
-        kinds: name in the sample -> type of its column, as far as values depend on it.
     """
 
     entries: list[tuple[str, Path | None]]
     key: Path | None
     paths: list[Path]
     row_filter: RowFilter | None
-    kinds: dict[str, str]
 
     @property
     def names(self) -> list[str]:
@@ -202,7 +199,6 @@ class Columns:
                 ValueError(f"optional must be a list of names that columns has too, got {check.shown(optional)}.")
             )
         self._optional = frozenset(optional)
-        self._kinds: dict[str, tuple[str, str]] = {}  # name in the sample -> first type, and the file that has it
 
     def resolve(self, schema: pa.Schema, url: str) -> Resolved:
         """Find the columns in the schema of a file.
@@ -232,26 +228,7 @@ class Columns:
         for name in {path[0] for path in paths}:
             if schema.names.count(name) > 1:
                 raise ShardReadError(f"{url}: {schema.names.count(name)} columns are named {name!r}.", url=url)
-        kinds = {name: _kind(_type_at(schema, path)) for name, path in entries if path}
-        return Resolved(entries, key, paths, self.row_filter, kinds)
-
-    def say_changes(self, kinds: Mapping[str, str], url: str) -> None:
-        """Warn of each entry whose type is another one than in the files before, once.
-
-        Args:
-            kinds: of a file whose rows are yielded.
-            url: of this file.
-        """
-        for name, kind in kinds.items():
-            first, before = self._kinds.setdefault(name, (kind, url))
-            if first not in (kind, ""):
-                self._kinds[name] = "", url
-                warnings.warn(
-                    f"{url}: {name!r} is {kind}, and {first} in {before}. The values stay as each file has them. "
-                    "Convert them to one type by map(), or write the files with one schema.",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+        return Resolved(entries, key, paths, self.row_filter)
 
     def _key_in(self, schema: pa.Schema, url: str) -> Path | None:
         import pyarrow as pa
@@ -267,7 +244,9 @@ class Columns:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return _kind(kind) == "string"
+    import pyarrow as pa
+
+    return _is_text(kind.value_type) if pa.types.is_dictionary(kind) else "string" in str(kind).partition("<")[0]
 
 
 def _names_of(columns: object) -> dict[str, str]:
@@ -327,9 +306,3 @@ def _type_at(schema: pa.Schema, path: Path) -> pa.DataType:
     for name in path[1:]:
         kind = kind.field(name).type  # KeyError without such a field
     return kind
-
-
-def _kind(kind: pa.DataType) -> str:
-    """Return a type without what its values do not tell: large or small, nullable, encoded as a dictionary."""
-    text = re.sub(r"dictionary<values=(.*?), indices=\w+, ordered=\d>", r"\1", str(kind))
-    return re.sub(r"large_|_view| not null|(?<=list<)\w+: ", "", text)
