@@ -23,9 +23,8 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from inspect import isfunction
 from typing import Any
 
 import numpy as np
@@ -176,9 +175,8 @@ def class_numbers(classes: Classes) -> dict[str, int]:
             raise check.marked(ValueError(f"classes names {twice} more than once."))
     else:
         # A set is numbered differently in each process, a str would be its letters
-        advice = ", whose order differs between processes. Write sorted(classes)" if isinstance(classes, Set) else ""
         raise check.marked(
-            TypeError(f"classes must be a list of names or a dict name -> int, got {check.shown(classes)}{advice}.")
+            TypeError(f"classes must be a list of names or a dict name -> int, got {check.shown(classes)}.")
         )
     if not numbers:
         raise check.marked(
@@ -187,17 +185,6 @@ def class_numbers(classes: Classes) -> dict[str, int]:
             )
         )
     return numbers
-
-
-def require_made(name: str, labeller: object) -> None:
-    """Check that an argument is no function of this module, which makes a labeller.
-
-    Raises:
-        TypeError: if it is.
-    """
-    if isfunction(labeller) and labeller.__module__ == __name__:
-        made = f"labels.{labeller.__name__}"
-        raise check.marked(TypeError(f"{name} must be a labeller, got the function {made} itself. Write {made}(...)."))
 
 
 def labeller_of(
@@ -222,7 +209,6 @@ def labeller_of(
     """
     labeller = name_of or ParentDirectory()
     if callable(classes):
-        require_made("classes", classes)
         if name_of is not None:
             raise check.marked(
                 ValueError("classes= is a labeller, which takes no pattern=: use labels.from_pattern(regex) instead.")

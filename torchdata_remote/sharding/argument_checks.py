@@ -10,7 +10,6 @@ from ..core.arguments.amounts import whole
 from ..core.urls import join_url, redact, split_url
 from ..errors import ShardWriteError
 from ..fetch.listing.patterns import literal_url
-from ..formats.labels import require_made
 from ..writing import ShardFolder
 
 
@@ -43,7 +42,6 @@ def check_functions(*, labels: Any, transform: Any, on_bad_member: Any, executor
                 f"{type(labels).__name__}. Classes are numbered in the order of their names."
             )
         )
-    require_made("labels", labels)
     check.function_or_none("labels", labels, example="labels.parent_directory()")
     check.function_or_none("transform", transform, example="lambda sample: sample")
     check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")
