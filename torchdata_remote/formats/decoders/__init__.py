@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.arguments import check
-from ...errors import DecodeError, ShardReadError
+from ...errors import DecodeError
 from ..compression.decompress import CompressionLimits, decompressed_whole
 from ..images import IMAGE_FORMATS
 from ..member_file import MemberFile
@@ -88,12 +88,7 @@ class _Decompressing:
     decoder: Decoder
 
     def __call__(self, data: Any) -> Any:
-        try:
-            whole = decompressed_whole(bytes(data), name=self.compression, url="it", limits=_LIMITS)
-        except ShardReadError as error:
-            advice = "A decoder of the complete extension, such as decode_sample({'json.gz': function}), has no limits"
-            raise ValueError(f"{error} {advice}") from error
-        return self.decoder(whole)
+        return self.decoder(decompressed_whole(bytes(data), name=self.compression, url="it", limits=_LIMITS))
 
 
 def decode_error(sample: Mapping[str, Any], name: str, error: Exception) -> DecodeError:

@@ -194,7 +194,7 @@ class Columns:
         self._names = None if columns is None else _names_of(columns)
         self._key = check.text_or_none("key", key, example="id")
         self.row_filter = row_filter
-        if isinstance(optional, str) or not set(optional) <= set(self._names or ()):
+        if not isinstance(optional, list | tuple | set | frozenset) or not set(optional) <= set(self._names or ()):
             raise check.marked(
                 ValueError(f"optional must be a list of names that columns has too, got {check.shown(optional)}.")
             )

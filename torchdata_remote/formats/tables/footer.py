@@ -144,7 +144,9 @@ def _of_blocks(footer: bytes, num_bytes: int, window: Read) -> list[tuple[int, i
             stop = start + head_bytes + body_bytes
             if min(start, head_bytes, body_bytes) < 0 or stop > num_bytes:
                 raise ValueError(f"a record batch at bytes {start:,} to {stop:,} of {num_bytes:,}")
-            rows = _parsed(window(start, start + head_bytes))[1] if kind == _BATCH else 0
+            found_kind, rows, _ = _parsed(window(start, start + head_bytes)) if kind == _BATCH else (kind, 0, 0)
+            if found_kind != kind:
+                raise ValueError(f"a message of type {found_kind} at byte {start:,}, where a record batch should be")
             found.append((start, stop, rows, kind))
     return found
 
