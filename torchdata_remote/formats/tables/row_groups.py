@@ -38,6 +38,8 @@ class RowGroups(ABC):
 
     def __init__(self, footer: Footer, url: str) -> None:
         self.footer, self.url = footer, url
+        is_tail = footer.kind == ARROW  # which pyarrow reads again
+        self._tail = [(footer.num_bytes - len(footer.data), memoryview(footer.data))] if is_tail else []
 
     def kept(self, row_filter: RowFilter | None, groups: Sequence[int]) -> Sequence[int]:
         """Return those of some row groups that may have rows that the filter accepts, in order."""
@@ -71,7 +73,7 @@ class RowGroups(ABC):
             ShardReadError: if they are damaged.
         """
         starts = [start for start, _ in self.ranges(group, columns)]
-        file = _RangedFile(self.footer, list(zip(starts, pieces, strict=True)), fetch)
+        file = _RangedFile(self.footer.num_bytes, [*zip(starts, pieces, strict=True), *self._tail], fetch)
         num_rows = 0
         with reading(self.url, f"row group {group}"):
             for batch in self._batches(group, columns, file):
@@ -97,14 +99,13 @@ def row_groups(footer: Footer, url: str) -> RowGroups:
 
 
 class _RangedFile(PositionedFile):
-    """A file of which the footer and some ranges are in memory. Others are fetched when they are read."""
+    """A file of which some ranges are in memory. Others are fetched when they are read."""
 
     def __init__(
-        self, footer: Footer, pieces: list[tuple[int, memoryview]], fetch: Callable[[int, int], bytes] | None
+        self, num_bytes: int, pieces: list[tuple[int, memoryview]], fetch: Callable[[int, int], bytes] | None
     ) -> None:
-        super().__init__(footer.num_bytes)
-        self._pieces = [*pieces, (footer.num_bytes - len(footer.data), memoryview(footer.data))]
-        self._fetch = fetch
+        super().__init__(num_bytes)
+        self._pieces, self._fetch = pieces, fetch
 
     def read(self, size: int | None = -1) -> bytes:
         return bytes(self.read_buffer(size))
@@ -162,7 +163,7 @@ class ParquetGroups(RowGroups):
         import pyarrow.parquet as pq
 
         # Buffered, it checks all chunks before it reads the first
-        nothing = _RangedFile(self.footer, [], None)
+        nothing = _RangedFile(self.footer.num_bytes, [], None)
         file = pq.ParquetFile(nothing, metadata=self._metadata, buffer_size=1 << 12, pre_buffer=False)
         with contextlib.suppress(_DataReachedError):
             next(file.iter_batches(1, row_groups=[group], columns=names, use_threads=False), None)
@@ -212,7 +213,7 @@ class ArrowBatches(RowGroups):
         self.counts = footer.messages[is_batch, 2].tolist()
         with reading(url, "the schema"):
             if footer.kind == ARROW:
-                self._stored = pa.ipc.open_file(_RangedFile(footer, [], None)).schema
+                self._stored = pa.ipc.open_file(_RangedFile(footer.num_bytes, self._tail, None)).schema
             else:
                 self._stored = pa.ipc.read_schema(pa.py_buffer(footer.data))
             self.schema = pa.schema([field.with_type(_without_views(field.type)) for field in self._stored])
