@@ -28,8 +28,8 @@ from PIL import Image
 from report import arguments, environment, print_table, spread
 from training_peers import MEAN, PIXELS, STD, by_cv2, by_torchvision
 
-from torchdata_remote.formats.crops.boxes import NUM_DRAWS, random_box
-from torchdata_remote.formats.decoders import _turbojpeg as turbojpeg
+from torchdata_remote.formats.crops import NUM_DRAWS, random_box
+from torchdata_remote.formats.decoders import _pictures as pictures
 from torchdata_remote.pipes import DecodeImage, IterableWrapper
 
 NUM_IMAGES, QUICK_IMAGES, NUM_THREADS = 256, 8, 2
@@ -54,7 +54,7 @@ def ours_by_pillow() -> Decode:
     decode = ours()
 
     def without_simplejpeg(data: bytes, number: int) -> Any:
-        with patch.object(turbojpeg, "simplejpeg", None):
+        with patch.object(pictures, "simplejpeg", None):
             return decode(data, number)
 
     return without_simplejpeg

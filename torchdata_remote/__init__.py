@@ -14,7 +14,7 @@ from .core.functional_names import FunctionalNames
 from .core.stats.from_environment import record_if_asked
 
 if TYPE_CHECKING:
-    from . import errors, labels, testing
+    from . import errors, testing
     from .core.options import Backend, RetryPolicy, StorageOptions
     from .core.partition import EqualizeMode
     from .core.stats.recording import record_stats
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .fetch.listing.patterns import escape_url
     from .fetch.selections.selection import IndexedSample
     from .fetch.selections.snapshots import Snapshot, write_snapshot
-    from .formats import decoders, encoders
+    from .formats import decoders, encoders, labels
     from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
     from .formats.manifest import ShardInfo
     from .inspection.recorded_stats import RecordedStats
@@ -200,7 +200,7 @@ _MODULES = {
     "decoders": ".formats.decoders",
     "encoders": ".formats.encoders",
     "errors": ".errors",
-    "labels": ".labels",
+    "labels": ".formats.labels",
     "testing": ".testing",
 }
 

@@ -298,7 +298,7 @@ def test_classes_determines_labels_and_names(animals: str, classes: Any, targets
         ({"cat": 0}, LabelError, "none of the 1 classes"),
         (["cat", "dog", "cat"], ValueError, "more than once"),
         ({"cat": -1, "dog": 0, "ant": 1}, ValueError, "-1"),
-        ({"cat": "1", "dog": 0, "ant": 1}, TypeError, "'cat': '1'"),
+        ({"cat": "1", "dog": 0, "ant": 1}, ValueError, "'cat': '1'"),
         ("cat", TypeError, "classes must be"),
         (lambda path: None, LabelError, r"ant/0\.png"),
         (lambda path: path[99], LabelError, r"ant/0\.png.*IndexError"),

@@ -32,7 +32,7 @@ def is_public(dotted: str) -> bool:
         return False
     if parts[0] not in MODULES or len(parts) == 1:
         return len(parts) == 1
-    module = importlib.import_module(f"{package}.{parts[0]}")
+    module = getattr(tdr, parts[0], None) or importlib.import_module(f"{package}.{parts[0]}")
     names = getattr(module, "__all__", vars(module))
     return len(parts) == 2 and parts[1] in names and not isinstance(getattr(module, parts[1]), ModuleType)
 

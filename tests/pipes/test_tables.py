@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import multiprocessing
 import operator
-import warnings
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -287,31 +286,6 @@ def test_columns_that_some_files_lack_are_none_on_request(memory_folder: str, fo
         wrapped(*urls).table_reader(columns=columns, optional=["path"])
 
 
-@EACH_FORMAT
-@pytest.mark.parametrize(
-    ("first", "other", "told"),
-    [
-        (pa.array([None, None]), pa.array(["a", "b"]), "'v' is string, and null in"),
-        (pa.array([b"a", b"b"]), pa.array(["a", "b"]), "'v' is string, and binary in"),
-        (pa.array([[1]], pa.list_(pa.int32())), pa.array([[2]]), "'v' is list<int64>, and list<int32> in"),
-        (pa.array(["a"]), pa.array(["b"]).dictionary_encode(), None),
-    ],
-)
-def test_files_whose_types_differ_keep_their_values_and_are_named_once(
-    memory_folder: str, form: str, first: pa.Array, other: pa.Array, told: str | None
-) -> None:
-    """Not where the values are of one kind, however Arrow stores them."""
-    arrays = [first, other, first]
-    urls = [put_table(f"{memory_folder}/{at}", pa.table({"v": array}), form, rows=1) for at, array in enumerate(arrays)]
-    pipe = wrapped(*urls).list_row_groups().table_reader()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            assert [one["v"] for one in pipe] == [*first.to_pylist(), *other.to_pylist(), *first.to_pylist()]
-    expected = [] if told is None else [f"{urls[1]}: {told} {urls[0]}."]
-    assert [str(warning.message).partition(" The values")[0] for warning in caught] == expected
-
-
 def test_a_file_of_polars_is_read_and_filtered(memory_folder: str) -> None:
     """It has its schema in the footer only, and views of strings, with which pyarrow can hardly compute."""
     frame = pl.DataFrame(
@@ -331,7 +305,6 @@ def test_a_file_of_polars_is_read_and_filtered(memory_folder: str) -> None:
         (None, {"a", "bb", "ccc"}),
         ([("text", "==", "bb")], {"bb"}),
         ([("split", "in", ["a", "bb"])], {"a", "bb"}),
-        (pc.field("part", "name") != "x", set()),
     ):
         found = [{name: sample[name] for name in frame.columns} for sample in wrapped(url).table_reader(filter=where)]
         assert found == [row for row in frame.iter_rows(named=True) if row["text"] in kept]
@@ -459,7 +432,7 @@ def test_comparisons_exclude_row_groups(memory_folder: str, condition: Any, grou
     [
         (pc.field("time") > pa.scalar(0, pa.timestamp("us")), "cannot be applied"),
         (pc.field("lable") == 1, r"cannot be applied: No match for.*time, text"),
-        (pc.field("n") + 1, "it is int64 in place of bool"),
+        (pc.field("n") + 1, "cannot be applied: .*int64"),
     ],
     ids=["naive time", "no column", "no condition"],
 )
@@ -477,52 +450,39 @@ def test_a_filter_that_does_not_fit_is_not_a_damaged_file(
 # Damage
 
 
-def test_damaged_files_are_named_and_may_be_skipped(memory_folder: str) -> None:
-    memory = fsspec.filesystem("memory")
-    data = file_bytes(numbered(100), rows=50)
-    damaged = {
-        "cut": data[:-100],
-        "long": data[:-8] + (10**9).to_bytes(4, "little") + data[-4:],
-        "zeros": data[:-200] + bytes(192) + data[-8:],
-        "text": b"no table at all, but a text",
-        "empty": b"",
-        "encrypted": data[:-4] + b"PARE",
-        "page": data[:4] + b"\xff" * 60 + data[64:],
-    }
-    good = put_table(f"{memory_folder}/good.parquet", numbered(3))
-    for name, content in damaged.items():
-        url = f"{memory_folder}/{name}.parquet"
-        memory.pipe(url, content)
-        with pytest.raises(ShardReadError, match=rf"{name}\.parquet"):
-            list(wrapped(url).table_reader())
-        reader = wrapped(url, good).table_reader(on_bad_shard=skip_with_warning)
-        with pytest.warns(RuntimeWarning, match=rf"{name}\.parquet"):
-            assert [sample["n"] for sample in reader] == [0, 1, 2]
-        assert list(reader.skipped.shards) == [url]
-    with pytest.raises(ShardReadError, match=r"page\.parquet: row group 0 cannot be read"):
-        list(wrapped(f"{memory_folder}/page.parquet").table_reader())
+def with_length(data: bytes, mark: bytes, length: int) -> bytes:
+    """A file whose footer claims another length."""
+    return data[: -4 - len(mark)] + length.to_bytes(4, "little") + mark
 
 
-@pytest.mark.parametrize(("form", "mark"), [("parquet", b"PAR1"), ("arrow", b"ARROW1")])
-def test_a_footer_of_another_length_is_an_error_that_says_what_is_given(
-    memory_folder: str, form: str, mark: bytes
-) -> None:
-    data = file_bytes(numbered(100), form, rows=50)
-    after = 4 + len(mark)
-    real, most = int.from_bytes(data[-after:][:4], "little"), len(data) - after - len(mark)
-    url = f"{memory_folder}/t.{form}"
-    for length in (0, 1, real - 1, real + 1, most, most + 1, len(data), 1 << 31, (1 << 32) - 1):
-        changed = data[:-after] + length.to_bytes(4, "little") + mark
-        fsspec.filesystem("memory").pipe(url, changed)
-        given_length = f"its length is given as {length:,} bytes, in a file of {len(data):,} bytes"
-        said = given_length if length in (0, 1 << 31) or length > most else "the footer"
-        for read in (wrapped(url).table_reader(), wrapped(url).list_row_groups()):
-            with pytest.raises(ShardReadError, match=rf"t\.{form}.*{said}"):
-                list(read)
-    for short in (mark, mark * 2, mark + bytes(4) + mark, bytes(4) + mark):
-        fsspec.filesystem("memory").pipe(url, short)
-        with pytest.raises(ShardReadError, match=rf"t\.{form}"):
-            list(wrapped(url).table_reader())
+PARQUET_FILE, ARROW_FILE = file_bytes(numbered(100), rows=50), file_bytes(numbered(100), "arrow", rows=50)
+DAMAGED = {
+    "cut": PARQUET_FILE[:-100],
+    "cut stream": file_bytes(numbered(100), "stream", rows=50)[:-100],
+    "zeros": PARQUET_FILE[:-200] + bytes(192) + PARQUET_FILE[-8:],
+    "text": b"no table at all, but a text",
+    "empty": b"",
+    "encrypted": PARQUET_FILE[:-4] + b"PARE",
+    "page": PARQUET_FILE[:4] + b"\xff" * 60 + PARQUET_FILE[64:],
+    "marks": b"ARROW1ARROW1",
+    **{
+        f"length {length} of {mark.decode()}": with_length(data, mark, length)
+        for data, mark in ((PARQUET_FILE, b"PAR1"), (ARROW_FILE, b"ARROW1"))
+        for length in (0, 1, len(data) - 4 - 2 * len(mark), len(data), (1 << 32) - 1)
+    },
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_is_named_and_may_be_skipped(memory_folder: str, name: str) -> None:
+    good, url = put_table(f"{memory_folder}/good.parquet", numbered(3)), f"{memory_folder}/bad.data"
+    fsspec.filesystem("memory").pipe(url, DAMAGED[name])
+    with pytest.raises(ShardReadError, match=r"bad\.data.* row group 0" if name == "page" else r"bad\.data"):
+        list(wrapped(url).table_reader())
+    reader = wrapped(url, good).table_reader(on_bad_shard=skip_with_warning)
+    with pytest.warns(RuntimeWarning, match=r"bad\.data"):
+        assert [sample["n"] for sample in reader][-3:] == [0, 1, 2]
+    assert list(reader.skipped.shards) == [url]
 
 
 def test_the_checksum_of_a_page_is_compared(memory_folder: str) -> None:

@@ -400,12 +400,8 @@ def test_a_random_crop_is_inside_the_image(shape: tuple[int, int], scale: Any, r
     ((top, left, height, width),) = boxes_of(places(*shape), [key], scale=scale, ratio=ratio)
     assert 0 <= top <= top + height <= shape[0]
     assert 0 <= left <= left + width <= shape[1]
-
-
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 1 << 40))
-def test_images_of_few_pixels_have_random_crops(height: int, width: int, key: int) -> None:
-    pipe = tdr.IterableWrapper([{"__key__": str(key), "png": encoded(places(height, width), "PPM")}])
-    (sample,) = pipe.decode_image(4)
+    few = shape[0] % 9 + 1, shape[1] % 9 + 1  # pixels have crops, too
+    (sample,) = tdr.IterableWrapper([{"__key__": str(key), "png": encoded(places(*few), "PPM")}]).decode_image(4)
     assert sample["png"].shape == (3, 4, 4)
 
 

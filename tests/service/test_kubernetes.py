@@ -29,7 +29,6 @@ from tests.support.kubernetes_pods import environment, run_pods
 from tests.support.kubernetes_schemas import require_valid
 from tests.support.paths import ROOT
 from torchdata_remote.cli import main
-from torchdata_remote.labels import parent_directory
 
 POD = ("spec", "replicaSpecs", "template", "spec")
 FIRST = (*POD, "containers", 0)
@@ -485,7 +484,9 @@ def test_a_training_on_shards_continues_from_its_checkpoint_in_two_pods_and_one(
     images: Path, tmp_path: Path, example: Callable[..., Manifests]
 ) -> None:
     shards = tmp_path / "shards"
-    tdr.shard_dataset(str(images), f"{shards}/{{shard:03d}}.tar", labels=parent_directory(), max_shard_samples=12)
+    tdr.shard_dataset(
+        str(images), f"{shards}/{{shard:03d}}.tar", labels=tdr.labels.parent_directory(), max_shard_samples=12
+    )
     (trains,) = example()[1]["spec"]["template"]["spec"]["containers"]
     assert trains["command"] == ["torchrun", "main.py"]
     (tmp_path / "main.py").write_bytes((KUBERNETES / "main.py").read_bytes())

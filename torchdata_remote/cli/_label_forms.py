@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from .. import labels
 from ..errors import RemoteDataError
+from ..formats import labels
 from ._options_file import Option, integer, text
 
 LABEL_OPTIONS = (

@@ -18,7 +18,7 @@ from ..fetch.listing.index_file import Index
 from ..formats.decoders import rgb
 from ..formats.error_policy import raise_error
 from ..formats.images import IMAGE_FOLDER_SUFFIXES
-from ..labels import Classes, Labeller, NumberedClasses, assign_labels, labeller_of
+from ..formats.labels import Classes, Labeller, NumberedClasses, assign_labels, labeller_of
 from .remote_files import FileTable, OnError, RemoteFiles
 
 NO_CLASS = -1

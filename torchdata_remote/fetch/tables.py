@@ -15,7 +15,7 @@ from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, redact, split_sample_range
 from ..errors import ObjectChangedError
 from ..formats.byte_reader import ByteReader
-from ..formats.tables import Columns, Footer, Resolved, RowFilter, index_of, read_footer
+from ..formats.tables import Columns, Footer, Resolved, RowFilter, read_footer, row_groups
 from .engine import Lane, Part
 from .ranges import ObjectReader, OneObject
 from .views import GatherRequest, Ranges, ViewDownload
@@ -69,10 +69,10 @@ class TableFile:
         self.version = version = source.version
         num_bytes, self.shown = version.size or 0, redact(version)
         kept = _kept_footer(str(version), num_bytes, version.etag, options.identity()) if version.etag else []
-        footer = kept[0] if kept else read_footer(self, num_bytes, self.shown)
+        footer = kept[0] if kept else read_footer(self.read, num_bytes, self.shown)
         if footer.memory_bytes <= _MOST_KEPT_BYTES:
             kept[:] = [footer]
-        self.index = index_of(footer, self.shown)
+        self.index = row_groups(footer, self.shown)
         self.num_rows = sum(self.index.counts)
 
     def read(self, start: int, stop: int) -> bytes:

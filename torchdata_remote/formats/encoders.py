@@ -59,17 +59,8 @@ def encode_member(extension: str, value: Any) -> bytes:
         return str(number).encode()
     raise EncodeError(
         f"A {type(value).__name__} cannot be written as {extension!r}. Members are bytes, str, int, a PIL.Image "
-        f"({', '.join(IMAGE_FORMATS)}), a NumPy array (npy), or anything that JSON knows (json).{_advice(kind, value)}"
+        f"({', '.join(IMAGE_FORMATS)}), a NumPy array (npy), or anything that JSON knows (json)."
     )
-
-
-def _advice(kind: str, value: object) -> str:
-    """Return what to write instead, if that is plain."""
-    if isinstance(value, str):
-        return " If it is the path of a file, write the file's bytes: Path(path).read_bytes()."
-    if isinstance(value, np.ndarray) and kind in IMAGE_FORMATS:
-        return " Write PIL.Image.fromarray(array)."
-    return " Write value.numpy()." if hasattr(value, "numpy") and kind == "npy" else ""
 
 
 def _encode_image(image_format: str, image: Image) -> bytes:

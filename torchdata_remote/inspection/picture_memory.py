@@ -13,7 +13,7 @@ from typing import TypeVar
 from PIL import Image
 
 from ..formats.decoders import MAX_PIXELS
-from ..formats.decoders._rgb import open_image
+from ..formats.decoders._pictures import open_image
 
 T = TypeVar("T")
 _JPEG_SCALES = (8, 4, 2)

@@ -19,9 +19,9 @@ from ..core.urls import RemoteUrl, redact
 from ..errors import EmptyListingError, RemoteDataError, ShardReadError
 from ..fetch.listing.shard_set import ShardSet, find_shards, read_if_there
 from ..formats.images import IMAGE_FORMATS, is_image_name
+from ..formats.labels import CLASSES_NAME, load_table
 from ..formats.sample import KEY, split_key
 from ..formats.tar import MemberHeader
-from ..labels import CLASSES_NAME, load_table
 from .label_member import LABEL_EXTENSION, decode_label, is_label
 from .shard_headers import ShardHeaders, Wanted, group_headers
 

@@ -24,10 +24,8 @@ from ..core.arguments.check import marked, shown
 from ..core.frameworks.plain_tensors import new_tensor
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
-from ..formats.crops.boxes import NUM_DRAWS, Box, center_box, random_box, resized_shape
-from ..formats.crops.region import Pixels, Region, decode_region, decode_shown_region
-from ..formats.decoders import MAX_PIXELS
-from ..formats.decoders._failure import decode_error
+from ..formats.crops import NUM_DRAWS, Box, Region, center_box, decode_region, random_box, resized_shape
+from ..formats.decoders import MAX_PIXELS, Pixels, decode_error
 from ..formats.error_policy import OnBadSample, raise_error
 from ..formats.sample import Sample, require_sample
 from .draws import Draws
@@ -248,7 +246,7 @@ class DecodeImage(ThreadedMap[Sample]):
             return Region(Box(0, 0, height, width), least)
 
         chosen: list[tuple[int, int]] = []
-        pixels = (decode_shown_region if self._exif_orientation else decode_region)(data, choose)
+        pixels = decode_region(data, choose, exif_orientation=self._exif_orientation)
         if self._crop == "center":
             top, left, height, width = center_box(*chosen[0], self._size)
             pixels = _resized(pixels, chosen[0])[top : top + height, left : left + width]

@@ -15,13 +15,11 @@ from ..core.arguments.amounts import seed_of
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
 from ..errors import LabelError, StorageError
-from ..formats.decoders import DEFAULT_DECODERS, Decoder, checked_decoders, takes_files
-from ..formats.decoders._compressed import compressed_decoder
-from ..formats.decoders._failure import decode_error
+from ..formats.decoders import DEFAULT_DECODERS, Decoder, checked_decoders, decode_error, decoder_of, takes_files
 from ..formats.error_policy import OnBadSample, raise_error
+from ..formats.labels import Classes, Labeller, from_pattern, labeller_of
 from ..formats.member_file import MemberFile
 from ..formats.sample import KEY, Sample, describe, require_key, require_sample, sample_url
-from ..labels import Classes, Labeller, from_pattern, labeller_of
 from .draws import Draws
 from .env import Env
 from .members import alternatives, member_named, no_member
@@ -167,9 +165,8 @@ class DecodeSample(ThreadedMap[Sample]):
     def _decode(self, name: str, value: object, sample: Sample) -> object:
         if not isinstance(value, bytes | memoryview | MemberFile):
             return value
-        extension = name.lower()
-        decoder: Decoder | None = self._decoders.get(extension) or self._decoders.get(extension.rpartition(".")[2])
-        if decoder is None and (decoder := compressed_decoder(extension, self._decoders)) is None:
+        decoder = decoder_of(name.lower(), self._decoders)
+        if decoder is None:
             return value
         try:
             return decoder(value if isinstance(value, MemberFile) and takes_files(decoder) else bytes(value))

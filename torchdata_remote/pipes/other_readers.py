@@ -234,8 +234,7 @@ class TableReader(ShardReader):
     array, or a ``list`` if there is a null in it; fixed-size lists in lists are arrays of several dimensions. A struct
     is a ``dict``, another list a ``list``. Timestamps and dates are ``numpy.datetime64`` in the unit of the file, in
     UTC; durations ``numpy.timedelta64``; times of a day ``datetime.time``; decimals ``decimal.Decimal``. Dictionary
-    columns are decoded. Where the type of a column differs among the files, values stay as each file has them; a
-    ``RuntimeWarning`` says it once, with both types and files.
+    columns are decoded. Where the type of a column differs among the files, values stay as each file has them.
 
     Args:
         source_datapipe: URLs of files, or of row groups.
@@ -342,7 +341,6 @@ class _TablePass(ShardPass):
         stem = f"{split_key(object_path(stream.url))[0]}/"
         with closing(stream.batches()) as batches:
             for columns, begin, batch in batches:
-                self.pipe.columns.say_changes(columns.kinds, url)
                 samples, rows = row_samples(batch, begin, columns, url=url, stem=stem)
                 position.batch_offset = 0
                 position.batch_starts = [*rows, begin + batch.num_rows]

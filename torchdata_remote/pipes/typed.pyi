@@ -16,9 +16,9 @@ from ..errors import MissingKeyError
 from ..fetch.selections.selection import IndexedSample
 from ..formats.decoders import Decoder
 from ..formats.error_policy import OnBadMember, OnBadSample, OnBadShard, Skipped, raise_error
+from ..formats.labels import Classes, Labeller
 from ..formats.sample import Sample
 from ..formats.split_name import SplitName
-from ..labels import Classes, Labeller
 from .batching import Bucket, Pack
 from .counts import FlatMap, RepeatEpochs, Skip, Take
 from .images import DecodeImage
@@ -980,8 +980,7 @@ class IterDataPipe(TorchNames[T_co]):
         array, or a ``list`` if there is a null in it; fixed-size lists in lists are arrays of several dimensions. A struct
         is a ``dict``, another list a ``list``. Timestamps and dates are ``numpy.datetime64`` in the unit of the file, in
         UTC; durations ``numpy.timedelta64``; times of a day ``datetime.time``; decimals ``decimal.Decimal``. Dictionary
-        columns are decoded. Where the type of a column differs among the files, values stay as each file has them; a
-        ``RuntimeWarning`` says it once, with both types and files.
+        columns are decoded. Where the type of a column differs among the files, values stay as each file has them.
 
         Args:
             columns: names of the columns to read, or a mapping from them to the names in the sample; ``None`` for all.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from inspect import isfunction
 from typing import Any
 
 from ..core.arguments import check
@@ -12,8 +11,6 @@ from ..core.urls import join_url, redact, split_url
 from ..errors import ShardWriteError
 from ..fetch.listing.patterns import literal_url
 from ..writing import ShardFolder
-
-_LABELS = __name__.rpartition(".sharding.")[0] + ".labels."
 
 
 def check_limits(
@@ -45,9 +42,6 @@ def check_functions(*, labels: Any, transform: Any, on_bad_member: Any, executor
                 f"{type(labels).__name__}. Classes are numbered in the order of their names."
             )
         )
-    if isfunction(labels) and str(labels.__module__).startswith(_LABELS):
-        name = f"labels.{labels.__name__}"
-        raise check.marked(TypeError(f"labels must be a labeller, got the function {name} itself. Write {name}(...)."))
     check.function_or_none("labels", labels, example="labels.parent_directory()")
     check.function_or_none("transform", transform, example="lambda sample: sample")
     check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")

@@ -16,8 +16,8 @@ from ..core.urls import redact
 from ..errors import ShardWriteError, StorageError, TransientStorageError
 from ..fetch.sample_table import Int64s
 from ..formats.companions import without_companion_ending
+from ..formats.labels import dump_table, load_table
 from ..formats.manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, dump_manifest
-from ..labels import dump_table, load_table
 from ..writing import UNFINISHED, ShardFolder, pack_sample
 from .finished_shards import sources_url, unchanged_tasks
 from .journal import Journal, PreviousRun

@@ -16,10 +16,10 @@ from ..core.processes.main_guard import require_main_guard
 from ..core.processes.process_identity import is_this_process, this_process
 from ..core.urls import split_url
 from ..formats.error_policy import OnBadMember, raise_error
+from ..formats.labels import Labeller
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..formats.split_name import SplitName
-from ..labels import Labeller
 from ..writing import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardFolder, ShardTemplate
 from .argument_checks import check_functions, check_limits
 from .job import SOURCES, Job

@@ -13,8 +13,8 @@ from ..fetch.listing.source_argument import url_of
 from ..fetch.sample_table import Int64s, SampleTable
 from ..fetch.session import FetchSession
 from ..formats.error_policy import OnBadMember, raise_error
+from ..formats.labels import ClassEntry, Labeller, assign_labels, merged_tables
 from ..formats.split_name import SplitName, splitter
-from ..labels import ClassEntry, Labeller, assign_labels, merged_tables
 from ..writing import UNFINISHED, ShardFolder
 from .archive_index import index_archives
 from .argument_checks import require_apart, require_dataset

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.arguments.amounts import whole_or_none
 from ...core.arguments.calls import explained
-from ._media import Source, checked_section, open_container, require_size
+from ._containers import Source, checked_section, open_container, require_size
 
 if TYPE_CHECKING:
     import torch

@@ -3,26 +3,9 @@
 pyarrow is an optional dependency, so modules of this package import it in functions.
 """
 
-from .columns import Columns, Resolved
+from .columns import Columns, Resolved, RowFilter, require_pyarrow
 from .footer import Footer, read_footer
-from .index import TableIndex
-from .indexes import index_of
-from .library import ADVICE, reading, require_pyarrow
-from .row_filter import RowFilter
+from .row_groups import row_groups
 from .rows import row_samples
-from .views import without_views
 
-__all__ = [
-    "ADVICE",
-    "Columns",
-    "Footer",
-    "Resolved",
-    "RowFilter",
-    "TableIndex",
-    "index_of",
-    "read_footer",
-    "reading",
-    "require_pyarrow",
-    "row_samples",
-    "without_views",
-]
+__all__ = ["Columns", "Footer", "Resolved", "RowFilter", "read_footer", "require_pyarrow", "row_groups", "row_samples"]

@@ -1,10 +1,20 @@
-"""Notice a container that ends early: FFmpeg decodes what is left of most, without an error."""
+"""What the decoders of video and audio share: containers, which PyAV opens if they are whole, and sections of them."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable
 from typing import Any, Literal
+
+from ...core.arguments import check
+from ...core.arguments.amounts import seconds
+from ..member_file import MemberFile
+
+_MAX_BYTES = 2 << 30  # of what one call decodes
+
+# FFmpeg's names. Others are playlists, which name further files and addresses to open, or are no containers.
+_FORMATS = "aac,asf,avi,flac,flv,matroska,mov,mp3,mpeg,mpegts,mpegvideo,ogg,wav"
+_ENDINGS = "mp4, mov, mkv, webm, avi, mpg, ts, flv, wmv, ogg, wav, flac, mp3, aac"
 
 _HEAD_BYTES = 64 << 10
 _TAIL_BYTES = 27 + 255 + 255 * 255  # a page of Ogg
@@ -17,8 +27,75 @@ _MAX_FRAGMENTS = 64  # of which each is a request for a lazy member
 _ASF_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 _SEGMENT = 0x18538067
 
+Source = bytes | MemberFile | io.BufferedIOBase
 
-def require_whole(file: Any) -> None:
+
+def import_av(what: str) -> Any:
+    """Return PyAV.
+
+    Raises:
+        ImportError: without it.
+    """
+    try:
+        import av
+    except ImportError as error:
+        raise ImportError(
+            f"PyAV, which decodes {what}, cannot be imported: pip install 'torchdata_remote[media]'. ({error})"
+        ) from error
+    return av
+
+
+def open_container(source: Source) -> Any:
+    """Return PyAV's container of bytes or a file.
+
+    FFmpeg guesses formats by content. Those that name files or addresses are refused before they are read, because
+    others may have written the members.
+
+    Raises:
+        ImportError: without PyAV.
+        ValueError: for another format, or a member that ends early.
+    """
+    av = import_av("video and audio")
+    file = io.BytesIO(source) if isinstance(source, bytes) else source
+    _require_whole(file)
+    try:
+        return av.open(file, options={"format_whitelist": _FORMATS})
+    except av.FFmpegError as error:
+        raise ValueError(
+            f"it cannot be opened as {_ENDINGS}: it is damaged, ends early, or has another format, for which "
+            f"you can pass a decoder of your own ({error})"
+        ) from error
+
+
+def checked_section(start_s: Any, stop_s: Any) -> tuple[float, float | None]:
+    """Return the limits of a section, in seconds from the beginning.
+
+    Raises:
+        TypeError, ValueError: if they are no such limits.
+    """
+    start_s = seconds("start_s", start_s, positive=False)
+    if stop_s is None:
+        return start_s, None
+    stop_s = seconds("stop_s", stop_s)
+    if stop_s <= start_s:
+        raise check.marked(ValueError(f"stop_s={stop_s} is not after start_s={start_s}."))
+    return start_s, stop_s
+
+
+def require_size(num_bytes: int) -> None:
+    """Refuse to decode too much at once.
+
+    Raises:
+        ValueError: beyond 2 GiB.
+    """
+    if num_bytes > _MAX_BYTES:
+        raise ValueError(
+            f"decoded it would have more than {_MAX_BYTES:,} bytes, the limit. Decode a section of it: start_s=, "
+            "stop_s=, or for video num_frames="
+        )
+
+
+def _require_whole(file: Any) -> None:
     """Check that a file has all that its headers announce.
 
     Streams of mpg, aac and mp3 announce nothing, unless the last one has Xing's header, nor do mkv, webm, avi and wav

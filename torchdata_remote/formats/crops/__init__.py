@@ -1,1 +1,0 @@
-"""Parts of images for training: which one a sample shows, and decoding no more than that."""
