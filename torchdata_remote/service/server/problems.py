@@ -1,10 +1,18 @@
-"""Error responses: HTTP status and a message that says what to do, and the errors of this package as such."""
+"""Error responses: HTTP status and a message that says what to do; nothing of them shows where the root is."""
 
 from __future__ import annotations
 
 import errno
+import functools
+import logging
+import os
+import re
 from collections.abc import Mapping
+from typing import Any
 
+from starlette.responses import JSONResponse as StarletteJSONResponse
+
+from ...core.urls import LOCAL, join_url, split_url
 from ...errors import (
     AccessDeniedError,
     ObjectChangedError,
@@ -15,7 +23,6 @@ from ...errors import (
     StorageError,
     TransientStorageError,
 )
-from .stopping import ServiceStoppedError
 
 MEANINGS = {  # for the OpenAPI document
     400: "the request is invalid",
@@ -36,7 +43,9 @@ MEANINGS = {  # for the OpenAPI document
     503: "the store behind the service cannot be reached",
     507: "the disk is full",
 }
+CLOSE = {"Connection": "close"}  # the rest of the body is not read
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_log = logging.getLogger("torchdata_remote")
 
 
 class Problem(Exception):  # noqa: N818  # a response, called so by RFC 9457; callers of the package never see it
@@ -51,6 +60,18 @@ class Problem(Exception):  # noqa: N818  # a response, called so by RFC 9457; ca
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status, self.message, self.headers = status, message, dict(headers or {})
+
+
+class ServiceStoppedError(Exception):
+    """Long work was ended because the service is being stopped."""
+
+
+class JSONResponse(StarletteJSONResponse):
+    """A JSON document that ends with a line feed, so that a shell's prompt is on a line of its own."""
+
+    def render(self, content: Any) -> bytes:
+        """Serialize the document."""
+        return super().render(content) + b"\n"
 
 
 def problem_of(error: Exception) -> Problem | None:
@@ -79,3 +100,47 @@ def _status(error: RemoteDataError) -> int:
     if isinstance(error, AccessDeniedError):
         return 403
     return 503 if isinstance(error, TransientStorageError) else 502 if isinstance(error, StorageError) else 400
+
+
+def error_response(error: Exception, request: str, root_url: str) -> JSONResponse:
+    """Make the response for an error. A defect of this program is logged, and what a message may not show.
+
+    Args:
+        error: that a request ended with.
+        request: its method and path, for the log.
+        root_url: of the datasets, which messages do not show.
+    """
+    problem = problem_of(error)
+    if problem is None:
+        _log.error("%s failed", request, exc_info=error)
+        return JSONResponse({"error": "Internal error of the service. See its log."}, 500)
+    shown = without_root(problem.message, root_url)
+    if shown != problem.message:
+        level = logging.WARNING if problem.status >= 500 else logging.INFO
+        _log.log(level, "%s: %d: %s", request, problem.status, problem.message)
+    return JSONResponse({"error": shown}, problem.status, problem.headers)
+
+
+def without_root(message: str, root_url: str) -> str:
+    """Return a message whose URLs and paths below the root begin with the name of a dataset.
+
+    Args:
+        message: of an error, with absolute URLs and paths.
+        root_url: URL of the root.
+
+    >>> without_root("file:///srv/hosted/pets/1.jpg: no such file. /srv/hosted is empty.", "/srv/hosted")
+    "pets/1.jpg: no such file. the service's root is empty."
+    """
+    return _pattern(root_url).sub(lambda found: "" if found["below"] else "the service's root", message)
+
+
+@functools.lru_cache(maxsize=16)
+def _pattern(root_url: str) -> re.Pattern[str]:
+    scheme, bucket, path = split_url(root_url)
+    spellings = {root_url.rstrip("/"), join_url(scheme, bucket, path).rstrip("/")}
+    if scheme in LOCAL:
+        paths = {path.rstrip("/"), os.path.realpath(path)}
+        spellings |= paths | {f"{local}://{each}" for each in paths for local in LOCAL}
+    known = "|".join(re.escape(each) for each in sorted(spellings, key=len, reverse=True) if each.strip("/"))
+    # not a part of a longer path or name; the characters before a path are those of a sentence
+    return re.compile(rf'(?<![\w./-])(?:{known})(?:(?P<below>/(?=[^\s\'"]))|/?(?![\w./-])|(?=\.(?:\s|$)))')

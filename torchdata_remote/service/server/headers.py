@@ -11,7 +11,7 @@ import binascii
 import re
 from collections.abc import Mapping
 
-from ..problems import Problem
+from .problems import Problem
 
 _RANGE = re.compile(r"bytes\s*=\s*(\d+\s*)?-\s*(\d+\s*)?", re.ASCII | re.IGNORECASE)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
