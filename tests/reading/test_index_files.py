@@ -171,7 +171,7 @@ def test_a_missing_index_is_an_error_that_names_it(memory_folder: str) -> None:
 def test_options_go_to_an_index_of_the_same_kind_of_store_only_and_it_costs_one_get() -> None:
     body = json.dumps(KEYS).encode()
     with scripted(lambda request: Response.of_object(request, body)) as server:
-        secret = {"client_kwargs": {"headers": {"Authorization": "Bearer hunter2"}}}
+        secret = {"headers": {"Authorization": "Bearer hunter2"}}
         for url in ("s3://b/", "https://b/", "http://b/"):
             assert len(read(f"{server.url}/i.json", url, secret if "http" in url else {"token": "hunter2"})) == 2
         assert server.requests

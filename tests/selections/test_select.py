@@ -120,7 +120,7 @@ def test_a_function_selects_by_key_shard_and_sizes(samples: dict[str, Any]) -> N
     assert 0 < len(expected) < len(samples)
     assert keys_of(listed().select(where=is_wanted).shard_tar_reader()) == expected
     assert keys_of(listed().select(keys=expected[:3], where=is_wanted).shard_tar_reader()) == expected[:3]
-    with pytest.raises(TypeError, match="where must return True or False"):
+    with pytest.raises(EmptyListingError, match="Check keys= and where="):
         list(listed().select(where=lambda sample: None))
 
 

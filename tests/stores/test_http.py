@@ -30,7 +30,6 @@ class Site:
         self.honours_ranges = honours_ranges
         self.objects: dict[str, bytes] = {}
         self.redirects: dict[str, str] = {}
-        self.head_status = 0  # of its answers to HEAD, if they are refused
         self.server = Scripted("", [])
 
     @property
@@ -40,8 +39,8 @@ class Site:
     def respond(self, request: Request) -> Response:
         if request.target in self.redirects:
             return Response(302, b"", {"Location": self.redirects[request.target]})
-        if request.method == "HEAD" and self.head_status:
-            return Response(self.head_status)
+        if request.method == "HEAD":  # a URL may be signed for GET only
+            return Response(403)
         if request.target not in self.objects:
             return Response(404, b"not here")
         data = self.objects[request.target]
@@ -126,21 +125,6 @@ def test_folders_cannot_be_listed_and_an_object_is_a_listing_of_itself(site: Sit
     assert site.server.requests == []
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 405, 501])
-def test_an_object_of_a_server_that_refuses_head_is_looked_up_and_read(ranged: Site, status: int) -> None:
-    """A signed URL, which may be for GET only, is asked for its first byte."""
-    ranged.head_status = status
-    for path in ("/a.tar", "/b.tar?sig=1"):
-        ranged.objects[path] = b"12345"
-        if status < 405 and "?" not in path:
-            with pytest.raises(StorageError):
-                objects.found(ranged.url + path)
-            continue
-        url = objects.found(ranged.url + path)
-        assert url.size == (5 if "?" in path else None)
-        assert objects.read(url) == b"12345"
-
-
 @pytest.mark.parametrize("query", ["", "?x=1"])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_that_is_cut_is_never_a_shorter_object(query: str, chunked: bool) -> None:
@@ -168,13 +152,9 @@ def test_a_server_without_a_length_is_read_whole_or_refused_at_once(query: str) 
 
 @pytest.mark.parametrize("query", ["", "?x=1"])
 @pytest.mark.parametrize("name", ["Authorization", "Private-Token"])
-@pytest.mark.parametrize("nested", [False, True])
-def test_headers_are_sent_and_stay_at_their_host(
-    ranged: Site, other: Site, query: str, name: str, nested: bool
-) -> None:
+def test_headers_are_sent_and_stay_at_their_host(ranged: Site, other: Site, query: str, name: str) -> None:
     """By each library, after redirects within the host, and not to another one."""
-    given_headers = {"headers": {name: "secret-canary", "User-Agent": "tests"}}
-    options = {"client_kwargs": given_headers} if nested else given_headers
+    options = {"headers": {name: "secret-canary", "User-Agent": "tests"}}
     ranged.objects["/a.bin" + query] = other.objects["/b.bin"] = b"0123456789"
     ranged.redirects["/moved.bin" + query] = f"{ranged.url}/a.bin{query}"
     ranged.redirects["/away.bin" + query] = f"{other.url}/b.bin"
@@ -187,10 +167,10 @@ def test_headers_are_sent_and_stay_at_their_host(
     assert "secret-canary" not in str(other.server.requests)
 
 
-@pytest.mark.parametrize("options", [{"block_size": 1 << 20}, {"client_kwargs": {"auth": "secret-canary"}}])
+@pytest.mark.parametrize("options", [{"block_size": 1 << 20}, {"auth": "secret-canary"}])
 def test_another_option_is_refused_with_what_to_pass_instead(options: dict[str, Any]) -> None:
     with pytest.raises(UrlError, match=r"unknown option '(block_size|auth)'.* Known are .*headers") as caught:
         objects.read("http://localhost/a.bin", options)
     assert "secret-canary" not in text_of(caught.value)
-    with pytest.raises(UrlError, match="Leave out backend, or open the URLs by fsspec"):
+    with pytest.raises(UrlError, match=r"backend='fsspec' cannot read .*open the URLs by fsspec"):
         objects.read("http://localhost/a.bin", backend=tdr.Backend.FSSPEC)

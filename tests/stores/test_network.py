@@ -24,6 +24,7 @@ from torchdata_remote.errors import StorageError, TransientStorageError, UrlErro
 
 BOTH = {"obstore", "botocore"}
 SSE_C = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": bytes(range(32))}
+AT_ONCE = RetryPolicy(first_wait_s=0)
 BY_EACH = [Backend.OBSTORE]
 
 
@@ -181,17 +182,17 @@ def test_a_proxy_that_refuses_a_password_or_reaches_no_server_is_named_without_i
         config = {"proxies": {"http": wrong, "https": wrong}}
         options = {**moto.storage_options, **behind(moto, front, tls=tls), "config_kwargs": config}
         for attempt in (
-            lambda options=options: objects.read("s3://b/a", options, backend=backend),
-            lambda options=options: objects.listed("s3://b/", options),
+            lambda options=options: objects.read("s3://b/a", options, backend=backend, retry=AT_ONCE),
+            lambda options=options: objects.listed("s3://b/", options, retry=AT_ONCE),
         ):
-            with pytest.raises(StorageError, match=r"the proxy asks for a user and a password") as caught:
+            with pytest.raises(StorageError, match=r"407|or asks for a user and a password") as caught:
                 attempt()
             assert not isinstance(caught.value, TransientStorageError)
             assert "s3cret" not in text_of(caught.value)
     config = {"proxies": {"https": proxy.with_password}}
     options = {**moto.storage_options, "endpoint_url": f"https://{HOST}:1", "config_kwargs": config}
     with pytest.raises(StorageError, match=r"The proxy opens no connection to the server.*Gave up after 8") as caught:
-        objects.read("s3://b/a", options, backend=backend, retry=RetryPolicy(first_wait_s=0))
+        objects.read("s3://b/a", options, backend=backend, retry=AT_ONCE)
     assert not isinstance(caught.value, TransientStorageError)
 
 
@@ -285,11 +286,11 @@ def test_no_proxy_holds_for_the_host_of_a_bucket(
 def test_proxies_of_the_options_are_used_for_every_host(
     recorder: RecordingS3, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the environment's proxy nor its exceptions count, also on this machine; a path behind it is left out."""
+    """Neither the environment's proxy nor its exceptions count, also on this machine."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "*")
     recorder.objects["a"] = b"bytes"
-    for proxy in (recorder.url, f"{recorder.url.replace('http:', 'HTTP:')}/path?x=hush"):
+    for proxy in (recorder.url, f"{recorder.url.replace('http:', 'HTTP:')}/"):
         options = {
             **recorder.storage_options,
             "endpoint_url": "http://127.0.0.1:1",

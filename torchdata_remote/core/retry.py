@@ -52,7 +52,7 @@ class Attempts(Wait):
         clock: Callable[[], float] = time.monotonic,
         uniform: Callable[[], float] = _jitter.random,
     ) -> None:
-        self.url, self.quiet_s = url, min(QUIET_S, policy.progress_timeout_s / 2) + expected_s
+        super().__init__(url, quiet_s=min(QUIET_S, policy.progress_timeout_s / 2) + expected_s)
         self._policy, self._sleep, self._clock, self._uniform = policy, sleep, clock, uniform
         self._start = self._counted_from = self._began = self._row_began = clock()
         self._failed = self._failed_in_a_row = self._likely_permanent_in_a_row = 0

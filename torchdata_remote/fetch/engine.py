@@ -47,7 +47,7 @@ class Part:
         self.start, self.end, self.reserved_bytes, self.buffer = start, end, reserved_bytes, buffer
         self.pieces: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()  # consecutive; then None
         self.error: BaseException | None = None  # why the pieces end early
-        self.left: list[int] = []  # of several requests, one is popped when one has ended; the last one is 0
+        self.left: list[int] = []  # one is popped when a request has ended; the last one is 0
 
 
 class Download:
@@ -121,8 +121,7 @@ class Download:
             PoolClosedError: if the pool is closed.
         """
         requests = self.requests(part)
-        if len(requests) > 1:
-            part.left = list(range(len(requests)))
+        part.left = list(range(len(requests)))
         for request in requests:
             lane.running.pool.submit(self._run, request, part, lane, on_dropped=None)
 
@@ -136,7 +135,7 @@ class Download:
         except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
             dropped = None  # or it and this frame would keep each other
             part.error = error
-        if not part.left or part.left.pop() == 0:
+        if part.left.pop() == 0:
             if part.buffer is not None and part.error is None:
                 part.pieces.put(part.buffer.toreadonly())
             part.buffer = None
@@ -173,17 +172,23 @@ class Lane:
         self._users = 1  # the owner, and every open object
         self._num_forks = forks.num_forks
 
-    def reader(self, url: str) -> ObjectReader:
-        """Return what reads ranges of an object, with the limits of this lane."""
-        running, (scheme, bucket, path) = self.running, split_url(url)
+    def open_store(self, url: str) -> tuple[Store, str]:
+        """Return the store of a URL, and the path in it."""
+        scheme, bucket, path = split_url(url)
         store = self._stores.get((scheme, bucket))
         if store is None:
-            store, _ = open_store(url, self.session.storage_options, running.connection)
+            store, _ = open_store(url, self.session.storage_options, self.running.connection)
             self._stores[scheme, bucket] = store
-        return ObjectReader(url, store, path, self.options.retry, running.in_flight, sleep=running.pool.sleep)
+        return store, path
+
+    def reader(self, url: str) -> ObjectReader:
+        """Return what reads ranges of an object, with the limits of this lane."""
+        running = self.running
+        return ObjectReader(url, *self.open_store(url), self.options.retry, running.in_flight, sleep=running.pool.sleep)
 
     def add(self, download: DownloadT) -> DownloadT:
         """Plan parts of a download within the budget. Each call needs a ``close``."""
+        self.require_own_process(download.url)
         download.part_bytes = self._part_bytes[download.mapped]
         with self._lock:
             self._users += 1
@@ -212,11 +217,13 @@ class Lane:
     def next_piece(self, download: Download, consumed_bytes: int) -> memoryview | None:
         """Release the bytes of the last piece, then wait for the next one; ``None`` at the object's end."""
         self.require_own_process(download.url)
-        consumed = consumed_bytes or None
+        consumed, has_ended = consumed_bytes, False
         while True:
-            if consumed is not None or not download.parts:
+            if consumed or has_ended or not download.parts:
                 with self._lock:
-                    if consumed is not None:
+                    if has_ended:  # an empty part, or one that failed; what it has reserved may change up to here
+                        consumed = download.parts[0].reserved_bytes
+                    if consumed or has_ended:
                         self._consume(download, consumed)
                     # Even beyond the budget: the consumer waits for this part
                     if not download.parts and download.can_plan and download.error is None:
@@ -229,7 +236,7 @@ class Lane:
             piece = _wait(part.pieces)
             if piece is not None:
                 return piece
-            consumed, download.error = part.reserved_bytes, part.error  # an empty part, or one that failed
+            has_ended, download.error = True, part.error
 
     def require_own_process(self, what: str) -> None:
         """Raise in a child that was forked."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from ..core.shard_view import split_view_url
-from ..core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
+from ..core.urls import RemoteUrl, redact, split_sample_range
 from ..formats.nested import is_archive_name
 from .cache.cached_object import CachedObject
 from .engine import Download, Lane, Part
@@ -58,14 +58,17 @@ class ObjectDownload(Download):
             self.first_bytes = first_bytes_of(reader.path)
 
     def fetch(self, request: None, part: Part, lane: Lane) -> None:
-        at, cached, first, last = part.start, self._cached, self._start, self._end
-        for piece in self.reader.pieces(at, part.end, on_found=partial(lane.learn, self, part)):
+        at, cached, found = part.start, self._cached, partial(self._found, part, lane)
+        for piece in self.reader.pieces(at, part.end, on_found=found):
             if cached is not None:
                 cached.keep(at, piece)
-            end = at + len(piece)
             # Parts of checked blocks may begin before the first byte, and end behind the last one
-            part.pieces.put(piece if first <= at and end <= last else piece[max(0, first - at) : max(0, last - at)])
-            at = end
+            part.pieces.put(piece[max(0, self._start - at) : max(0, self._end - at)])
+            at += len(piece)
+
+    def _found(self, part: Part, lane: Lane, size: int, end: int) -> None:
+        if (size, end) != (self.size, part.end):
+            lane.learn(self, part, size, end)
 
     def place_of(self, byte: int) -> tuple[ObjectReader, int, int]:
         """Return the reader of a byte, the byte's place there, and the end of the bytes that follow it there."""
@@ -191,7 +194,7 @@ class ObjectStream(PieceStream):
     def __init__(self, lane: Lane, url: str, number: int | None = None, start: int = 0) -> None:
         self._released, self._is_closed = True, False  # nothing to release if the URL cannot be opened
         whole, samples = split_sample_range(url)
-        shard, view = split_view_url(whole) if isinstance(whole, VirtualUrl) else (whole, None)
+        shard, view = split_view_url(whole)
         stop = None
         if view is not None:
             self.selected = selected_in(whole, samples)
@@ -261,5 +264,5 @@ class ObjectStream(PieceStream):
             self._lane.close(self.download)
 
     def close(self) -> None:
-        self._is_closed = True
+        super().close()
         self._release()

@@ -64,8 +64,6 @@ class ObjectReader:
     etag: str | None = None
     checksums: Checksums | None = None
     closed = False
-    listed_size: int | None
-    on_damage: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -77,15 +75,16 @@ class ObjectReader:
         *,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.url, self.store, self.path, self.listed_size = str(url), store, path, None
+        listed = url if isinstance(url, RemoteUrl) else RemoteUrl(url)
+        self.url, self.listed_size = str(url), listed.size
+        self.store, self.path = store, path
         self.send: Callable[[str, int, int | None, str | None], Answer] = store.read
         self._retry, self._in_flight, self.sleep = retry, in_flight, sleep
-        if isinstance(url, RemoteUrl):
-            self.listed_size = url.size
-            if url.size is not None and not store.may_ignore_ranges:
-                self.size = url.size
-            if url.etag is not None:
-                self.etag = url.etag
+        self.on_damage: Callable[[], object] = lambda: None
+        if listed.size is not None and not store.may_ignore_ranges:
+            self.size = listed.size
+        if listed.etag is not None:
+            self.etag = listed.etag
 
     @property
     def version(self) -> RemoteUrl:
@@ -111,7 +110,7 @@ class ObjectReader:
         Args:
             start: the first byte.
             end: the byte after the last one; may exceed the object's end. ``None`` for the rest.
-            on_found: called if size and end are not those that were expected, with both, before the first piece.
+            on_found: called once, with the size of the object and the byte after the last one of the range.
 
         Yields:
             memoryview: the bytes, in consecutive pieces, as they arrive. Closing the iterator ends the request.
@@ -122,52 +121,46 @@ class ObjectReader:
             StorageError: for permanent faults; all these with url, range, etag, attempts and seconds.
             ShardCorruptError: if a block does not match its checksum twice.
         """
-        url, in_flight = self.url, self._in_flight
+        url = self.url
         attempts = Attempts(self._retry, url, sleep=self._pause)
-        at, stop, size, etag = start, end, self.size, self.etag
+        attempts.position = at = start
+        stop, size, etag = end, self.size, self.etag
         is_found, damaged_at, num_others = False, -1, 0  # responses of another version, in a row
         check: BlockCheck | None = None
         while not (self.closed or (is_found and at == stop)):
             began_s, began_at = time.perf_counter(), at
             try:
-                answer, counted, succeeded = None, in_flight.is_reduced and in_flight.enter(), False
-                try:
-                    with attempts:
-                        answer = self._answer(at, stop, size, etag)
-                        num_others += 1
-                        etag = self._learn(answer.total_bytes, answer.etag, is_final=num_others == _MOST_OTHERS)
-                        num_others = 0
-                        stop = _end_of(answer, at, stop, size, url)
-                        if not is_found:
-                            if (size, end) != (answer.total_bytes, stop):
-                                on_found(answer.total_bytes, stop)
-                            is_found, size = True, answer.total_bytes
-                            check = None if self.checksums is None else BlockCheck(self.checksums, size, at)
-                        for piece in self._missing(answer, at, stop):
-                            if check is None:
-                                attempts.position = at = at + len(piece)
-                                yield piece
-                                continue
-                            attempts.position = at = yield from _verified(check, piece, at)
-                            if check.damaged_at is not None:
-                                is_again = damaged_at == check.damaged_at
-                                at, damaged_at, check.damaged_at = check.damaged_at, check.damaged_at, None
-                                self.on_damage()
-                                raise _damaged(url, at, etag, is_again=is_again)
-                    succeeded = True
-                finally:
-                    if answer is not None:
-                        answer.close()
-                    if counted or in_flight.is_reduced:
-                        in_flight.leave(counted=counted, succeeded=succeeded)
-                    FETCH.worked(began_s, max(0, at - began_at), requests=1)
+                with self._in_flight.permit(), attempts:
+                    try:
+                        with self._send(at, stop, size, etag) as answer:
+                            num_others += 1
+                            etag = self._learn(answer.total_bytes, answer.etag, is_final=num_others == _MOST_OTHERS)
+                            num_others = 0
+                            stop = _end_of(answer, at, stop, size, url)
+                            if not is_found:
+                                is_found, size = True, answer.total_bytes
+                                check = None if self.checksums is None else BlockCheck(self.checksums, size, at)
+                                on_found(size, stop)
+                            for piece in self._missing(answer, at, stop):
+                                if check is None:
+                                    attempts.position = at = at + len(piece)
+                                    yield piece
+                                else:
+                                    attempts.position = at = yield from _verified(check, piece, at)
+                                if check is not None and check.damaged_at is not None:
+                                    is_again = damaged_at == check.damaged_at
+                                    at, damaged_at, check.damaged_at = check.damaged_at, check.damaged_at, None
+                                    self.on_damage()
+                                    raise _damaged(url, at, etag, is_again=is_again)
+                    finally:
+                        FETCH.worked(began_s, max(0, at - began_at), requests=1)
             except StorageError as error:  # a request costs a thousand times more
                 try:
                     self._wait(error, attempts, num_bytes=at - began_at)
                 except StorageError as final:
                     raise self._with_context(final, start, end, etag, attempts) from error
 
-    def _answer(self, at: int, stop: int | None, size: int | None, etag: str | None) -> Answer:
+    def _send(self, at: int, stop: int | None, size: int | None, etag: str | None) -> Answer:
         try:
             return self.send(self.path, at, stop, etag)
         except RangeNotSatisfiableError as error:
@@ -177,15 +170,15 @@ class ObjectReader:
 
     def _missing(self, answer: Answer, at: int, end: int) -> Iterable[memoryview]:
         """Return the missing bytes in consecutive pieces."""
-        chunks = answer.chunks
-        if isinstance(chunks, tuple) and answer.start == at and len(chunks[0]) == end - at > 0:
-            return chunks
-        return self._arriving(answer, at, end)
+        pieces = answer.pieces()
+        if isinstance(pieces, tuple) and answer.start == at and 0 < len(pieces[0]) == end - at:
+            return pieces
+        return self._arriving(pieces, answer.start, at, end)
 
-    def _arriving(self, answer: Answer, at: int, end: int) -> Iterator[memoryview]:
+    def _arriving(self, pieces: Iterable[memoryview], start: int, at: int, end: int) -> Iterator[memoryview]:
         """Yield the missing bytes; fail when fewer than ``PROGRESS_BYTES`` are received in ``progress_timeout_s``."""
-        skip, began_s, num_bytes = at - answer.start, time.monotonic(), 0
-        for chunk in answer.chunks:
+        skip, began_s, num_bytes = at - start, time.monotonic(), 0
+        for chunk in pieces:
             length = len(chunk)
             piece = chunk[skip : skip + end - at] if skip or length > end - at else chunk
             skip = max(0, skip - length)
@@ -229,8 +222,6 @@ class ObjectReader:
             ObjectChangedError: if another response, or the listing, had others, and this is the last one of several.
             TransientStorageError: if it is not.
         """
-        if size == self.size == self.listed_size and etag == self.etag:
-            return etag
         known = vars(self)
         first_size, first_etag = known.setdefault("size", size), self.etag
         if etag is not None:
@@ -303,8 +294,6 @@ class OneObject(ObjectReader):
 def _end_of(answer: Answer, at: int, end: int | None, size: int | None, url: str) -> int:
     """Require that the response matches the request; return the byte after the last one."""
     total = answer.total_bytes
-    if answer.start == at and answer.end == end:
-        return end
     stop = total if end is None else min(end, total)
     if at > total:
         raise _changed(url, f"ends at byte {total:,}, before the requested byte {at:,}")

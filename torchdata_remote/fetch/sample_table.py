@@ -97,7 +97,7 @@ class SampleTable:
         objects, starts, sizes = self._columns()[members].T
         used, objects = np.unique(objects, return_inverse=True)
         urls = [self.urls[number] for number in used.tolist()]
-        return Members(urls, self.names.at(members.tolist()), objects, starts, sizes, counts)
+        return Members(urls, list(map(self.names.__getitem__, members.tolist())), objects, starts, sizes, counts)
 
     def columns(self) -> dict[str, Any]:
         """Return the arrays of :meth:`from_columns`: those of the samples and of the members' names."""

@@ -100,20 +100,19 @@ def open_ahead(
 def numbered_urls(urls: Iterable[str], state: StreamsState | None) -> Iterator[Numbered]:
     """Yield number, URL and first byte of each object to open."""
     first, again = (state["next"], state.get("again", [])) if state is not None else (0, [])
-    source = iter(urls)
+    source = enumerate(url_of(url, of="async_prefetch") for url in urls)
     reopened, earlier, num_passed = {number for number, _ in again}, dict[int, str](), 0
-    for number, url in enumerate(islice(source, first)):
+    for number, url in islice(source, first):
         num_passed += 1
         if number in reopened:
-            earlier[number] = url_of(url, of="async_prefetch")
+            earlier[number] = url
     if num_passed < first or len(earlier) < len(reopened):
         raise StateError(
             f"The state expects {max([first, *reopened]):,} URLs, and there are {num_passed:,}. It belongs to another "
             "listing or another world: resume with the chain that saved it."
         )
     yield from ((number, earlier[number], start) for number, start in again)
-    for number, url in enumerate(source, first):
-        yield number, url_of(url, of="async_prefetch"), 0
+    yield from ((number, url, 0) for number, url in source)
 
 
 def parts_of(url: str, stream: Any, piece_bytes: int = 1 << 20) -> Iterator[bytes | memoryview]:

@@ -8,7 +8,7 @@ from typing import Any
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import FetchOptions, StorageOptions
 from ..core.processes.parent_watch import end_worker_with_trainer
-from ..core.urls import object_path, redact
+from ..core.urls import object_path, redact, split_sample_range
 from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
 from ..fetch.session import FetchSession
@@ -82,7 +82,8 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
         warmed_up, self._warmed_up = self._warmed_up, None
         for url, stream in warmed_up or streams_of(self.source_datapipe, self._session, state):
             try:
-                refuse_part(url, "FileReader")
+                whole, samples = split_sample_range(url)
+                refuse_part(whole, samples, type(self).__name__)
                 key, extension = self._split(object_path(url))
                 if not key or not extension or extension in (KEY, URL):
                     fault = (

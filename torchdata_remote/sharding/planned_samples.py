@@ -12,13 +12,12 @@ import numpy as np
 from ..core.options import FetchOptions, StorageOptions
 from ..core.pil_image import is_pil_image
 from ..errors import ShardWriteError
-from ..fetch.ranges import ObjectReader
 from ..fetch.sample_table import Int64s, Members
 from ..fetch.session import FetchSession
 from ..fetch.views import RangeCoalescer
 from ..formats.sample import KEY, Sample, split_key
 from ..formats.split_name import Split
-from ..storage import open_store
+from ..storage import Store, open_store
 
 _IN_FLIGHT = 32
 LABEL = "cls"
@@ -62,12 +61,10 @@ class _Coalescer(RangeCoalescer):
         super().__init__(session)
         self._scratch_url, self._scratch_options = scratch_url, scratch_options
 
-    def reader(self, url: str) -> ObjectReader:
-        if not url.startswith(self._scratch_url):
-            return super().reader(url)
-        running = self.running
-        store, path = open_store(url, self._scratch_options, running.connection)
-        return ObjectReader(url, store, path, self.options.retry, running.in_flight, sleep=running.pool.sleep)
+    def open_store(self, url: str) -> tuple[Store, str]:
+        if url.startswith(self._scratch_url):
+            return open_store(url, self._scratch_options, self.running.connection)
+        return super().open_store(url)
 
 
 @dataclass(frozen=True)

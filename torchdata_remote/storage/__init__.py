@@ -14,6 +14,7 @@ from .protocol import (
     Page,
     RangeNotSatisfiableError,
     Store,
+    single_chunk,
 )
 from .registry import Connection, WithoutObstore, open_store, publish, read_whole
 from .request_counts import GET, HEAD, LIST, counted_requests
@@ -45,6 +46,7 @@ __all__ = [
     "open_store",
     "publish",
     "read_whole",
+    "single_chunk",
     "symlink_error",
     "version_of",
 ]

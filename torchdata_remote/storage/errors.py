@@ -1,7 +1,7 @@
 """Convert exceptions of libraries, and refusals of stores, to this package's errors.
 
-A table ``from_...`` for each library returns an error of this package, or the exception unchanged if it says no more
-than its class: ``to_package_error`` converts those. ``from_status`` knows what the statuses and codes of stores mean.
+A table ``from_...`` returns the error of this package for one of a library. ``from_status`` knows what the statuses and
+codes of stores mean.
 """
 
 from __future__ import annotations
@@ -50,14 +50,13 @@ def translate_errors(url: str, table: Table | None = None, **options: bool) -> I
 
 
 def to_package_error(error: Exception, url: str, table: Table | None = None, **options: bool) -> Exception:
-    """Convert an exception by a table, if there is one, or else by its HTTP status, its class or its message.
+    """Convert an exception by a table, which is :func:`from_library` if none is given.
 
     It is the cause of the error, unless its message may have secrets.
     """
     if isinstance(error, RemoteDataError | MemoryError):
         return error
-    known = (table or from_library)(error, url, **options)
-    converted = known if isinstance(known, RemoteDataError) else from_library(error, url)
+    converted = (table or from_library)(error, url, **options)
     converted.args = (redact_text(str(converted)),)  # such as the address of a proxy, with its password
     details = details_of(error)
     may_be_signed = _store_of(url) != "s3" and _WITH_QUERY.search(details)
@@ -120,6 +119,13 @@ _ADVICE: dict[object, str] = {
     "InvalidObjectState": "The object is archived: restore it (aws s3api restore-object).",
 }
 _EXISTS_CODES = {"BlobAlreadyExists", "UnauthorizedBlobOverwrite", "ConditionNotMet", "TargetConditionNotMet"}
+_MISSING = {
+    "NoSuchBucket": "bucket. Check its name, and endpoint_url (storage_options or the environment).",
+    **dict.fromkeys(
+        ("ContainerNotFound", "ContainerDisabled"),
+        "container. Check its name, and account_name (storage_options or the environment).",
+    ),
+}
 _OVERLOADED = {"SlowDown", "ServerBusy", "OperationTimedOut", 429, 503}
 
 
@@ -149,8 +155,6 @@ def from_status(
     url, said, store = redact(url), " ".join(said.split())[:_MAX_SAID].rstrip("."), _store_of(url)
     message = f"{url}: the store answered {status} {code}".rstrip() + (f": {said}." if said else ".")
     kind = _CODES.get(code) or _STATUSES.get(status, StorageError)
-    if status == 407:
-        return network_error(url, message, "ProxyAuthRequired")
     if status == 401 and (store == "gs" or (store == "az" and not code)):  # whose token is not valid
         kind = ExpiredCredentialsError
     elif writing and (status == 412 or code in _EXISTS_CODES or (status == 409 and not code)):
@@ -158,7 +162,7 @@ def from_status(
     elif status in (301, 307) and store == "s3":
         kind = WrongRegionError
     if kind is ObjectNotFoundError:
-        return ObjectNotFoundError(f"{url}: {_missing(code, url, store)}", url=url)
+        return ObjectNotFoundError(f"{url}: no such {_MISSING.get(code, 'object')}", url=url)
     if kind is ObjectChangedError:
         return ObjectChangedError(f"{url} was replaced while it was being read. List it again.", url=url)
     denied = _DENIED.get(store, _DENIED[""]) if kind is AccessDeniedError else ""
@@ -170,21 +174,11 @@ def from_status(
     return error
 
 
-def _missing(code: str, url: str, store: str) -> str:
-    if code in ("NoSuchBucket", "ContainerNotFound", "ContainerDisabled"):
-        kind, place = ("container", "account_name") if store == "az" else ("bucket", "endpoint_url")
-        bucket = url.partition("://")[2].partition("/")[0]
-        return f"no such {kind}: {bucket!r}. Check its spelling, and {place} (storage_options or the environment)."
-    what = " Azure gives this answer to anonymous requests for what is private, too." if store == "az" else ""
-    return f"no such object.{what}"
-
-
 # Requests without a usable response
 
 # In the texts of OpenSSL and rustls, of urllib3, aiohttp, botocore and hyper, of glibc, musl, macOS and Windows
 _CERTIFICATE = re.compile("(?i)certificate.?verify.?failed|InvalidCertificate|CertificateError")
 _REDIRECTS = re.compile("(?i)too ?many ?redirects")
-_PROXY_LOGIN = re.compile("ProxyAuthRequired|Tunnel connection failed: 407")
 _UNKNOWN_HOST = re.compile(
     "(?i)name or service not known|no address associated|name does not resolve|nodename nor servname|Errno 1100|"
     "getaddrinfo failed|temporary failure in name resolution|(?-i:Try again)|EAI_AGAIN"
@@ -192,7 +186,7 @@ _UNKNOWN_HOST = re.compile(
 _REFUSED = re.compile(
     "(?i)connection ?refused|ECONNREFUSED|connect call failed|no route to host|network is unreachable"
 )
-_NO_TUNNEL = re.compile("TunnelUnsuccessful|Tunnel connection failed")
+_NO_TUNNEL = re.compile("ProxyAuthRequired|TunnelUnsuccessful|Tunnel connection failed")
 _NOT_HTTP = re.compile(
     "(?i)bad ?status ?line|invalid ?header|unmatching values|duplicate content-length|invalid character in content-|"
     r"wrong.version.number|RECORD_LAYER_FAILURE|InvalidContentType|UnsupportedProtocol|Parse\(|ResponseParserError"
@@ -238,14 +232,14 @@ def network_error(url: str, what: str, details: str) -> StorageError:
         )
     if _REDIRECTS.search(details):
         return StorageError(f"{shown}: {what}. Use the URL at which the object is stored.", url=shown)
-    if _PROXY_LOGIN.search(details):
-        advice = "the proxy asks for a user and a password. Write them into its URL, percent-encoded, before the host"
-        return StorageError(f"{shown}: {advice}: http://user:password@host:3128.", url=shown)
     found, host = _SERVER.search(details), host_of(url)
     server = ":".join(filter(None, found.groups())).rpartition("@")[2] if found else host.partition("://")[2]
     unknown, refused = _UNKNOWN_HOST.search(details) is not None, _REFUSED.search(details) is not None
     no_tunnel = _NO_TUNNEL.search(details) is not None
-    message = f"{shown}: {what}." + " The proxy opens no connection to the server." * no_tunnel
+    message = (
+        f"{shown}: {what}."
+        + " The proxy opens no connection to the server, or asks for a user and a password." * no_tunnel
+    )
     if unknown or refused:
         why = f"No name server knows {server}, or none answers" if unknown else f"{server} refuses connections"
         where = "the URL, in storage_options (endpoint_url) or in the environment"
@@ -292,7 +286,7 @@ def from_obstore(error: Exception, url: str, *, writing: bool = False) -> Except
         return from_status(status or 412, code, url, writing=writing, said=html.unescape(found.get("Message", "")))
     is_own = type(error).__module__ == "obstore.exceptions"
     if not is_own and not isinstance(error, OSError):
-        return error
+        return from_library(error, url)
     if kind in ("UnauthenticatedError", "PermissionDeniedError"):
         advice = "Log in again, or check the AWS environment."
         return AccessDeniedError(f"{shown}: the credentials could not be loaded: {line}. {advice}", url=shown)
@@ -305,23 +299,10 @@ def from_obstore(error: Exception, url: str, *, writing: bool = False) -> Except
     return network_error(url, cause.replace(url, shown), text)
 
 
-_NO_FILE = {"FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "ResourceNotFound"}
-_NO_LOGIN = {
-    *("PermissionError", "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"),
-    *("ProfileNotFound", "DefaultCredentialsError", "RefreshError", "ClientAuthenticationError"),
-    *("AuthenticationException", "AuthenticationError"),
-}
+# In the names of an exception's classes
+_NO_FILE = re.compile("FileNotFound|NotADirectory|IsADirectory|ResourceNotFound")
+_NO_LOGIN = re.compile("Permission|Credential|ProfileNotFound|RefreshError|Authentication")
 _REFUSED_LOGIN = re.compile("(?i)530|550.*(permission|denied|not allowed|forbidden)|No authentication methods")
-# Of an OS, botocore, urllib3, httpx and aiohttp
-_OF_NETWORK = {
-    "OSError",
-    "EOFError",
-    "CancelledError",
-    "HTTPClientError",
-    "HTTPError",
-    "ClientError",
-    "ConnectionError",
-}
 # Of a library's own code, or of how it is called; others may pass
 _PROGRAMMING_ERRORS = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, NotImplementedError),
@@ -340,7 +321,6 @@ def from_library(error: Exception, url: str, *, writing: bool = False, transient
     """
     text, shown, cause = str(error), redact(url), error.__cause__
     what = f"{type(error).__name__}: {_QUERY.sub('', text)}"  # which may be a signature
-    names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, FileNotFoundError) and transient:
         is_missing = isinstance(cause, FileNotFoundError | LookupError | StopIteration)
         if isinstance(cause, Exception) and not is_missing:  # fsspec's http and ftp report it for every error
@@ -348,25 +328,21 @@ def from_library(error: Exception, url: str, *, writing: bool = False, transient
     status, code, more = _response_of(error)
     if status >= 300:
         return from_status(status, code, url, writing=writing, **more)
-    if "error_perm" in names or "SSHException" in names:  # of ftp and sftp
-        names = _NO_LOGIN if _REFUSED_LOGIN.match(text) else _NO_FILE if text.startswith("550") else names
-    if names & _NO_FILE:
+    if isinstance(error, FileExistsError):
+        return from_status(412, "", url, writing=True)
+    kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
+    if "error_perm" in kinds or "SSHException" in kinds:  # of ftp and sftp
+        kinds = "Permission" if _REFUSED_LOGIN.match(text) else "FileNotFound" if text.startswith("550") else kinds
+    if _NO_FILE.search(kinds):
         return ObjectNotFoundError(f"{shown}: no such {'object' if transient else 'file'}.", url=shown)
-    if names & _NO_LOGIN:
+    if _NO_LOGIN.search(kinds):
         advice = _DENIED.get(_store_of(url), _DENIED[""])
         return AccessDeniedError(f"{shown}: access denied ({what}). {advice}", url=shown)
-    if "FileExistsError" in names:
-        return from_status(412, "", url, writing=True)
-    if "LocationValueError" in names:
-        return UrlError(f"{shown}: not an HTTP URL.", url=shown)
     if isinstance(error, EOFError) and not transient:  # truncated since
         return from_status(412, "", url)
-    if not transient or "error_perm" in names or isinstance(error, _PROGRAMMING_ERRORS):
+    if not transient or "error_perm" in kinds or isinstance(error, _PROGRAMMING_ERRORS):
         return StorageError(f"{shown}: {what}", url=shown)
-    found = network_error(url, what, details_of(error))
-    if isinstance(found, TransientStorageError) and not names & _OF_NETWORK:
-        found.likely_permanent = True
-    return found
+    return network_error(url, what, details_of(error))
 
 
 def _response_of(error: Exception) -> tuple[int, str, dict[str, Any]]:
@@ -376,9 +352,8 @@ def _response_of(error: Exception) -> tuple[int, str, dict[str, Any]]:
         about, problem = response.get("ResponseMetadata", {}), response.get("Error", {})
         headers, code = about.get("HTTPHeaders", {}), str(problem.get("Code", ""))
         more = {"retry_after": headers.get("retry-after"), "said": str(problem.get("Message", ""))}
-        without_body = code.isdigit()  # botocore's own words
         status = int(about.get("HTTPStatusCode", 0))
-        return status, "" if without_body else code, {**more, "said": ""} if without_body else more
+        return status, code.removeprefix(str(status)), more  # which botocore repeats where there is no body
     for holder in (error, error.__cause__, response):
         for name in ("status", "status_code", "code"):
             found = getattr(holder, name, None)
@@ -389,16 +364,11 @@ def _response_of(error: Exception) -> tuple[int, str, dict[str, Any]]:
 
 # Filesystems of fsspec that cannot be made
 
-_MISSING_ARGUMENTS = re.compile(r"missing \d+ required [\w-]+ arguments?: (.*)")
-_KNOWN_SCHEMES = ("s3", "http", "https", "datasets", "hf", "file", "memory")
-
 
 def unusable_options(scheme: str, bucket: str, error: Exception, options: Iterable[str]) -> UrlError:
     """Make the error for a filesystem that cannot be made: of a wrong host or port in the URL, or wrong options."""
     url, text = f"{scheme}://{bucket}", str(error).rstrip(".")
     what = f" Check host, port, and the kinds of the values in storage_options ({', '.join(sorted(options))})."
-    if missing := _MISSING_ARGUMENTS.search(str(error)):
-        what = f" Pass {missing[1]} by storage_options."
     return UrlError(f"{url}: {type(error).__name__}: {text}.{what}", url=url)
 
 
@@ -407,7 +377,7 @@ def unknown_scheme(scheme: str, bucket: str, error: Exception, known: Iterable[s
     url = f"{scheme}://{bucket}"
     if isinstance(error, ImportError):
         return UrlError(f"{url}: the package that reads {scheme!r} is missing: {error}.", url=url)
-    near = did_you_mean(scheme, [*_KNOWN_SCHEMES, *known]) or "."
+    near = did_you_mean(scheme, known) or "."
     return UrlError(
         f"{url}: no transport for the scheme {scheme!r}{near} Known are s3, http, https, datasets, hf, file, memory, "
         "local paths, and the protocols for which fsspec has a package.",

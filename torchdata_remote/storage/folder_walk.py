@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from ..errors import ObjectNotFoundError
@@ -14,7 +14,7 @@ Names = Callable[[str], Sequence[str]]
 
 
 class ByFolders(ABC):
-    """A store that lists whole folders only."""
+    """A store that finds an object by asking for it."""
 
     may_ignore_ranges = False
     maps_files = False
@@ -30,30 +30,14 @@ class ByFolders(ABC):
         except ObjectNotFoundError:
             return None
 
-    @abstractmethod
-    def list_page(self, prefix: str, *, recursive: bool, token: str | None, after: str = "") -> Page:
-        """Return a page of a listing."""
-
-    def pages_of(self, folder: str) -> Iterator[Page]:
-        """Yield the pages of a folder, without what is in its folders."""
-        page = self.list_page(folder, recursive=False, token=None)
-        yield page
-        while page.next_token is not None:
-            page = self.list_page(folder, recursive=False, token=page.next_token)
-            yield page
-
-    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        """Return a page like ``FolderStore.list_after``, from listings of whole folders."""
-        return page_after(self.pages_of, prefix, after, recursive=recursive, limit=limit)
-
 
 def page_after(
-    pages_of: Callable[[str], Iterable[Page]], prefix: str, after: str, *, recursive: bool, limit: int
+    page_of: Callable[[str, str | None], Page], prefix: str, after: str, *, recursive: bool, limit: int
 ) -> Page:
     """Return a page, like ``Store.list_after``, whose token is the path to go on after.
 
     Args:
-        pages_of: returns the pages of a folder, without the folders in it.
+        page_of: returns the page of a token of a folder, without what is in its folders.
         prefix: of the paths.
         after: a path.
         recursive: whether folders are entered.
@@ -62,11 +46,11 @@ def page_after(
     found: dict[str, Entry] = {}
 
     def names_of(prefix: str) -> list[str]:
-        paths = set[str]()
-        for page in pages_of(prefix):
+        paths, page, skip = set[str](), None, prefix.rfind("/") + 1
+        while page is None or page.next_token is not None:
+            page = page_of(prefix, page and page.next_token)
             found.update((entry.path, entry) for entry in page.entries)
             paths.update(page.folders, (entry.path for entry in page.entries))
-        skip = prefix.rfind("/") + 1
         return sorted(path[skip:] for path in paths if path.startswith(prefix))
 
     return page_of_names(names_of, found.get, prefix, after, recursive=recursive, limit=limit)
@@ -93,14 +77,12 @@ def page_of_names(
 
 def _walk(names_of: Names, prefix: str, after: str, recursive: bool) -> Iterator[str]:
     """Yield the paths of objects, or of folders too, that begin with a prefix and come after a path."""
-    skip = prefix.rfind("/") + 1
-    inside = after[: after.find("/", skip) + 1]  # the folder that the path is in, which sorts before it
-    first = max(prefix, inside if recursive and inside else after)
-    if not first.startswith(prefix[:skip]):
-        return
+    folder = prefix[: prefix.rfind("/") + 1]
+    # The folder that the path is in sorts before it
+    begin = (recursive and after[: after.find("/", len(folder)) + 1]) or after
     names = names_of(prefix)
-    for index in range(bisect_left(names, first[skip:]), len(names)):
-        path = prefix[:skip] + names[index]
+    for index in range(bisect_left(names, max(prefix, begin), key=folder.__add__), len(names)):
+        path = folder + names[index]
         if not path.startswith(prefix):
             return
         if recursive and path[-1] == "/":

@@ -22,7 +22,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from ..core.notices.slow_notice import QUIET_S, Wait
 from ..core.object_version import same_etag
 from ..core.options import StorageOptions
-from ..core.urls import AZURE, GS, HTTP, HUGGING_FACE, LOCAL, join_url
+from ..core.urls import AZURE, GS, LOCAL, join_url
 from ..errors import ObjectNotFoundError, UrlError
 from .errors import (
     from_status,
@@ -35,7 +35,7 @@ from .errors import (
 from .folder_walk import ByFolders
 from .local.names import PARTIAL_SUFFIX
 from .multipart import SLOW_BYTES_PER_S
-from .protocol import Answer, Entry, ObjectWriter, Page, normalized_etag
+from .protocol import Answer, Entry, ObjectWriter, Page, normalized_etag, single_chunk
 
 # An installed package has an entry point for this
 fsspec.register_implementation(
@@ -79,10 +79,6 @@ class FsspecStore(ByFolders):
     """
 
     def __init__(self, scheme: str, bucket: str, options: StorageOptions, read_timeout_s: float) -> None:
-        if scheme in HTTP or scheme == HUGGING_FACE:  # it would send headers to other hosts, too
-            url = f"{scheme}://{bucket}"
-            advice = "Leave out backend, or open the URLs by fsspec and pass the streams to a reader."
-            raise UrlError(f"{url}: http and hf are not read by fsspec. {advice}", url=url)
         self._scheme, self._bucket, self._options = scheme, bucket, options
         self._limits = {"timeout": read_timeout_s} if scheme == "ftp" else {}
         try:
@@ -224,7 +220,7 @@ class FsspecStore(ByFolders):
         total = after.size or 0
         if start and start >= total:
             raise from_status(416, "", url)
-        return Answer(start, start + len(data), total, after.etag, (memoryview(data),))
+        return Answer(start, start + len(data), total, after.etag, single_chunk(data))
 
     def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
         writer: Any = _Writer(partial(self.publish, path, overwrite=overwrite))
@@ -259,13 +255,7 @@ class FsspecStore(ByFolders):
         if self._scheme in _WEBDAV:
             filesystem.client.move(old, new, overwrite=overwrite)  # its `mv` copies
             return
-        try:
-            filesystem.mv(old, new)
-        except Exception:
-            if not overwrite:
-                raise
-            filesystem.rm_file(new)  # a server that does not rename to a file that exists
-            filesystem.mv(old, new)
+        filesystem.mv(old, new)
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(ObjectNotFoundError), self._calls(path) as filesystem:

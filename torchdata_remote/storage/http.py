@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 from urllib.parse import urljoin
 
@@ -16,10 +16,10 @@ import urllib3
 
 from ..core.signatures import hide_signatures_in_log
 from ..core.urls import redact
-from ..errors import ContentEncodingError, RemoteDataError, StorageError, UrlError
+from ..errors import ContentEncodingError, RemoteDataError, StorageError
 from .errors import mark_host_known, to_package_error, unusable_response
 from .network import ServerPools
-from .protocol import CONNECT_TIMEOUT_S, Answer, normalized_etag
+from .protocol import CONNECT_TIMEOUT_S, Answer, Entry, RangeNotSatisfiableError, normalized_etag, single_chunk
 
 IDENTITY = {"Accept-Encoding": "identity"}
 _MAX_REDIRECTS = 5
@@ -53,12 +53,11 @@ class HttpClient:
         return origin_of(url) == self._origin
 
     def follow(
-        self, method: str, url: str, shown: str, headers: Mapping[str, str], own: Mapping[str, str]
+        self, url: str, shown: str, headers: Mapping[str, str], own: Mapping[str, str]
     ) -> Iterator[tuple[str, Any, str | None]]:
-        """Send a request, and follow redirects. A caller that stops at one has to read its body or to close it.
+        """Send a GET, and follow redirects.
 
         Args:
-            method: of HTTP.
             url: of the first request, which may be signed, and is not shown.
             shown: URL for errors.
             headers: of each request.
@@ -71,7 +70,7 @@ class HttpClient:
             with _errors(shown):
                 sent = {**IDENTITY, **headers, **(own if self.is_at_server(url) else {})}
                 pools = self._pools.manager(url)
-                response = pools.urlopen(method, url, headers=sent, redirect=False, preload_content=False)
+                response = pools.urlopen("GET", url, headers=sent, redirect=False, preload_content=False)
                 location = response.get_redirect_location()
                 following = urljoin(url, location) if location else None
             mark_host_known(shown)
@@ -81,13 +80,6 @@ class HttpClient:
             body_of(response, shown, _SHORT_BYTES)
             url = following
         raise StorageError(f"{shown}: more than {_MAX_REDIRECTS} redirects.", url=shown)
-
-
-def refuse_others(url: str, names: Iterable[str], known: set[str]) -> None:
-    """Refuse options that are not known, rather than to read without them."""
-    for name in sorted({*names} - known):
-        what = f"unknown option {name!r} in storage_options. Known are {', '.join(sorted(known))}"
-        raise UrlError(f"{url}: {what}. For others open the URL by fsspec, and pass the stream to a reader.", url=url)
 
 
 def origin_of(url: str) -> str:
@@ -113,7 +105,7 @@ def _errors(shown: str, response: Any = None) -> Iterator[None]:
         raise to_package_error(error, shown) from None
 
 
-def answer_of(response: Any, path: str, shown: str, *, etag: str | None = None, size: int | None = None) -> Answer:
+def answer_of(response: Any, path: str, shown: str, *, etag: str | None = None) -> Answer:
     """Return the bytes that a successful response to a GET contains. On an error it is closed.
 
     Args:
@@ -121,7 +113,6 @@ def answer_of(response: Any, path: str, shown: str, *, etag: str | None = None, 
         path: of the object; its query is ignored.
         shown: URL for errors.
         etag: of the object, if another response has told it.
-        size: of the object, likewise.
 
     Raises:
         ContentEncodingError: if the body is not the object.
@@ -133,10 +124,8 @@ def answer_of(response: Any, path: str, shown: str, *, etag: str | None = None, 
         if response.chunked and response.status != 206:
             require_unencoded(response.headers.get("Content-Encoding"), path, shown)
             whole = body_of(response, shown)  # its last chunk marks the end
-            return Answer(0, len(whole), len(whole), etag, (memoryview(whole),))
+            return Answer(0, len(whole), len(whole), etag, single_chunk(whole))
         start, end, total = span_of(response.status, response.headers, path, shown)
-        if size not in (None, total):
-            raise unusable_response(shown, f"the file has {size} bytes, its server {total}")
         return Answer(start, end, total, etag, _chunks_of(response, shown))
 
 
@@ -160,6 +149,15 @@ def body_of(response: Any, shown: str, max_bytes: int | None = None) -> bytes:
             response.close()
         response.release_conn()
         return body
+
+
+def first_byte(read: Callable[[str, int, int | None, str | None], Answer], path: str) -> Entry:
+    """Look an object up by a request for its first byte: a URL may be signed for GET only."""
+    try:
+        with read(path, 0, 1, None) as answer:
+            return Entry(path, answer.total_bytes, answer.etag)
+    except RangeNotSatisfiableError:
+        return Entry(path, 0, None)
 
 
 def range_header(start: int, end: int | None) -> str | None:

@@ -3,56 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, NoReturn
 
 from ..core.options import StorageOptions
 from ..core.urls import redact
-from ..errors import ObjectNotFoundError, StorageError, TransientStorageError, UrlError
+from ..errors import ObjectNotFoundError, UrlError
 from .errors import from_status
-from .http import HttpClient, answer_of, body_of, parse_content_length, range_header, refuse_others
+from .http import HttpClient, answer_of, first_byte, range_header
 from .obstore_reader import ODD_HTTP_PATH, http_reader
-from .protocol import Answer, Entry, RangeNotSatisfiableError, UnsupportedRequestError, normalized_etag
+from .options import nested
+from .protocol import Answer, Entry
 
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE = re.compile(r"[\x20-\x7e\x80-\xff]*")  # what HTTP allows, without tabs
-# What this package sets, by which a response would be another one than it expects
-_OWN = ("accept-encoding", "connection", "content-length", "host", "if-match", "if-none-match", "range")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\x20-\x7e\x80-\xff]*")  # what HTTP allows, without tabs
 # What obstore does not send to another host after a redirect, and what is no secret
 _LEFT_TO_OBSTORE = {"authorization", "cookie", "accept", "accept-language", "referer", "user-agent"}
 
 
-def http_headers(url: str, options: StorageOptions) -> dict[str, str]:
+def http_headers(options: StorageOptions) -> dict[str, str]:
     """Return the headers that options ask for.
 
-    Args:
-        url: of the host, for errors.
-        options: ``headers``, and ``client_kwargs`` with ``headers``; those of the first take precedence.
-
     Raises:
-        UrlError: for another option, and for a header that cannot be sent, or that this package sets. Values are never
-            shown.
+        UrlError: for a header that cannot be sent. Values are never shown.
     """
-    nested = _dict(options, "client_kwargs")
-    refuse_others(url, [*options.keys(), *nested], {"headers", "client_kwargs"})
-    found: dict[str, tuple[str, str]] = {}
-    for name, value in [*_dict(nested, "headers").items(), *_dict(options, "headers").items()]:
-        is_text = isinstance(name, str) and isinstance(value, str)
-        if not is_text or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value) or name.lower() in _OWN:
+    found: dict[str, str] = nested(options, "headers")
+    for name, value in found.items():
+        if not isinstance(value, str) or not _HEADER.fullmatch(f"{name}:{value}"):
             raise UrlError(
                 f"storage_options['headers']: the header {name!r:.50} cannot be sent. A name has no spaces, a value is "
-                f"a str without line breaks, in Latin-1. This package itself sets {', '.join(_OWN)}."
+                "a str without line breaks, in Latin-1."
             )
-        found[name.lower()] = name, value
-    return dict(found.values())
-
-
-def _dict(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = options.get(name) or {}
-    if not isinstance(value, Mapping):
-        raise UrlError(f"storage_options: {name!r} must be a dict, got {type(value).__name__}.")
-    return value
+    return found
 
 
 class HttpStore:
@@ -77,43 +58,17 @@ class HttpStore:
         self.read, self.read_if_changed = reader.read, partial(reader.get_if_changed, stat=self.stat)
 
     def read_without_obstore(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
-        """Read like :meth:`read`, by urllib3. A server that ignores ranges sends the whole object."""
-        wanted = range_header(start, end)
-        url, response = self._send("GET", path, {} if wanted is None else {"Range": wanted})
-        return answer_of(response, path, url)
-
-    def _send(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[str, Any]:
-        """Send a request, and return the URL, and the response if it is a success."""
-        url = f"{self._root}/{path}"
-        *_, (_, response, _) = self._client.follow(method, url, redact(url), headers, self._headers)
+        """Read by urllib3. A server that ignores ranges sends the whole object."""
+        url, wanted = f"{self._root}/{path}", range_header(start, end)
+        headers = {} if wanted is None else {"Range": wanted}
+        *_, (_, response, _) = self._client.follow(url, redact(url), headers, self._headers)
         if response.status in (200, 203, 206):
-            return url, response
+            return answer_of(response, path, url)
         response.close()
         raise from_status(response.status, "", url, retry_after=response.headers.get("Retry-After"))
 
     def stat(self, path: str) -> Entry:
-        """Return size and etag by a HEAD request, ``None`` if the server does not send them."""
-        try:
-            url, response = self._send("HEAD", path, {})
-        except (ObjectNotFoundError, TransientStorageError):
-            raise
-        except StorageError as error:
-            if "?" in path:
-                return self._first_byte(path)  # it may be signed for GET only
-            if isinstance(error, UnsupportedRequestError):
-                return Entry(path, None, None)  # no HEAD here; the first GET reports a missing object
-            raise
-        body_of(response, url)  # none, but urllib3 has to see its end
-        size = parse_content_length(response.headers.get("Content-Length"))
-        return Entry(path, size, normalized_etag(response.headers.get("ETag")))
-
-    def _first_byte(self, path: str) -> Entry:
-        try:
-            answer = self.read_without_obstore(path, 0, 1, None)
-        except RangeNotSatisfiableError:
-            return Entry(path, 0, None)
-        answer.close()
-        return Entry(path, answer.total_bytes, answer.etag)
+        return first_byte(self.read_without_obstore, path)
 
     def find(self, path: str) -> Entry | None:
         try:

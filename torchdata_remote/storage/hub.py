@@ -19,12 +19,12 @@ from ..errors import (
     ExpiredCredentialsError,
     ObjectNotFoundError,
     StorageError,
-    TransientStorageError,
     UrlError,
 )
 from .errors import from_status, unusable_response
 from .folder_walk import ByFolders
-from .http import HttpClient, answer_of, body_of, origin_of, parse_content_length, range_header, refuse_others
+from .http import HttpClient, answer_of, body_of, first_byte, origin_of, range_header
+from .network import server_address
 from .protocol import Answer, Entry, Page, normalized_etag
 
 # A revision is the segment behind "@", but for some that have slashes
@@ -33,25 +33,14 @@ _PLACE = re.compile(
     r"(?:@(refs/(?:convert/[\w.-]+|pr/\d+)(?=/|$)|[^/]+))?(?:/(.*))?",
     re.DOTALL,
 )
-_ENDPOINT = re.compile(r"https?://[^/?#@\s]+(/[^?#@\s]*)?", re.IGNORECASE)
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CURSOR = re.compile(r"[?&]cursor=([^&>]+)[^>]*>\s*;[^,]*\brel=\"?next")
-_LIMIT = re.compile(r'"(\w+)"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,18})(?!\d)')
+_LIMIT = re.compile(r"\br\s*=\s*0\s*;\s*t\s*=\s*(\d{1,18})(?!\d)")
+_NO_FILE = "404 EntryNotFound:"  # the revision has no file or folder of this path
 _MAX_LOCATIONS = 10_000  # about a kilobyte each
 _MAX_ERROR_BYTES = 8192
-
-
-class _MissingFileError(ObjectNotFoundError):
-    """The revision has no file or folder of this path."""
-
-
-_MISSING = {
-    "RepoNotFound": ObjectNotFoundError,
-    "RevisionNotFound": ObjectNotFoundError,
-    "EntryNotFound": _MissingFileError,
-}
 
 
 class _Place(NamedTuple):
@@ -74,14 +63,6 @@ class _Place(NamedTuple):
     shown: str
 
 
-class _Found(NamedTuple):
-    """Where a file is: a URL, perhaps signed; and its etag and size, as far as the Hub has said them."""
-
-    url: str
-    etag: str | None
-    size: int | None
-
-
 class HubStore(ByFolders):
     """The repositories whose URLs begin with the same segment. Paths are ``OWNER/NAME[@REVISION]/PATH``.
 
@@ -94,57 +75,45 @@ class HubStore(ByFolders):
         read_timeout_s: seconds without a byte after which a request fails.
 
     Raises:
-        UrlError: for another option, and if the endpoint is no URL.
+        UrlError: if the endpoint is no URL.
     """
 
     lists_in_order = False
 
     def __init__(self, first: str, options: StorageOptions, read_timeout_s: float) -> None:
-        refuse_others(f"hf://{first}", options.keys(), {"token", "endpoint", "revision"})
-        for name in ("token", "revision"):
-            if not isinstance(options.get(name), str | bool | None):
-                raise UrlError(f"hf://: storage_options[{name!r}] must be a str, got {type(options[name]).__name__}.")
         endpoint = options.get("endpoint") or os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-        if not _ENDPOINT.fullmatch(str(endpoint)):
-            raise UrlError(
-                "hf://: the endpoint (storage_options['endpoint'] or HF_ENDPOINT) must be a URL such as "
-                "https://huggingface.co, without user or password."
-            )
-        self._first, self._endpoint, self._options = first, str(endpoint).rstrip("/"), options
+        self._endpoint = server_address(f"hf://{first}", str(endpoint), "the endpoint (also HF_ENDPOINT)")
+        self._first, self._options = first, options
         self._client = HttpClient(self._endpoint, read_timeout_s)
         self._commits: dict[tuple[str, str], str] = {}  # by repository and revision
-        self._found: dict[str, _Found] = {}  # by the file's URL at the Hub
+        self._found: dict[str, list[Any]] = {}  # where the file was found, and its etag, by its URL at the Hub
         self._asking = NamedLocks()  # one request, however many threads wait for it
 
     # Requests
 
-    def _send(self, method: str, url: str, place: _Place, wanted: str | None = None) -> tuple[Any, _Found]:
+    def _send(self, url: str, place: _Place, wanted: str | None = None) -> tuple[Any, str, str | None]:
         """Send a request, and follow redirects: with the token at the Hub, without it elsewhere.
 
-        ``HEAD`` ends at the Hub's redirect to another host, which says all about the file.
-
         Args:
-            method: of HTTP.
             url: which is not shown.
             place: that is asked for.
             wanted: header of the range.
+
+        Returns:
+            The response; the URL that answered, which may be signed; and the file's etag.
 
         Raises:
             StorageError: for every response that is not a success.
         """
         etag: str | None = None
-        size: int | None = None
         token = _token(self._options.get("token")) if self._client.is_at_server(url) else ""
         headers = {} if wanted is None else {"Range": wanted}
         own = {"Authorization": f"Bearer {token}"} if token else {}
-        for asked, response, following in self._client.follow(method, url, place.shown, headers, own):
+        for asked, response, _ in self._client.follow(url, place.shown, headers, own):
             if self._client.is_at_server(asked):
                 etag = etag or normalized_etag(response.headers.get("X-Linked-Etag"))
-                size = parse_content_length(response.headers.get("X-Linked-Size")) if size is None else size
-            if method == "HEAD" and following is not None and not self._client.is_at_server(following):
-                return response, _Found(following, etag, size)
         if response.status in (200, 203, 206):
-            return response, _Found(asked, etag or normalized_etag(response.headers.get("ETag")), size)
+            return response, asked, etag or normalized_etag(response.headers.get("ETag"))
         body_of(response, place.shown, _MAX_ERROR_BYTES)
         raise self._refused(response, asked, place)
 
@@ -163,18 +132,15 @@ class HubStore(ByFolders):
                 f"{self._endpoint}/settings/tokens. The terms of a gated repository are accepted at {place.page}."
             )
             return AccessDeniedError(f"{text} {advice}", url=shown)
-        if code in _MISSING:
-            return _MISSING[code](text, url=shown)
-        error = from_status(status, "", shown, retry_after=headers.get("Retry-After"), said=said)
+        if status == 404:
+            return ObjectNotFoundError(text, url=shown)
         limit = _LIMIT.search(headers.get("RateLimit", ""))
-        if limit is not None and isinstance(error, TransientStorageError):
-            error.retry_after_s = max(error.retry_after_s or 0.0, float(limit[2]))
-            error.args = (f"{error} The rate limit for {limit[1]} is reached, for {limit[2]} s; a token raises it.",)
-        return error
+        wait = headers.get("Retry-After") or (limit and limit[1])
+        return from_status(status, "", shown, retry_after=wait, said=said)
 
     def _json(self, url: str, place: _Place, kind: type) -> tuple[Any, Mapping[str, str]]:
         """Request a URL of the API, and return the JSON of the response, and its headers."""
-        response, _ = self._send("GET", url, place)
+        response, *_ = self._send(url, place)
         body = body_of(response, place.shown)
         with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(body)
@@ -189,7 +155,7 @@ class HubStore(ByFolders):
         """Return the place that a path names, and the commit at which it is read."""
         url, match = join_url("hf", self._first, path), _PLACE.fullmatch(f"{self._first}/{path}")
         kind, name, written, file = ("", "", "", "") if match is None else match.groups(default="")
-        revision = unquote(written) or self._options.get("revision") or "main"
+        revision = unquote(written) or str(self._options.get("revision") or "main")
         if not (_is_plain(name) and _is_plain(revision)):
             raise UrlError(
                 f"{url}: names no repository. Expected hf://datasets/OWNER/NAME/PATH, or with a revision "
@@ -226,9 +192,9 @@ class HubStore(ByFolders):
         )
         try:
             found, headers = self._json(f"{place.api}/tree/{commit}/{folder}".rstrip("/") + f"?{query}", place, list)
-        except _MissingFileError:
-            if token is not None:
-                raise  # the pages before are not all that the folder had
+        except ObjectNotFoundError as error:
+            if _NO_FILE not in str(error) or token is not None:  # the pages before are not all that the folder had
+                raise
             return Page([], None)
         entries, folders = list[Entry](), list[str]()
         try:
@@ -252,25 +218,21 @@ class HubStore(ByFolders):
     # Files
 
     def stat(self, path: str) -> Entry:
-        place, url = self._file(path)
-        response, found = self._send("HEAD", url, place)
-        body_of(response, place.shown)  # none, but urllib3 has to see its end
-        if found.size is None and response.status < 300:
-            found = found._replace(size=parse_content_length(response.headers.get("Content-Length")))
-        self._remember(url, found)
-        return Entry(path, found.size, found.etag)
+        return first_byte(self.read, path)
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         place, url = self._file(path)
         wanted, known = range_header(start, end), self._found.get(url)
         if known is not None:
             with contextlib.suppress(AccessDeniedError, ObjectNotFoundError):  # its signature has expired
-                return _answer(self._send("GET", known.url, place, wanted)[0], known, place)
+                return answer_of(self._send(known[0], place, wanted)[0], place.file, place.shown, etag=known[1])
         with self._asking.held(url):  # other parts wait for the answer to the first one
             if self._found.get(url) is known:
-                response, found = self._send("GET", url, place, wanted)
-                self._remember(url, found)
-                return _answer(response, found, place)
+                response, *found = self._send(url, place, wanted)
+                if len(self._found) >= _MAX_LOCATIONS:
+                    self._found.clear()
+                self._found[url] = found
+                return answer_of(response, place.file, place.shown, etag=found[1])
         return self.read(path, start, end, etag)
 
     def _file(self, path: str) -> tuple[_Place, str]:
@@ -278,13 +240,8 @@ class HubStore(ByFolders):
         place, commit = self._at(path)
         if not _is_plain(place.file):
             what = "names no file of a repository: its path has no empty segment, '.' or '..'"
-            raise _MissingFileError(f"{place.shown} {what}.", url=place.shown)
+            raise ObjectNotFoundError(f"{place.shown} {what}.", url=place.shown)
         return place, f"{place.page}/resolve/{commit}/{quote(place.file)}"
-
-    def _remember(self, url: str, found: _Found) -> None:
-        if len(self._found) >= _MAX_LOCATIONS:
-            self._found.clear()
-        self._found[url] = found
 
     def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
         url = join_url("hf", self._first, arguments[0])
@@ -296,11 +253,6 @@ class HubStore(ByFolders):
         )
 
     create = delete = remove_leftovers = _refuse
-
-
-def _answer(response: Any, about: _Found, place: _Place) -> Answer:
-    """Return the bytes of a file, with the etag of listings."""
-    return answer_of(response, place.file, place.shown, etag=about.etag, size=about.size)
 
 
 def _is_plain(path: str) -> bool:
@@ -317,7 +269,7 @@ def _entry(path: str, info: dict[str, Any]) -> Entry:
         return Entry(path, None, None)
     size, oid = info["size"], (info.get("lfs") or info)["oid"]
     if size < 0 or not oid:
-        raise ValueError(f"size {size!r:.50} and oid {oid!r:.50} of {path!r:.200}")
+        raise ValueError(f"size {size} of {path!r:.200}")
     return Entry(path, size, f'"{oid}"')
 
 
@@ -329,13 +281,13 @@ def _token(token: str | bool | None) -> str:
     """
     if token is False or (token is None and os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in _TRUE):
         return ""
-    found = token if isinstance(token, str) else os.environ.get("HF_TOKEN", "").strip()
+    found = os.environ.get("HF_TOKEN") if token in (None, True) else str(token)
     if not found:
-        home = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-        file = os.environ.get("HF_TOKEN_PATH") or os.path.join(os.environ.get("HF_HOME") or home, "token")
+        home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+        file = os.environ.get("HF_TOKEN_PATH") or os.path.join(home, "token")
         with contextlib.suppress(OSError):
             found = Path(file).expanduser().read_text("utf-8", "replace")
-    found = found.strip()
+    found = (found or "").strip()
     if not found and token is True:
         raise AccessDeniedError("hf://: the option token=True needs a token. Set HF_TOKEN, or run `hf auth login`.")
     if found and not _TOKEN.fullmatch(found):

@@ -8,13 +8,12 @@ The last page of a lane also has a key of the next one, which shows whether the 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import queue
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
 from operator import lt
 from os.path import commonprefix
@@ -68,13 +67,10 @@ def list_tables(
     store, _ = open_store(url, options, Connection(read_timeout_s=retry.progress_timeout_s))
     store = store if by_obstore else getattr(store, "without_obstore", store)
     with contextlib.closing(_Listing(store, url, prefix, retry, recursive=recursive).pages()) as pages:
-        first = next(pages, None)
-        if first is None:
-            return
-        paged: Iterator[EntryTable] = chain([first], pages)
-        if not getattr(store, "lists_in_order", True) or first.paths != sorted(first.paths):
-            paged = iter([EntryTable.of(sorted(chain.from_iterable(paged)))])
-        last = ""
+        first, last = next(pages, None), ""
+        paged: Iterable[EntryTable] = chain([first] if first else [], pages)
+        if first and not (getattr(store, "lists_in_order", True) and _is_sorted(first.paths)):
+            paged = [EntryTable.of(sorted(chain.from_iterable(paged)))]
         for page in paged:
             if page.paths[0] <= last or not _is_sorted(page.paths):
                 raise StorageError(
@@ -102,7 +98,6 @@ class _Lane:
     def __init__(self, after: str = "", token: str | None = None, *, is_open: bool = True) -> None:
         self.after, self.token, self.is_open = after, token, is_open  # whether there may be further pages
         self.until: str | None = None  # the last path that may belong to it, if there is a lane behind it
-        self.num_pages = 0
         self.recent: deque[list[str]] = deque(maxlen=_PAGES_BEFORE)  # paths of the pages that were received last
         self.mailbox: Mailbox[_Received] = Mailbox(PAGES_AHEAD - 1)
         self.pages: Iterator[_Received] = self.mailbox.receive(_wait)
@@ -131,11 +126,10 @@ class _Listing:
 
     def __init__(self, store: Store, url: str, prefix: str, retry: RetryPolicy, *, recursive: bool) -> None:
         self._store, self._url, self._prefix, self._retry = store, url, prefix, retry
-        self._recursive = recursive
-        self._may_divide = recursive
+        self._recursive = self._may_divide = recursive
         self._lanes: deque[_Lane] = deque()
         self._pool = Pool(MAX_LANES)
-        self._num_pages = 0  # of lanes that have ended
+        self._num_pages = 0  # received; threads add to it without a lock, since about is enough
         self._num_extra = 0  # lanes, and requests for names
         self._names, self._names_each = list[str](), 1  # of folders in one folder; how many of them make a lane
         self._asked = set[str]()
@@ -170,7 +164,8 @@ class _Listing:
                 if dropped is not None:
                     raise dropped
                 while lane.is_open:
-                    lane.mailbox.put((self._page(lane), lane.token))
+                    if table := self._page(lane):
+                        lane.mailbox.put((table, lane.token))
                 lane.mailbox.end()
             except ReceiverGoneError:
                 raise
@@ -181,8 +176,7 @@ class _Listing:
     def _page(self, lane: _Lane) -> EntryTable:
         after = {"after": lane.after} if lane.after and lane.token is None else {}
         page = self._send(
-            lambda: self._store.list_page(self._prefix, recursive=self._recursive, token=lane.token, **after),
-            self._retry,
+            lambda: self._store.list_page(self._prefix, recursive=self._recursive, token=lane.token, **after)
         )
         if lane.token is not None and lane.token == page.next_token:
             url = redact(self._url)
@@ -191,13 +185,14 @@ class _Listing:
         table = table.selected([path.startswith(self._prefix) for path in table.paths])
         if table:
             lane.recent.append(table.paths)
-        lane.token, lane.num_pages = page.next_token, lane.num_pages + 1
+        lane.token = page.next_token
         lane.is_open = lane.token is not None and (lane.until is None or lane.last <= lane.until)
         return table
 
-    def _send(self, request: Callable[[], Page], retry: RetryPolicy) -> Page:
+    def _send(self, request: Callable[[], Page]) -> Page:
         started_s = time.perf_counter()
-        page = call_with_retries(request, retry, url=self._url, sleep=self._pool.sleep)
+        page = call_with_retries(request, self._retry, url=self._url, sleep=self._pool.sleep)
+        self._num_pages += 1
         LIST.worked(started_s, 0, items=len(page.entries), requests=1)
         return page
 
@@ -216,34 +211,29 @@ class _Listing:
         kept = len(table) if lane.until is None else bisect_right(table.paths, lane.until)
         if received is None or kept < len(table):
             self._lanes.popleft().mailbox.refuse()
-            self._num_pages += lane.num_pages
-            if self._lanes and not (_is_sorted(table.paths) and self._begins_with(self._lanes[0], table.paths[kept:])):
+            if self._lanes and not (_is_sorted(table.paths) and self._next_begins_with(table.paths[kept:])):
                 self._stop()
                 self._may_divide = False
                 self._begin(_Lane(token=token, is_open=token is not None))
                 self._lanes[0].pages = chain([(table[kept:], token)], self._lanes[0].pages)
         return table[:kept]
 
-    def _begins_with(self, lane: _Lane, paths: list[str]) -> bool:
-        """Whether the first path of a lane is the one that the lane before it has seen there.
+    def _next_begins_with(self, paths: list[str]) -> bool:
+        """Whether the first path of the first lane is the one that the lane before it has seen there.
 
         If not, the store did not begin where it was asked to, or objects were written meanwhile.
         """
-        for received in lane.pages:
-            if isinstance(received, BaseException):
-                return False
-            if received[0]:
-                lane.pages = chain([received], lane.pages)
-                return received[0].paths[:1] == paths[:1]
-        return not paths
+        received = next(self._lanes[0].pages, None)
+        if not isinstance(received, tuple):
+            return not (received or paths)
+        self._lanes[0].pages = chain([received], self._lanes[0].pages)
+        return received[0].paths[:1] == paths[:1]
 
     def _divide(self) -> bool:
         """Begin a lane ahead of the last one, if it is worth its cost."""
         tail, is_first = self._lanes[-1], len(self._lanes) == 1
-        num_pages = self._num_pages + sum(lane.num_pages for lane in self._lanes)
-        may_divide = self._may_divide and getattr(self._store, "begins_anywhere", False)
-        is_allowed = may_divide and tail.is_open and self._num_extra < num_pages // _PAGES_FOR_EXTRA
-        if not is_allowed or len(self._lanes) == MAX_LANES:
+        may_divide = self._may_divide and tail.is_open and getattr(self._store, "begins_anywhere", False)
+        if not may_divide or self._num_extra >= self._num_pages // _PAGES_FOR_EXTRA or len(self._lanes) == MAX_LANES:
             return False
         recent, position = list(tail.recent), bisect_right(self._names, tail.last)
         ahead = position + self._names_each - (not recent)
@@ -262,7 +252,15 @@ class _Listing:
             return False
         if len(inside) == 1 and is_first:  # others may be tiny
             return self._split(tail, f"{inside.pop()}/{_LAST}")
-        return self._ask(folder, math.ceil(PAGES_AHEAD * len(inside) / len(recent)))
+        self._asked.add(folder)
+        self._num_extra += 1
+        try:
+            found = self._send(lambda: self._store.list_page(folder, recursive=False, token=None))
+        except StorageError:
+            self._may_divide = False  # the store may refuse delimiters
+            return False
+        self._names, self._names_each = sorted(found.folders), math.ceil(PAGES_AHEAD * len(inside) / len(recent))
+        return bool(self._names)
 
     def _split(self, tail: _Lane, ahead: str) -> bool:
         """End the last lane at a path that it has not reached, and begin another one there."""
@@ -272,16 +270,3 @@ class _Listing:
         tail.until = ahead
         self._begin(_Lane(ahead))
         return True
-
-    def _ask(self, folder: str, names_each: int) -> bool:
-        """Ask for the names of the folders in a folder; whether there are any."""
-        self._asked.add(folder)
-        self._num_extra += 1
-        once = dataclasses.replace(self._retry, max_attempts=1)
-        try:
-            found = self._send(lambda: self._store.list_page(folder, recursive=False, token=None), once)
-        except StorageError:
-            self._may_divide = False  # the store may refuse delimiters
-            return False
-        self._names, self._names_each = sorted(found.folders), names_each
-        return bool(self._names)

@@ -133,14 +133,12 @@ def proxy_for(url: str, proxies: Mapping[str, str] | None = None) -> str | None:
     proxy = found.get(url.partition(":")[0].lower()) or found.get("all")
     if not proxy or (proxies is None and _is_excluded(url, found.get("no", ""))):
         return None
-    proxy = proxy.strip() if "://" in proxy else f"http://{proxy.strip()}"
-    scheme, _, rest = proxy.partition("://")
-    user, at, behind = rest.rpartition("@")
-    server = re.split("[/?#]", behind)[0]
-    server_address(redact(url), f"{scheme}://{server}", "the proxy, behind its user,")  # not SOCKS
-    if re.search(r"[/?#\s\\]", user):
-        raise UrlError(f"{redact(url)}: write / in the user or the password of the proxy as %2F.", url=redact(url))
-    return f"{scheme.lower()}://{user}{at}{server}"
+    scheme, _, rest = proxy.strip().rpartition("://")
+    user, at, server = rest.rpartition("@")
+    server = " " if re.search(r"[/?#\s\\]", user) else server  # such as a / of a password, which has to be %2F
+    address = f"{scheme.lower() or 'http'}://{server}"
+    address = server_address(redact(url), address, "the proxy, behind its user,")
+    return address.replace("://", f"://{user}{at}", 1)
 
 
 def _is_excluded(url: str, no_proxy: str) -> bool:

@@ -11,6 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import obstore
@@ -108,19 +109,13 @@ class ObstoreReader:
             else:
                 store = self._store or self._connected()
                 self._num_in_pieces -= self._num_in_pieces > 0
-            result = self._get(store, path, start, end, etag)
+            answer = self._get(store, path, start, end, etag)
         except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
             return self._read_after(self._converted(error, path), store, (path, start, end, etag))
         if self._num_unreadable or not self._is_known:
             self._num_unreadable, self._is_known = 0, True
             mark_host_known(self._root)
-        if store is not self._small:
-            return self._answer(path, result, etag)
-        first, after = result.range
-        if after - first > SMALL_BYTES:  # of a server that ignores ranges
-            self._num_in_pieces += 1
-            return self.read(path, start, end, etag)
-        return self._answer(path, result, etag, at_once=True)
+        return answer
 
     def get_if_changed(
         self, path: str, start: int, end: int | None, etag: str, stat: Callable[[str], Entry]
@@ -136,8 +131,7 @@ class ObstoreReader:
         """
         if self._odd is not None and self._odd.search(path) is None:
             try:
-                result = self._get(self._store or self._connected(), path, start, end, None, if_none_match=etag)
-                return self._answer(path, result, None)
+                return self._get(self._store or self._connected(), path, start, end, None, if_none_match=etag)
             except NotModifiedError:
                 return None
             except BaseException as error:  # noqa: BLE001  # Rust's panics are no Exception
@@ -147,29 +141,31 @@ class ObstoreReader:
                     raise failure from failure.__cause__
         return None if stat(path).etag == etag else self.read(path, start, end, None)
 
-    def _get(self, store: ObjectStore, path: str, start: int, end: int | None, etag: str | None, **options: Any) -> Any:
+    def _get(
+        self, store: ObjectStore, path: str, start: int, end: int | None, etag: str | None, **options: Any
+    ) -> Answer:
         if end is not None:
             options["range"] = (start, end)
         elif start:
             options["range"] = {"offset": start}
-        if etag is not None and self._if_match:
-            options["if_match"] = etag if etag.startswith('"') else for_if_match(etag)
+        if etag is not None and self._if_match and (expected := for_if_match(etag)) is not None:
+            options["if_match"] = expected
         result = obstore.get(store, self._key(path), options=options)  # type: ignore[arg-type]  # a TypedDict
         encoding = result.attributes.get("Content-Encoding")
         if encoding is not None:
             require_unencoded(encoding, path, self._root + path)
-        return result
-
-    def _answer(self, path: str, result: Any, etag: str | None, *, at_once: bool = False) -> Answer:
         meta, (first, after) = result.meta, result.range
-        found = meta["e_tag"] if meta["e_tag"] == etag else normalized_etag(meta["e_tag"])
-        if not at_once:
-            return Answer(first, after, meta["size"], found, self._chunks(path, result))
+        is_small = store is self._small
+        if is_small and after - first > SMALL_BYTES:  # of a server that ignores ranges
+            return self._get(self._store or self._connected(), path, start, end, etag, **options)
+        chunks = partial(self._body, path, result) if is_small else self._chunks(path, result)
+        return Answer(first, after, meta["size"], normalized_etag(meta["e_tag"]), chunks)
+
+    def _body(self, path: str, result: Any) -> memoryview:
         try:
-            body = memoryview(result.bytes())
+            return memoryview(result.bytes())
         except Exception as error:  # noqa: BLE001  # converted
             self._raise_broken(error, path)
-        return Answer(first, after, meta["size"], found, (body,))
 
     def _chunks(self, path: str, result: Any) -> Generator[memoryview, None, None]:
         try:
@@ -179,7 +175,7 @@ class ObstoreReader:
             self._raise_broken(error, path)
 
     def _raise_broken(self, error: Exception, path: str) -> NoReturn:
-        """Raise the error for a body that ended early; the next bodies are read in pieces."""
+        """Raise the error for a body that has ended early; the next bodies are read in pieces."""
         self._num_in_pieces = MAX_IN_PIECES
         failure = self._converted(error, path)
         raise failure from failure.__cause__

@@ -10,11 +10,10 @@ from typing import Any
 from ..core.arguments import check
 from ..core.arguments.suggestions import did_you_mean
 from ..core.options import FALLBACK_NAMES, StorageOptions
-from ..core.urls import AZURE, DATASETS, GS, HUGGING_FACE, S3, WITHOUT_BUCKET, redact
+from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, S3, WITHOUT_BUCKET, redact
 from ..errors import UrlError
 
 _MAX_SHOWN = 12
-HUB_OPTIONS = {"token", "endpoint", "revision"}
 CLIENT_OF_S3 = {  # of client_kwargs, with the names of s3fs
     "region_name": "region",
     "endpoint_url": "endpoint_url",
@@ -61,8 +60,9 @@ _TRANSLATED: dict[str, set[str]] = {
     **dict.fromkeys(S3, _S3),
     **dict.fromkeys(GS, _GS),
     **dict.fromkeys(AZURE, _AZURE),
+    **{scheme: {"headers"} for scheme in HTTP},
     DATASETS: {"token", "secure"},
-    HUGGING_FACE: HUB_OPTIONS,
+    HUGGING_FACE: {"token", "endpoint", "revision"},
 }
 _BY_GCSFS = ("cache", "browser")  # values of token
 
@@ -115,7 +115,8 @@ def check_options(url: str, options: StorageOptions) -> None:
         known = {"auto_mkdir"}.union(*_TRANSLATED.values())
     unknown = options.keys() - known - {*FALLBACK_NAMES}
     if unknown:
-        more = set() if scheme == DATASETS else _of_filesystem(scheme, any_name=bool(known))
+        is_ours = scheme in (*HTTP, DATASETS, HUGGING_FACE)
+        more = set() if is_ours else _of_filesystem(scheme, any_name=bool(known))
         if known or more:
             _refuse(where, "storage_options", unknown - more, known, more)
     if scheme in S3:
@@ -133,7 +134,7 @@ def _refuse(where: str, what: str, unknown: set[str], known: set[str], more: set
         shown = ", ".join(sorted(known or more)[:_MAX_SHOWN])
         raise UrlError(
             f"{where}: unknown option {name!r} in {what}{nearest or did_you_mean(name, sorted(more)) or '.'} Known are "
-            f"{shown}, and those of fsspec's filesystem if it is installed.",
+            f"{shown}, and where fsspec reads those of its filesystem.",
             url=where,
         )
 

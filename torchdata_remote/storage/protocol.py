@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import compress
@@ -112,19 +111,25 @@ class Page(NamedTuple):
 class Answer(NamedTuple):
     """A store's response to a read: range, size and etag of the object, and its bytes as they arrive.
 
-    ``chunks`` ends after the last byte, or raises; it is a tuple of one if all bytes are here. The caller checks that
-    etag, size and number of bytes are the expected ones.
+    ``chunks`` returns all bytes at once, or yields them up to the last one, or raises. The end of a ``with`` block ends
+    the request. The caller checks that etag, size and number of bytes are the expected ones.
     """
 
     start: int  # the byte requested, or 0 if the store ignored the range
     end: int  # exclusive
     total_bytes: int  # of the whole object
     etag: str | None
-    chunks: Generator[memoryview, None, None] | tuple[memoryview]
+    chunks: Generator[memoryview, None, None] | Callable[[], memoryview]
 
-    def close(self) -> None:
-        """End the request."""
-        if not isinstance(self.chunks, tuple):
+    def pieces(self) -> Iterable[memoryview]:
+        """Return the bytes in consecutive pieces: a tuple of one, or as they arrive."""
+        return (self.chunks(),) if callable(self.chunks) else self.chunks
+
+    def __enter__(self) -> Answer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if not callable(self.chunks):
             self.chunks.close()
 
     def whole(self) -> bytes:
@@ -135,8 +140,8 @@ class Answer(NamedTuple):
         """
         pieces: list[memoryview] = []
         num_bytes, expected = 0, self.end - self.start
-        with contextlib.closing(self):
-            for piece in self.chunks:
+        with self:
+            for piece in self.pieces():
                 pieces.append(piece)
                 num_bytes += len(piece)
                 if num_bytes > expected:  # it may have no end
@@ -145,6 +150,11 @@ class Answer(NamedTuple):
             more = " or more" if num_bytes > expected else ""
             raise TransientStorageError(f"The body has {num_bytes:,}{more} of {expected:,} bytes.")
         return b"".join(pieces)
+
+
+def single_chunk(data: bytes | memoryview) -> Callable[[], memoryview]:
+    """Chunks of an answer whose bytes are in memory."""
+    return lambda: memoryview(data)
 
 
 class RangeNotSatisfiableError(StorageError):

@@ -4,8 +4,8 @@
 URL                       by
 ========================= ==================================================================================
 ``s3://``                 obstore; s3fs for keys that obstore cannot express, versions, options without a
-                          translation, access points, large objects that are written, and in a child that
-                          was forked after obstore was used
+                          translation, access points, what is written, and in a child that was forked after
+                          obstore was used
 ``gs://``, ``gcs://``     obstore; gcsfs where s3 uses s3fs, but obstore writes
 ``az://``, ``abfs://``,   obstore; adlfs where gs uses gcsfs
 ``abfss://``
@@ -89,9 +89,9 @@ def open_store(url: str, options: StorageOptions, connection: Connection = _DEFA
     with _lock:
         if key not in _stores:
             check_options(url, options)
-            store, reason = _make_store(scheme, bucket, options, connection)
+            store, library = _make_store(scheme, bucket, options, connection)
             _stores.setdefault(key, store)  # a finalizer may have opened it in this thread meanwhile
-            _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), reason)
+            _log.info("%s is read by %s", redact(join_url(scheme, bucket, "")), library)
         if request_counts.counting:
             request_counts.watch(_stores[key])
         return _stores[key], path
@@ -152,7 +152,7 @@ _CLOUDS = {**dict.fromkeys(S3, "s3fs"), **dict.fromkeys(GS, "gcsfs"), **dict.fro
 
 
 def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str]:
-    """Return a store, and which library reads it and why.
+    """Return a store, and which library reads it.
 
     Raises:
         UrlError: if the chosen backend cannot read the URL with these options.
@@ -162,47 +162,45 @@ def _make_store(scheme: str, bucket: str, options: StorageOptions, connection: C
     if scheme in _CLOUDS:
         what = ", ".join(untranslated(scheme, options))
         what = "access points" if scheme in S3 and split_access_point(bucket) is not None else what
-    if backend is Backend.FSSPEC:
-        return _by_fsspec(scheme, bucket, options, connection), f"fsspec (backend={backend.value!r})"
+    if backend is Backend.FSSPEC and scheme not in (*HTTP, HUGGING_FACE):  # it would send headers to other hosts, too
+        return _by_fsspec(scheme, bucket, options, connection), "fsspec"
     if scheme in _CLOUDS:
         made = None if what else _cloud(scheme, bucket, options, connection)
     else:
         made = _other(scheme, bucket, options, connection)
     if made is not None:
         return made
-    if backend is Backend.OBSTORE:
+    if backend is not Backend.AUTOMATIC:
         raise UrlError(
-            f"backend={backend.value!r} cannot read {url} with {options!r}. Pass backend='automatic', or "
-            "backend='fsspec', which supports every option of its filesystems.",
+            f"backend={backend.value!r} cannot read {url} with {options!r}. Pass backend='automatic', or open the URLs "
+            "by fsspec, and pass the streams to a reader.",
             url=url,
         )
-    if scheme not in _CLOUDS:
-        return _by_fsspec(scheme, bucket, options, connection), "fsspec (the transport for all other URLs)"
-    _log.warning("%s is read by %s, more slowly: no translation for %s", url, _CLOUDS[scheme], what)
-    return _by_fsspec(scheme, bucket, options, connection), f"{_CLOUDS[scheme]} (no translation for {what})"
+    if what:
+        _log.warning("%s is read by %s, more slowly: no translation for %s", url, _CLOUDS[scheme], what)
+    return _by_fsspec(scheme, bucket, options, connection), _CLOUDS.get(scheme, "fsspec")
 
 
 def _other(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> tuple[Store, str] | None:
     """Return a store that is no bucket of a cloud; ``None`` if it, or an option, is for fsspec only."""
     timeout_s, is_automatic = connection.read_timeout_s, connection.backend is Backend.AUTOMATIC
     if scheme in LOCAL and is_automatic and not options:
-        return LocalStore(), "the operating system (local files)"
+        return LocalStore(), "the operating system"
     if scheme == HUGGING_FACE and is_automatic:
         from .hub import HubStore
 
-        return HubStore(bucket, options, timeout_s), "urllib3 (the transport for the Hub)"
+        return HubStore(bucket, options, timeout_s), "urllib3"
     if scheme == DATASETS:
         from .dataset_service.store import DatasetsStore
 
-        by_obstore, reason = _choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
-        return DatasetsStore(bucket, options, timeout_s, read_by_obstore=by_obstore), reason
-    if scheme in HTTP:
+        library = _choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
+        return DatasetsStore(bucket, options, timeout_s, read_by_obstore=library == "obstore"), library
+    if scheme in HTTP and connection.backend is not Backend.FSSPEC:
         from .http_store import HttpStore, http_headers
 
-        root = f"{scheme}://{bucket}"
-        headers = http_headers(root, options)
-        by_obstore, reason = _choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
-        return HttpStore(root, timeout_s, headers, read_by_obstore=by_obstore), reason
+        root, headers = f"{scheme}://{bucket}", http_headers(options)
+        library = _choose_obstore(scheme, bucket, connection.backend, instead="urllib3")
+        return HttpStore(root, timeout_s, headers, read_by_obstore=library == "obstore"), library
     return None
 
 
@@ -221,28 +219,28 @@ def _cloud(scheme: str, bucket: str, options: StorageOptions, connection: Connec
                 url=error.url,
             ) from error
 
-    by_obstore, reason = _choose_obstore(scheme, bucket, connection.backend, instead=package)
-    if not by_obstore:
-        return make_slower(), reason
+    library = _choose_obstore(scheme, bucket, connection.backend, instead=package)
+    if library == package:
+        return make_slower(), library
     from .clouds import make_bucket
     from .obstore_store import ObstoreStore
 
     made = make_bucket(scheme, bucket, options, connection.read_timeout_s)
-    return ObstoreStore(made, make_slower, has_slower=find_spec(package) is not None), reason
+    return ObstoreStore(made, make_slower, has_slower=find_spec(package) is not None), library
 
 
-def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> tuple[bool, str]:
-    """Return whether to read by obstore, and which library is used and why."""
+def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str) -> str:
+    """Return ``"obstore"``, or the library that reads where it does not work."""
     from .obstore_reader import is_usable
 
     if is_usable():
-        return True, f"obstore (backend={backend.value!r})"
+        return "obstore"
     forked = "This process was forked after its parent had used obstore, which then does not work in it"
     advice = "Pass multiprocessing_context='forkserver' to the DataLoader."
     if backend is Backend.OBSTORE:
         raise StorageError(f"{scheme}://{bucket}: {forked}. {advice}", url=f"{scheme}://{bucket}")
     warnings.warn(f"{forked}: {scheme} is read by {instead}, more slowly. {advice}", RuntimeWarning, stacklevel=2)
-    return False, f"{instead} (forked process)"
+    return instead
 
 
 def _by_fsspec(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> Store:

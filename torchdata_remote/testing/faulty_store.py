@@ -208,8 +208,8 @@ class FaultyStore:
 
         thread = ForkSafeThread(target=run, name=f"faulty-store-{self._upstream[1]}", daemon=True)
         with self._lock:
+            thread.start()  # before `close` can join it
             self._threads.add(thread)
-        thread.start()
 
     def close_copies(self) -> None:
         """Close a forked child's copies of the sockets: FIN and RST are sent when the last copy is closed."""

@@ -160,16 +160,9 @@ class StageCounter:
             requests: that it sent.
             wait: whether the consumer's own thread did it.
         """
-        if _idle:
-            _begin()
-        with self._lock:
-            end_s = time.perf_counter()
-            self._items += items
-            self._num_bytes += num_bytes
-            self._requests += requests
-            self._busy_s += end_s - start_s
-            if wait:
-                self._wait_s += end_s - start_s
+        end_s = time.perf_counter()
+        took_s = end_s - start_s
+        self.add(items=items, num_bytes=num_bytes, busy_s=took_s, requests=requests, wait_s=took_s if wait else 0.0)
         for take in watchers:
             take(Span(self.name, start_s, end_s, num_bytes, by_consumer=wait))
 

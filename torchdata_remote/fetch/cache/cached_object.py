@@ -10,7 +10,7 @@ from typing import Any
 from ...core.notices.slow_notice import say
 from ...core.object_version import same_etag
 from ...core.urls import redact
-from ...storage import Answer, ConditionalStore, Store
+from ...storage import Answer, ConditionalStore, Store, single_chunk
 from .disk_cache import DiskCache
 from .files import CachedFile, CachedFileWriter, DamagedError
 
@@ -67,7 +67,7 @@ class CachedObject:
         if hit is not None:
             try:
                 view = hit.read(start, end)
-                return Answer(start, start + len(view), hit.size, self._etag, (view,))
+                return Answer(start, start + len(view), hit.size, self._etag, single_chunk(view))
             except DamagedError as error:
                 self._drop(hit, str(error))
         if answer is None:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ...core.options import RetryPolicy, StorageOptions
-from ...core.urls import LOCAL, RemoteUrl, join_url, redact, split_url
-from ...errors import EmptyListingError, ManifestError, ObjectExistsError, ShardReadError
+from ...core.urls import LOCAL, RemoteUrl, join_url, object_path, redact, split_url
+from ...errors import EmptyListingError, ManifestError, ShardReadError
 from ...formats.compression.decompress import CompressionLimits, decompressed
-from ...storage import open_store, read_whole
+from ...storage import publish, read_whole
 from .patterns import folders_of, glob_start, path_below
 from .shard_set import options_beside
 
@@ -50,7 +50,8 @@ def read_index(
     """
     if isinstance(index, str | os.PathLike):
         where = join_url(*split_url(os.fspath(index)))
-        shown, entries = redact(where), _parsed(read_whole(where, options_beside(where, url, options), retry), where)
+        shown = redact(where)
+        entries = _parsed(read_whole(where, options_beside(where, url, options), retry), shown)
     else:
         shown, entries = f"the {type(index).__name__} given as index", list(index)
     root, known = _root(url), set[str]()
@@ -90,7 +91,7 @@ def write_index(
         int: number of objects.
 
     Raises:
-        ObjectExistsError: if the index exists, before anything is listed.
+        ObjectExistsError: if the index exists.
         EmptyListingError: if there are no objects.
 
     Example:
@@ -102,23 +103,13 @@ def write_index(
         ['s3://photos/cat/1.jpg']
     """
     root, where = _root(url), join_url(*split_url(os.fspath(index)))
-    options = options_beside(where, url, options)
-    store, path = open_store(where, options)
-    writer = store.create(path, overwrite=overwrite)  # first: a store that cannot be written is an error at once
-    try:
-        if not overwrite and store.find(path) is not None:
-            shown = redact(where)
-            raise ObjectExistsError(f"{shown} exists already. Pass overwrite=True (--overwrite).", url=shown)
-        paths = ((one, one.removeprefix(root)) for one in objects if one != where)
-        entries = [json.dumps(one if _SCHEME.match(below) else below) for one, below in paths]
-        if not entries:
-            raise EmptyListingError(f"{redact(url)}: there are no objects for an index.", url=redact(url))
-        data = "[\n{}\n]\n".format(",\n".join(entries)).encode()
-        writer.write(gzip.compress(data) if path.endswith(".gz") else data)
-        writer.commit()
-    except BaseException:
-        writer.abort()
-        raise
+    paths = ((one, one.removeprefix(root)) for one in objects if one != where)
+    entries = [json.dumps(one if _SCHEME.match(below) else below) for one, below in paths]
+    if not entries:
+        raise EmptyListingError(f"{redact(url)}: there are no objects for an index.", url=redact(url))
+    data = "[\n{}\n]\n".format(",\n".join(entries)).encode()
+    data = gzip.compress(data) if object_path(where).endswith(".gz") else data
+    publish(where, data, options_beside(where, url, options), overwrite=overwrite)
     return len(entries)
 
 
@@ -145,8 +136,7 @@ def _located(entry: str, root: str) -> str:
     return found
 
 
-def _parsed(data: bytes, where: str) -> list[Any]:
-    shown = redact(where)
+def _parsed(data: bytes, shown: str) -> list[Any]:
     try:
         found = json.loads(b"".join(decompressed([data], url=shown, limits=CompressionLimits())[1]))
     except (ShardReadError, ValueError, RecursionError) as error:

@@ -96,7 +96,7 @@ def read_if_there(url: str, options: StorageOptions, retry: RetryPolicy, *, by_o
         return None
 
 
-def require_size(url: str, found: int | None, expected: int | None, *, said: str = "and its manifest says") -> None:
+def require_size(url: str, found: int | None, expected: int | None) -> None:
     """Require that a shard has the size that it had, where both are known.
 
     Raises:
@@ -105,8 +105,8 @@ def require_size(url: str, found: int | None, expected: int | None, *, said: str
     if None not in (found, expected) and found != expected:
         shown = redact(url)
         raise ObjectChangedError(
-            f"{shown} has {found:,} bytes, {said} {expected:,}. It was replaced: write its manifest again "
-            "(torchdata-remote manifest --overwrite FOLDER), or list it again.",
+            f"{shown} has {found:,} bytes, and its manifest says {expected:,}. It was replaced: write its manifest "
+            "again (torchdata-remote manifest --overwrite FOLDER), or list it again.",
             url=shown,
         )
 

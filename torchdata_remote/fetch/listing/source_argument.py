@@ -36,9 +36,7 @@ def url_of(item: Any, *, of: str = "this") -> str:
         >>> url_of(PurePosixPath("/data/photos"))
         '/data/photos'
     """
-    if isinstance(item, str):
-        return item
-    found = os.fspath(item) if isinstance(item, os.PathLike) else item
+    found = os.fspath(item) if not isinstance(item, str) and isinstance(item, os.PathLike) else item
     if isinstance(found, str):
         return found
     advice = _AFTER_URLS if isinstance(found, Mapping | tuple) else ""

@@ -7,7 +7,6 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
 
 from ...core.notices.progress_bar import counts_listing
 from ...core.object_version import split_version
@@ -22,17 +21,12 @@ from ...formats.sample import paths_of_macos
 from ...formats.snapshot import is_snapshot_name, load_snapshot
 from ...storage import Connection, EntryTable, list_tables, open_store, read_whole
 from .child_process import list_elsewhere
-from .patterns import (
-    expand_braces,
-    folders_of,
-    glob_regex,
-    glob_start,
-    literal_url,
-)
+from .patterns import expand_braces, folders_of, glob_regex, glob_start, literal_url
 from .whereabouts import about_missing
 
 # Of a file, and no version, such as that of the folder "imagenet-v1.0"
 _EXTENSION = re.compile(r"\.(?!v?\d)[^*?\[\]/]+$")
+_Prefix = tuple[str, bool, Callable[[str], object] | None]
 _LEFT_OUT = re.compile(r"\.(zip|tar\.(z|lz|lz4|lzma|lzo|br)|taz|tlz)$", re.IGNORECASE)
 
 
@@ -80,39 +74,6 @@ class Tars:
             )
 
 
-class Kind(Enum):
-    """What a source URL without braces names."""
-
-    GLOB = "objects, by a pattern"
-    SHARDS = "the shards of a manifest or a snapshot"
-    FOLDER = "a folder"
-    OBJECT = "an object, which is not listed"
-
-
-def kind_of(url: str, *, is_choice: bool = False) -> Kind:
-    """Return what a source URL names, by its text.
-
-    A folder ends with a slash, or its name has no extension (``train``, ``imagenet-v1.0``), or it is a local one. An
-    object has one (``0.tar``), is on a web server, is a choice of a brace range, or is a ``RemoteUrl``.
-
-    Args:
-        url: the source URL, without braces.
-        is_choice: whether it is one of those that a URL with braces stands for.
-    """
-    if isinstance(url, RemoteUrl):
-        return Kind.FOLDER if url.endswith("/") else Kind.OBJECT
-    scheme, _, path = split_url(url)
-    if scheme not in HTTP and glob_start(path, "*?[") is not None:
-        return Kind.GLOB
-    path = literal_url(path)
-    name = split_version(path)[0].rpartition("/")[2]
-    if not name or (scheme in LOCAL and os.path.isdir(path)):
-        return Kind.FOLDER
-    if name == MANIFEST_NAME or is_snapshot_name(name):
-        return Kind.SHARDS
-    return Kind.OBJECT if is_choice or scheme in HTTP or _EXTENSION.search(name) else Kind.FOLDER
-
-
 def find_object(
     url: str,
     options: StorageOptions,
@@ -143,7 +104,7 @@ def list_source(
     """Yield the objects that a source URL names, sorted by path, but for files of macOS in folders.
 
     Args:
-        url: a prefix, a glob, a brace range, a manifest (``index.json``), or one object, as :func:`kind_of` says.
+        url: a prefix, a glob, a brace range, a manifest (``index.json``), or one object, by its text.
             Characters escaped by ``escape_url`` are literal, and so is all of a ``RemoteUrl``. One object is returned
             without a request, and so without size and etag.
         pattern: a glob that objects must match: by base name, or by the path below the source if it has a slash.
@@ -158,29 +119,27 @@ def list_source(
     Raises:
         EmptyListingError: if there are none.
     """
-    in_folder = pattern if isinstance(pattern, Tars) else None if pattern is None else _matcher(pattern)
+    in_folder = pattern if isinstance(pattern, Tars) or pattern is None else _matcher(pattern)
     by_name = None if isinstance(pattern, Tars) else in_folder
     num_found = 0
     for source in expand_braces(url):
-        kind, literal, num_before = kind_of(source, is_choice=source != url), literal_url(source), num_found
+        to_list, num_before = _to_list(source, recursive, is_choice=source != url), num_found
         named: Sequence[RemoteUrl | None] = []
-        if kind is Kind.SHARDS:
-            named = _shards(literal, options, retry)
-        elif kind is Kind.OBJECT:
-            named = [source if isinstance(source, RemoteUrl) else RemoteUrl(join_url(*split_url(literal)))]
+        if to_list is None:
+            named = _named(source, options, retry)
         else:
-            chooses = by_name if kind is Kind.GLOB and _EXTENSION.search(source) else in_folder
+            prefix, is_deep, globbed = to_list
+            chooses = by_name if globbed and _EXTENSION.search(source) else in_folder
+            literal = source if globbed else literal_url(source)
             start = join_url(*split_url(literal)[:2], "")
-            prefix, is_deep, globbed = _prefix_of(source, kind, recursive)
-            pages = list_tables if by_obstore else list_elsewhere
-            for page in pages(source, prefix, is_deep, options, retry):
+            for page in (list_tables if by_obstore else list_elsewhere)(source, prefix, is_deep, options, retry):
                 table = page if globbed is None else page.selected(list(map(globbed, page.paths)))
                 table = _chosen(table, prefix.rfind("/") + 1, chooses, on_skip)
                 num_found += len(table)
                 on_page(table.paths)
                 yield from remote_urls(start, table.paths, table.sizes, table.etags)
             if num_found == num_before and not source.endswith("/"):  # its name has no extension, or brackets
-                named = [find_object(source if kind is Kind.GLOB else literal, options, retry, by_obstore=by_obstore)]
+                named = [find_object(literal, options, retry, by_obstore=by_obstore)]
         for one in filter(None, named):
             path = object_path(named_shard(one))
             if by_name is None or by_name(path):
@@ -199,26 +158,53 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
     return lambda below: regex.fullmatch(below if whole else below.rpartition("/")[2]) is not None
 
 
-def _shards(url: str, options: StorageOptions, retry: RetryPolicy) -> list[RemoteUrl]:
-    """Read the shards of a manifest or a snapshot, without obstore, so that a process that only lists can be forked."""
+def _to_list(
+    source: str, recursive: bool, *, is_choice: bool
+) -> tuple[str, bool, Callable[[str], object] | None] | None:
+    """Return what a source needs listed, by its text; ``None`` for an object, whose name may be that of a manifest.
+
+    A folder ends with a slash, or its name has no extension (``train``, ``imagenet-v1.0``), or it is a local one. An
+    object has one (``0.tar``), is on a web server, is a choice of a brace range, or is a ``RemoteUrl``.
+
+    Args:
+        source: the source URL, without braces.
+        recursive: whether folders below a folder are entered.
+        is_choice: whether it is one of those that a URL with braces stands for.
+
+    Returns:
+        tuple: a prefix, whether folders are entered, and of a glob a predicate for paths.
+    """
+    scheme, _, path = split_url(source)
+    if isinstance(source, RemoteUrl):
+        return (path, recursive, None) if source.endswith("/") else None
+    start = None if scheme in HTTP else glob_start(path, "*?[")
+    if start is not None:
+        regex = glob_regex(path + "**" if path.endswith("/") else path)
+        return literal_url(path[:start]), "/" in path[start:] or "**" in path, regex.fullmatch
+    path = literal_url(path)
+    name = split_version(path)[0].rpartition("/")[2]
+    has_object = is_choice or scheme in HTTP or _EXTENSION.search(name)
+    if name and has_object and not (scheme in LOCAL and os.path.isdir(path)):
+        return None
+    return path if not path or path.endswith("/") else f"{path}/", recursive, None
+
+
+def _named(source: str, options: StorageOptions, retry: RetryPolicy) -> list[RemoteUrl]:
+    """Return an object, or the shards of a manifest or a snapshot.
+
+    These are read without obstore, so that a process that only lists can be forked.
+    """
+    url = source if isinstance(source, RemoteUrl) else RemoteUrl(join_url(*split_url(literal_url(source))))
+    name = object_path(url).rpartition("/")[2]
+    if url is source or not (name == MANIFEST_NAME or is_snapshot_name(name)):
+        return [url]
     data = read_whole(url, options, retry, by_obstore=False)
-    if is_snapshot_name(split_version(url)[0]):
+    if name != MANIFEST_NAME:
         return load_snapshot(data, url)
     return [
         RemoteUrl(one.url, one.num_bytes, None, one.checksums, one.num_samples, one.md5, *one.sums_beside)
         for one in load_manifest(data, url)
     ]
-
-
-def _prefix_of(source: str, kind: Kind, recursive: bool) -> tuple[str, bool, Callable[[str], object] | None]:
-    """Return the prefix to list for a folder or a glob, whether folders are entered, and a predicate for its paths."""
-    if kind is Kind.GLOB:
-        path = split_url(source)[2]
-        start = glob_start(path, "*?[")
-        regex = glob_regex(path + "**" if path.endswith("/") else path)
-        return literal_url(path[:start]), "/" in path[start:] or "**" in path, regex.fullmatch
-    path = split_url(literal_url(source))[2]
-    return path if not path or path.endswith("/") else f"{path}/", recursive, None
 
 
 def _chosen(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -22,35 +22,20 @@ class StringColumn(Sequence[str]):
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._data, self._ends = bytearray(), array("q")
-        self.extend(texts)
+        for text in texts:
+            self.append(text)
 
     def append(self, text: str) -> None:
         """Append a string."""
         self._data += text.encode("utf-8", "surrogateescape")
         self._ends.append(len(self._data))
 
-    def extend(self, texts: Iterable[str]) -> None:
-        """Append several strings."""
-        for text in texts:
-            self.append(text)
-
     def __len__(self) -> int:
         return len(self._ends)
 
-    def at(self, numbers: Iterable[int]) -> list[str]:
-        """Return several strings, by their numbers from 0 on."""
-        data, ends = self._data, self._ends
-        return [str(data[ends[at - 1] if at else 0 : ends[at]], "utf-8", "surrogateescape") for at in numbers]
-
     def __getitem__(self, index: Any) -> Any:
-        numbers = range(len(self))[index]
-        return self.at(numbers) if isinstance(numbers, range) else self.at([numbers])[0]
-
-    def __iter__(self) -> Iterator[str]:
-        data, start = self._data, 0
-        for end in self._ends:
-            yield str(data[start:end], "utf-8", "surrogateescape")
-            start = end
+        at, ends = range(len(self))[index], self._ends
+        return str(self._data[ends[at - 1] if at else 0 : ends[at]], "utf-8", "surrogateescape")
 
     def digest(self) -> str:
         """Return a digest of all strings in order."""
@@ -71,9 +56,6 @@ class StringColumn(Sequence[str]):
         column = cls()
         column._data, column._ends = columns[f"{name}.data"].data, columns[f"{name}.ends"].data
         return column
-
-    def __reduce__(self) -> Any:
-        return StringColumn.view, (self.columns(),)
 
 
 class UrlTable(Sequence[RemoteUrl]):

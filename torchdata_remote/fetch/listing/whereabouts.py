@@ -9,7 +9,6 @@ from ...core.arguments.suggestions import did_you_mean
 from ...core.urls import LOCAL, join_url, redact, split_url
 from ...storage import broken_link
 
-_MAX_NAMES = 1000
 _MAX_SHOWN = 3
 
 
@@ -47,6 +46,6 @@ def _names_in(store: Any, scheme: str, folder: str) -> list[str]:
     if scheme in LOCAL:
         names = os.listdir(folder) if os.path.isdir(folder) else []
         return sorted(f"{name}/" if os.path.isdir(folder + name) else name for name in names)
-    page = store.list_after(folder, recursive=False, after="", limit=_MAX_NAMES)
+    page = store.list_page(folder, recursive=False, token=None)
     found = [*page.folders, *(entry.path for entry in page.entries)]
-    return sorted(path[len(folder) :] for path in found if path != folder)
+    return sorted(path[len(folder) :] for path in found if path.startswith(folder) and path != folder)

@@ -58,9 +58,9 @@ class _Set:
             starts, stops, counts = index.ranges(np.isin(index.members, chosen))
             keys = list(compress(index.keys, counts > 0))
             if lead is None:
-                places = np.array([self.places.setdefault(key, len(self.places)) for key in keys], np.int64)
-            else:
-                places = np.array([lead.places.get(key, -1) for key in keys], np.int64)
+                for key in keys:
+                    self.places.setdefault(key, len(self.places))
+            places = np.array([(lead or self).places.get(key, -1) for key in keys], np.int64)
             found.append(places)
             places = np.repeat(places, counts[counts > 0])
             columns = np.column_stack([places, np.full_like(places, len(self.urls)), starts, stops])
@@ -104,8 +104,7 @@ def planned_views(
     for name, _ in others:
         absent = np.setdiff1d(np.arange(len(kept)), tables[name].ranges[:, 0])
         if len(absent):
-            named = ", ".join(repr(key)[:200] for key in map(keys.__getitem__, absent[:_MOST_NAMED]))
-            named += " and others" if len(absent) > _MOST_NAMED else ""
+            named = ", ".join(f"{keys[at]!r:.200}" for at in absent[:_MOST_NAMED])
             lacks.append(f"{name!r} misses {len(absent):,} of the {len(kept):,} keys of {lead_name!r}: {named}")
         if how is How.INNER:
             kept[absent] = False

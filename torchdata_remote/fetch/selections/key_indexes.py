@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import warnings
 import zlib
 from collections.abc import Callable, Generator, Iterable
-from contextlib import closing
 from functools import partial
 
+from ...core.notices.slow_notice import say
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.threads.ordered_map import ordered_map
 from ...core.urls import RemoteUrl, redact
@@ -34,7 +33,7 @@ def key_indexes(
     *,
     on_bad_member: OnBadMember = raise_error,
 ) -> Generator[tuple[RemoteUrl, KeyIndex], None, None]:
-    """Yield each shard with the index of its keys, in order.
+    """Return each shard with the index of its keys, in order.
 
     It is read from the file beside the shard; without one, from the headers of the shard, with one warning. The file is
     verified by its checksum in the manifest. If that is unknown, the shard must have no samples after it.
@@ -49,19 +48,8 @@ def key_indexes(
         ManifestError: if a file does not belong to its shard, or the shard cannot have one.
         ShardReadError: if the headers of a shard are damaged.
     """
-    is_warned = False
     tasks = (partial(_read, url, options, retry, on_bad_member) for url in urls)
-    with closing(ordered_map(tasks, max_threads=_MAX_REQUESTS)) as found:
-        for url, index, is_scanned in found:
-            if is_scanned and not is_warned:
-                is_warned = True
-                warnings.warn(
-                    f"{redact(keys_url(url))} is missing: the keys of this shard, and of others without such a file, "
-                    f"were read from the shards' headers, which takes more requests. Write it: {_COMMAND}",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-            yield url, index
+    return ordered_map(tasks, max_threads=_MAX_REQUESTS)
 
 
 def _read(
@@ -70,12 +58,17 @@ def _read(
     retry: RetryPolicy,
     on_bad_member: OnBadMember,
     wait: Callable[[float], None],
-) -> tuple[RemoteUrl, KeyIndex, bool]:
-    """Return the index, and whether it is that of the shard's headers."""
+) -> tuple[RemoteUrl, KeyIndex]:
     headers = partial(ReadAhead, OneObject(url, options, retry, sleep=wait))
     # Without obstore, so that a process that only lists can be forked
     data = read_if_there(keys_url(url), options, retry, by_obstore=False)
     if data is None:
+        say(
+            "reads headers for keys",
+            url,
+            f"{redact(keys_url(url))} is missing: the keys of this shard, and of others without such a file, are read "
+            f"from the shards' headers, which takes more requests. Write it: {_COMMAND}",
+        )
         index = _index_of(url, headers(), on_bad_member)
         if url.num_samples not in (None, len(index.keys)):
             raise ManifestError(
@@ -83,7 +76,7 @@ def _read(
                 f"replaced. Write it: {_COMMAND}",
                 url=redact(url),
             )
-        return url, index, True
+        return url, index
     if url.keys_crc32 not in (None, zlib.crc32(data)):  # as a block of a shard, once more
         data = read_whole(keys_url(url), options, retry, by_obstore=False)
     if url.keys_crc32 not in (None, found := zlib.crc32(data)):
@@ -99,7 +92,7 @@ def _read(
             raise _unusable(url, "ends where no sample of the shard does") from error
         if further:
             raise _unusable(url, f"ends before {further[0]!r:.200} and another {len(further) - 1:,} samples")
-    return url, index, False
+    return url, index
 
 
 def _index_of(url: RemoteUrl, parts: ReadAhead, on_bad_member: OnBadMember) -> KeyIndex:

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ...core.arguments import check
-from ...core.arguments.scalars import bool_of
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.shard_view import ShardView, key_sums, view_url
 from ...core.threads.ordered_map import ordered_map
@@ -143,7 +142,6 @@ def planned_views(
         MissingKeyError: for keys that no shard has, unless the policy returns.
         MissingMemberError: if a selected sample has none of the alternatives of a member.
         EmptyListingError: if nothing is selected.
-        TypeError: if ``where`` returns no bool.
     """
     views: list[RemoteUrl] = []
     is_found = dict.fromkeys(keys or (), False)
@@ -195,12 +193,7 @@ def _filter(chosen: Bools, url: str, index: KeyIndex, where: Callable[[IndexedSa
     for number in np.flatnonzero(chosen).tolist():
         members = slice(firsts[number], firsts[number + 1])
         found = dict(zip(names[members], sizes[members], strict=True))
-        answer = where(IndexedSample(index.keys[number], shard, found))
-        if (is_chosen := bool_of(answer)) is None:
-            raise check.marked(
-                TypeError(f"where must return True or False for a sample, got {check.shown(answer)}. Did it return?")
-            )
-        chosen[number] = is_chosen
+        chosen[number] = bool(where(IndexedSample(index.keys[number], shard, found)))
 
 
 def _view(url: RemoteUrl, index: KeyIndex, chosen: Bools, members: tuple[tuple[str, ...], ...] | None) -> RemoteUrl:

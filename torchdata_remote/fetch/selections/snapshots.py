@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from ...core.arguments import check
@@ -29,7 +26,7 @@ from ...formats.snapshot import (
 from ...storage import Connection, open_store, publish, read_whole
 from ..listing.patterns import literal_url
 from ..listing.shard_set import options_beside, require_size
-from ..listing.source_argument import url_of
+from ..listing.source_argument import pipe_of, url_of
 
 _MAX_REQUESTS = 16
 
@@ -123,15 +120,12 @@ def write_snapshot(
     where, options, policy = _location(url, of="write_snapshot"), StorageOptions(storage_options), policy_of(retry)
     if not is_snapshot_name(where):
         raise _refused(where, f": the name of a snapshot ends in {SNAPSHOT_SUFFIX}, by which it is recognised.")
-    if isinstance(urls, str | os.PathLike):
-        raise _refused(
-            os.fspath(urls), " is one URL, and write_snapshot takes those of shards: list it, by list_remote()."
-        )
-    _require_one_order(urls)
+    _require_one_order(pipe_of(urls, of="write_snapshot", holds="shards"))
     listed = [_without_secrets(url_of(one, of="write_snapshot")) for one in urls]
     if not listed:
         raise EmptyListingError("write_snapshot: there are no shards for a snapshot.")
-    shards = list(_as_stored(listed, options, policy))
+    tasks = [partial(_as_stored, one, options, policy) for one in listed]
+    shards = list(ordered_map(tasks, max_threads=_MAX_REQUESTS))
     own = options_beside(where, _shards_of(shards[0])[0], options)
     publish(where, dump_snapshot(shards), own, overwrite=False)
     return _snapshot(where, shards)
@@ -159,12 +153,7 @@ def _snapshot(where: str, urls: Sequence[RemoteUrl]) -> Snapshot:
 
 
 def _location(url: Any, *, of: str) -> str:
-    return _absolute(literal_url(url_of(url, of=of)))
-
-
-def _absolute(url: str) -> str:
-    """Return the URL of a local path, which may be relative; other URLs stay as they are."""
-    return join_url(*split_url(url))
+    return join_url(*split_url(literal_url(url_of(url, of=of))))
 
 
 def _shards_of(url: RemoteUrl) -> tuple[RemoteUrl, ...]:
@@ -184,7 +173,7 @@ def _without_secrets(url: str) -> RemoteUrl:
             " is a range of samples, or shards that are read side by side, which a snapshot cannot hold: pass the pipe "
             "before sharding_filter_rank(), and join by align='keys'.",
         )
-    found = url if isinstance(url, RemoteUrl) else RemoteUrl(_absolute(url))
+    found = url if isinstance(url, RemoteUrl) else RemoteUrl(join_url(*split_url(url)))
     for shard in _shards_of(found):
         if redact(shard) != str(shard):
             raise _refused(
@@ -199,20 +188,18 @@ def _refused(url: str, why: str) -> UrlError:
     return UrlError(f"{redact(url)}{why}", url=redact(url))
 
 
-def _as_stored(urls: Sequence[RemoteUrl], options: StorageOptions, retry: RetryPolicy) -> Iterator[RemoteUrl]:
-    """Yield URLs with the size and etag that the store has of their shards, and local paths as URLs."""
-    tasks = (partial(_stored, shard, options, retry) for url in urls for shard in _shards_of(url))
-    with closing(ordered_map(tasks, max_threads=_MAX_REQUESTS)) as found:
-        for url in urls:
-            view, shards = split_view_url(url)[1], tuple(islice(found, len(_shards_of(url))))
-            yield shards[0] if view is None else view_url(view.with_urls(shards))
-
-
-def _stored(shard: RemoteUrl, options: StorageOptions, retry: RetryPolicy, sleep: Callable[[float], None]) -> RemoteUrl:
-    where, size, etag, *others = _absolute(shard), *shard.__getnewargs__()[1:]
-    if None in (size, etag):
-        store, path = open_store(where, options, Connection(read_timeout_s=retry.progress_timeout_s))
-        entry = call_with_retries(lambda: store.stat(path), retry, url=where, sleep=sleep)
-        require_size(where, entry.size, size, said="where it had")
-        size, etag = size if entry.size is None else entry.size, etag or entry.etag
-    return RemoteUrl(where, size, etag, *others)
+def _as_stored(
+    url: RemoteUrl, options: StorageOptions, retry: RetryPolicy, sleep: Callable[[float], None]
+) -> RemoteUrl:
+    """Return a URL with the size and etag that the store has of its shards, and local paths as URLs."""
+    shards = []
+    for shard in _shards_of(url):
+        where, size, etag, *others = join_url(*split_url(shard)), *shard.__getnewargs__()[1:]
+        if None in (size, etag):
+            store, path = open_store(where, options, Connection(read_timeout_s=retry.progress_timeout_s))
+            entry = call_with_retries(partial(store.stat, path), retry, url=where, sleep=sleep)
+            require_size(where, entry.size, size)
+            size, etag = size if entry.size is None else entry.size, etag or entry.etag
+        shards.append(RemoteUrl(where, size, etag, *others))
+    view = split_view_url(url)[1]
+    return shards[0] if view is None else view_url(view.with_urls(tuple(shards)))

@@ -10,7 +10,8 @@ from itertools import chain
 from typing import Any
 
 from ...core.iter_datapipe import IterDataPipe
-from ...core.urls import VirtualUrl, redact
+from ...core.shard_view import is_view
+from ...core.urls import redact
 from ...errors import RemoteDataError, StateError
 from ...fetch.listing.source_argument import url_of
 from ...fetch.session import FetchSession
@@ -97,26 +98,25 @@ def require_number(number: int | None) -> int:
     return number
 
 
-def refuse_part(url: str, reader: str) -> None:
+def refuse_part(url: str, samples: tuple[int, int] | None, reader: str) -> None:
     """Refuse what a reader of whole objects cannot read.
 
     Args:
-        url: of an object, or of samples of shards.
+        url: of an object, or of a view of shards.
+        samples: the range of samples that is wanted of it; ``None`` for all.
         reader: name of its class.
 
     Raises:
         RemoteDataError: for a view, or a range of samples.
     """
-    if not isinstance(url, VirtualUrl):
-        return
     shown = redact(url)
-    if url.view is not None:
+    if is_view(url):
         raise RemoteDataError(
             f"{shown} stands for selected samples, and {reader} reads whole objects only. Read it by "
             "shard_tar_reader(), or leave out select() and join().",
             url=shown,
         )
-    if url.samples is not None:
+    if samples is not None:
         raise RemoteDataError(
             f"{shown} was split by samples, because there are fewer objects than readers or equalize_ranks asks for "
             f"it, and {reader} reads whole objects only. Use fewer readers, or shard_tar_reader().",

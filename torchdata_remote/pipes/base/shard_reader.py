@@ -142,9 +142,9 @@ class ShardReader(SplitReader[Sample], StatefulPipe[Sample]):
 
     def _opened(self, url: str, stream: Any, position: Position | None) -> OpenShard:
         num_samples: int | None = getattr(url, "num_samples", None)
+        url, samples = split_sample_range(url)
         if not self.reads_parts:
-            refuse_part(url, type(self).__name__)
-        url, _ = split_sample_range(url)
+            refuse_part(url, samples, type(self).__name__)
         start = Position(getattr(stream, "first_byte", 0)) if position is None else position
         tracked = ReadPosition(start)
         return OpenShard(stream, tracked, self._shard(redact(url), stream, tracked, num_samples))

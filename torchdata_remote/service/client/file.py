@@ -23,15 +23,14 @@ _log = logging.getLogger("torchdata_remote")
 
 def _once(store: Store, path: str, start: int, end: int, etag: str | None) -> tuple[bytes, int, str | None]:
     """Read a range and check it; return its bytes, the size of the file, and its etag."""
-    answer = store.read(path, start, end, etag)
-    expected = (start, min(end, answer.total_bytes), etag or answer.etag)
-    if (answer.start, answer.end, answer.etag) != expected:
-        answer.close()
-        raise TransientStorageError(
-            f"{path}: requested {start:,} to {end:,} of {etag}, received {answer.start:,} to {answer.end:,} of "
-            f"{answer.total_bytes:,} of {answer.etag}."
-        )
-    return answer.whole(), answer.total_bytes, answer.etag
+    with store.read(path, start, end, etag) as answer:
+        expected = (start, min(end, answer.total_bytes), etag or answer.etag)
+        if (answer.start, answer.end, answer.etag) != expected:
+            raise TransientStorageError(
+                f"{path}: requested {start:,} to {end:,} of {etag}, received {answer.start:,} to {answer.end:,} of "
+                f"{answer.total_bytes:,} of {answer.etag}."
+            )
+        return answer.whole(), answer.total_bytes, answer.etag
 
 
 def read_checked(store: Store, path: str, start: int, end: int | None, etag: str | None = None) -> bytes:

@@ -17,7 +17,7 @@ from ...core.local_view import map_file
 from ...errors import UrlError
 from ..errors import from_status, translate_errors
 from ..folder_walk import page_of_names
-from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError
+from ..protocol import Answer, Entry, Page, RangeNotSatisfiableError, single_chunk
 from .names import PARTIAL_SUFFIX, is_internal_name, names_in
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ class LocalStore:
             if start and start >= size:
                 raise RangeNotSatisfiableError(f"file://{path} ends at byte {size:,}.", url=f"file://{path}")
             stop = size if end is None else min(end, size)
-            return Answer(start, stop, size, version, (map_file(descriptor, start, stop),))
+            return Answer(start, stop, size, version, single_chunk(map_file(descriptor, start, stop)))
 
     def create(self, path: str, *, overwrite: bool, durable: bool = True, sync_folder: bool = True) -> LocalWriter:
         """Start to write a file. Without ``durable`` it may be missing or incomplete after a crash of the machine.
@@ -220,12 +220,11 @@ def _walk(folder: str, recursive: bool, above: set[tuple[int, int]]) -> Iterator
 def _in_folder(folder: str, create: Callable[[], T]) -> T:
     """Create a file in a folder, which is made if it is missing, also while other processes remove it."""
     for _ in range(_MAX_REMOVED):
-        with contextlib.suppress(FileNotFoundError, FileExistsError):
-            os.makedirs(folder, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
             return create()
-        if os.path.lexists(folder) and not os.path.isdir(folder):
-            break
-    raise NotADirectoryError(folder)
+        with contextlib.suppress(FileNotFoundError):
+            os.makedirs(folder, exist_ok=True)
+    return create()
 
 
 def _aside(folder: str) -> str:

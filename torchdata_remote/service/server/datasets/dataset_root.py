@@ -175,7 +175,7 @@ class DatasetRoot:
         stop = entry.size if end is None else end
         if self.is_local:  # opened again for each chunk: truncating a file that is mapped would kill this process
             for at in range(start, stop, chunk_bytes):
-                yield from self.store.read(entry.path, at, min(at + chunk_bytes, stop), entry.etag).chunks
+                yield from self.store.read(entry.path, at, min(at + chunk_bytes, stop), entry.etag).pieces()
             return
         if start >= stop:
             return
