@@ -165,7 +165,9 @@ class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ca
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **kwargs: Any
     ) -> Any:
         """As fsspec's, by one listing where all files are wanted."""
-        found = {} if withdirs or maxdepth else {one["name"]: one for one in self._listed(path, recursive=True)}
+        found = (
+            {} if withdirs or maxdepth is not None else {one["name"]: one for one in self._listed(path, recursive=True)}
+        )
         if not found:
             return super().find(path, maxdepth, withdirs, detail, **kwargs)
         return found if detail else list(found)

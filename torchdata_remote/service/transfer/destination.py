@@ -15,10 +15,8 @@ from ...errors import ObjectExistsError, ObjectNotFoundError, StorageError
 from ...storage import PARTIAL_SUFFIX, is_internal_name
 from .jobs import digest_of, os_errors
 
-try:
+with contextlib.suppress(ImportError):  # Windows, where Destination raises an error
     import fcntl
-except ImportError:  # Windows, where Destination raises an error
-    fcntl = None  # type: ignore[assignment]
 
 STATE_NAME, LOCK_NAME = ".torchdata_remote-pull.json", ".torchdata_remote-pull.lock"
 _KIND = "torchdata_remote-pull-v1"
@@ -74,7 +72,7 @@ class Destination:
 
     def __init__(self, folder: str) -> None:
         self.folder = os.path.abspath(os.path.expanduser(folder))
-        if fcntl is None:
+        if os.name != "posix":
             what = "pull needs POSIX, which Windows lacks. Read the dataset from the service instead (datasets://...)"
             raise StorageError(f"{folder}: {what}.", url=folder)
         if os.path.lexists(self.folder) and not os.path.isdir(self.folder):

@@ -334,6 +334,8 @@ class _FolderUpdate:
                         return self._done(path, file, mtime_ns)
                 except BaseException:
                     self._counter.add(existing_bytes=-at)
+                    if at < _PART_BYTES:
+                        self._destination.remove(temporary)  # not worth to go on with
                     raise
             self._counter.add(existing_bytes=-at)
             self._destination.remove(temporary)

@@ -373,9 +373,10 @@ def _folder(value: Any) -> str:
 
 def _next(value: Any, after: str) -> str | None:
     """Return the path after which the next page starts: after this one, or the listing would not end."""
-    if value is not None and _text(value) <= after:
-        raise ValueError(f"the page after {after!r:.80} continues at {value!r:.80}, so the listing does not end")
-    return value
+    following = None if value is None else _text(value)
+    if following is not None and following <= after:
+        raise ValueError(f"the page after {after!r:.80} continues at {following!r:.80}, so the listing does not end")
+    return following
 
 
 def _from_iso(value: str) -> dt.datetime:
