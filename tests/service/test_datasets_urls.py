@@ -304,7 +304,9 @@ def test_a_host_that_wants_the_token_of_another_one_is_an_error_that_says_what_t
             listed("datasets://storage:8080/d/", retry=ONCE)
 
 
-def test_the_token_is_never_shown_and_follows_no_redirect(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_the_token_is_never_shown_and_is_not_sent_where_a_service_redirects_to(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     secret, shown = "canary-token-long-enough", list[str]()
     with scripted(lambda request: Response.of_object(request, b"x")) as other, caplog.at_level(logging.DEBUG):
 

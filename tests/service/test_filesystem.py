@@ -166,7 +166,7 @@ def test_cat_ranges_keeps_the_order_and_returns_or_raises_errors(fs: Any, root: 
     assert isinstance(found[10], FileNotFoundError)
     with pytest.raises(FileNotFoundError):
         fs.cat_ranges([f"{root}/none"], 2, 4, on_error="raise")
-    with pytest.raises(ValueError, match="10 paths, 10 starts and 2 ends"):
+    with pytest.raises(ValueError, match="shorter"):
         fs.cat_ranges(paths, 0, [1, 2])
 
 

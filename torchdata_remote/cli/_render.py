@@ -58,14 +58,14 @@ def _run(args: argparse.Namespace) -> int:
     )
     source = "standard input" if args.job == _STANDARD_INPUT else printable(args.job)
     try:
-        from ..service.kubernetes.yaml_documents import read_documents, write_documents  # PyYAML is optional
+        from ..service.kubernetes.documents import read_documents, write_documents  # PyYAML is optional
     except ImportError as error:
         raise JobError(str(error)) from error
     try:
         content = sys.stdin.buffer.read() if args.job == _STANDARD_INPUT else _read(args.job)
     except OSError as error:
         raise JobError(f"{source}: cannot be read: {error.strerror or error}.") from error
-    jobs = [TrainingJob.parse(document, position) for document, position in read_documents(content, source)]
+    jobs = [TrainingJob.parse(document) for document in read_documents(content, source)]
     if not jobs:
         raise JobError(f"{source}: expected a TrainingJob, got an empty document.")
     _require_different_names(jobs, source)

@@ -1,23 +1,39 @@
-"""``datasets://`` as an fsspec filesystem, on :class:`DatasetsStore`."""
+"""``datasets://`` as an fsspec filesystem."""
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import errno
+import io
 import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from ...core.options import StorageOptions
-from ...errors import ObjectExistsError, ObjectNotFoundError
-from ...storage.dataset_service.store import DATASETS
-from .directory_tree import DatasetsTree
-from .file import READ_BYTES, ReadFile, WrittenFile, read_checked
+from fsspec import AbstractFileSystem
+from fsspec.spec import AbstractBufferedFile
 
+from ...core.concurrency_limit import ConcurrencyLimit
+from ...core.options import RetryPolicy, StorageOptions
+from ...core.retry import call_with_retries
+from ...core.urls import RemoteUrl
+from ...errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, StorageError
+from ...fetch.ranges import ObjectReader
+from ...storage import Entry, ObjectWriter, open_store
+from ...storage.dataset_service.store import DATASETS, MAX_PAGE, DatasetsStore
+
+T = TypeVar("T")
 _IN_FLIGHT = 16
+_COPIED_BYTES = 32 << 20  # at once
+_RETRY = RetryPolicy()
+_log = logging.getLogger("torchdata_remote")
 
 
-class DatasetsFileSystem(DatasetsTree):
+class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec carries no types
     """Dataset services as an fsspec filesystem. Paths are ``host:port/NAME/PATH``.
 
     A file becomes visible as a whole or not at all: it is not published if an exception leaves its ``with`` block, or
@@ -40,10 +56,9 @@ class DatasetsFileSystem(DatasetsTree):
     root_marker = ""
 
     def __init__(self, *, token: str | None = None, secure: bool = False, **options: Any) -> None:
-        options_of_service = {"token": token, "secure": secure}
-        super().__init__(
-            StorageOptions({name: value for name, value in options_of_service.items() if value}), **options
-        )
+        super().__init__(**options)
+        passed = {"token": token, "secure": secure}
+        self._options = StorageOptions({name: value for name, value in passed.items() if value})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options!r})"
@@ -57,42 +72,147 @@ class DatasetsFileSystem(DatasetsTree):
         """Without the token."""
         return json.dumps(self.to_dict())
 
+    def _at(self, path: str) -> tuple[DatasetsStore, str, str]:
+        """Return the store, the prefix of its paths in this filesystem, and the path in the store."""
+        stripped = self._strip_protocol(path)
+        store, inside = open_store(f"{DATASETS}://{stripped}", self._options)
+        assert isinstance(store, DatasetsStore)
+        return store, stripped[: len(stripped) - len(inside)].rstrip("/") + "/", inside
+
+    @staticmethod
+    def _call(operation: Callable[[], T]) -> T:
+        return call_with_retries(operation, _RETRY)
+
+    # Listings
+
+    @staticmethod
+    def _file(root: str, entry: Entry) -> dict[str, Any]:
+        when = None if entry.modified_s is None else dt.datetime.fromtimestamp(entry.modified_s, tz=dt.timezone.utc)
+        return {"name": root + entry.path, "size": entry.size, "type": "file", "etag": entry.etag, "mtime": when}
+
+    @staticmethod
+    def _folder(name: str) -> dict[str, Any]:
+        return {"name": name.rstrip("/"), "size": 0, "type": "directory"}
+
+    def _listed(self, path: str, *, recursive: bool) -> Iterator[dict[str, Any]]:
+        """List a folder; all files below it, and no folders, if ``recursive``."""
+        store, root, inside = self._at(path)
+        prefix, after = f"{inside}/" if inside else "", ""
+        while True:
+            page = self._call(partial(store.list_after, prefix, recursive=recursive, after=after, limit=MAX_PAGE))
+            yield from (self._file(root, entry) for entry in page.entries)
+            yield from (self._folder(root + folder) for folder in page.folders)
+            if page.next_token is None:
+                return
+            after = page.next_token
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        store, root, inside = self._at(path)
+        found = self._call(lambda: store.find(inside)) if "/" in inside else None
+        if found is not None:
+            return self._file(root, found)
+        if "/" in inside:
+            below = partial(store.list_after, f"{inside}/", recursive=True, after="", limit=1)
+            is_folder = bool(self._call(below).entries)
+        else:
+            is_folder = not inside or self._call(lambda: store.has_dataset(inside))
+        if is_folder:
+            return self._folder(root + inside)
+        url = f"{DATASETS}://{root}{inside}"
+        raise ObjectNotFoundError(f"{url}: no such file or dataset.", url=url)
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        """Whether a file or folder exists. Unlike in fsspec's own method, errors other than "not found" are raised."""
+        return self._type(path) is not None
+
+    def isfile(self, path: str) -> bool:
+        return self._type(path) == "file"
+
+    def isdir(self, path: str) -> bool:
+        return self._type(path) == "directory"
+
+    def _type(self, path: str) -> str | None:
+        try:
+            return str(self.info(path)["type"])
+        except FileNotFoundError:
+            return None
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        found = list(self._listed(path, recursive=False))
+        if not found:
+            info = self.info(path)
+            found = [info] if info["type"] == "file" else []
+        found.sort(key=lambda info: str(info["name"]))
+        return found if detail else [info["name"] for info in found]
+
+    def walk(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        topdown: bool = True,
+        on_error: str | Callable[[OSError], None] = "omit",
+        **kwargs: Any,
+    ) -> Iterator[Any]:
+        """As fsspec's, but a folder that cannot be listed is an error, unless it does not exist."""
+
+        def stop(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
+        yield from super().walk(path, maxdepth, topdown, stop if on_error == "omit" else on_error, **kwargs)
+
+    def find(
+        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **kwargs: Any
+    ) -> Any:
+        """As fsspec's, by one listing where all files are wanted."""
+        found = (
+            {} if withdirs or maxdepth is not None else {one["name"]: one for one in self._listed(path, recursive=True)}
+        )
+        if not found:
+            return super().find(path, maxdepth, withdirs, detail, **kwargs)
+        return found if detail else list(found)
+
+    def modified(self, path: str) -> dt.datetime:
+        """Return when the file was written, in UTC."""
+        when = self.info(path).get("mtime")
+        if when is None:
+            raise StorageError(f"{DATASETS}://{path}: the service does not report when this was written.", url=path)
+        assert isinstance(when, dt.datetime)
+        return when
+
+    created = modified  # files are replaced, never changed
+
     # Reading
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
-        store, _, inside = self._open_store(path)
+        store, root, inside = self._at(path)
         if (start or 0) < 0 or (end or 0) < 0:
-            size = int(self.info(path)["size"])
-            start, end = slice(start, end).indices(size)[:2]
-        return read_checked(store, inside, start or 0, end)
+            start, end = slice(start, end).indices(int(self.info(path)["size"]))[:2]
+        start = start or 0
+        if end is not None and start >= end:
+            return b""
+        try:
+            return _read(store, f"{DATASETS}://{root}{inside}", inside, start, end)
+        except ObjectChangedError:  # as a range behind the end is reported, too
+            if start and start >= self.info(path)["size"]:
+                return b""
+            raise
 
     def cat_ranges(
         self,
         paths: list[str],
-        starts: int | list[int],
-        ends: int | list[int],
+        starts: Any,
+        ends: Any,
         max_gap: int | None = None,
         on_error: str = "return",
         **kwargs: Any,
     ) -> list[Any]:
         """Read many ranges concurrently."""
-        if max_gap is not None:
-            raise NotImplementedError("max_gap")
-        firsts = starts if isinstance(starts, list) else [starts] * len(paths)
-        afters = ends if isinstance(ends, list) else [ends] * len(paths)
-        if not len(paths) == len(firsts) == len(afters):
-            raise ValueError(f"{len(paths)} paths, {len(firsts)} starts and {len(afters)} ends")
-
-        def one(path: str, start: int, end: int) -> Any:
-            try:
-                return self.cat_file(path, start, end)
-            except Exception as error:
-                if on_error != "return":
-                    raise
-                return error
-
+        firsts, afters = (value if isinstance(value, list) else [value] * len(paths) for value in (starts, ends))
+        one = partial(super().cat_ranges, max_gap=max_gap, on_error=on_error)
         with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="cat") as pool:
-            return list(pool.map(one, paths, firsts, afters))
+            ranges = zip(paths, firsts, afters, strict=True)
+            return [found for [found] in pool.map(lambda one_of: one(*([value] for value in one_of)), ranges)]
 
     def open(
         self,
@@ -105,10 +225,8 @@ class DatasetsFileSystem(DatasetsTree):
     ) -> Any:
         """Open a file as fsspec does, without compressing on writing: compressors do not close the file behind them."""
         if compression is not None and "r" not in mode:
-            raise ValueError(
-                f"{DATASETS}://{path}: use fsspec.open(url, {mode!r}, compression={compression!r}), which closes "
-                "the file behind the compressor."
-            )
+            advice = f"use fsspec.open(url, {mode!r}, compression={compression!r}), which closes the compressed file"
+            raise ValueError(f"{DATASETS}://{path}: {advice}.")
         return super().open(path, mode, block_size, cache_options, compression, **kwargs)
 
     def _open(
@@ -120,20 +238,19 @@ class DatasetsFileSystem(DatasetsTree):
         cache_options: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Any:
-        store, _, inside = self._open_store(path)
+        store, _, inside = self._at(path)
         if mode == "xb" and self._call(lambda: store.find(inside)) is not None:
             raise ObjectExistsError(f"{DATASETS}://{path} exists already.", url=f"{DATASETS}://{path}")
         if mode in ("wb", "xb"):
-            return WrittenFile(store.create(inside, overwrite=mode == "wb"), path, autocommit=autocommit)
+            return _WrittenFile(store.create(inside, overwrite=mode == "wb"), path, autocommit=autocommit)
         if mode != "rb":
-            raise ValueError(
-                f"{DATASETS}://{path}: mode {mode!r} is not supported: files are read, or written as a whole."
-            )
+            what = f"mode {mode!r} is not supported: files are read, or written as a whole"
+            raise ValueError(f"{DATASETS}://{path}: {what}.")
         info = self.info(path)
         if info["type"] != "file":
             raise IsADirectoryError(path)
         chosen = {"block_size": block_size or "default", "cache_options": cache_options}
-        return ReadFile(store, inside, self, path, mode, size=info["size"], details=info, **chosen, **kwargs)
+        return _ReadFile(store, inside, self, path, mode, size=info["size"], details=info, **chosen, **kwargs)
 
     # Writing
 
@@ -146,26 +263,22 @@ class DatasetsFileSystem(DatasetsTree):
             self.makedirs(path2, exist_ok=True)
             return
         with self.open(path1, "rb", cache_type="none") as source, self.open(path2, "wb") as target:
-            while data := source.read(READ_BYTES):
+            while data := source.read(_COPIED_BYTES):
                 target.write(data)
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Create a dataset. Folders in it exist as soon as they contain a file."""
-        store, _, inside = self._open_store(path)
-        if "/" in inside and create_parents:
-            self._call(lambda: store.create_dataset(inside.partition("/")[0]))
-        elif inside and "/" not in inside:
-            self._call(lambda: store.make_folder(inside))
+        store, _, inside = self._at(path)
+        name, slash, _ = inside.partition("/")
+        if name and (create_parents or not slash):
+            self._call(lambda: store.create_dataset(name, exist_ok=bool(slash)))
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        try:
+        with contextlib.suppress(*((ObjectExistsError,) if exist_ok else ())):
             self.mkdir(path)
-        except ObjectExistsError:
-            if not exist_ok:
-                raise
 
     def rm_file(self, path: str) -> None:
-        store, _, inside = self._open_store(path)
+        store, _, inside = self._at(path)
         if self._call(lambda: store.find(inside)) is None:
             raise ObjectNotFoundError(f"{DATASETS}://{path}: no such file.", url=f"{DATASETS}://{path}")
         self._call(lambda: store.delete(inside))
@@ -174,19 +287,115 @@ class DatasetsFileSystem(DatasetsTree):
         """Remove an empty dataset."""
         if self.ls(path):
             raise OSError(errno.ENOTEMPTY, "not empty", path)
-        store, _, inside = self._open_store(path)
-        self._call(lambda: store.remove_folder(inside))
+        store, _, inside = self._at(path)
+        self._call(lambda: store.remove_dataset(inside))
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
         """Remove files; with ``recursive`` also datasets, and all files below a folder."""
         for one in self.expand_path(path):
-            store, _, inside = self._open_store(one)
+            store, _, inside = self._at(one)
             if self.info(one)["type"] == "file":
                 self._call(partial(store.delete, inside))
             elif not recursive:
                 raise IsADirectoryError(errno.EISDIR, "a folder is removed with recursive=True", one)
             elif maxdepth is None and inside and "/" not in inside:
-                self._call(partial(store.remove_folder, inside))
+                self._call(partial(store.remove_dataset, inside))
             else:
                 with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="rm") as pool:
                     list(pool.map(self.rm_file, self.find(one, maxdepth=maxdepth)))
+
+
+def _read(store: DatasetsStore, url: str, inside: str, start: int, end: int | None) -> bytes:
+    """Read bytes ``start`` to ``end`` (``None``: the rest) of one version, in requests that are repeated."""
+    reader = ObjectReader(url, store, inside, _RETRY, ConcurrencyLimit(1, check=lambda: None))
+    return b"".join(reader.pieces(start, end))
+
+
+class _ReadFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec carries no types
+    """A file that is read by ranges, all of the version that existed when it was opened."""
+
+    def __init__(self, store: DatasetsStore, inside: str, *arguments: Any, **options: Any) -> None:
+        self._store, self._inside = store, inside
+        super().__init__(*arguments, **options)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        url = RemoteUrl(f"{DATASETS}://{self.path}", self.size, self.details["etag"])
+        return _read(self._store, url, self._inside, start, end) if start < end else b""
+
+    def __reduce__(self) -> Any:
+        return _reopened, (self.fs, self.path, self.blocksize, self.tell())
+
+
+def _reopened(fs: Any, path: str, block_size: int, position: int) -> Any:
+    file = fs.open(path, "rb", block_size=block_size)
+    file.seek(position)
+    return file
+
+
+class _WrittenFile(io.RawIOBase):
+    """A file that is open for writing. Closing it publishes it, unless an exception is the reason.
+
+    ``fsspec.open`` and text wrappers close their files without the reason. So the exception that is being handled is
+    compared with the one at the time of opening.
+
+    Args:
+        pending: receives the bytes.
+        name: of the file, for messages.
+        autocommit: whether closing publishes it; otherwise ``commit`` does (fsspec's transactions).
+    """
+
+    def __init__(self, pending: ObjectWriter, name: str, *, autocommit: bool) -> None:
+        super().__init__()
+        self._pending, self.path, self._autocommit = pending, name, autocommit
+        self._before = sys.exc_info()[1]
+        self._num_written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._num_written
+
+    def write(self, data: Any) -> int:
+        if self.closed:
+            raise ValueError(f"{self.path} is closed.")
+        with memoryview(data) as view:
+            self._pending.write(view.tobytes())
+            self._num_written += view.nbytes
+            return view.nbytes
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        super().close()
+        now = sys.exc_info()[1]
+        if now is not None and now is not self._before:
+            _log.warning("%s is not published: it was closed while a %s was handled", self.path, type(now).__name__)
+            self.discard()
+        elif self._autocommit:
+            self.commit()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def commit(self) -> None:
+        """Publish the file."""
+        try:
+            self._pending.commit()
+        except BaseException:
+            self._pending.abort()
+            raise
+
+    def discard(self) -> None:
+        """Discard what was written."""
+        super().close()
+        self._pending.abort()
+
+    def __del__(self) -> None:
+        if not self.closed:  # lost without a close, so it may be incomplete
+            _log.warning("%s is not published: it was never closed", self.path)
+            with contextlib.suppress(Exception):
+                self.discard()

@@ -1,82 +1,111 @@
-"""The folder that is pulled into, accessed by descriptors, so that no link below it is followed."""
+"""The folder that is pulled into: accessed by descriptors, so that no link below it is followed; locked; its state."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ...errors import StorageError
-from .names import is_partial, is_reserved
-from .os_errors import translate_os_errors
+from ...errors import ObjectExistsError, ObjectNotFoundError, StorageError
+from ...storage import PARTIAL_SUFFIX, is_internal_name
+from .jobs import digest_of, os_errors
 
-_IS_POSIX = hasattr(os, "O_NOFOLLOW")  # not on Windows, which has no descriptors of folders either
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if _IS_POSIX else 0
-_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC if _IS_POSIX else 0
-# O_NONBLOCK: opening a named pipe would wait for a writer
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC if _IS_POSIX else 0
+with contextlib.suppress(ImportError):  # Windows, where Destination raises an error
+    import fcntl
+
+STATE_NAME, LOCK_NAME = ".torchdata_remote-pull.json", ".torchdata_remote-pull.lock"
+_KIND = "torchdata_remote-pull-v1"
+_PARTIAL = re.compile(rf"\.pull-[0-9a-f]{{32}}{re.escape(PARTIAL_SUFFIX)}")
+_SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _SAFE
+_log = logging.getLogger("torchdata_remote")
 
 
-class FileStatus(NamedTuple):
-    """Size and modification time of a file."""
+class Pulled(NamedTuple):
+    """A file that was pulled; without ``mtime_ns`` one whose pull was interrupted."""
 
     size: int
-    mtime_ns: int
+    mtime_ns: int | None
+    sha256: str
+    etag: str
 
 
 class FolderSnapshot(NamedTuple):
     """Content of the folder, by path.
 
     Args:
-        files: regular files.
+        files: regular files: size in bytes, and modification time in nanoseconds.
         others: links and other entries that are neither file nor folder.
         folders: below it.
-        partial: incomplete files of earlier pulls.
+        partial: incomplete files of earlier pulls: size in bytes.
     """
 
-    files: dict[str, FileStatus]
+    files: dict[str, tuple[int, int]]
     others: set[str]
     folders: set[str]
-    partial: set[str]
+    partial: dict[str, int]
 
 
-class DestinationFolder:
-    """A folder that is kept open during a ``with`` block.
+def partial_path(path: str, sha256: str) -> str:
+    """Return the path of the incomplete file of one version of a file, beside it."""
+    folder, slash, _ = path.rpartition("/")
+    return f"{folder}{slash}.pull-{digest_of(path, sha256)}{PARTIAL_SUFFIX}"
+
+
+class Destination:
+    """A folder that is kept open during a ``with`` block, by one pull of all that share it.
+
+    The others wait. The kernel releases the lock (``flock``) of a killed process; its file stays, because processes
+    that wait for a removed one would hold another lock than those that come later.
 
     Args:
         folder: created if it does not exist. It may be a link itself.
 
     Raises:
-        StorageError: on Windows.
+        StorageError: on Windows, and if the file system has no locks.
     """
 
     def __init__(self, folder: str) -> None:
-        if not _IS_POSIX:
-            raise StorageError(
-                f"{folder}: pull needs POSIX file descriptors, which Windows lacks. Read the dataset from the service "
-                "instead (datasets://...).",
-                url=folder,
-            )
         self.folder = os.path.abspath(os.path.expanduser(folder))
+        if os.name != "posix":
+            what = "pull needs POSIX, which Windows lacks. Read the dataset from the service instead (datasets://...)"
+            raise StorageError(f"{folder}: {what}.", url=folder)
         if os.path.lexists(self.folder) and not os.path.isdir(self.folder):
             what = "a file" if os.path.exists(self.folder) else "a link to nothing"
-            raise StorageError(
-                f"{self.folder} is {what}, expected a folder. Pass the folder that the files are pulled into, such as "
-                f"{os.path.dirname(self.folder)}.",
-                url=self.folder,
-            )
-        with translate_os_errors(self.folder):
+            advice = f"Pass the folder that the files are pulled into, such as {os.path.dirname(self.folder)}"
+            raise StorageError(f"{self.folder} is {what}, expected a folder. {advice}.", url=self.folder)
+        with os_errors(self.folder):
             os.makedirs(self.folder, exist_ok=True)
             self._root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self.is_writable = os.access(".", os.W_OK | os.X_OK, dir_fd=self._root)
 
-    def __enter__(self) -> DestinationFolder:
+    def __enter__(self) -> Destination:
+        self._open = contextlib.ExitStack()
+        with self._open:
+            self._open.callback(os.close, self._root)
+            with contextlib.suppress(*(() if self.is_writable else (StorageError,))):  # nothing to lock there
+                self._lock(self._open.enter_context(self.opened(LOCK_NAME, os.O_RDWR | os.O_CREAT)))
+            self._open = self._open.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._root)
+        self._open.close()
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            _log.warning("%s: another pull is running there; waiting until it ends", self.folder)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # interrupted by signals such as Ctrl-C's
+        except OSError as error:
+            what = f"the file system has no locks ({error.strerror}), without which two pulls could write one file"
+            raise StorageError(f"{self.folder}: {what}. Pull to a local disk.", url=self.folder) from error
 
     def absolute_path(self, path: str) -> str:
         """Return the path of a file for messages."""
@@ -94,7 +123,7 @@ class DestinationFolder:
             StorageError: for links on the way, and instead of errors of the operating system in the block.
         """
         *folders, name = path.split("/")
-        with translate_os_errors(self.absolute_path(path)):
+        with os_errors(self.absolute_path(path)):
             descriptor = os.dup(self._root)
             try:
                 for folder in folders:
@@ -109,101 +138,62 @@ class DestinationFolder:
                 os.close(descriptor)
 
     @contextlib.contextmanager
-    def open_for_reading(self, path: str) -> Iterator[int]:
-        """Open a regular file."""
-        with self.parent_of(path) as (folder, name):
-            descriptor = os.open(name, _READ, dir_fd=folder)
-            try:
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise StorageError(f"{self.absolute_path(path)} is not a file.", url=self.absolute_path(path))
-                yield descriptor
-            finally:
-                os.close(descriptor)
-
-    @contextlib.contextmanager
-    def create(self, path: str) -> Iterator[int]:
-        """Create a file for writing. An existing one is removed, not overwritten."""
-        with self.parent_of(path, make=True) as (folder, name):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=folder)
-            descriptor = os.open(name, _CREATE, 0o666, dir_fd=folder)
-            try:
-                yield descriptor
-            finally:
-                os.close(descriptor)
-
-    def write_file(self, path: str, temporary: str, data: bytes) -> int:
-        """Write a small file, which becomes visible when it is complete and on disk; return its date.
+    def opened(self, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+        """Open a regular file that has no other name; yield its descriptor.
 
         Args:
             path: below this folder.
-            temporary: base name of the incomplete file. An existing one is removed, not overwritten.
+            flags: with ``O_CREAT`` missing folders are created, too.
+        """
+        with self.parent_of(path, make=bool(flags & os.O_CREAT)) as (folder, name):
+            descriptor = os.open(name, flags | _SAFE, 0o666, dir_fd=folder)
+            try:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode) or (status.st_nlink != 1 and flags != os.O_RDONLY):
+                    what = "is not the file that a pull has written there. Remove it and pull again"
+                    raise StorageError(f"{self.absolute_path(path)} {what}.", url=self.absolute_path(path))
+                yield descriptor
+            finally:
+                os.close(descriptor)
+
+    def publish(self, partial: str, path: str) -> None:
+        """Rename a complete file, which is in the same folder, to its path."""
+        with self.parent_of(path) as (folder, name):
+            os.rename(partial.rpartition("/")[2], name, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def write(self, path: str, partial: str, data: bytes) -> int:
+        """Write a small file, which becomes visible when it is complete and on disk.
+
+        Args:
+            path: below this folder.
+            partial: path of the incomplete file.
             data: all of it.
 
         Returns:
             Modification time in nanoseconds.
         """
-        with self.parent_of(path, make=True) as (folder, name):
-            try:
-                descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=folder)
-            except FileExistsError:
-                os.unlink(temporary, dir_fd=folder)
-                descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=folder)
-            try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(descriptor, view) :]
-                os.fsync(descriptor)
-                mtime_ns = os.fstat(descriptor).st_mtime_ns
-                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary, dir_fd=folder)
-                raise
-            finally:
-                os.close(descriptor)
+        with self.opened(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+            write_all(descriptor, memoryview(data))
+            os.fsync(descriptor)
+            mtime_ns = os.fstat(descriptor).st_mtime_ns
+        self.publish(partial, path)
         return mtime_ns
-
-    @contextlib.contextmanager
-    def open_existing(self, path: str, flags: int) -> Iterator[int]:
-        """Open a file that a pull wrote."""
-        with self.parent_of(path) as (folder, name):
-            descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-            try:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-                    raise StorageError(
-                        f"{self.absolute_path(path)} is not what was written there. Remove it and ask again."
-                    )
-                yield descriptor
-            finally:
-                os.close(descriptor)
-
-    def rename(self, name: str, path: str) -> None:
-        """Rename a file to its final path; ``name`` is its present base name, in the same folder."""
-        with self.parent_of(path) as (folder, final):
-            os.rename(name, final, src_dir_fd=folder, dst_dir_fd=folder)
 
     def remove(self, path: str) -> list[str]:
         """Remove a file if it exists, and the folders that become empty; return these folders."""
         folders = []
-        with contextlib.suppress(FileNotFoundError), self.parent_of(path) as (folder, name):
+        with contextlib.suppress(ObjectNotFoundError), self.parent_of(path) as (folder, name):
             os.unlink(name, dir_fd=folder)
-        above = path.rpartition("/")[0]
-        while above:
-            try:
-                with self.parent_of(above) as (folder, name):
+        with contextlib.suppress(OSError):  # not empty
+            while path := path.rpartition("/")[0]:
+                with self.parent_of(path) as (folder, name):
                     os.rmdir(name, dir_fd=folder)
-            except OSError:  # not empty
-                break
-            folders.append(above)
-            above = above.rpartition("/")[0]
+                folders.append(path)
         return folders
 
     def snapshot(self) -> FolderSnapshot:
         """List the folder, without the reserved names of transfers."""
-        found = FolderSnapshot({}, set(), set(), set())
-        left = [""]
+        found, left = FolderSnapshot({}, set(), set(), {}), [""]
         while left:
             below = left.pop()
             with self.parent_of(below + "_") as (folder, _), os.scandir(folder) as entries:
@@ -214,9 +204,62 @@ class DestinationFolder:
                         left.append(path + "/")
                     elif not entry.is_file(follow_symlinks=False):
                         found.others.add(path)
-                    elif is_partial(entry.name):
-                        found.partial.add(path)
-                    elif not is_reserved(entry.name):
+                    elif _PARTIAL.fullmatch(entry.name):
+                        found.partial[path] = entry.stat(follow_symlinks=False).st_size
+                    elif not is_internal_name(entry.name):
                         status = entry.stat(follow_symlinks=False)
-                        found.files[path] = FileStatus(status.st_size, status.st_mtime_ns)
+                        found.files[path] = status.st_size, status.st_mtime_ns
         return found
+
+    def free_bytes(self) -> int:
+        """Return the bytes that this process may write there."""
+        with os_errors(self.folder):
+            status = os.statvfs(self.folder)
+            return status.f_bavail * status.f_frsize
+
+    def load_state(self, dataset: str) -> dict[str, Pulled]:
+        """Read which files earlier pulls wrote; none if there is no state, or an invalid one.
+
+        Args:
+            dataset: that is pulled now, with the folder in it.
+
+        Raises:
+            ObjectExistsError: if the folder holds another dataset.
+        """
+        try:
+            with self.opened(STATE_NAME) as descriptor, open(os.dup(descriptor), "rb") as file:
+                document = json.loads(file.read())
+            if document["__kind__"] != _KIND:
+                raise ValueError(f"__kind__ is {document['__kind__']!r}")
+            held = str(document["dataset"])
+            files = {
+                str(path): Pulled(int(size), None if mtime_ns is None else int(mtime_ns), str(sha256), str(etag))
+                for path, (size, mtime_ns, sha256, etag) in document["files"].items()
+            }
+        except ObjectNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            _log.warning("%s cannot be read (%r): every file is hashed", self.absolute_path(STATE_NAME), error)
+            return {}
+        if held != dataset:
+            raise ObjectExistsError(
+                f"{self.folder} holds the dataset {held!r}, and {dataset!r} is to be pulled there. Pull into another "
+                f"folder; or remove {STATE_NAME}, and its files count as not pulled.",
+                url=self.folder,
+            )
+        return files
+
+    def save_state(self, dataset: str, files: Mapping[str, Pulled]) -> None:
+        """Write which files pulls wrote, so that they are not hashed again and may be removed."""
+        document, partial = {"__kind__": _KIND, "dataset": dataset, "files": files}, STATE_NAME + PARTIAL_SUFFIX
+        try:
+            self.write(STATE_NAME, partial, json.dumps(document).encode())
+        except StorageError:
+            self.remove(partial)
+            raise
+
+
+def write_all(descriptor: int, data: memoryview) -> None:
+    """Write all bytes."""
+    while data:
+        data = data[os.write(descriptor, data) :]

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ...core.arguments import check
 from ...core.arguments.amounts import whole
 from ...core.arguments.calls import explained
-from ...core.options import RetryPolicy, policy_of
-from ...errors import AccessDeniedError, EmptyListingError, StorageError
+from ...core.early_writeback import EarlyWriteback
+from ...core.options import MIB, RetryPolicy, policy_of
+from ...core.threads.ordered_map import ordered_map
+from ...core.urls import RemoteUrl
+from ...errors import (
+    AccessDeniedError,
+    EmptyListingError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    RemoteDataError,
+    StorageError,
+)
 from ...fetch.listing.source_argument import url_of
-from .batch_groups import BATCH_BYTES
-from .destination import DestinationFolder, FolderSnapshot
-from .download import Downloads
-from .download_batches import DownloadBatches
-from .job_pool import Job, JobPool
-from .names import partial_name, ranges_name
-from .os_errors import free_bytes, translate_os_errors
-from .partial_file import PartialFile
+from ...fetch.ranges import ObjectReader
+from ...formats.tar import BLOCK, TarOptions, TarParser
+from ...storage import is_internal_name
+from ...storage.dataset_service.protocol import MAX_BATCH_FILE_BYTES, path_problem
+from ...storage.dataset_service.store import DatasetFile
+from .destination import Destination, Pulled, partial_path, write_all
+from .jobs import SHARED_BYTES, Dataset, Jobs, folders_of, grouped, local_folder, read_pieces
 from .progress import OnProgress, TransferCounter, Transferred
-from .pull_lock import pull_lock
-from .pull_plan import Plan, make_plan, require_free_paths, require_safe_paths
-from .pull_state import Pulled, load_state, save_state
-from .remote_folder import RemoteFolder, local_folder
-from .upload import PART_BYTES
+
+_PART_BYTES, _MAX_PARTS = 8 * MIB, 16  # of a file that is fetched by several requests at once
+_MAX_VERSIONS = 4  # of a file that is replaced during the pull
+_MAX_FETCHES = 2  # of one version, if its digest is wrong
+_HEADER_BYTES = 8 * BLOCK  # of a member of a batch at most, beside its name
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @explained
@@ -39,8 +53,6 @@ def pull(
     on_progress: OnProgress | None = None,
     progress: bool = True,
     delete: bool = False,
-    _part_bytes: int = PART_BYTES,
-    _batch_bytes: int = BATCH_BYTES,
 ) -> Transferred:
     """Copy a dataset of a service into a folder, except for files that are already there, by SHA-256.
 
@@ -53,7 +65,7 @@ def pull(
     Args:
         url: ``datasets://host:port/name``, or a folder in it.
         folder: local; created if it does not exist. Links below it are never followed.
-        storage_options: ``token`` and ``secure``, see :class:`StorageOptions`.
+        storage_options: ``token`` and ``secure``.
         retry: of requests that fail temporarily; ``None`` takes the defaults.
         max_in_flight: concurrent requests, each in a thread of its own.
         on_progress: called in this thread, with :class:`TransferProgress`, after each file or part; ``None`` shows a
@@ -79,132 +91,278 @@ def pull(
     retry, local = policy_of(retry), local_folder("folder", folder)
     check.function_or_none("on_progress", on_progress, example="print")
     delete, progress = check.flag("delete", delete), check.flag("progress", progress)
-    max_in_flight = whole("max_in_flight", max_in_flight)
-    jobs = JobPool(max_in_flight, retry, part_bytes=_part_bytes)
+    jobs = Jobs(whole("max_in_flight", max_in_flight), retry)
     counter = TransferCounter(on_progress, "pull", shown=progress)
-    remote = RemoteFolder(url_of(url, of="pull"), storage_options, retry)
-    with DestinationFolder(local) as destination, pull_lock(destination), counter:
-        listed = remote.list()
+    dataset = Dataset(url_of(url, of="pull"), storage_options, jobs)
+    with Destination(local) as destination, counter, jobs:
+        listed = dataset.files()
         if not listed:
-            raise EmptyListingError(f"{remote.url}: there are no files to pull. Push some first.", url=remote.url)
-        require_safe_paths(listed, remote.url)
+            raise EmptyListingError(f"{dataset.url}: there are no files to pull. Push some first.", url=dataset.url)
+        _require_safe_paths(listed, dataset.url)
         counter.set_total(len(listed), sum(file.size for file in listed.values()))
-        before, snapshot = load_state(destination, remote.prefix), destination.snapshot()
-        with jobs as pool:
-            plan = make_plan(listed, before, snapshot, destination, pool, counter)
-            obsolete = [*plan.obsolete, *(plan.foreign if delete else ())]
-            if not destination.is_writable:
-                _require_nothing_to_do(plan, obsolete, destination)
-                return counter.result(num_foreign=len(plan.foreign))
-            update = _FolderUpdate(remote, destination, pool, counter, before, plan, snapshot)
-            downloads = Downloads(remote, destination, pool, retry, counter, _part_bytes, update.done)
-            update.run(obsolete, DownloadBatches(downloads, _batch_bytes).jobs(plan.fetched, max_in_flight))
-    return counter.result(num_foreign=0 if delete else len(plan.foreign))
+        update = _FolderUpdate(dataset, destination, jobs, counter, listed)
+        num_foreign = update.run(delete=delete)
+    return counter.result(num_foreign=num_foreign)
 
 
-def _require_nothing_to_do(plan: Plan, obsolete: list[str], destination: DestinationFolder) -> None:
-    if plan.fetched or obsolete:
-        raise AccessDeniedError(
-            f"{destination.folder} is not writable, and not complete: {len(plan.fetched):,} files are to be "
-            f"fetched and {len(obsolete):,} to be removed.",
-            url=destination.folder,
-        )
+def _require_safe_paths(listed: dict[str, DatasetFile], url: str) -> None:
+    """Require that the paths of a listing stay inside the folder and can exist together."""
+    for path, file in listed.items():
+        wrong = path_problem(path)
+        if wrong is None and is_internal_name(path.rpartition("/")[2]):
+            wrong = "has a name that is reserved for pull"
+        if wrong is None and any(folder in listed for folder in folders_of(path)):
+            wrong = "is in a folder that is also listed as a file"
+        if wrong is None and not _SHA256.fullmatch(file.sha256):
+            wrong = f"has the SHA-256 {file.sha256!r}"
+        if wrong is not None:
+            what = f"the service lists a path that cannot be pulled, {path!r}: it {wrong}. Nothing was written"
+            raise StorageError(f"{url}: {what}; rename it in the dataset.", url=url)
 
 
 class _FolderUpdate:
-    """Executes a plan.
+    """Makes the folder equal to the listing.
 
     Args:
-        remote: source of the files.
+        dataset: source of the files.
         destination: folder to update.
-        pool: runs the jobs.
+        jobs: runs hashing and fetching.
         counter: counts files and bytes.
-        before: what earlier pulls wrote.
-        plan: to execute.
-        snapshot: of the folder before.
+        listed: files of the dataset, by path.
     """
 
     def __init__(
         self,
-        remote: RemoteFolder,
-        destination: DestinationFolder,
-        pool: JobPool,
+        dataset: Dataset,
+        destination: Destination,
+        jobs: Jobs,
         counter: TransferCounter,
-        before: dict[str, Pulled],
-        plan: Plan,
-        snapshot: FolderSnapshot,
+        listed: dict[str, DatasetFile],
     ) -> None:
-        self._remote, self._destination, self._pool, self._counter = remote, destination, pool, counter
-        self._plan, self._snapshot, self._before = plan, snapshot, before
-        self._now = {  # saved before any file is fetched, so that after a kill they are known to be pulled
-            **plan.kept,
-            **{path: Pulled(file.size, None, file.sha256, file.etag) for path, file in plan.fetched.items()},
-        }
-        self._kept_partial: set[str] = set()
-        self._appeared: list[str] = []  # files that were removed from the dataset after they were listed
+        self._dataset, self._destination, self._jobs, self._counter = dataset, destination, jobs, counter
+        self._listed = listed
+        self._before, self._snapshot = destination.load_state(dataset.prefix), destination.snapshot()
+        self._now: dict[str, Pulled] = {}  # what is there; saved before files are fetched, so that a kill loses nothing
+        self._fetched: dict[str, DatasetFile] = {}
+        self._gone: list[str] = []  # files that were removed from the dataset after they were listed
 
-    def run(self, obsolete: list[str], jobs: Iterable[Job]) -> None:
-        """Remove, then fetch. The saved state is correct at any time.
+    def run(self, *, delete: bool) -> int:
+        """Remove, then fetch; return the number of files that were not pulled, and were kept.
 
         Args:
-            obsolete: files to remove.
-            jobs: fetch the files of the plan, and call :meth:`done`.
+            delete: whether to remove these.
         """
-        missing_bytes = self._missing_bytes()
-        for path in self._snapshot.partial - self._kept_partial:
-            self._destination.remove(path)
-        removed = self._remove(obsolete)
-        require_free_paths(self._plan, self._snapshot, self._destination, removed=removed)
-        self._require_space(missing_bytes)
+        destination, files = self._destination, self._snapshot.files
+        obsolete = {path for path in files if path not in self._listed and self._is_ours(path)}
+        foreign = {path for path in files if path not in self._listed} - obsolete | self._snapshot.others
+        obsolete |= foreign if delete else set()
+        self._compare()
+        if not destination.is_writable:
+            if self._fetched or obsolete:
+                what = f"{len(self._fetched):,} files are to be fetched and {len(obsolete):,} to be removed"
+                what = f"{destination.folder} is not writable, and not complete: {what}."
+                raise AccessDeniedError(what, url=destination.folder)
+            return len(foreign)
+        partial_files = {partial_path(path, file.sha256) for path, file in self._fetched.items()}
+        for path in self._snapshot.partial.keys() - partial_files:
+            destination.remove(path)
+        self._require_free_paths(removed=self._remove(sorted(obsolete)))
+        existing = sum(self._snapshot.partial.get(path, 0) for path in partial_files)
+        missing = sum(file.size for file in self._fetched.values()) - existing
+        if missing > (free := destination.free_bytes()):
+            what = f"{missing:,} bytes are needed and {free:,} are free. Nothing was fetched: free some space"
+            raise StorageError(f"{destination.folder}: {what} and pull again.", url=destination.folder)
+        self._now |= {path: Pulled(file.size, None, file.sha256, file.etag) for path, file in self._fetched.items()}
         if self._now != self._before:
-            save_state(self._destination, self._remote.prefix, self._now)
-        if not self._plan.fetched:
-            return
-        try:
-            self._pool.run(jobs, self._counter.report)
-            self._remove(self._appeared)
-        finally:
-            save_state(self._destination, self._remote.prefix, dict(self._now))
+            destination.save_state(self._dataset.prefix, self._now)
+        if self._fetched:
+            try:
+                self._fetch_all()
+                self._remove(path for path in self._gone if path in files and path in self._before)
+            finally:
+                destination.save_state(self._dataset.prefix, dict(self._now))
+        return 0 if delete else len(foreign)
 
-    def done(self, path: str, pulled: Pulled | None) -> None:
-        """Note a file that was fetched, or, without its state, removed from the dataset."""
-        if pulled is not None:
-            self._now[path] = pulled
-            return
-        self._now.pop(path)
-        if path in self._snapshot.files and path in self._before:
-            self._appeared.append(path)
+    def _is_ours(self, path: str) -> bool:
+        """Whether a pull wrote the file, and no other program since, by its size and date."""
+        known = self._before.get(path)
+        return known is not None and (known.mtime_ns is None or known[:2] == self._snapshot.files[path])
 
-    def _missing_bytes(self) -> int:
-        """Return the bytes to fetch, without the ranges that an earlier pull left."""
-        num_bytes = 0
-        for path, file in self._plan.fetched.items():
-            folder = path.rpartition("/")[0]
-            names = [
-                f"{folder}/{name}" if folder else name
-                for name in (partial_name(path, file.sha256), ranges_name(path, file.sha256))
-            ]
-            num_bytes += file.size
-            if self._snapshot.partial.issuperset(names):
-                self._kept_partial.update(names)
-                existing = PartialFile(self._destination, names[0], names[1], file.size).ranges()
-                num_bytes -= sum(end - start for start, end in set(existing))
-        return num_bytes
+    def _compare(self) -> None:
+        """Find out which files are to be fetched. One of the right size is hashed unless an earlier pull wrote it."""
+        unsure: list[str] = []
+        for path, file in sorted(self._listed.items()):
+            found, known = self._snapshot.files.get(path), self._before.get(path)
+            if found is None or found[0] != file.size:
+                self._fetched[path] = file
+            elif known is None or known[:2] != found:
+                unsure.append(path)
+            elif known.sha256 == file.sha256:
+                self._keep(path)
+            else:
+                self._fetched[path] = file
+        self._counter.report()
 
-    def _remove(self, obsolete: list[str]) -> set[str]:
+        def compare(path: str) -> None:
+            digest = hashlib.sha256()
+            with contextlib.suppress(ObjectNotFoundError), self._destination.opened(path) as descriptor:
+                for piece in read_pieces(descriptor):
+                    self._jobs.check()
+                    digest.update(piece)
+            if digest.hexdigest() == self._listed[path].sha256:
+                self._keep(path)
+            else:
+                self._fetched[path] = self._listed[path]
+
+        self._jobs.run((partial(compare, path) for path in unsure), self._counter.report)
+
+    def _keep(self, path: str) -> None:
+        file = self._listed[path]
+        self._now[path] = Pulled(*self._snapshot.files[path], file.sha256, file.etag)
+        self._counter.add(unchanged=1, existing_bytes=file.size)
+
+    def _remove(self, obsolete: Any) -> set[str]:
         """Remove files; return them and the folders that became empty."""
         removed: set[str] = set()
         for path in obsolete:
             removed.update([path, *self._destination.remove(path)])
-            self._counter.add_removed()
+            self._counter.add(removed=1)
         return removed
 
-    def _require_space(self, num_bytes: int) -> None:
-        with translate_os_errors(self._destination.folder):
-            free = free_bytes(self._destination.folder)
-        if num_bytes > free:
-            raise StorageError(
-                f"{self._destination.folder}: {num_bytes:,} bytes are needed and {free:,} are free. Nothing was "
-                "fetched: free some space and pull again.",
-                url=self._destination.folder,
-            )
+    def _require_free_paths(self, *, removed: set[str]) -> None:
+        """Require that no file or link is where a folder is needed, and no folder or link where a file is needed."""
+        files, others, folders, _ = self._snapshot
+        for path in self._listed:
+            blocking = {path} & (others | folders) if path in others or path in folders else set()
+            blocking |= {folder for folder in folders_of(path) if folder in files or folder in others}
+            for name in sorted(blocking - removed):
+                what = "a folder" if name in folders else "a file" if name in files else "a link"
+                where = self._destination.absolute_path(name)
+                raise StorageError(
+                    f"{where} is {what}, and in the way of {path!r}. Links are not followed, and files that were not "
+                    "pulled are not removed: move it, or pass delete=True.",
+                    url=where,
+                )
+
+    # Fetching
+
+    def _fetch_all(self) -> None:
+        """Fetch: small files in batches, others by a request each, and large ones by several requests at once."""
+        files = {path: file for path, file in self._fetched.items() if file.size <= SHARED_BYTES}
+
+        def tasks() -> Iterator[Callable[[], object]]:
+            for group in grouped(files, len(files), lambda path: files[path].size, self._jobs.max_in_flight):
+                yield partial(self._fetch_batch if len(group) > 1 else self._fetch_each, group)
+
+        self._jobs.run(tasks(), self._counter.report)
+        for path in self._fetched.keys() - files.keys():
+            self._fetch_each([path])
+            self._counter.report()
+
+    def _fetch_batch(self, group: list[str]) -> None:
+        """Fetch small files in one request. What is not in it, or not right, is fetched by itself."""
+        left = {path: self._fetched[path] for path in group}
+        with contextlib.suppress(RemoteDataError):
+            self._jobs.attempt(partial(self._receive_batch, left))
+        self._jobs.check()
+        self._fetch_each(list(left))
+
+    def _receive_batch(self, left: dict[str, DatasetFile]) -> None:
+        """Fetch files, and remove those from ``left`` that are complete."""
+        dataset, below = self._dataset, self._dataset.prefix.partition("/")[2]
+        max_bytes = sum(_HEADER_BYTES + 4 * len(path.encode()) + file.size for path, file in left.items()) + 64 * BLOCK
+        chunks = dataset.store.get_batch(dataset.name, [below + path for path in left], max_bytes)
+        with contextlib.closing(chunks):
+            tar = TarParser(chunks, dataset.url, TarOptions(max_member_bytes=MAX_BATCH_FILE_BYTES))
+            while (member := tar.next_member()) is not None:
+                path, size = member[0].removeprefix(below), member[1]
+                data = tar.take(size, f"member {path!r:.200}")
+                file = left.get(path)
+                self._jobs.check()  # so that nothing is written after the pull ended
+                if file is not None and hashlib.sha256(data).hexdigest() == file.sha256:
+                    mtime_ns = self._destination.write(path, partial_path(path, file.sha256), data)
+                    self._counter.add(num_bytes=size)
+                    self._done(path, file, mtime_ns)
+                    del left[path]
+
+    def _fetch_each(self, paths: list[str]) -> None:
+        for path in paths:
+            self._fetch(path, self._fetched[path])
+
+    def _fetch(self, path: str, file: DatasetFile) -> None:
+        """Fetch a file; if it was replaced after it was listed, its current version."""
+        for _ in range(_MAX_VERSIONS):
+            try:
+                return self._fetch_version(path, file)
+            except (ObjectChangedError, ObjectNotFoundError) as error:
+                failure = error
+            found = self._dataset.find(path)
+            if found is None or found.sha256 != file.sha256:
+                self._destination.remove(partial_path(path, file.sha256))
+            if found is None:
+                self._gone.append(path)
+                del self._now[path]
+                return None
+            file = found
+        raise failure
+
+    def _fetch_version(self, path: str, file: DatasetFile) -> None:
+        """Fetch what an earlier attempt has not; a wrong digest means to fetch all of it, once more."""
+        temporary, received = partial_path(path, file.sha256), ""
+        for _ in range(_MAX_FETCHES):
+            digest, at = hashlib.sha256(), 0
+            with self._destination.opened(temporary, os.O_RDWR | os.O_CREAT) as descriptor:
+                for piece in read_pieces(descriptor):
+                    digest.update(piece)
+                    at += len(piece)
+                existing, writeback = at, EarlyWriteback(descriptor, at)
+                self._counter.add(existing_bytes=existing)
+                try:
+                    with contextlib.closing(self._pieces(path, file, at)) as pieces:
+                        for piece in pieces:
+                            self._jobs.check()  # so that nothing is written after the pull ended
+                            digest.update(piece)
+                            write_all(descriptor, piece)
+                            writeback.wrote(len(piece))
+                            at += len(piece)
+                            self._counter.add(num_bytes=len(piece))
+                    received = digest.hexdigest()
+                    if received == file.sha256:
+                        os.fsync(descriptor)
+                        mtime_ns = os.fstat(descriptor).st_mtime_ns
+                        self._destination.publish(temporary, path)
+                        return self._done(path, file, mtime_ns)
+                except BaseException:
+                    self._counter.add(existing_bytes=-at)
+                    if at < _PART_BYTES:
+                        self._destination.remove(temporary)  # not worth to go on with
+                    raise
+            self._counter.add(existing_bytes=-at)
+            self._destination.remove(temporary)
+        url = self._dataset.url_of(path)
+        raise StorageError(
+            f"{url}: received SHA-256 {received} after fetching it {_MAX_FETCHES} times, where the service reports "
+            f"{file.sha256}. Nothing was kept. The file is damaged in the dataset or in transit: push it again.",
+            url=url,
+            etag=file.etag,
+        )
+
+    def _pieces(self, path: str, file: DatasetFile, start: int) -> Generator[memoryview, None, None]:
+        """Read bytes of one version from ``start`` on, as they are received."""
+        jobs, url = self._jobs, RemoteUrl(self._dataset.url_of(path), file.size, file.etag)
+        reader = ObjectReader(url, self._dataset.store, file.path, jobs.retry, jobs.in_flight, sleep=jobs.sleep)
+        if file.size <= SHARED_BYTES:
+            if start < file.size:
+                yield from reader.pieces(start, None)
+            return
+        parts = (
+            partial(lambda first, _: reader.read(first, min(first + _PART_BYTES, file.size)), first)
+            for first in range(start, file.size, _PART_BYTES)
+        )
+        with contextlib.closing(ordered_map(parts, max_threads=min(jobs.max_in_flight, _MAX_PARTS))) as received:
+            for part in received:
+                yield memoryview(part)
+
+    def _done(self, path: str, file: DatasetFile, mtime_ns: int) -> None:
+        self._now[path] = Pulled(file.size, mtime_ns, file.sha256, file.etag)
+        self._counter.add(files=1)
