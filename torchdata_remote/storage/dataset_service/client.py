@@ -20,7 +20,7 @@ from ...core.options import StorageOptions
 from ...core.urls import redact
 from ...errors import AccessDeniedError, ObjectNotFoundError, StorageError, TransientStorageError, UrlError
 from ..errors import from_obstore, from_status, mark_host_known, status_and_code, translate_errors
-from ..http import IDENTITY, HttpClient, body_of, refuse_others, require_unencoded, stream_body
+from ..http import IDENTITY, HttpClient, body_of, require_unencoded, stream_body
 from ..network import ServerPools
 from ..protocol import CONNECT_TIMEOUT_S
 from .protocol import MAX_PATH_BYTES
@@ -51,7 +51,6 @@ class ServiceClient:
 
     def __init__(self, host: str, options: StorageOptions, read_timeout_s: float) -> None:
         self._host, self.root, self.read_timeout_s = host, f"datasets://{host}/", read_timeout_s
-        refuse_others(self.root, options.keys(), {"token", "secure"})
         secure, self._token = options.get("secure"), options.get("token")
         if not isinstance(secure, bool | None) or not isinstance(self._token, str | None):
             raise UrlError(
@@ -135,7 +134,9 @@ class ServiceClient:
         if isinstance(body, dict):
             body, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
         if method in ("GET", "HEAD"):
-            *_, (_, response, _) = self._http.follow(method, self.origin + target, url, headers or {}, own)
+            *_, (_, response, _) = self._http.follow(
+                self.origin + target, url, headers or {}, own, method=method
+            )
         else:
             sent = {**IDENTITY, **own, **(headers or {})}
             timeout = Timeout(CONNECT_TIMEOUT_S, max(self.read_timeout_s, timeout_s))
