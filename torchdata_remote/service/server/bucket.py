@@ -1,9 +1,9 @@
 """Datasets in a bucket, which any number of services serve: all state is in the bucket.
 
 A dataset is a prefix, and a small object beside the datasets, its marker, which holds the id of its life. A file is
-written under the bucket's own conditions, with its SHA-256 and the id of its writer as metadata. Then the marker is read
-again: if another service has removed the dataset meanwhile, the file is taken back. A removal first changes the marker,
-then removes the files, and the marker last: one that was interrupted is finished by the clean-up of any service.
+written under the bucket's own conditions, with its SHA-256 and the id of its writer as metadata. Then the marker is
+read again: if another service has removed the dataset meanwhile, the file is taken back. A removal first changes the
+marker, then removes the files, and the marker last: if it is interrupted, the clean-up of any service finishes it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import hashlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import obstore
@@ -23,15 +22,17 @@ import obstore
 from ...core.concurrency_limit import ConcurrencyLimit
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
+from ...core.threads.named_locks import NamedLocks
 from ...core.urls import RemoteUrl, join_url, split_url
 from ...errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, RemoteDataError, StorageError
 from ...fetch.ranges import ObjectReader
-from ...storage import Entry, Page
+from ...storage import Page
 from ...storage.multipart import MAX_PARTS_IN_FLIGHT, UPLOAD_PART_BYTES, WRITER_ID
 from ...storage.obstore_store import ObstoreStore
+from ...storage.protocol import normalized_etag
 from .headers import require_match
 from .names import is_dataset_name, require_dataset_name
-from .problems import Problem
+from .problems import CLOSE, Problem, Stopping
 from .root import WORK_FOLDER, File, Files, no_dataset, no_file, removed
 
 T = TypeVar("T")
@@ -39,9 +40,11 @@ _SHA256, _BY = "torchdataremotesha256", "torchdataremoteby"  # metadata; Azure a
 _LIFE = 32  # bytes of a marker; that of a dataset which is being removed is longer, which listings show
 _REMOVED = b"-removed"
 _RETRY = RetryPolicy(deadline_s=30.0)
-_MAX_REQUESTS, _NUM_DELETING, _MAX_ATTEMPTS = 64, 16, 20
+_MAX_REQUESTS, _MAX_ATTEMPTS, _DELETED = 64, 20, 1000
 _ABANDONED_S = 600.0  # a removal that another service began so long ago, and has not finished, is finished
+_LEFT_S = 86_400.0  # likewise for large files that are not completely written
 _SIGNED_FOR = dt.timedelta(minutes=5)
+_CHANGED = (ObjectExistsError, ObjectChangedError, ObjectNotFoundError)
 _log = logging.getLogger("torchdata_remote")
 
 
@@ -60,103 +63,127 @@ class BucketRoot:
 
     def __init__(self, url: str, options: StorageOptions, store: ObstoreStore, prefix: str, *, signs: bool) -> None:
         self.url, self.options, self.store, self.prefix, self.signs = url, options, store, prefix, signs
-        self.concurrency = ConcurrencyLimit(_MAX_REQUESTS, check=lambda: None)
-        self._markers = f"{prefix}{WORK_FOLDER}datasets/"
+        self.concurrency, self.locks = ConcurrencyLimit(_MAX_REQUESTS, check=lambda: None), NamedLocks()
+        self.work = f"{prefix}{WORK_FOLDER}"
+        self._markers = f"{self.work}datasets/"
+        self._is_searched = False
+
+    # Requests
 
     def send(self, path: str, request: Callable[[Any], T], *, writing: bool = False) -> T:
         """Send a request by obstore, with retries."""
         return call_with_retries(lambda: self.store.call(path, request, writing=writing), _RETRY)
 
-    def pages(self, prefix: str, *, recursive: bool = True, after: str = "", limit: int = 10_000) -> Iterator[Page]:
-        """List pages of objects."""
-        following: str | None = after
-        while following is not None:
-            page = self.page(prefix, recursive=recursive, after=following, limit=limit)
-            yield page
-            following = page.next_token
+    def head(self, path: str) -> Any:
+        """Return what is known of an object; ``None`` if it does not exist."""
+        with contextlib.suppress(ObjectNotFoundError):
+            return self.send(path, lambda store: obstore.get(store, path, options={"head": True}))
 
-    def page(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+    def get(self, path: str) -> tuple[bytes | None, Any]:
+        """Return the content and the version of a small object; ``None`` without one."""
+
+        def get(store: Any) -> tuple[bytes, Any]:
+            found = obstore.get(store, path)
+            return bytes(found.bytes()), _version(found.meta)
+
+        with contextlib.suppress(ObjectNotFoundError):
+            return self.send(path, get)
+        return None, None
+
+    def put(self, path: str, data: bytes, mode: Any = "overwrite", attributes: Any = None) -> Any:
+        """Write a small object by one request."""
+
+        def put(store: Any) -> Any:
+            return obstore.put(store, path, data, attributes=attributes, mode=mode, use_multipart=False)
+
+        return self.send(path, put, writing=True)
+
+    def page(self, prefix: str, *, recursive: bool = True, after: str = "", limit: int = 10_000) -> Page:
         """List one page of objects."""
         listed = self.store.list_after
         return call_with_retries(lambda: listed(prefix, recursive=recursive, after=after, limit=limit), _RETRY)
 
+    def pages(self, prefix: str, *, recursive: bool = True) -> Iterator[Page]:
+        """List pages of objects."""
+        after: str | None = ""
+        while after is not None:
+            page = self.page(prefix, recursive=recursive, after=after)
+            yield page
+            after = page.next_token
+
+    def delete(self, paths: list[str]) -> None:
+        """Remove objects."""
+
+        def delete(store: Any) -> None:
+            with contextlib.suppress(FileNotFoundError):
+                obstore.delete(store, paths)
+
+        if paths:
+            self.send(paths[0], delete, writing=True)
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove all objects in a folder."""
+        for page in self.pages(folder):
+            paths = [one.path for one in page.entries]
+            for at in range(0, len(paths), _DELETED):
+                self.delete(paths[at : at + _DELETED])
+        call_with_retries(lambda: self.store.remove_folder(folder), _RETRY)  # what listings hide
+
+    def has_folder(self, name: str) -> bool:
+        """Whether a prefix has files."""
+        return call_with_retries(lambda: self.store.has_folder(f"{self.prefix}{name}/"), _RETRY)
+
+    # Datasets
+
     def names(self) -> list[str]:
         skip = len(self._markers)
-        marked = {one.path[skip:]: one for page in self.pages(self._markers) for one in page.entries}
-        names = {name for name, one in marked.items() if one.size == _LIFE}
+        marked = {one.path[skip:]: one.size for page in self.pages(self._markers) for one in page.entries}
+        names = {name for name, size in marked.items() if size == _LIFE}
         for page in self.pages(self.prefix, recursive=False):  # also those that others put there
             names |= {folder[len(self.prefix) : -1] for folder in page.folders} - marked.keys()
         return sorted(filter(is_dataset_name, names))
 
     def dataset(self, name: str) -> BucketDataset:
         life, _ = self.marker(require_dataset_name(name))
-        if life is None:
-            folder = f"{self.prefix}{name}/"
-            if not call_with_retries(lambda: self.store.has_folder(folder), _RETRY):
-                raise no_dataset(name)
-        elif len(life) != _LIFE:
+        if len(life) != _LIFE if life is not None else not self.has_folder(name):
             raise no_dataset(name)
         return BucketDataset(self, name, life)
+
+    def open_cached(self, name: str, path: str) -> None:
+        return None
 
     def create(self, name: str) -> None:
         life, _ = self.marker(require_dataset_name(name))
         if life is not None and len(life) != _LIFE:
             raise Problem(503, f"The dataset {name!r} is being removed. Try again.", {"Retry-After": "1"})
-        has_files = call_with_retries(lambda: self.store.has_folder(f"{self.prefix}{name}/"), _RETRY)
-        if life is not None or has_files or not self.mark(name, "create"):
+        if life is not None or self.has_folder(name) or not self.mark(name, "create"):
             raise Problem(409, f"The dataset {name!r} exists already.")
 
     def remove(self, name: str) -> None:
         dataset = self.dataset(name)
         dataset.require_life()
         life, version = self.marker(name)
-        if life != dataset.life or version is None or not self.mark(name, version, life + _REMOVED):
+        if life is None or life != dataset.life or not self.mark(name, version, life + _REMOVED):
             raise no_dataset(name)
         self._remove_all(name)
 
     def marker(self, name: str) -> tuple[bytes | None, Any]:
         """Return the content of a dataset's marker, and its version; ``None`` without one."""
-
-        def get(store: Any) -> tuple[bytes, Any]:
-            found = obstore.get(store, self._markers + name)
-            return bytes(found.bytes()), _version(found.meta)
-
-        try:
-            return self.send(self._markers + name, get)
-        except ObjectNotFoundError:
-            return None, None
+        return self.get(self._markers + name)
 
     def mark(self, name: str, mode: Any, life: bytes | None = None) -> bool:
         """Write a marker, unless another service has changed it; return whether this one has."""
-        path, life = self._markers + name, life or uuid.uuid4().hex.encode()
+        life = life or uuid.uuid4().hex.encode()
         try:
-            self.send(path, lambda store: obstore.put(store, path, life, mode=mode, use_multipart=False), writing=True)
-        except (ObjectExistsError, ObjectChangedError, ObjectNotFoundError):
+            self.put(self._markers + name, life, mode)
+        except _CHANGED:
             return self.marker(name)[0] == life  # a request whose answer was lost
         return True
 
     def _remove_all(self, name: str) -> None:
-        for folder in (f"{self.prefix}{WORK_FOLDER}uploads/{name}/", self._digests(name), f"{self.prefix}{name}/"):
+        for folder in (f"{self.work}uploads/{name}/", f"{self.work}sha256/{name}/", f"{self.prefix}{name}/"):
             self.remove_folder(folder)
-        self.delete(self._markers + name)
-
-    def remove_folder(self, folder: str) -> None:
-        """Remove all objects in a folder."""
-        with ThreadPoolExecutor(_NUM_DELETING, "remove") as pool:
-            for page in self.pages(folder, limit=1000):
-                list(pool.map(self.delete, [one.path for one in page.entries]))
-        call_with_retries(lambda: self.store.remove_folder(folder), _RETRY)  # what listings hide
-
-    def delete(self, path: str) -> None:
-        """Remove an object."""
-        call_with_retries(lambda: self.store.delete(path), _RETRY)
-
-    def _digests(self, name: str) -> str:
-        return f"{self.prefix}{WORK_FOLDER}sha256/{name}/"
-
-    def digest_path(self, name: str, file: File) -> str:
-        """Return the path of the digest of a version of a file that has none as metadata."""
-        return self._digests(name) + hashlib.sha256(f"{file.etag} {file.path}".encode()).hexdigest()
+        self.delete([self._markers + name])
 
     def free_bytes(self) -> int | None:
         return None
@@ -164,59 +191,58 @@ class BucketRoot:
     def served(self) -> contextlib.AbstractContextManager[object]:
         return contextlib.nullcontext()
 
-    def clean(self, unfinished_s: float) -> None:
+    def clean(self, unfinished_s: float, stopping: Stopping) -> None:
         now_s = time.time()
         for page in self.pages(self._markers):
-            for one in page.entries:
+            for one in stopping.during(page.entries):
                 if one.size != _LIFE and (one.modified_s or now_s) < now_s - _ABANDONED_S:
                     self._remove_all(one.path[len(self._markers) :])
-        for page in self.pages(f"{self.prefix}{WORK_FOLDER}uploads/"):
-            for one in page.entries:
-                if (one.modified_s or now_s) < now_s - max(unfinished_s, _ABANDONED_S):
-                    self.delete(one.path)
+        for page in self.pages(f"{self.work}uploads/"):
+            old = [one.path for one in page.entries if (one.modified_s or now_s) < now_s - unfinished_s]
+            for at in range(0, len(old), _DELETED):
+                self.delete(old[at : at + _DELETED])
+        if not self._is_searched:  # once: all objects are listed
+            self.store.remove_old_leftovers(self.prefix, now_s - _LEFT_S)
+            self._is_searched = True
 
 
 class BucketDataset:
     """A dataset in a bucket. One that others put there has no life until something is written to it."""
 
     def __init__(self, root: BucketRoot, name: str, life: bytes | None) -> None:
-        self.root, self.name, self.life = root, name, life
+        self.root, self.name, self.life, self._seen_s = root, name, life, time.monotonic()
         self.folder = f"{root.prefix}{name}/"
         scheme, bucket, _ = split_url(root.url)
-        self._bucket_url = scheme, bucket
         self.url = join_url(scheme, bucket, self.folder)
+        self.unsettled: dict[str, str] = {}  # files, and the ids of their writers, before the life was compared
 
-    def require_life(self) -> None:
+    def require_life(self) -> bytes:
         """Give it a life if it has none."""
         if self.life is None:
             self.root.mark(self.name, "create")
             self.life, _ = self.root.marker(self.name)
+        return self.life or b""
 
-    def is_alive(self) -> bool:
-        """Whether the dataset is still the same one."""
-        return self.life is not None and self.root.marker(self.name)[0] == self.life
+    def require_alive(self) -> None:
+        """Raise ``Problem`` 404 if the dataset is not the same one any more."""
+        self._seen_s = time.monotonic()
+        if self.root.marker(self.name)[0] != self.require_life():
+            raise removed()
 
     def full(self, path: str) -> str:
         """Return the path in the bucket of a file, or of a part."""
-        return path if path.startswith(self.root.prefix + WORK_FOLDER) else self.folder + path
+        return path if path.startswith(self.root.work) else self.folder + path
+
+    # Files
 
     def find(self, path: str) -> File | None:
-        full = self.full(path)
-        try:
-            found = self.root.send(full, lambda store: obstore.get(store, full, options={"head": True}))
-        except ObjectNotFoundError:
+        found = self.root.head(self.full(path))
+        if found is None:
             return None
         about = {str(key).lower(): value for key, value in found.attributes.items()}
-        return _file(path, found.meta, about.get(_SHA256), about.get(_BY, ""))
-
-    def writer_id(self, path: str) -> object:
-        """Return the id of the request that wrote an object."""
-        full = self.full(path)
-        try:
-            found = self.root.send(full, lambda store: obstore.get(store, full, options={"head": True}))
-        except ObjectNotFoundError:
-            return None
-        return {str(key).lower(): value for key, value in found.attributes.items()}.get(WRITER_ID)
+        meta = found.meta
+        etag = _etag(meta["e_tag"], meta["size"])
+        return File(path, meta["size"], etag, meta["last_modified"].timestamp(), about.get(_SHA256), about.get(_BY, ""))
 
     def open(self, path: str) -> OpenObject:
         found = self.find(path)
@@ -224,82 +250,83 @@ class BucketDataset:
             raise no_file(path)
         return OpenObject(self, found)
 
-    def open_cached(self, path: str) -> None:
-        return None
-
     def page(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Files:
         skip = len(self.folder)
         after = self.folder + after if after else ""
         found = self.root.page(self.folder + prefix, recursive=recursive, after=after, limit=limit)
-        files = [_of_entry(one._replace(path=one.path[skip:])) for one in found.entries]
+        files = [
+            File(one.path[skip:], one.size or 0, _etag(one.etag, one.size), one.modified_s) for one in found.entries
+        ]
         return Files(files, [path[skip:] for path in found.folders], found.next_token and found.next_token[skip:])
 
     def writer(self, path: str, conditions: Mapping[str, str], *, sha256: str | None = None, by: str = "") -> Upload:
         self.require_life()
         return Upload(self, path, conditions, sha256, by)
 
+    def adopt(self, part: str, path: str, conditions: Mapping[str, str], by: str) -> None:
+        return None
+
     def delete(self, path: str, conditions: Mapping[str, str]) -> None:
-        """Remove a file: it is compared first, since not all buckets have conditions for that."""
-        found = self.find(path)
-        if found is None:
-            raise no_file(path)
-        require_match(conditions, found.etag)
-        self.root.delete(self.folder + path)
+        """Remove a file. It is compared first, since not all buckets have conditions for that."""
+        with self.root.locks.held(self.folder + path):
+            found = self.find(path)
+            if found is None:
+                raise no_file(path)
+            require_match(conditions, found.etag)
+            self.root.delete([self.folder + path])
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Take files back that were written while the dataset was removed. Raises ``Problem`` 404 then."""
+        written = [(path, self.unsettled.pop(path)) for path in paths if path in self.unsettled]
+        try:
+            if written:
+                self.require_alive()
+        except Problem:
+            for path, writer in written:
+                if self.writer_id(path) == writer:
+                    self.root.delete([self.full(path)])
+            raise
+
+    def writer_id(self, path: str) -> object:
+        """Return the id of the request that wrote an object."""
+        found = self.root.head(self.full(path))
+        return {str(key).lower(): value for key, value in found.attributes.items()}.get(WRITER_ID) if found else None
 
     def require_writable(self, path: str) -> None:
         """A bucket may have any path."""
 
+    # Parts of uploads, and digests
+
     def part_path(self, upload: str, name: str) -> str:
-        return f"{self._parts(upload)}{name}"
+        return f"{self.root.work}uploads/{self.name}/{self.require_life().decode('ascii', 'replace')}/{upload}/{name}"
 
     def parts(self, upload: str) -> list[str]:
-        self.require_life()
-        folder = self._parts(upload)
-        return sorted(one.path[len(folder) :] for page in self.root.pages(folder) for one in page.entries)
+        folder = self.part_path(upload, "")
+        return [one.path[len(folder) :] for page in self.root.pages(folder) for one in page.entries]
+
+    def remove_part(self, upload: str, name: str) -> None:
+        self.root.delete([self.part_path(upload, name)])
 
     def remove_parts(self, upload: str) -> None:
-        self.require_life()
-        self.root.remove_folder(self._parts(upload))
+        self.root.remove_folder(self.part_path(upload, ""))
 
-    def _parts(self, upload: str) -> str:
-        life = (self.life or b"").decode("ascii", "replace")
-        return f"{self.root.prefix}{WORK_FOLDER}uploads/{self.name}/{life}/{upload}/"
-
-    def written_by(self, file: File) -> str:
-        return file.by
-
-    def known_sha256(self, file: File) -> str | None:
-        if file.sha256 is not None:
-            return file.sha256
-        found = self.find(file.path)
-        if found is not None and found.etag == file.etag and found.sha256 is not None:
-            return found.sha256
-        path = self.root.digest_path(self.name, file)
-        try:
-            kept = self.root.send(path, lambda store: bytes(obstore.get(store, path).bytes()))
-        except ObjectNotFoundError:
-            return None
-        return kept.decode("ascii")
+    def about(self, file: File) -> File:
+        if file.sha256 is None:
+            found = self.find(file.path)
+            if found is not None and found.etag == file.etag:
+                file = found
+        if file.sha256 is None:
+            kept, _ = self.root.get(self._digest_path(file))
+            file = file._replace(sha256=None if kept is None else kept.decode("ascii"))
+        return file
 
     def keep_sha256(self, file: File, sha256: str) -> None:
         """Store it beside the datasets: an object that others wrote is left as it is."""
-        path, data = self.root.digest_path(self.name, file), sha256.encode()
-        self.root.send(path, lambda store: obstore.put(store, path, data, use_multipart=False), writing=True)
+        self.root.put(self._digest_path(file), sha256.encode())
 
-    def signed_url(self, path: str) -> str | None:
-        if not self.root.signs:
-            return None
-        full = self.folder + path
-        try:
-            return str(self.root.store.call(full, lambda store: obstore.sign(store, "GET", full, _SIGNED_FOR)))
-        except StorageError as error:  # such as credentials that cannot sign: it is passed through
-            _log.warning("%s: URLs cannot be signed, so files are passed through: %s", self.root.url, error)
-            self.root.signs = False
-            return None
-
-    def object_url(self, path: str) -> str:
-        """URL of an object of the bucket."""
-        return join_url(*self._bucket_url, self.full(path))
+    def _digest_path(self, file: File) -> str:
+        version = hashlib.sha256(f"{file.etag} {file.path}".encode()).hexdigest()
+        return f"{self.root.work}sha256/{self.name}/{version}"
 
 
 class OpenObject:
@@ -308,20 +335,33 @@ class OpenObject:
     descriptor = None
 
     def __init__(self, dataset: BucketDataset, file: File) -> None:
-        self.file, self._dataset = file, dataset
+        self.dataset, self.file = dataset, file
 
     def chunks(self, start: int, end: int, chunk_bytes: int) -> Iterator[memoryview]:
         if start >= end:
             return
-        root, file = self._dataset.root, self.file
-        version = RemoteUrl(self._dataset.object_url(file.path), file.size, file.etag)
-        reader = ObjectReader(version, root.store, self._dataset.full(file.path), _RETRY, root.concurrency)
+        root, file, full = self.dataset.root, self.file, self.dataset.full(self.file.path)
+        version = RemoteUrl(join_url(*split_url(root.url)[:2], full), file.size, file.etag)
+        reader = ObjectReader(version, root.store, full, _RETRY, root.concurrency)
         try:
             for piece in reader.pieces(start, end):
                 for at in range(0, len(piece), chunk_bytes):
                     yield piece[at : at + chunk_bytes]
         except ObjectNotFoundError as error:
             raise ObjectChangedError(f"{file.path} was removed.", url=error.url, etag=file.etag) from error
+
+    def signed_url(self) -> str | None:
+        root, full = self.dataset.root, self.dataset.full(self.file.path)
+
+        def sign(store: Any) -> str:
+            return str(obstore.sign(store, "GET", full, _SIGNED_FOR))
+
+        try:
+            return root.store.call(full, sign) if root.signs else None
+        except StorageError as error:  # such as credentials that cannot sign: it is passed through
+            _log.warning("%s: URLs cannot be signed, so files are passed through: %s", root.url, error)
+            root.signs = False
+            return None
 
     def close(self) -> None:
         """Nothing is open."""
@@ -333,21 +373,20 @@ class Upload:
     def __init__(
         self, dataset: BucketDataset, path: str, conditions: Mapping[str, str], sha256: str | None, by: str
     ) -> None:
-        self._dataset, self._path, self._sha256 = dataset, path, sha256
-        self._root, self._full = dataset.root, dataset.full(path)
+        self._dataset, self._path, self._root, self._full = dataset, path, dataset.root, dataset.full(path)
         self._conditions = {name: conditions[name] for name in ("if-match", "if-none-match") if name in conditions}
-        self._about = {WRITER_ID: uuid.uuid4().hex} | ({_BY: by} if by else {})
-        self._buffer, self._large = bytearray(), None
-        if self._conditions:
-            self._matching()
+        self._id = uuid.uuid4().hex
+        self._about = {WRITER_ID: self._id} | ({_BY: by} if by else {}) | ({_SHA256: sha256} if sha256 else {})
+        self._buffer, self._large = bytearray(), None  # type: tuple[bytearray, Any]
+        self._mode()
 
-    def _matching(self) -> Any:
+    def _mode(self) -> Any:
         """Return how the object is put: over this version, or only where there is none."""
-        full, found = self._full, None
-        with contextlib.suppress(ObjectNotFoundError):
-            found = self._root.send(full, lambda store: obstore.get(store, full, options={"head": True}).meta)
-        require_match(self._conditions, found and _file(self._path, found).etag)
-        return "create" if found is None else _version(found)
+        if not self._conditions:
+            return "overwrite"
+        found = self._root.head(self._full)
+        require_match(self._conditions, found and _etag(found.meta["e_tag"], found.meta["size"]))
+        return "create" if found is None else _version(found.meta)
 
     def write(self, data: bytes | memoryview) -> None:
         self._buffer += data
@@ -358,61 +397,50 @@ class Upload:
             self._buffer = bytearray()
 
     def _start(self) -> Any:
-        if self._conditions:
-            if self._matching() != "create":
-                raise Problem(
-                    413,
-                    f"A file of more than {UPLOAD_PART_BYTES:,} bytes replaces another one in a bucket without a "
-                    "condition only. Send it without If-Match.",
-                    {"Connection": "close"},
-                )
+        mode = self._mode()
+        if mode == "overwrite":
+            return _Multipart(self._root.store, self._full, self._about)
+        if mode == "create":
             return self._root.store.create(self._full, overwrite=False)
-        if self._sha256 is not None:
-            self._about[_SHA256] = self._sha256
-        sizes: Any = {"buffer_size": UPLOAD_PART_BYTES, "max_concurrency": MAX_PARTS_IN_FLIGHT}
-        store = self._root.store.connect_with_retries()
-        return _Multipart(self._root.store, self._full, obstore.open_writer(store, self._full, attributes=self._about, **sizes))
+        what = f"A bucket has no condition for replacing a file by one of more than {UPLOAD_PART_BYTES:,} bytes"
+        raise Problem(413, f"{what}. Send it without If-Match and If-None-Match.", CLOSE)
 
-    def commit(self, sha256: str) -> File:
-        if not self._dataset.is_alive():
-            self.abort()
-            raise removed()
+    def rename(self, path: str) -> bool:
+        return False
+
+    def commit(self, sha256: str, *, sync: bool = True) -> File:
+        dataset, path = self._dataset, self._path
+        if time.monotonic() > dataset._seen_s + 1.0:
+            dataset.require_alive()
+        dataset.unsettled[path] = self._id
+        data, self._buffer = bytes(self._buffer), bytearray()
         if self._large is not None:
-            self._large.write(bytes(self._buffer))
+            self._large.write(data)
             self._large.commit()
-            put = None
+            found = dataset.find(path)
+            if found is None:  # removed since
+                raise Problem(503, "The file was removed at once. Send it again.", {"Retry-After": "1"})
         else:
-            put = self._put(sha256)
-        self._buffer = bytearray()
-        found = self._dataset.find(self._path)
-        if not self._dataset.is_alive():
-            if self._dataset.writer_id(self._path) == self._about[WRITER_ID]:
-                self._root.delete(self._full)
-            raise removed()
-        if found is None or (put is not None and found.etag != put.etag):  # replaced or removed since
-            found = put
-        if found is None:
-            raise Problem(503, "The file was removed at once. Send it again.", {"Retry-After": "1"})
+            found = self._put(data, sha256)
+            now = dataset.find(path) if sync else None
+            found = now if now is not None and now.etag == found.etag else found
+        if sync:
+            dataset.sync([path])
         if found.sha256 is None:
-            self._dataset.keep_sha256(found, sha256)
-        return found
+            dataset.keep_sha256(found, sha256)
+        return found._replace(sha256=sha256)
 
-    def _put(self, sha256: str) -> File:
-        data, about = bytes(self._buffer), {**self._about, _SHA256: sha256}
-
-        def put(store: Any) -> Any:
-            return obstore.put(store, self._full, data, attributes=about, mode=mode, use_multipart=False)
-
+    def _put(self, data: bytes, sha256: str) -> File:
+        about = {**self._about, _SHA256: sha256}
         for _ in range(_MAX_ATTEMPTS):
-            mode = self._matching() if self._conditions else "overwrite"
+            mode = self._mode()
             try:
-                result = self._root.send(self._full, put, writing=True)
-                return File(self._path, len(data), str(result["e_tag"]), time.time(), sha256)
-            except (ObjectExistsError, ObjectChangedError, ObjectNotFoundError):  # changed since it was compared
-                if self._dataset.writer_id(self._path) == about[WRITER_ID]:  # by a request whose answer was lost
-                    found = self._dataset.find(self._path)
-                    if found is not None:
-                        return found
+                made = self._root.put(self._full, data, mode, about)
+                return File(self._path, len(data), _etag(made["e_tag"], len(data)), None, sha256)
+            except _CHANGED:  # since it was compared, or by a request whose answer was lost
+                found = self._dataset.find(self._path)
+                if found is not None and self._dataset.writer_id(self._path) == self._id:
+                    return found
         raise Problem(503, f"{self._path!r} is replaced continuously. Send it again.", {"Retry-After": "1"})
 
     def abort(self) -> None:
@@ -426,15 +454,22 @@ class Upload:
 class _Multipart:
     """Parts of an object by obstore, whose errors become this package's."""
 
-    def __init__(self, store: ObstoreStore, path: str, file: Any) -> None:
-        self._store, self._path, self._file, self._is_open = store, path, file, True
+    def __init__(self, store: ObstoreStore, path: str, about: Mapping[str, str]) -> None:
+        self._store, self._path, self._is_open = store, path, True
+        sizes: Any = {"buffer_size": UPLOAD_PART_BYTES, "max_concurrency": MAX_PARTS_IN_FLIGHT}
+        self._file: Any = self._call(
+            lambda: obstore.open_writer(store.bucket.connect(retry=True), path, attributes=dict(about), **sizes)
+        )
+
+    def _call(self, request: Callable[[], Any]) -> Any:
+        return self._store.call(self._path, lambda _: request(), writing=True, may_repeat=False)
 
     def write(self, data: bytes) -> None:
-        self._store.call(self._path, lambda _: self._file.write(data), writing=True, may_repeat=False)
+        self._call(lambda: self._file.write(data))
 
     def commit(self) -> None:
         self._is_open = False
-        self._store.call(self._path, lambda _: self._file.close(), writing=True, may_repeat=False)
+        self._call(self._file.close)
 
     def abort(self) -> None:
         if self._is_open:
@@ -447,10 +482,5 @@ def _version(meta: Any) -> dict[str, Any]:
     return {name: meta[name] for name in ("e_tag", "version") if meta.get(name) is not None}
 
 
-def _file(path: str, meta: Any, sha256: str | None = None, by: str = "") -> File:
-    return _of_entry(Entry(path, meta["size"], meta["e_tag"], meta["last_modified"].timestamp()), sha256, by)
-
-
-def _of_entry(entry: Entry, sha256: str | None = None, by: str = "") -> File:
-    etag = entry.etag or f"{entry.size}-{entry.modified_s}"
-    return File(entry.path, entry.size or 0, etag if etag.startswith('"') else f'"{etag}"', entry.modified_s, sha256, by)
+def _etag(received: str | None, size: int | None) -> str:
+    return normalized_etag(received) or f'"{size}"'

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import glob
+import math
 import os
 import re
 import secrets
@@ -17,7 +19,7 @@ import stat
 import struct
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import BinaryIO
 
@@ -29,8 +31,8 @@ from ...storage import PARTIAL_SUFFIX, LocalStore, symlink_error, version_of
 from ...storage.errors import translate_errors
 from .headers import require_match
 from .names import is_dataset_name, require_dataset_name
-from .problems import Problem
-from .root import UPLOADS, WORK_FOLDER, File, Files, no_dataset, no_file, removed
+from .problems import Problem, Stopping
+from .root import WORK_FOLDER, File, Files, no_dataset, no_file, removed
 
 try:
     import fcntl
@@ -40,10 +42,10 @@ except ImportError:  # Windows
 _LINUX = sys.platform == "linux"
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _MAX_ATTEMPTS = 100  # at creating a folder, while others remove it since it is empty
-_DIGEST = "user.torchdata_remote.sha256"  # an extended attribute: SHA-256, and the etag of the version that it is of
-_WRITER = "user.torchdata_remote.writer"
-_DIGEST_VALUE = re.compile(r"([0-9a-f]{64}) (.*)", re.DOTALL)
-_MAX_DIGESTS = 100_000  # in memory, where the file system has no such attributes
+_ABOUT = "user.torchdata_remote.sha256"  # an extended attribute: SHA-256, etag of the version, id of its writer
+_ABOUT_VALUE = re.compile(r'([0-9a-f]{64}) ("[^"]*")(?: (.*))?')
+_UPLOADS = ".torchdata_remote-uploads/"  # in the folder of a dataset, for parts
+_MAX_KEPT = 100_000  # in memory, where the file system has no such attributes
 
 
 class FolderRoot:
@@ -66,7 +68,8 @@ class FolderRoot:
         except OSError as error:
             raise UrlError(f"{url.rstrip('/')} cannot keep datasets: {error}.", url=url) from error
         self.store, self.locks = LocalStore(), NamedLocks()  # of files, by their full paths
-        self.digests: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._kept: OrderedDict[str, str] = OrderedDict()
+        self._began_s = math.inf
 
     def names(self) -> list[str]:
         with os.scandir(self.folder) as entries:  # a link to a folder is a choice of the root's owner
@@ -77,6 +80,10 @@ class FolderRoot:
         if not os.path.isdir(folder):
             raise no_dataset(name)
         return FolderDataset(self, name, folder)
+
+    def open_cached(self, name: str, path: str) -> OpenLocalFile | None:
+        descriptor = _open_cached(self.folder, require_dataset_name(name), path)
+        return None if descriptor < 0 else FolderDataset(self, name, f"{self.folder}{name}/").opened(descriptor, path)
 
     def create(self, name: str) -> None:
         try:
@@ -94,7 +101,7 @@ class FolderRoot:
     def served(self) -> Iterator[None]:
         """Lock the folder, so that unfinished files in it are leftovers, or of this process."""
         if fcntl is None:
-            raise ServiceError(f"{self.url}: a local root needs file locks (flock), which Windows lacks: serve a bucket.")
+            raise ServiceError(f"{self.url}: a local root needs flock, which Windows lacks: serve a bucket.")
         try:
             os.makedirs(self.folder + WORK_FOLDER, exist_ok=True)
             opened = open(f"{self.folder}{WORK_FOLDER}serving.lock", "a")  # noqa: SIM115  # closed by the block below
@@ -107,12 +114,37 @@ class FolderRoot:
             except BlockingIOError:
                 advice = "End that one, or serve another folder."
                 raise ServiceError(f"{self.url} is served by another process. {advice}", url=self.url) from None
+            self._began_s = self._now_s()
             yield
 
-    def clean(self, unfinished_s: float) -> None:
+    def _now_s(self) -> float:
+        """Return the time by the clock of the file system, which may be that of another machine."""
         lock = f"{self.folder}{WORK_FOLDER}serving.lock"
-        os.utime(lock)  # by the clock of the file system, which may be that of another machine
-        self.store.remove_old_leftovers(self.folder, os.stat(lock).st_mtime - unfinished_s)
+        os.utime(lock)
+        return os.stat(lock).st_mtime
+
+    def clean(self, unfinished_s: float, stopping: Stopping) -> None:
+        before_s = max(self._began_s, self._now_s() - unfinished_s)
+        self.store.remove_old_leftovers(self.folder, before_s, lambda: stopping.is_set)
+        for folder in glob.iglob(f"{glob.escape(self.folder)}*/{_UPLOADS}*/"):
+            with contextlib.suppress(OSError):  # not empty
+                os.rmdir(folder)
+
+    def keep(self, file: str | int, path: str, value: str) -> None:
+        """Store what is known of a file, as an extended attribute if the file system has them, else in memory."""
+        try:
+            os.setxattr(file, _ABOUT, value.encode())
+        except (OSError, AttributeError):  # none there, or another system
+            self._kept[path] = value
+            while len(self._kept) > _MAX_KEPT:
+                self._kept.popitem(last=False)
+
+    def kept(self, path: str) -> str:
+        """Return what is stored of a file."""
+        try:
+            return os.getxattr(path, _ABOUT).decode("utf-8", "replace")
+        except (OSError, AttributeError):
+            return self._kept.get(path, "")
 
 
 class FolderDataset:
@@ -136,40 +168,45 @@ class FolderDataset:
             raise no_file(path)
         try:
             with translate_errors(f"file://{full}", transient=False):
-                opened = self._opened(os.open(full, _READING), path)
+                opened = self.opened(os.open(full, _READING), path)
         except ObjectNotFoundError:  # removed since
             opened = None
         if opened is None:
             raise no_file(path)
         return opened
 
-    def open_cached(self, path: str) -> OpenLocalFile | None:
-        """Open a file without waiting for the disk; ``None`` if that is impossible."""
-        descriptor = _open_cached(self.root.folder, self.name, path)
-        return None if descriptor < 0 else self._opened(descriptor, path)
-
-    def _opened(self, descriptor: int, path: str) -> OpenLocalFile | None:
+    def opened(self, descriptor: int, path: str) -> OpenLocalFile | None:
+        """Return an open file; ``None``, and close it, if it is none."""
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):  # such as a named pipe
             os.close(descriptor)
             return None
-        return OpenLocalFile(self.file(path, status), descriptor)
+        return OpenLocalFile(self, self.file(path, status), descriptor)
 
     def page(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Files:
         skip = len(self.folder)
         self._without_links(prefix.rpartition("/")[0])
         after = self.folder + after if after else ""
         found = self.root.store.list_after(self.folder + prefix, recursive=recursive, after=after, limit=limit)
-        files = [
-            File(one.path[skip:], one.size or 0, f'"{one.etag}"', one.modified_s) for one in found.entries
-        ]
+        files = [File(one.path[skip:], one.size or 0, f'"{one.etag}"', one.modified_s) for one in found.entries]
         token = found.next_token and found.next_token[skip:]
         return Files(files, [path[skip:] for path in found.folders], token)
 
     def writer(self, path: str, conditions: Mapping[str, str], *, sha256: str | None = None, by: str = "") -> LocalFile:
         found = self.find(path)
         require_match(conditions, found and found.etag)
-        return LocalFile(self, path, conditions, by)
+        self.require_writable(path)
+        with translate_errors(f"file://{self.folder}{path}", transient=False):
+            return LocalFile(self, path, self.temporary(path), conditions, by)
+
+    def adopt(self, part: str, path: str, conditions: Mapping[str, str], by: str) -> LocalFile | None:
+        writer = self.writer(path, conditions, by=by)
+        return writer if writer.takes(self.folder + part) else None
+
+    def sync(self, paths: Iterable[str]) -> None:
+        for above in {(self.folder + path).rpartition("/")[0] for path in paths}:
+            with contextlib.suppress(ObjectNotFoundError):  # removed since, with its files
+                self.root.store.sync_folder(above)
 
     def delete(self, path: str, conditions: Mapping[str, str]) -> None:
         full = self._without_links(path)
@@ -185,12 +222,11 @@ class FolderDataset:
         full = self._without_links(path)
         if not os.path.isdir(self.folder):
             raise removed()
-        if os.path.isdir(full):  # with no files in it, it does not exist for clients
+        for above, _, _ in os.walk(full, topdown=False):  # a folder with no files in it does not exist for clients
             with contextlib.suppress(OSError):
-                for above, _, _ in os.walk(full, topdown=False):
-                    os.rmdir(above)
-            if os.path.isdir(full):
-                raise Problem(409, f"{path!r} is a folder. Choose another name, or delete the files in it.")
+                os.rmdir(above)
+        if os.path.isdir(full):
+            raise Problem(409, f"{path!r} is a folder. Choose another name, or delete the files in it.")
         above = path
         while above := above.rpartition("/")[0]:
             if os.path.isfile(self.folder + above):
@@ -199,42 +235,35 @@ class FolderDataset:
     # Parts of uploads
 
     def part_path(self, upload: str, name: str) -> str:
-        return f"{UPLOADS}{upload}/{name}{PARTIAL_SUFFIX}"
+        return f"{_UPLOADS}{upload}/{name}{PARTIAL_SUFFIX}"
 
     def parts(self, upload: str) -> list[str]:
         try:
-            names = os.listdir(f"{self.folder}{UPLOADS}{upload}")
+            names = os.listdir(f"{self.folder}{_UPLOADS}{upload}")
         except FileNotFoundError:
             return []
         return sorted(name.removesuffix(PARTIAL_SUFFIX) for name in names if not name.startswith("."))
 
+    def remove_part(self, upload: str, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.folder + self.part_path(upload, name))
+
     def remove_parts(self, upload: str) -> None:
-        folder = f"{self.folder}{UPLOADS}{upload}"
+        folder = f"{self.folder}{_UPLOADS}{upload}"
         shutil.rmtree(folder, ignore_errors=True)
         self.remove_empty_above(folder)
 
     # Digests
 
-    def known_sha256(self, file: File) -> str | None:
-        full = self.folder + file.path
-        match = _DIGEST_VALUE.fullmatch(_attribute(full, _DIGEST))
-        if match is not None and match[2] == file.etag:
-            return match[1]
-        return self.root.digests.get((full, file.etag))
-
-    def written_by(self, file: File) -> str:
-        return _attribute(self.folder + file.path, _WRITER)
+    def about(self, file: File) -> File:
+        match = _ABOUT_VALUE.fullmatch(self.root.kept(self.folder + file.path))
+        if match is None or match[2] != file.etag:
+            return file
+        return file._replace(sha256=match[1], by=match[3] or "")
 
     def keep_sha256(self, file: File, sha256: str) -> None:
         full = self.folder + file.path
-        if not _set_attribute(full, _DIGEST, f"{sha256} {file.etag}"):
-            digests = self.root.digests
-            digests[full, file.etag] = sha256
-            while len(digests) > _MAX_DIGESTS:
-                digests.popitem(last=False)
-
-    def signed_url(self, path: str) -> str | None:
-        return None
+        self.root.keep(full, full, f"{sha256} {file.etag}")
 
     # Paths
 
@@ -273,7 +302,7 @@ class FolderDataset:
                     above += folder + "/"
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(above)
-                return open(f"{above}.{secrets.token_hex(16)}{PARTIAL_SUFFIX}", "xb", buffering=1 << 20)  # noqa: SIM115
+                return open(f"{above}.{secrets.token_hex(16)}{PARTIAL_SUFFIX}", "xb", buffering=1 << 20)
             if not os.path.isdir(self.folder):
                 break
         raise removed()
@@ -282,8 +311,8 @@ class FolderDataset:
 class OpenLocalFile:
     """An open file."""
 
-    def __init__(self, file: File, descriptor: int) -> None:
-        self.file, self.descriptor = file, descriptor
+    def __init__(self, dataset: FolderDataset, file: File, descriptor: int) -> None:
+        self.dataset, self.file, self.descriptor = dataset, file, descriptor
 
     def chunks(self, start: int, end: int, chunk_bytes: int) -> Iterator[bytes]:
         while start < end:
@@ -293,20 +322,22 @@ class OpenLocalFile:
             start += len(piece)
             yield piece
 
+    def signed_url(self) -> None:
+        return None
+
     def close(self) -> None:
         os.close(self.descriptor)
 
 
 class LocalFile:
-    """Writes a file of a dataset."""
+    """Writes a file of a dataset, under a temporary name."""
 
-    def __init__(self, dataset: FolderDataset, path: str, conditions: Mapping[str, str], by: str) -> None:
-        self._dataset, self._path, self._conditions, self._by = dataset, path, conditions, by
-        dataset.require_writable(path)
-        self._full, self._is_part = dataset.folder + path, path.startswith(UPLOADS)
-        with self._errors():
-            self._file = dataset.temporary(path)
-        self._writeback = EarlyWriteback(self._file.fileno())
+    def __init__(
+        self, dataset: FolderDataset, path: str, file: BinaryIO, conditions: Mapping[str, str], by: str
+    ) -> None:
+        self._dataset, self._file, self._conditions, self._by = dataset, file, conditions, by
+        self._path, self._full = path, dataset.folder + path
+        self._writeback = EarlyWriteback(file.fileno())
 
     def _errors(self) -> contextlib.AbstractContextManager[None]:
         return translate_errors(f"file://{self._full}", transient=False)
@@ -316,36 +347,51 @@ class LocalFile:
             self._file.write(data)
         self._writeback.wrote(len(data))
 
-    def commit(self, sha256: str) -> File:
-        descriptor, dataset = self._file.fileno(), self._dataset
+    def takes(self, source: str) -> bool:
+        """Use a complete file as the temporary one."""
+        name = self._file.name
+        self.abort()
+        try:
+            os.makedirs(os.path.dirname(name), exist_ok=True)
+            os.link(source, name)
+            self._file = open(name, "r+b")  # noqa: SIM115
+        except OSError:
+            return False
+        return True
+
+    def rename(self, path: str) -> bool:
+        self._path, self._full = path, self._dataset.folder + path
+        return True
+
+    def commit(self, sha256: str, *, sync: bool = True) -> File:
+        descriptor, dataset, root = self._file.fileno(), self._dataset, self._dataset.root
+        is_part = self._path.startswith(_UPLOADS)
         try:
             with self._errors():
                 self._file.flush()
-                file = dataset.file(self._path, os.fstat(descriptor))
-                is_kept = _set_attribute(descriptor, _DIGEST, f"{sha256} {file.etag}")
-                if self._by:
-                    _set_attribute(descriptor, _WRITER, self._by)
-                if not self._is_part:  # which are sent again after a crash
+                file = dataset.file(self._path, os.fstat(descriptor))._replace(sha256=sha256, by=self._by)
+                root.keep(descriptor, self._full, f"{sha256} {file.etag} {self._by}".rstrip())
+                if not is_part:  # which are sent again after a crash
                     os.fsync(descriptor)
                 self._file.close()
-            with dataset.root.locks.held(self._full):
+            with root.locks.held(self._full):
                 found = dataset.find(self._path)
                 require_match(self._conditions, found and found.etag)
-                try:
-                    os.replace(self._file.name, self._full)
-                except FileNotFoundError:
-                    raise removed() from None
-                except IsADirectoryError:
-                    raise Problem(409, f"{self._path!r} is a folder. Choose another name.") from None
-            if not self._is_part:
-                with contextlib.suppress(ObjectNotFoundError):  # removed since
-                    dataset.root.store.sync_folder(os.path.dirname(self._full))
+                self._publish()
         except BaseException:
             self.abort()
             raise
-        if not is_kept:
-            dataset.keep_sha256(file, sha256)
+        if sync and not is_part:
+            dataset.sync([self._path])
         return file
+
+    def _publish(self) -> None:
+        try:
+            os.replace(self._file.name, self._full)
+        except FileNotFoundError:
+            raise removed() from None
+        except (IsADirectoryError, NotADirectoryError):
+            raise Problem(409, f"{self._path!r} is a folder. Choose another name.") from None
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):
@@ -353,22 +399,6 @@ class LocalFile:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._file.name)
             self._dataset.remove_empty_above(self._full)
-
-
-def _set_attribute(file: str | int, name: str, value: str) -> bool:
-    """Store an extended attribute; return whether the file system did."""
-    try:
-        os.setxattr(file, name, value.encode())
-    except (OSError, AttributeError):  # none there, or another system
-        return False
-    return True
-
-
-def _attribute(path: str, name: str) -> str:
-    try:
-        return os.getxattr(path, name).decode("utf-8", "replace")
-    except (OSError, AttributeError):
-        return ""
 
 
 # Opening and reading what the kernel has in memory, in the event loop (Linux 5.12). All else is left to a thread

@@ -7,8 +7,8 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from starlette.responses import JSONResponse as StarletteJSONResponse
 
@@ -24,6 +24,7 @@ from ...errors import (
     TransientStorageError,
 )
 
+T = TypeVar("T")
 MEANINGS = {  # for the OpenAPI document
     400: "the request is invalid",
     401: "the token is missing or wrong",
@@ -64,6 +65,23 @@ class Problem(Exception):  # noqa: N818  # a response, called so by RFC 9457; ca
 
 class ServiceStoppedError(Exception):
     """Long work was ended because the service is being stopped."""
+
+
+class Stopping:
+    """Whether the service is being stopped, for long work in threads, which an event loop cannot cancel."""
+
+    is_set = False
+
+    def check(self) -> None:
+        """Raise ``ServiceStoppedError`` if the service is being stopped."""
+        if self.is_set:
+            raise ServiceStoppedError("The service is being stopped.")
+
+    def during(self, items: Iterable[T]) -> Iterator[T]:
+        """Iterate over items until the service is being stopped. Raises ``ServiceStoppedError`` then."""
+        for item in items:
+            self.check()
+            yield item
 
 
 class JSONResponse(StarletteJSONResponse):

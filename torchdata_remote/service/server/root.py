@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
-from urllib.parse import quote
 
 from ...core.options import StorageOptions
 from ...core.urls import RemoteUrl
-from .problems import Problem
+from ...errors import ObjectChangedError
+from .names import percent_encoded
+from .problems import Problem, Stopping
 
 CHUNK_BYTES = 1 << 20
+STREAM_BYTES = 256 << 10  # of a piece of a response, of which a client that stalls keeps three or four in memory
 WORK_FOLDER = ".torchdata_remote/"  # beside the datasets, for what is none of their files
-UPLOADS = ".torchdata_remote-uploads/"  # for the parts of uploads
 
 
 class File(NamedTuple):
@@ -28,7 +30,7 @@ class File(NamedTuple):
     etag: str
     modified_s: float | None = None
     sha256: str | None = None
-    by: str = ""  # id of what wrote it, such as an upload in parts, if it is known
+    by: str = ""  # id of the upload in parts that wrote it, if it is known
 
     def as_json(self, **more: str) -> dict[str, Any]:
         """Describe it as in listings."""
@@ -49,7 +51,14 @@ class OpenFile(Protocol):
     """One version of a file, which stays readable while it is replaced (in a bucket: or is an error)."""
 
     file: File
-    descriptor: int | None  # of a local file
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset that it is in."""
+
+    @property
+    def descriptor(self) -> int | None:
+        """Of a local file."""
 
     def chunks(self, start: int, end: int, chunk_bytes: int) -> Iterator[bytes | memoryview]:
         """Read bytes ``start`` to ``end``.
@@ -57,6 +66,9 @@ class OpenFile(Protocol):
         Raises:
             ObjectChangedError: if it was replaced, or became shorter.
         """
+
+    def signed_url(self) -> str | None:
+        """Return a URL by which a client reads it for some minutes, without any token; ``None`` without one."""
 
     def close(self) -> None:
         """Close it."""
@@ -68,8 +80,13 @@ class FileWriter(Protocol):
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes."""
 
-    def commit(self, sha256: str) -> File:
+    def rename(self, path: str) -> bool:
+        """Give it another path before it is committed; return whether that is possible."""
+
+    def commit(self, sha256: str, *, sync: bool = True) -> File:
         """Make the whole file visible at once, with its digest, if the conditions still hold.
+
+        Without ``sync`` its name is on disk after :meth:`Dataset.sync` only.
 
         Raises:
             Problem: 412, if a condition does not hold; 404, if the dataset was removed.
@@ -94,7 +111,9 @@ class Dataset(Protocol):
     def page(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Files:
         """List files whose paths begin with ``prefix``, sorted, after the path ``after``."""
 
-    def writer(self, path: str, conditions: Mapping[str, str], *, sha256: str | None = None, by: str = "") -> FileWriter:
+    def writer(
+        self, path: str, conditions: Mapping[str, str], *, sha256: str | None = None, by: str = ""
+    ) -> FileWriter:
         """Start to write a file.
 
         Args:
@@ -108,32 +127,35 @@ class Dataset(Protocol):
                 folders; 404, if the dataset was removed.
         """
 
+    def adopt(self, part: str, path: str, conditions: Mapping[str, str], by: str) -> FileWriter | None:
+        """Make a part of an upload the file, without a copy; ``None`` where that is impossible."""
+
     def delete(self, path: str, conditions: Mapping[str, str]) -> None:
         """Remove a file. Raises ``Problem`` 404 or 412."""
 
-    def remove_parts(self, upload: str) -> None:
-        """Remove what is kept of an upload in parts."""
+    def sync(self, paths: Iterable[str]) -> None:
+        """Wait until the names of files that were committed without ``sync`` are on disk."""
+
+    def part_path(self, upload: str, name: str) -> str:
+        """Return the path of a part of an upload, for :meth:`writer` and :meth:`open`."""
 
     def parts(self, upload: str) -> list[str]:
         """Return the names of the parts of an upload, sorted."""
 
-    def part_path(self, upload: str, name: str) -> str:
-        """Return the path of a part, for :meth:`writer` and :meth:`open`."""
+    def remove_part(self, upload: str, name: str) -> None:
+        """Remove a part of an upload, if it exists."""
 
-    def written_by(self, file: File) -> str:
-        """Return the id that the writer of a file was given; empty without one."""
+    def remove_parts(self, upload: str) -> None:
+        """Remove what is kept of an upload."""
 
-    def known_sha256(self, file: File) -> str | None:
-        """Return the digest of a file if it is stored."""
+    def about(self, file: File) -> File:
+        """Return a file with its digest and the id of its writer, where these are stored."""
 
     def keep_sha256(self, file: File, sha256: str) -> None:
         """Store the digest of a file that was read."""
 
     def require_writable(self, path: str) -> None:
         """Require that a file could be created at a path. Raises ``Problem`` 403, 404 or 409."""
-
-    def signed_url(self, path: str) -> str | None:
-        """Return a URL from which a client reads the file for some minutes, without any token; ``None`` without one."""
 
 
 class Root(Protocol):
@@ -155,6 +177,9 @@ class Root(Protocol):
     def dataset(self, name: str) -> Dataset:
         """Return a dataset. Raises ``Problem`` 404."""
 
+    def open_cached(self, name: str, path: str) -> OpenFile | None:
+        """Open a local file whose name the kernel has in memory; ``None`` for others. Raises ``Problem`` 400."""
+
     def create(self, name: str) -> None:
         """Create an empty dataset. Raises ``Problem`` 409."""
 
@@ -167,8 +192,8 @@ class Root(Protocol):
     def served(self) -> contextlib.AbstractContextManager[object]:
         """Serve it in this block. Raises ``ServiceError`` for a folder that another process serves."""
 
-    def clean(self, unfinished_s: float) -> None:
-        """Remove what killed services left, and parts of uploads that are older than so many seconds."""
+    def clean(self, unfinished_s: float, stopping: Stopping) -> None:
+        """Remove what killed services left, and what else is unfinished and older than so many seconds."""
 
 
 def no_dataset(name: str) -> Problem:
@@ -186,13 +211,33 @@ def removed() -> Problem:
     return Problem(404, "The dataset was removed during the request.")
 
 
-def all_files(dataset: Dataset) -> Iterator[File]:
+def all_files(dataset: Dataset, page_files: int = 10_000) -> Iterator[File]:
     """Iterate over all files of a dataset, sorted by path."""
     after: str | None = ""
     while after is not None:
-        page = dataset.page("", recursive=True, after=after, limit=10_000)
+        page = dataset.page("", recursive=True, after=after, limit=page_files)
         yield from page.files
         after = page.next
+
+
+def sha256_of_file(dataset: Dataset, file: File, stopping: Stopping) -> str:
+    """Return the digest of a version of a file, which is read if its digest is not stored.
+
+    Raises:
+        ObjectChangedError: if it is replaced meanwhile.
+        ServiceStoppedError: if the service ends.
+    """
+    known = dataset.about(file).sha256
+    if known is not None:
+        return known
+    opened, digest = dataset.open(file.path), hashlib.sha256()
+    with contextlib.closing(opened):
+        if opened.file.etag != file.etag:
+            raise ObjectChangedError(f"{file.path} was replaced.", url=dataset.url, etag=file.etag)
+        for chunk in stopping.during(opened.chunks(0, file.size, CHUNK_BYTES)):
+            digest.update(chunk)
+    dataset.keep_sha256(file, digest.hexdigest())
+    return digest.hexdigest()
 
 
 def file_urls(dataset: Dataset) -> Iterator[RemoteUrl]:
@@ -210,4 +255,4 @@ def date_of(modified_s: float | None) -> dt.datetime | None:
 
 def location(dataset: str, path: str | None = None) -> str:
     """Return the URL path of a dataset, or of a file in it."""
-    return f"/datasets/{dataset}" + ("" if path is None else f"/files/{quote(path, safe='/~')}")
+    return f"/datasets/{dataset}" + ("" if path is None else f"/files/{percent_encoded(path)}")

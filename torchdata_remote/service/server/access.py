@@ -1,4 +1,4 @@
-"""Around every request: authorisation, normalisation of the path, and metrics of the response."""
+"""Around every request: its token and host, the path, what a refusal does with the body, and metrics."""
 
 from __future__ import annotations
 
@@ -8,23 +8,33 @@ import hmac
 import ipaddress
 import math
 import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import cache, lru_cache
 from urllib.parse import unquote_to_bytes
 
+import anyio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .datasets.dataset_root import DatasetRoot
-from .http.json_response import JSONResponse
-from .http.unread_body import MAX_BYTES, UnreadBody
+from ...errors import RemoteDataError
+from .context import Context
+from .names import require_path
+from .problems import CLOSE, JSONResponse, Problem, ServiceStoppedError, error_response
+from .responses import FileResponse
+from .root import Root
 
 MAX_HEADER_BYTES = 8 << 10  # of one header's value; nginx and Apache have the same limit
 MAX_TARGET_BYTES = 16 << 10  # of path and query, which may be three paths in percent-encoding
+_DATASETS, _FILES = "/datasets/", "/files/"
+_FILE_ROUTE = f"{_DATASETS}{{name}}{_FILES}{{path}}"  # the label of its metrics
 _WITHOUT_TOKEN = {"/healthz"}
 _READING = {"GET", "HEAD", "OPTIONS"}
 _METHODS = {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH", "TRACE"}
 _BODY_STALLED = 408
-_MAX_REFUSED_BYTES = 1 << 20  # of a body, whose sender may be anyone
+_MAX_UNREAD_BYTES = 64 << 20  # of a body after an error: as much as clients send before they look for an answer
+_MAX_REFUSED_BYTES = 1 << 20  # likewise, whose sender may be anyone
+_UNREAD_S = 10.0
 _CLIENT_CLOSED_REQUEST = 499  # nginx' status for it
 
 
@@ -35,7 +45,7 @@ class Metrics:
         root: the datasets, whose free space is reported.
     """
 
-    def __init__(self, root: DatasetRoot) -> None:
+    def __init__(self, root: Root) -> None:
         self._registry = registry = CollectorRegistry()
         name = "torchdata_remote_service"
         labels = ("method", "route", "status")
@@ -75,15 +85,25 @@ class AccessMiddleware:
     """Checks the token and the host of each request, and counts it.
 
     Args:
-        app: handles accepted requests.
+        app: handles accepted requests, but for GET and HEAD of a file: these are nearly all while models train.
+        context: of the app.
         token: required of requests; ``None`` for a service that only this machine can reach.
         metrics: counts all requests.
+        lifespan: in which the app runs.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str | None, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        context: Context,
+        *,
+        token: str | None,
+        metrics: Metrics,
+        lifespan: Callable[[object], AbstractAsyncContextManager[None]],
+    ) -> None:
         if token == "":
             raise ValueError("token is empty; pass None for a service that only this machine can reach")
-        self._app, self._metrics = app, metrics
+        self._app, self.context, self._metrics, self.lifespan = app, context, metrics, lifespan
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,33 +111,42 @@ class AccessMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start_s, status, sent = time.perf_counter(), _CLIENT_CLOSED_REQUEST, 0
+        start_s, status, sent = time.perf_counter(), 0, 0
         headers: list[tuple[bytes, bytes]] = []
-
-        body = UnreadBody(scope, receive)
-        refused = self._refuse(scope)
+        body, refused, route = _UnreadBody(scope, receive), self._refuse(scope), "none"
 
         async def counted_send(message: Message) -> None:
             nonlocal status, sent, headers
             if message["type"] == "http.response.start":
                 status, headers = message["status"], message["headers"]
                 if status >= 400 and status != _BODY_STALLED:
-                    await body.drop(MAX_BYTES if refused is None else _MAX_REFUSED_BYTES)
+                    await body.drop(_MAX_UNREAD_BYTES if refused is None else _MAX_REFUSED_BYTES)
             elif message["type"] == "http.response.pathsend":
                 sent += _content_length(headers)
             else:
                 sent += len(message.get("body", b""))
             await send(message)
 
-        answer = self._app if refused is None else refused
-        method = scope["method"] if scope["method"] in _METHODS else "other"
         self._metrics.num_in_flight += 1
+        method = scope["method"] if scope["method"] in _METHODS else "other"
         try:
-            await answer(scope, body.receive, counted_send)
+            file = None if refused is not None else _file_of(scope)
+            if file is not None:
+                route = _FILE_ROUTE
+                await FileResponse(self.context, file[0], require_path(file[1]))(scope, body.receive, counted_send)
+            else:
+                await (refused or self._app)(scope, body.receive, counted_send)
+        except (Problem, RemoteDataError, OSError, ServiceStoppedError) as error:
+            if status:  # the server ends the connection, and the client sees that bytes are missing
+                raise
+            response = error_response(error, f"{method} {scope['path']}", self.context.root.url)
+            await response(scope, body.receive, counted_send)
         finally:
             self._metrics.num_in_flight -= 1
-            route = scope["endpoint"].__name__ if "endpoint" in scope and refused is None else "none"
-            self._metrics.count(method, route, status, time.perf_counter() - start_s, body.num_bytes, sent)
+            if "endpoint" in scope and refused is None:
+                route = scope["endpoint"].__name__
+            seconds = time.perf_counter() - start_s
+            self._metrics.count(method, route, status or _CLIENT_CLOSED_REQUEST, seconds, body.num_bytes, sent)
 
     def _refuse(self, scope: Scope) -> JSONResponse | None:
         """Return the response that refuses a request, without reading its body; ``None`` if it is accepted."""
@@ -153,7 +182,43 @@ class AccessMiddleware:
         return None
 
 
-def _free_bytes(root: DatasetRoot) -> float:
+class _UnreadBody:
+    """The body of one request, received by :meth:`receive`."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._receive = receive
+        headers = dict(scope["headers"])
+        has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+        self._is_read = not has_body or b"expect" in headers  # whose sender waits for the answer
+        self.num_bytes = 0
+
+    async def receive(self) -> Message:
+        """Receive the next message."""
+        message = await self._receive()
+        self.num_bytes += len(message.get("body", b""))
+        self._is_read = not message.get("more_body", False)
+        return message
+
+    async def drop(self, max_bytes: int) -> None:
+        """Receive what is left, at most ``max_bytes`` and for ten seconds.
+
+        Otherwise the server ends the connection with bytes on their way, and the client sees a reset, not the answer.
+        """
+        limit = self.num_bytes + max_bytes
+        with anyio.move_on_after(_UNREAD_S):
+            while not self._is_read and self.num_bytes < limit:
+                await self.receive()
+
+
+def _file_of(scope: Scope) -> tuple[str, str] | None:
+    """Return the names of dataset and file, if a request reads a file and nothing else."""
+    if scope["method"] not in ("GET", "HEAD") or scope["query_string"] or not scope["path"].startswith(_DATASETS):
+        return None
+    name, separator, path = scope["path"][len(_DATASETS) :].partition(_FILES)
+    return (name, path) if separator and path and "/" not in name else None
+
+
+def _free_bytes(root: Root) -> float:
     """Return the free bytes; NaN if the disk or the folder is gone, when the other metrics are wanted most."""
     try:
         return float(root.free_bytes() or 0)
@@ -178,7 +243,7 @@ def _oversized(scope: Scope) -> JSONResponse | None:
 
 
 def _error_response(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": message}, status, {"Connection": "close", **(headers or {})})
+    return JSONResponse({"error": message}, status, {**CLOSE, **(headers or {})})
 
 
 def _content_length(headers: list[tuple[bytes, bytes]]) -> int:

@@ -1,0 +1,306 @@
+"""Run the service as a process: its socket, the HTTP server, its token and certificate, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from granian._granian import SocketHolder
+from granian.constants import HTTPModes, Interfaces, SSLProtocols
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
+from granian.server.embed import Server
+
+from ...errors import ServiceError
+from .access import AccessMiddleware, is_loopback
+from .app import make_app
+from .limits import ServiceLimits
+from .responses import own_descriptors
+from .stop_signals import SIGINT_STATUS, StopSignals
+
+if sys.platform != "win32":
+    import resource
+
+_MIN_TOKEN_CHARACTERS = 16
+_BACKLOG = 2048
+_OTHER_DESCRIPTORS = 256  # of files that are written, of the store, of the program; half of fewer
+_MAX_TIMEOUT_MS = (1 << 31) - 1
+_SocketHolder: Any = SocketHolder  # its stub does not show how it is made
+_MIN_HEAD_BYTES = 8192  # hyper takes no less
+_SHUTDOWN_S = 10.0  # for running requests
+_STEPS_OF_START = 5  # of the event loop, in which `serve` starts a task, and that one the server
+_THREADS = "/proc/self/task"
+_THREADS_END_S, _POLL_S = 1.0, 0.01
+_log = logging.getLogger("torchdata_remote")
+
+
+def serve(
+    root: str,
+    *,
+    host: str,
+    port: int,
+    token_file: str | None,
+    limits: ServiceLimits,
+    certificate: Certificate | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    pass_through: bool = False,
+    on_listening: Callable[[str], object] = lambda address: None,
+) -> None:
+    """Serve datasets until SIGTERM or Ctrl-C. Running requests then get ten seconds to finish.
+
+    If some do not, or threads of the HTTP server may still run, the process ends here, with the status of the signal.
+
+    Args:
+        root: URL of the folder of datasets.
+        host: address to listen on; without a token, a loopback address.
+        port: to listen on; 0 chooses a free one.
+        token_file: contains the token.
+        limits: of requests and connections.
+        certificate: for https; ``None`` serves http.
+        storage_options: for the store.
+        pass_through: whether files of a bucket are sent by the service, and clients are not redirected to the bucket.
+        on_listening: called with ``host:port`` when connections are accepted.
+
+    Raises:
+        UrlError: for a root that cannot be written to.
+        ServiceError: for an address that others can reach, without a token; an address in use; a token or a certificate
+            that cannot be read; a root that another process serves.
+        KeyboardInterrupt: after Ctrl-C, when the running requests have ended.
+    """
+    token = None if token_file is None else read_token(token_file)
+    if token is None and not is_loopback(host):
+        raise ServiceError(
+            f"--host {host} is reachable for others, who could then read, replace and delete all datasets. Pass "
+            "--token-file, or leave --host at 127.0.0.1."
+        )
+    if certificate is not None:
+        require_certificate(certificate)
+    signals, all_ended = StopSignals(), True
+    with signals.handled():
+        app = make_app(root, token=token, limits=limits, storage_options=storage_options, pass_through=pass_through)
+        limits = within_descriptors(limits)
+        with listen(host, port, limits) as listening:
+            port = listening.getsockname()[1]
+            shown = f"{f'[{host}]' if ':' in host else host}:{port}"
+            with contextlib.suppress(asyncio.CancelledError):  # by a signal before all had started
+                all_ended = asyncio.run(
+                    _serve(app, listening, limits, certificate, signals, on_listening=lambda: on_listening(shown))
+                )
+        if not all_ended:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(SIGINT_STATUS if signals.interrupted else 0)  # threads would disturb the interpreter's end
+        if signals.interrupted:
+            raise KeyboardInterrupt
+
+
+async def _serve(
+    app: AccessMiddleware,
+    listening: socket.socket,
+    limits: ServiceLimits,
+    certificate: Certificate | None,
+    signals: StopSignals,
+    *,
+    on_listening: Callable[[], object],
+) -> bool:
+    """Serve until a signal comes. Returns whether all requests and threads of the server have ended then."""
+    serving = asyncio.current_task()
+    assert serving is not None
+    server: HttpServer | None = None
+
+    def end() -> None:
+        if server is None:
+            serving.cancel()
+        else:
+            app.context.stopping.is_set = True  # long work ends now, so that its requests do
+            server.end()
+
+    signals.calling(end)
+    async with app.lifespan(app):
+        server = HttpServer(app, listening, limits, certificate)
+        on_listening()
+        all_ended = await server.run()
+    if not all_ended:  # they are cancelled now, which the server's own future does not expect
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    return all_ended
+
+
+def require_certificate(certificate: Certificate) -> None:
+    """Require that a certificate and its key can be used.
+
+    Raises:
+        ServiceError: names the files.
+    """
+    try:
+        for path in certificate:
+            with open(path, "rb"):
+                pass
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*certificate, password="")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        files = " and ".join(map(os.path.abspath, certificate))
+        raise ServiceError(
+            f"{files}: expected a certificate and its private key in PEM, without a password: {error}."
+        ) from error
+
+
+def read_token(path: str) -> str:
+    """Read the token in a file, without surrounding white space.
+
+    Raises:
+        ServiceError: if it cannot be read, or is too short.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            token = file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServiceError(f"{os.path.abspath(path)}: the token cannot be read: {error}.") from error
+    if len(token) < _MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable():
+        raise ServiceError(
+            f"{os.path.abspath(path)}: a token has at least {_MIN_TOKEN_CHARACTERS} printable ASCII characters. Make "
+            "one by: openssl rand -hex 32"
+        )
+    return token
+
+
+def listen(host: str, port: int, limits: ServiceLimits) -> socket.socket:
+    """Open the socket. Its connections end if the other side takes no byte for ``idle_timeout_s`` (Linux).
+
+    Raises:
+        ServiceError: for an address in use, or one of another machine.
+    """
+    timeout_ms = min(_MAX_TIMEOUT_MS, int(limits.idle_timeout_s * 1000))
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # all that are accepted inherit it; it ends those whose other side is gone, too
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
+        listening.bind((host, port))
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise ServiceError(
+            f"{host}, port {port}: {error.strerror or error}. Choose another --port; 0 takes a free one."
+        ) from error
+    return listening
+
+
+def within_descriptors(limits: ServiceLimits) -> ServiceLimits:
+    """Return limits that fit this process' limit of open files, which is raised as far as its owner may.
+
+    A connection needs one descriptor, and the file that it reads another.
+    """
+    if sys.platform == "win32":
+        return limits
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS has another limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    descriptors = own_descriptors()
+    num_connections = max(1, (descriptors - min(_OTHER_DESCRIPTORS, descriptors // 2)) // 2)
+    if num_connections < min(limits.max_connections, _BACKLOG):
+        _log.warning("%d connections at once: the limit of open files allows no more (ulimit -n)", num_connections)
+    return replace(limits, max_connections=min(limits.max_connections, num_connections))
+
+
+class Certificate(NamedTuple):
+    """Files in PEM: a certificate with those of the authorities between, and its private key."""
+
+    certificate: str
+    key: str
+
+
+class HttpServer(Server):
+    """An HTTP server in the running event loop.
+
+    Args:
+        app: answers the requests. Its ``lifespan`` is not called.
+        listening: the socket, which the server closes.
+        limits: of heads and connections.
+        certificate: for https; ``None`` serves http.
+    """
+
+    def __init__(
+        self, app: AccessMiddleware, listening: socket.socket, limits: ServiceLimits, certificate: Certificate | None
+    ) -> None:
+        head_timeout_ms = max(1, int(limits.head_timeout_s * 1000))
+        super().__init__(
+            app,
+            interface=Interfaces.ASGINL,
+            http=HTTPModes.http1,
+            websockets=False,
+            backlog=_BACKLOG,
+            backpressure=limits.max_connections,
+            http1_settings=HTTP1Settings(
+                header_read_timeout=head_timeout_ms, max_buffer_size=max(_MIN_HEAD_BYTES, limits.max_head_bytes)
+            ),
+            log_level=LogLevels.critical,
+            ssl_cert=None if certificate is None else Path(certificate.certificate),
+            ssl_key=None if certificate is None else Path(certificate.key),
+            ssl_protocol_min=SSLProtocols.tls12,
+        )
+        self._listening = listening
+        self._is_started = self._is_ended = False
+        self._shd: Any = None
+
+    def _init_shared_socket(self) -> None:
+        self._shd = _SocketHolder(self._listening.detach(), False, _BACKLOG)
+
+    def end(self) -> None:
+        """Stop accepting connections; :meth:`run` returns when the running requests have ended."""
+        self._is_ended = True
+        if self._is_started:  # before, the library would not notice
+            self.signal_handler_interrupt()  # type: ignore[no-untyped-call]  # of the library
+
+    async def run(self) -> bool:
+        """Answer requests until :meth:`end` is called; then give the running ones ten seconds.
+
+        Returns:
+            Whether all of them have ended, and the threads of the server. If not, end the process by ``os._exit``:
+            it is aborted if a thread enters the interpreter while that ends.
+        """
+        threads = _native_threads()
+        serving = asyncio.ensure_future(self.serve())
+        for _ in range(_STEPS_OF_START):
+            await asyncio.sleep(0)
+        self._is_started = True
+        if self._is_ended:
+            self.end()
+        is_stopped: Any = self.main_loop_interrupt  # an asyncio.Event here, a threading.Event in the base class
+        stopping = asyncio.ensure_future(is_stopped.wait())
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((serving,), timeout=_SHUTDOWN_S)
+        stopping.cancel()
+        if not serving.done():
+            return False
+        serving.result()
+        return threads is not None and await _threads_have_ended(threads)
+
+
+async def _threads_have_ended(before: set[str]) -> bool:
+    """Wait until the server's threads have ended. Returns whether they have, as far as the system shows them."""
+    for _ in range(int(_THREADS_END_S / _POLL_S)):
+        threads = _native_threads()
+        if threads is None:
+            return False
+        if not threads - before - {str(thread.native_id) for thread in threading.enumerate()}:
+            return True
+        await asyncio.sleep(_POLL_S)
+    return False
+
+
+def _native_threads() -> set[str] | None:
+    try:
+        return set(os.listdir(_THREADS))
+    except OSError:  # without /proc, and on other systems than Linux
+        return None
