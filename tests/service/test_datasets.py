@@ -204,7 +204,8 @@ def held_bucket(moto: S3Server) -> Iterator[tuple[str, Proxy]]:
     """A service on a bucket, and the proxy between both."""
     with running_proxy(moto.endpoint_url.partition("://")[2]) as proxy:
         options = json.dumps({**moto.storage_options, "endpoint_url": f"http://{proxy.address}"})
-        with running_service(f"s3://{moto.new_bucket()}/d/", "--storage-options", options) as address:
+        arguments = ("--storage-options", options, "--pass-through")
+        with running_service(f"s3://{moto.new_bucket()}/d/", *arguments) as address:
             yield address, proxy
 
 

@@ -240,9 +240,10 @@ def sha256_of_file(dataset: Dataset, file: File, stopping: Stopping) -> str:
     return digest.hexdigest()
 
 
-def file_urls(dataset: Dataset) -> Iterator[RemoteUrl]:
+def file_urls(root: Root, dataset: Dataset) -> Iterator[RemoteUrl]:
     """Iterate over the URLs of all files, sorted, with an error at a link."""
-    return (RemoteUrl(dataset.url + one.path, one.size, one.etag) for one in all_files(dataset))
+    quotes = '"' if root.is_local else ""  # which versions of local files lack
+    return (RemoteUrl(dataset.url + one.path, one.size, one.etag.strip(quotes)) for one in all_files(dataset))
 
 
 def date_of(modified_s: float | None) -> dt.datetime | None:

@@ -162,7 +162,7 @@ async def summary(request: Request) -> Response:
 
     def compute() -> Any:
         dataset = find()
-        return summarize(dataset.url, context.root.options, look_inside=inside, files=file_urls(dataset)).as_json()
+        return summarize(dataset.url, context.root.options, look_inside=inside, files=file_urls(context.root, dataset)).as_json()
 
     await run_blocking(find)
     found = await context.summary(name, f"summary {inside}", compute)
@@ -175,7 +175,7 @@ async def sheet(request: Request) -> Response:
 
     def compute() -> bytes | None:
         dataset = find()
-        return draw_sheet(dataset.url, context.root.options, files=file_urls(dataset))
+        return draw_sheet(dataset.url, context.root.options, files=file_urls(context.root, dataset))
 
     await run_blocking(find)
     drawn = await context.summary(name, "sheet", compute)
