@@ -212,7 +212,7 @@ def test_a_service_that_was_killed_starts_again_with_the_complete_files_alone(tm
             service.address, "PUT", f"/datasets/{other.name}?unpack=1", f"Content-Length: {len(archive)}", sent=archive
         )
         stack.enter_context(unpacking)
-        wait_for(lambda: (other.folder / "020").exists() and len(below(dataset.folder)) == 3)
+        wait_for(lambda: (other.folder / "020").exists() and len(below(dataset.folder)) == 5)
         service.kill()
     service = Service(tmp_path, *NO_RESERVE)
     try:

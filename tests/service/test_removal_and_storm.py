@@ -24,6 +24,7 @@ pytest.importorskip("starlette", reason="the service is not installed: pip insta
 from tests.servers.service import Service
 from tests.support.ports import free_port
 from tests.support.service_clients import JSON, Dataset, ask, below, tar_bytes
+from tests.support.waiting import wait_for
 
 UPLOAD = "?upload=one-upload"
 
@@ -44,8 +45,11 @@ def test_an_upload_does_not_bring_a_removed_dataset_back(dataset: Dataset, targe
         assert dataset.ask("PUT", target, body[:half], first).status == 202
         headers, body = {"Content-Range": f"bytes {half}-{len(body) - 1}/{len(body)}"}, body[half:]
 
+    before = below(dataset.folder)
+
     def removing() -> Iterator[bytes]:
         yield body[:-1]
+        wait_for(lambda: below(dataset.folder) > before)
         assert dataset.ask("DELETE").status == 204
         if is_created_again:
             assert Dataset(dataset.address, dataset.name)

@@ -70,6 +70,7 @@ class FolderRoot:
         self.store, self.locks = LocalStore(), NamedLocks()  # of files, by their full paths
         self._kept: OrderedDict[str, str] = OrderedDict()
         self._began_s = math.inf
+        self.lives: dict[str, int] = {}  # of names of datasets that were removed
 
     def names(self) -> list[str]:
         with os.scandir(self.folder) as entries:  # a link to a folder is a choice of the root's owner
@@ -92,7 +93,9 @@ class FolderRoot:
             raise Problem(409, f"The dataset {name!r} exists already.") from None
 
     def remove(self, name: str) -> None:
-        self.store.remove_folder(self.dataset(name).folder)
+        folder = self.dataset(name).folder
+        self.lives[name] = self.lives.get(name, 0) + 1
+        self.store.remove_folder(folder)
 
     def free_bytes(self) -> int | None:
         return shutil.disk_usage(self.folder).free
@@ -151,7 +154,7 @@ class FolderDataset:
     """A dataset in a folder."""
 
     def __init__(self, root: FolderRoot, name: str, folder: str) -> None:
-        self.root, self.name, self.folder = root, name, folder
+        self.root, self.name, self.folder, self._life = root, name, folder, root.lives.get(name)
         self.url = f"{root.url}{name}/"
 
     def find(self, path: str) -> File | None:
@@ -294,7 +297,7 @@ class FolderDataset:
 
     def temporary(self, path: str) -> BinaryIO:
         """Open a new file in the folder of a path. The dataset's own folder is never created here."""
-        folders = path.split("/")[:-1]
+        folders, name = path.split("/")[:-1], f".{secrets.token_hex(16)}{PARTIAL_SUFFIX}"
         for _ in range(_MAX_ATTEMPTS):
             above = self.folder
             with contextlib.suppress(FileNotFoundError):
@@ -302,7 +305,13 @@ class FolderDataset:
                     above += folder + "/"
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(above)
-                return open(f"{above}.{secrets.token_hex(16)}{PARTIAL_SUFFIX}", "xb", buffering=1 << 20)
+                file = open(above + name, "xb", buffering=1 << 20)  # noqa: SIM115  # closed by the writer
+                if self.root.lives.get(self.name) == self._life:
+                    return file
+                file.close()
+                os.unlink(file.name)
+                self.remove_empty_above(file.name)
+                break
             if not os.path.isdir(self.folder):
                 break
         raise removed()
@@ -349,13 +358,14 @@ class LocalFile:
 
     def takes(self, source: str) -> bool:
         """Use a complete file as the temporary one."""
-        name = self._file.name
-        self.abort()
+        linked = f"{self._file.name}.{PARTIAL_SUFFIX}"
         try:
-            os.makedirs(os.path.dirname(name), exist_ok=True)
-            os.link(source, name)
-            self._file = open(name, "r+b")  # noqa: SIM115
-        except OSError:
+            os.link(source, linked)
+            os.replace(linked, self._file.name)
+            self._file.close()
+            self._file = open(self._file.name, "r+b")  # noqa: SIM115
+        except OSError:  # such as from one mount into another one
+            self.abort()
             return False
         return True
 

@@ -162,7 +162,8 @@ async def summary(request: Request) -> Response:
 
     def compute() -> Any:
         dataset = find()
-        return summarize(dataset.url, context.root.options, look_inside=inside, files=file_urls(context.root, dataset)).as_json()
+        files = file_urls(context.root, dataset)
+        return summarize(dataset.url, context.root.options, look_inside=inside, files=files).as_json()
 
     await run_blocking(find)
     found = await context.summary(name, f"summary {inside}", compute)
