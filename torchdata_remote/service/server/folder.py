@@ -26,6 +26,7 @@ from typing import BinaryIO
 from ...core.early_writeback import EarlyWriteback
 from ...core.options import StorageOptions
 from ...core.threads.named_locks import NamedLocks
+from ...core.urls import join_url
 from ...errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, ServiceError, UrlError
 from ...storage import PARTIAL_SUFFIX, LocalStore, symlink_error, version_of
 from ...storage.errors import translate_errors
@@ -155,7 +156,7 @@ class FolderDataset:
 
     def __init__(self, root: FolderRoot, name: str, folder: str) -> None:
         self.root, self.name, self.folder, self._life = root, name, folder, root.lives.get(name)
-        self.url = f"{root.url}{name}/"
+        self.url = join_url("file", "", folder)
 
     def find(self, path: str) -> File | None:
         full = self._without_links(path)
