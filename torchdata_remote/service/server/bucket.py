@@ -96,7 +96,13 @@ class BucketRoot:
         def put(store: Any) -> Any:
             return obstore.put(store, path, data, attributes=attributes, mode=mode, use_multipart=False)
 
-        return self.send(path, put, writing=True)
+        try:
+            return self.send(path, put, writing=True)
+        except _CHANGED:
+            found, tag = self.head(path), mode.get("e_tag", "") if isinstance(mode, dict) else ""
+            if found is None or found.meta["e_tag"] != tag or not tag.startswith('"'):
+                raise
+            return self.put(path, data, {**mode, "e_tag": tag.strip('"')}, attributes)  # as Ceph 16 compares it
 
     def page(self, prefix: str, *, recursive: bool = True, after: str = "", limit: int = 10_000) -> Page:
         """List one page of objects."""
