@@ -1,5 +1,6 @@
 """Transports behind one interface: open a store by the URL of an object."""
 
+from .errors import translate_errors
 from .listing import list_folder, list_tables
 from .local.names import PARTIAL_SUFFIX, broken_link, is_internal_name, symlink_error
 from .local.store import LocalStore, LocalWriter, version_of
@@ -48,5 +49,6 @@ __all__ = [
     "read_whole",
     "single_chunk",
     "symlink_error",
+    "translate_errors",
     "version_of",
 ]

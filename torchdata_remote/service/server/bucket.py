@@ -9,42 +9,33 @@ marker, then removes the files, and the marker last: if it is interrupted, the c
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import hashlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
-
-import obstore
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from ...core.concurrency_limit import ConcurrencyLimit
 from ...core.options import RetryPolicy, StorageOptions
-from ...core.retry import call_with_retries
 from ...core.threads.named_locks import NamedLocks
 from ...core.urls import RemoteUrl, join_url, split_url
-from ...errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, RemoteDataError, StorageError
+from ...errors import ObjectChangedError, ObjectNotFoundError, RemoteDataError, StorageError
 from ...fetch.ranges import ObjectReader
-from ...storage import Page
-from ...storage.multipart import MAX_PARTS_IN_FLIGHT, UPLOAD_PART_BYTES, WRITER_ID
-from ...storage.obstore_store import ObstoreStore
-from ...storage.protocol import normalized_etag
+from ...storage.bucket_objects import CHANGED, UPLOAD_PART_BYTES, WRITER_ID, BucketObjects, Found, etag_of
 from .headers import require_match
 from .names import is_dataset_name, require_dataset_name
 from .problems import CLOSE, Problem, Stopping
 from .root import WORK_FOLDER, File, Files, no_dataset, no_file, removed
 
-T = TypeVar("T")
 _SHA256, _BY = "torchdataremotesha256", "torchdataremoteby"  # metadata; Azure allows letters and digits only
 _LIFE = 32  # bytes of a marker; that of a dataset which is being removed is longer, which listings show
 _REMOVED = b"-removed"
-_RETRY = RetryPolicy(deadline_s=30.0)
-_MAX_REQUESTS, _MAX_ATTEMPTS, _DELETED = 64, 20, 1000
+RETRY = RetryPolicy(deadline_s=30.0)
+_MAX_REQUESTS, _MAX_ATTEMPTS = 64, 20
 _ABANDONED_S = 600.0  # a removal that another service began so long ago, and has not finished, is finished
 _LEFT_S = 86_400.0  # likewise for large files that are not completely written
-_SIGNED_FOR = dt.timedelta(minutes=5)
-_CHANGED = (ObjectExistsError, ObjectChangedError, ObjectNotFoundError)
+_SIGNED_S = 300.0
 _log = logging.getLogger("torchdata_remote")
 
 
@@ -54,104 +45,34 @@ class BucketRoot:
     Args:
         url: of the bucket, or a folder in it.
         options: of the store.
-        store: of the bucket.
+        objects: of the bucket.
         prefix: of all paths.
         signs: whether clients are sent to the bucket to read.
     """
 
     is_local = False
 
-    def __init__(self, url: str, options: StorageOptions, store: ObstoreStore, prefix: str, *, signs: bool) -> None:
-        self.url, self.options, self.store, self.prefix, self.signs = url, options, store, prefix, signs
+    def __init__(self, url: str, options: StorageOptions, objects: BucketObjects, prefix: str, *, signs: bool) -> None:
+        self.url, self.options, self.prefix, self.signs = url, options, prefix, signs
+        self.objects = objects
         self.concurrency, self.locks = ConcurrencyLimit(_MAX_REQUESTS, check=lambda: None), NamedLocks()
         self.work = f"{prefix}{WORK_FOLDER}"
         self._markers = f"{self.work}datasets/"
         self._is_searched = False
 
-    # Requests
-
-    def send(self, path: str, request: Callable[[Any], T], *, writing: bool = False) -> T:
-        """Send a request by obstore, with retries."""
-        return call_with_retries(lambda: self.store.call(path, request, writing=writing), _RETRY)
-
-    def head(self, path: str) -> Any:
-        """Return what is known of an object; ``None`` if it does not exist."""
-        with contextlib.suppress(ObjectNotFoundError):
-            return self.send(path, lambda store: obstore.get(store, path, options={"head": True}))
-
-    def get(self, path: str) -> tuple[bytes | None, Any]:
-        """Return the content and the version of a small object; ``None`` without one."""
-
-        def get(store: Any) -> tuple[bytes, Any]:
-            found = obstore.get(store, path)
-            return bytes(found.bytes()), _version(found.meta)
-
-        with contextlib.suppress(ObjectNotFoundError):
-            return self.send(path, get)
-        return None, None
-
-    def put(self, path: str, data: bytes, mode: Any = "overwrite", attributes: Any = None) -> Any:
-        """Write a small object by one request."""
-
-        def put(store: Any) -> Any:
-            return obstore.put(store, path, data, attributes=attributes, mode=mode, use_multipart=False)
-
-        try:
-            return self.send(path, put, writing=True)
-        except _CHANGED:
-            found, tag = self.head(path), mode.get("e_tag", "") if isinstance(mode, dict) else ""
-            if found is None or found.meta["e_tag"] != tag or not tag.startswith('"'):
-                raise
-            return self.put(path, data, {**mode, "e_tag": tag.strip('"')}, attributes)  # as Ceph 16 compares it
-
-    def page(self, prefix: str, *, recursive: bool = True, after: str = "", limit: int = 10_000) -> Page:
-        """List one page of objects."""
-        listed = self.store.list_after
-        return call_with_retries(lambda: listed(prefix, recursive=recursive, after=after, limit=limit), _RETRY)
-
-    def pages(self, prefix: str, *, recursive: bool = True) -> Iterator[Page]:
-        """List pages of objects."""
-        after: str | None = ""
-        while after is not None:
-            page = self.page(prefix, recursive=recursive, after=after)
-            yield page
-            after = page.next_token
-
-    def delete(self, paths: list[str]) -> None:
-        """Remove objects."""
-
-        def delete(store: Any) -> None:
-            with contextlib.suppress(FileNotFoundError):
-                obstore.delete(store, paths)
-
-        if paths:
-            self.send(paths[0], delete, writing=True)
-
-    def remove_folder(self, folder: str) -> None:
-        """Remove all objects in a folder."""
-        for page in self.pages(folder):
-            paths = [one.path for one in page.entries]
-            for at in range(0, len(paths), _DELETED):
-                self.delete(paths[at : at + _DELETED])
-        call_with_retries(lambda: self.store.remove_folder(folder), _RETRY)  # what listings hide
-
-    def has_folder(self, name: str) -> bool:
-        """Whether a prefix has files."""
-        return call_with_retries(lambda: self.store.has_folder(f"{self.prefix}{name}/"), _RETRY)
-
     # Datasets
 
     def names(self) -> list[str]:
         skip = len(self._markers)
-        marked = {one.path[skip:]: one.size for page in self.pages(self._markers) for one in page.entries}
+        marked = {one.path[skip:]: one.size for page in self.objects.pages(self._markers) for one in page.entries}
         names = {name for name, size in marked.items() if size == _LIFE}
-        for page in self.pages(self.prefix, recursive=False):  # also those that others put there
+        for page in self.objects.pages(self.prefix, recursive=False):  # also those that others put there
             names |= {folder[len(self.prefix) : -1] for folder in page.folders} - marked.keys()
         return sorted(filter(is_dataset_name, names))
 
     def dataset(self, name: str) -> BucketDataset:
         life, _ = self.marker(require_dataset_name(name))
-        if len(life) != _LIFE if life is not None else not self.has_folder(name):
+        if len(life) != _LIFE if life is not None else not self.objects.has_folder(f"{self.prefix}{name}/"):
             raise no_dataset(name)
         return BucketDataset(self, name, life)
 
@@ -162,7 +83,7 @@ class BucketRoot:
         life, _ = self.marker(require_dataset_name(name))
         if life is not None and len(life) != _LIFE:
             raise Problem(503, f"The dataset {name!r} is being removed. Try again.", {"Retry-After": "1"})
-        if life is not None or self.has_folder(name) or not self.mark(name, "create"):
+        if life is not None or self.objects.has_folder(f"{self.prefix}{name}/") or not self.mark(name, "create"):
             raise Problem(409, f"The dataset {name!r} exists already.")
 
     def remove(self, name: str) -> None:
@@ -175,21 +96,22 @@ class BucketRoot:
 
     def marker(self, name: str) -> tuple[bytes | None, Any]:
         """Return the content of a dataset's marker, and its version; ``None`` without one."""
-        return self.get(self._markers + name)
+        found = self.objects.get(self._markers + name)
+        return (None, None) if found is None else (found[0], found[1].version)
 
     def mark(self, name: str, mode: Any, life: bytes | None = None) -> bool:
         """Write a marker, unless another service has changed it; return whether this one has."""
         life = life or uuid.uuid4().hex.encode()
         try:
-            self.put(self._markers + name, life, mode)
-        except _CHANGED:
+            self.objects.put(self._markers + name, life, mode)
+        except CHANGED:
             return self.marker(name)[0] == life  # a request whose answer was lost
         return True
 
     def _remove_all(self, name: str) -> None:
         for folder in (f"{self.work}uploads/{name}/", f"{self.work}sha256/{name}/", f"{self.prefix}{name}/"):
-            self.remove_folder(folder)
-        self.delete([self._markers + name])
+            self.objects.delete_folder(folder)
+        self.objects.delete([self._markers + name])
 
     def free_bytes(self) -> int | None:
         return None
@@ -199,16 +121,14 @@ class BucketRoot:
 
     def clean(self, unfinished_s: float, stopping: Stopping) -> None:
         now_s = time.time()
-        for page in self.pages(self._markers):
+        for page in self.objects.pages(self._markers):
             for one in stopping.during(page.entries):
                 if one.size != _LIFE and (one.modified_s or now_s) < now_s - _ABANDONED_S:
                     self._remove_all(one.path[len(self._markers) :])
-        for page in self.pages(f"{self.work}uploads/"):
-            old = [one.path for one in page.entries if (one.modified_s or now_s) < now_s - unfinished_s]
-            for at in range(0, len(old), _DELETED):
-                self.delete(old[at : at + _DELETED])
+        for page in self.objects.pages(f"{self.work}uploads/"):
+            self.objects.delete([one.path for one in page.entries if (one.modified_s or now_s) < now_s - unfinished_s])
         if not self._is_searched:  # once: all objects are listed
-            self.store.remove_old_leftovers(self.prefix, now_s - _LEFT_S)
+            self.objects.store.remove_old_leftovers(self.prefix, now_s - _LEFT_S)
             self._is_searched = True
 
 
@@ -242,13 +162,8 @@ class BucketDataset:
     # Files
 
     def find(self, path: str) -> File | None:
-        found = self.root.head(self.full(path))
-        if found is None:
-            return None
-        about = {str(key).lower(): value for key, value in found.attributes.items()}
-        meta = found.meta
-        etag = _etag(meta["e_tag"], meta["size"])
-        return File(path, meta["size"], etag, meta["last_modified"].timestamp(), about.get(_SHA256), about.get(_BY, ""))
+        found = self.root.objects.head(self.full(path))
+        return None if found is None else _file(path, found)
 
     def open(self, path: str) -> OpenObject:
         found = self.find(path)
@@ -259,9 +174,9 @@ class BucketDataset:
     def page(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Files:
         skip = len(self.folder)
         after = self.folder + after if after else ""
-        found = self.root.page(self.folder + prefix, recursive=recursive, after=after, limit=limit)
+        found = self.root.objects.page(self.folder + prefix, recursive=recursive, after=after, limit=limit)
         files = [
-            File(one.path[skip:], one.size or 0, _etag(one.etag, one.size), one.modified_s) for one in found.entries
+            File(one.path[skip:], one.size or 0, etag_of(one.etag, one.size), one.modified_s) for one in found.entries
         ]
         return Files(files, [path[skip:] for path in found.folders], found.next_token and found.next_token[skip:])
 
@@ -279,7 +194,7 @@ class BucketDataset:
             if found is None:
                 raise no_file(path)
             require_match(conditions, found.etag)
-            self.root.delete([self.folder + path])
+            self.root.objects.delete([self.folder + path])
 
     def sync(self, paths: Iterable[str]) -> None:
         """Take files back that were written while the dataset was removed. Raises ``Problem`` 404 then."""
@@ -289,14 +204,10 @@ class BucketDataset:
                 self.require_alive()
         except Problem:
             for path, writer in written:
-                if self.writer_id(path) == writer:
-                    self.root.delete([self.full(path)])
+                found = self.root.objects.head(self.full(path))
+                if found is not None and found.metadata.get(WRITER_ID) == writer:
+                    self.root.objects.delete([self.full(path)])
             raise
-
-    def writer_id(self, path: str) -> object:
-        """Return the id of the request that wrote an object."""
-        found = self.root.head(self.full(path))
-        return {str(key).lower(): value for key, value in found.attributes.items()}.get(WRITER_ID) if found else None
 
     def require_writable(self, path: str) -> None:
         """A bucket may have any path."""
@@ -308,13 +219,13 @@ class BucketDataset:
 
     def parts(self, upload: str) -> list[str]:
         folder = self.part_path(upload, "")
-        return [one.path[len(folder) :] for page in self.root.pages(folder) for one in page.entries]
+        return [one.path[len(folder) :] for page in self.root.objects.pages(folder) for one in page.entries]
 
     def remove_part(self, upload: str, name: str) -> None:
-        self.root.delete([self.part_path(upload, name)])
+        self.root.objects.delete([self.part_path(upload, name)])
 
     def remove_parts(self, upload: str) -> None:
-        self.root.remove_folder(self.part_path(upload, ""))
+        self.root.objects.delete_folder(self.part_path(upload, ""))
 
     def about(self, file: File) -> File:
         if file.sha256 is None:
@@ -322,13 +233,13 @@ class BucketDataset:
             if found is not None and found.etag == file.etag:
                 file = found
         if file.sha256 is None:
-            kept, _ = self.root.get(self._digest_path(file))
-            file = file._replace(sha256=None if kept is None else kept.decode("ascii"))
+            kept = self.root.objects.get(self._digest_path(file))
+            file = file._replace(sha256=None if kept is None else kept[0].decode("ascii"))
         return file
 
     def keep_sha256(self, file: File, sha256: str) -> None:
         """Store it beside the datasets: an object that others wrote is left as it is."""
-        self.root.put(self._digest_path(file), sha256.encode())
+        self.root.objects.put(self._digest_path(file), sha256.encode())
 
     def _digest_path(self, file: File) -> str:
         version = hashlib.sha256(f"{file.etag} {file.path}".encode()).hexdigest()
@@ -348,7 +259,7 @@ class OpenObject:
             return
         root, file, full = self.dataset.root, self.file, self.dataset.full(self.file.path)
         version = RemoteUrl(join_url(*split_url(root.url)[:2], full), file.size, file.etag)
-        reader = ObjectReader(version, root.store, full, _RETRY, root.concurrency)
+        reader = ObjectReader(version, root.objects.store, full, RETRY, root.concurrency)
         try:
             for piece in reader.pieces(start, end):
                 for at in range(0, len(piece), chunk_bytes):
@@ -358,12 +269,8 @@ class OpenObject:
 
     def signed_url(self) -> str | None:
         root, full = self.dataset.root, self.dataset.full(self.file.path)
-
-        def sign(store: Any) -> str:
-            return str(obstore.sign(store, "GET", full, _SIGNED_FOR))
-
         try:
-            return root.store.call(full, sign) if root.signs else None
+            return root.objects.signed_url(full, _SIGNED_S) if root.signs else None
         except StorageError as error:  # such as credentials that cannot sign: it is passed through
             _log.warning("%s: URLs cannot be signed, so files are passed through: %s", root.url, error)
             root.signs = False
@@ -390,9 +297,9 @@ class Upload:
         """Return how the object is put: over this version, or only where there is none."""
         if not self._conditions:
             return "overwrite"
-        found = self._root.head(self._full)
-        require_match(self._conditions, found and _etag(found.meta["e_tag"], found.meta["size"]))
-        return "create" if found is None else _version(found.meta)
+        found = self._root.objects.head(self._full)
+        require_match(self._conditions, found and found.etag)
+        return "create" if found is None else found.version
 
     def write(self, data: bytes | memoryview) -> None:
         self._buffer += data
@@ -405,9 +312,9 @@ class Upload:
     def _start(self) -> Any:
         mode = self._mode()
         if mode == "overwrite":
-            return _Multipart(self._root.store, self._full, self._about)
+            return self._root.objects.writer(self._full, self._about)
         if mode == "create":
-            return self._root.store.create(self._full, overwrite=False)
+            return self._root.objects.store.create(self._full, overwrite=False)
         what = f"A bucket has no condition for replacing a file by one of more than {UPLOAD_PART_BYTES:,} bytes"
         raise Problem(413, f"{what}. Send it without If-Match and If-None-Match.", CLOSE)
 
@@ -441,12 +348,12 @@ class Upload:
         for _ in range(_MAX_ATTEMPTS):
             mode = self._mode()
             try:
-                made = self._root.put(self._full, data, mode, about)
-                return File(self._path, len(data), _etag(made["e_tag"], len(data)), None, sha256)
-            except _CHANGED:  # since it was compared, or by a request whose answer was lost
-                found = self._dataset.find(self._path)
-                if found is not None and self._dataset.writer_id(self._path) == self._id:
-                    return found
+                etag = self._root.objects.put(self._full, data, mode, about)
+                return File(self._path, len(data), etag, None, sha256, about.get(_BY, ""))
+            except CHANGED:  # since it was compared, or by a request whose answer was lost
+                found = self._root.objects.head(self._full)
+                if found is not None and found.metadata.get(WRITER_ID) == self._id:
+                    return _file(self._path, found)
         raise Problem(503, f"{self._path!r} is replaced continuously. Send it again.", {"Retry-After": "1"})
 
     def abort(self) -> None:
@@ -457,36 +364,6 @@ class Upload:
                 large.abort()
 
 
-class _Multipart:
-    """Parts of an object by obstore, whose errors become this package's."""
-
-    def __init__(self, store: ObstoreStore, path: str, about: Mapping[str, str]) -> None:
-        self._store, self._path, self._is_open = store, path, True
-        sizes: Any = {"buffer_size": UPLOAD_PART_BYTES, "max_concurrency": MAX_PARTS_IN_FLIGHT}
-        self._file: Any = self._call(
-            lambda: obstore.open_writer(store.bucket.connect(retry=True), path, attributes=dict(about), **sizes)
-        )
-
-    def _call(self, request: Callable[[], Any]) -> Any:
-        return self._store.call(self._path, lambda _: request(), writing=True, may_repeat=False)
-
-    def write(self, data: bytes) -> None:
-        self._call(lambda: self._file.write(data))
-
-    def commit(self) -> None:
-        self._is_open = False
-        self._call(self._file.close)
-
-    def abort(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._file.__exit__(ValueError, ValueError(), None)  # which aborts the upload
-
-
-def _version(meta: Any) -> dict[str, Any]:
-    """Return the version of an object as conditions of obstore have it."""
-    return {name: meta[name] for name in ("e_tag", "version") if meta.get(name) is not None}
-
-
-def _etag(received: str | None, size: int | None) -> str:
-    return normalized_etag(received) or f'"{size}"'
+def _file(path: str, found: Found) -> File:
+    about = found.metadata
+    return File(path, found.size, found.etag, found.modified_s, about.get(_SHA256), about.get(_BY, ""))

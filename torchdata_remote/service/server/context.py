@@ -12,8 +12,8 @@ from ...core.options import StorageOptions
 from ...core.threads.named_locks import NamedLocks
 from ...errors import UrlError
 from ...storage import LocalStore, open_store
-from ...storage.obstore_store import ObstoreStore
-from .bucket import BucketRoot
+from ...storage.bucket_objects import bucket_objects
+from .bucket import RETRY, BucketRoot
 from .folder import FolderRoot
 from .limits import ServiceLimits
 from .problems import Stopping
@@ -97,7 +97,8 @@ def open_root(url: str, storage_options: Mapping[str, Any] | None, *, pass_throu
     store, path = open_store(url, options)
     if isinstance(store, LocalStore):
         return FolderRoot(url, options, path)
-    if isinstance(store, ObstoreStore):
-        return BucketRoot(url, options, store, path, signs=not pass_through)
+    objects = bucket_objects(store, RETRY)
+    if objects is not None:
+        return BucketRoot(url, options, objects, path, signs=not pass_through)
     what = "Serve a local folder, or a folder in a bucket of S3, Google or Azure."
     raise UrlError(f"{url.rstrip('/')} cannot keep datasets. {what}", url=url)

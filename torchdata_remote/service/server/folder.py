@@ -28,8 +28,7 @@ from ...core.options import StorageOptions
 from ...core.threads.named_locks import NamedLocks
 from ...core.urls import join_url
 from ...errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, ServiceError, UrlError
-from ...storage import PARTIAL_SUFFIX, LocalStore, symlink_error, version_of
-from ...storage.errors import translate_errors
+from ...storage import PARTIAL_SUFFIX, LocalStore, symlink_error, translate_errors, version_of
 from .headers import require_match
 from .names import is_dataset_name, require_dataset_name
 from .problems import Problem, Stopping
