@@ -39,7 +39,6 @@ ENDING = (
     ("`Backend.BOTOCORE`; access points at full speed", FETCH),
     ("exact resume under Lightning, Accelerate, transformers, Fabric and DCP without a line of code", PIPES),
     ("own copies of `IterDataPipe`", PIPES),
-    ("uploads in parts over a restart of the service, unpacking over a kill, limits by address", SERVICE),
     ("errors about types of columns in tables in our own words", REST),
     ("ambiguous zip archives told apart in detail", REST),
     ("`TypeError` in our own words", REST),
