@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import logging
 import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 from ...errors import ObjectExistsError, ObjectNotFoundError, StorageError
 from ...storage import PARTIAL_SUFFIX, is_internal_name
@@ -179,6 +181,20 @@ class Destination:
         self.publish(partial, path)
         return mtime_ns
 
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[FileBatch]:
+        """Write small files in a ``with`` block."""
+        batch = FileBatch(self)
+        try:
+            yield batch
+        finally:
+            batch.close()
+
+    def sync(self) -> bool:
+        """Wait until all that was written to this file system is on disk; return whether the system can do that."""
+        sync = _system_sync()
+        return sync is not None and int(sync(self._root)) == 0
+
     def remove(self, path: str) -> list[str]:
         """Remove a file if it exists, and the folders that become empty; return these folders."""
         folders = []
@@ -257,6 +273,62 @@ class Destination:
         except StorageError:
             self.remove(partial)
             raise
+
+
+class FileBatch:
+    """Small files that become visible together, when all of them are on disk: a sync of each takes ten times as long.
+
+    The folder of the last file stays open, since the next one is mostly in it, too.
+    """
+
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+        self._written: list[tuple[str, str, int]] = []
+        self._folder = ""
+        self._open = contextlib.ExitStack()
+        self._descriptor = -1
+
+    def write(self, path: str, partial: str, data: bytes) -> None:
+        """Write a file; arguments are those of :meth:`Destination.write`."""
+        folder, slash, name = partial.rpartition("/")
+        with os_errors(self._destination.absolute_path(path)):
+            if self._descriptor < 0 or folder != self._folder:
+                self.close()
+                parent = self._destination.parent_of(f"{folder}{slash}_", make=True)
+                self._folder, self._descriptor = folder, self._open.enter_context(parent)[0]
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._descriptor)  # of an earlier pull
+            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o666, dir_fd=self._descriptor)
+            try:
+                write_all(descriptor, memoryview(data))
+                self._written.append((path, partial, os.fstat(descriptor).st_mtime_ns))
+            finally:
+                os.close(descriptor)
+
+    def publish(self) -> Iterator[tuple[str, int]]:
+        """Make the files visible; yields path and modification time in nanoseconds of each."""
+        self.close()
+        written, self._written = self._written, []
+        is_synced = bool(written) and self._destination.sync()
+        for path, partial, mtime_ns in written:
+            if not is_synced:
+                with self._destination.opened(partial) as descriptor:
+                    os.fsync(descriptor)
+            self._destination.publish(partial, path)
+            yield path, mtime_ns
+
+    def close(self) -> None:
+        """Close the folder."""
+        self._open.close()
+        self._descriptor = -1
+
+
+@cache
+def _system_sync() -> Any:
+    try:
+        return ctypes.CDLL(None).syncfs
+    except (OSError, AttributeError):  # not Linux
+        return None
 
 
 def write_all(descriptor: int, data: memoryview) -> None:

@@ -31,7 +31,7 @@ from ...formats.tar import BLOCK, TarOptions, TarParser
 from ...storage import is_internal_name
 from ...storage.dataset_service.protocol import MAX_BATCH_FILE_BYTES, path_problem
 from ...storage.dataset_service.store import DatasetFile
-from .destination import Destination, Pulled, partial_path, write_all
+from .destination import Destination, FileBatch, Pulled, partial_path, write_all
 from .jobs import SHARED_BYTES, Dataset, Jobs, folders_of, grouped, local_folder, read_pieces
 from .progress import OnProgress, TransferCounter, Transferred
 
@@ -272,18 +272,26 @@ class _FolderUpdate:
         dataset, below = self._dataset, self._dataset.prefix.partition("/")[2]
         max_bytes = sum(_HEADER_BYTES + 4 * len(path.encode()) + file.size for path, file in left.items()) + 64 * BLOCK
         chunks = dataset.store.get_batch(dataset.name, [below + path for path in left], max_bytes)
-        with contextlib.closing(chunks):
-            tar = TarParser(chunks, dataset.url, TarOptions(max_member_bytes=MAX_BATCH_FILE_BYTES))
-            while (member := tar.next_member()) is not None:
-                path, size = member[0].removeprefix(below), member[1]
-                data = tar.take(size, f"member {path!r:.200}")
-                file = left.get(path)
-                self._jobs.check()  # so that nothing is written after the pull ended
-                if file is not None and hashlib.sha256(data).hexdigest() == file.sha256:
-                    mtime_ns = self._destination.write(path, partial_path(path, file.sha256), data)
-                    self._counter.add(num_bytes=size)
-                    self._done(path, file, mtime_ns)
-                    del left[path]
+        with contextlib.closing(chunks), self._destination.batch() as batch:
+            try:
+                self._write_batch(chunks, left, below, batch)
+            finally:
+                self._jobs.check()  # so that nothing is published after the pull ended
+                for path, mtime_ns in batch.publish():
+                    self._done(path, left.pop(path), mtime_ns)
+
+    def _write_batch(
+        self, chunks: Iterator[memoryview], left: dict[str, DatasetFile], below: str, batch: FileBatch
+    ) -> None:
+        tar = TarParser(chunks, self._dataset.url, TarOptions(max_member_bytes=MAX_BATCH_FILE_BYTES))
+        while (member := tar.next_member()) is not None:
+            path, size = member[0].removeprefix(below), member[1]
+            data = tar.take(size, f"member {path!r:.200}")
+            file = left.get(path)
+            self._jobs.check()  # so that nothing is written after the pull ended
+            if file is not None and hashlib.sha256(data).hexdigest() == file.sha256:
+                batch.write(path, partial_path(path, file.sha256), data)
+                self._counter.add(num_bytes=size)
 
     def _fetch_each(self, paths: list[str]) -> None:
         for path in paths:
