@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -9,12 +10,9 @@ from typing import Any
 from ...storage.dataset_service.protocol import DATASET_NAME, MAX_BATCH_FILES, MAX_PATH_BYTES, MAX_SEGMENT_BYTES
 from .archives import Unpacked
 from .names import PATH, PREFIX, UPLOAD_ID
-from .problems import MEANINGS
 from .routes import MAX_PAGE
 
 Json = dict[str, Any]
-_ALWAYS = (400, 401, 403, 414, 421, 431, 502, 503)
-_WRITING_PROBLEMS = (404, 408, 411, 413, 415, 507)
 
 
 def _text(**more: Any) -> Json:
@@ -55,14 +53,11 @@ def _flag(name: str, default: str, description: str) -> Json:
     return _query(name, _text(enum=["0", "1"], default=default), description)
 
 
-def _answers(name: str, summary: str, answers: dict[int, Json | None], *problems: int, **more: Any) -> Json:
-    """Describe an operation; ``answers`` are status -> content, ``None`` for an empty one."""
-    responses: Json = {}
+def _answers(name: str, summary: str, answers: Mapping[int, Json | None], **more: Any) -> Json:
+    """Describe an operation; ``answers`` are status -> content, ``None`` for an empty one. All others are problems."""
+    responses: Json = {"default": {"description": "what is wrong", "content": _json(_object({"error": _text()}))}}
     for status, content in answers.items():
         responses[str(status)] = {"description": summary} | ({} if content is None else {"content": content})
-    problem = _json({"$ref": "#/components/schemas/Problem"})
-    for status in sorted({*_ALWAYS, *problems}):
-        responses[str(status)] = {"description": MEANINGS[status], "content": problem}
     return {"operationId": name, "summary": summary, "responses": responses, **more}
 
 
@@ -124,82 +119,68 @@ _PAGING = [
 @cache
 def describe() -> Json:
     """The OpenAPI 3.1 document."""
-    name = _in("path", "name", _NAME, "of the dataset")
-    about = f"of the file, slashes as they are; {MAX_PATH_BYTES} bytes of UTF-8, {MAX_SEGMENT_BYTES} between slashes at most"
-    path = _in("path", "path", _text(minLength=1, maxLength=MAX_PATH_BYTES, pattern=PATH), about)
-    sending: dict[int, Json | None] = {200: _OCTETS, 206: _OCTETS, 304: None, 307: None}
-    disposition = _headers(Content_Disposition='attachment; filename="my_file.csv"')
+    path = _text(minLength=1, maxLength=MAX_PATH_BYTES, pattern=PATH)
+    about = f"slashes as they are; {MAX_PATH_BYTES} bytes of UTF-8, {MAX_SEGMENT_BYTES} between slashes at most"
+    sending = {200: _OCTETS, 206: _OCTETS, 304: None, 307: None}
     optional = _body(_OCTETS, required=False)  # without one, the file is empty
     page = _object({"files": _FILES, "folders": _list(_text()), "next": {"type": ["string", "null"]}})
     stored = _object({"files": _FILES, "failed": _FAILED, "num_skipped": _COUNT})
+    naming = [
+        _flag("unpack", "0", "1: a tar or zip becomes files"),
+        *_headers(Content_Disposition='attachment; filename="my_file.csv"'),
+    ]
+    part = _headers(Content_Range="bytes first-last/total, of a part")
+    removing = _headers(If_Match="the version to remove")
+    health = _object({"status": {"const": "ok"}})
+    all_names = {200: _json(_object({"datasets": _list(_DATASET)}))}
+    naming_one = _body(_json(_object({"name": _NAME})))
+    added = {200: _json({"anyOf": [_FILE, _UNPACKED]})}
+    file_or_progress = {200: _json(_FILE), 202: _json(_PROGRESS)}
+    reading, batch = {**sending, 200: {**_OCTETS, **_json(_PROGRESS)}}, _body(_json(_PATHS))
+    tar, picture, text = _binary("application/x-tar"), _binary("image/png"), {"text/plain": {"schema": _text()}}
     operations: dict[str, Json] = {
         "/datasets": {
-            "get": _answers("listDatasets", "The datasets", {200: _json(_object({"datasets": _list(_DATASET)}))}),
-            "post": _answers(
-                *("createDataset", "Make an empty dataset", {201: _json(_DATASET)}, 409, 413, 415),
-                requestBody=_body(_json(_object({"name": _NAME}))),
-            ),
+            "get": _answers("listDatasets", "The datasets", all_names),
+            "post": _answers("createDataset", "Make an empty one", {201: _json(_DATASET)}, requestBody=naming_one),
         },
         "/datasets/{name}": {
-            "get": _answers(
-                "getDataset", "Its only file, or a tar of all", sending, 404, 412, 416, parameters=_READING
-            ),
+            "get": _answers("getDataset", "Its only file, or a tar of all", sending, parameters=_READING),
             "put": _answers(
-                *("putIntoDataset", "Add a file, or the files of an archive"),
-                *({200: _json({"anyOf": [_FILE, _UNPACKED]})}, 409, 412, *_WRITING_PROBLEMS),
-                parameters=[_flag("unpack", "0", "1: a tar or zip becomes files"), *disposition, *_WRITING],
-                requestBody=optional,
+                "putIntoDataset", "Add a file or an archive", added, parameters=naming + _WRITING, requestBody=optional
             ),
-            "delete": _answers("deleteDataset", "Remove it with all of its files", {204: None}, 404),
+            "delete": _answers("deleteDataset", "Remove it with all of its files", {204: None}),
         },
         "/datasets/{name}/files": {
-            "get": _answers(
-                "listFiles", "Files, sorted by path, a page at a time", {200: _json(page)}, 404, parameters=_PAGING
-            ),
-            "post": _answers(
-                *("getFiles", "A tar of files of a list of paths; those without a file are left out"),
-                *({200: _binary("application/x-tar")}, 404, 408, 413, 415),
-                requestBody=_body(_json(_PATHS)),
-            ),
+            "get": _answers("listFiles", "Files, sorted by path, in pages", {200: _json(page)}, parameters=_PAGING),
+            "post": _answers("getFiles", "A tar of those files of a list that exist", {200: tar}, requestBody=batch),
             "put": _answers(
-                *(
-                    "putFiles",
-                    "Store the small files of a tar, one by one while it is received; failed ones are reported",
-                ),
-                *({200: _json(stored)}, *_WRITING_PROBLEMS),
+                "putFiles",
+                "Store the small files of a tar one by one",
+                {200: _json(stored)},
                 requestBody=_body(_OCTETS),
             ),
         },
         "/datasets/{name}/files/{path}": {
             "get": _answers(
-                *("getFile", "A file, a range of it, or what is there of an upload"),
-                *({**sending, 200: {**_OCTETS, **_json(_PROGRESS)}}, 404, 412, 416),
-                parameters=[_UPLOAD, *_READING],
+                "getFile", "A file, or what is there of an upload", reading, parameters=[_UPLOAD, *_READING]
             ),
             "put": _answers(
-                *("putFile", "Store a file, or with upload a part of one"),
-                *({200: _json(_FILE), 202: _json(_PROGRESS)}, 409, 412, *_WRITING_PROBLEMS),
-                parameters=[_UPLOAD, *_headers(Content_Range="bytes first-last/total, of a part"), *_WRITING],
+                *("putFile", "Store a file, or with upload a part of one", file_or_progress),
+                parameters=[_UPLOAD, *part, *_WRITING],
                 requestBody=optional,
             ),
-            "delete": _answers(
-                *("deleteFile", "Remove a file, or with upload what is there of an upload", {204: None}, 404, 412),
-                parameters=[_UPLOAD, *_headers(If_Match="the version to remove")],
-            ),
+            "delete": _answers("deleteFile", "Remove it, or an upload", {204: None}, parameters=[_UPLOAD, *removing]),
         },
         "/datasets/{name}/summary": {
-            "get": _answers("summarize", "Files, sizes, labels, and the code to train", {200: _json(_SUMMARY)}, 404)
+            "get": _answers("summarize", "Files, sizes, labels, and the code to train", {200: _json(_SUMMARY)})
         },
-        "/datasets/{name}/sheet.png": {
-            "get": _answers("drawSheet", "A contact sheet of its images", {200: _binary("image/png")}, 404)
-        },
-        "/healthz": {
-            "get": _answers("health", "Whether the service lives", {200: _json(_object({"status": {"const": "ok"}}))})
-        },
-        "/metrics": {"get": _answers("metrics", "For Prometheus", {200: {"text/plain": {"schema": _text()}}})},
+        "/datasets/{name}/sheet.png": {"get": _answers("drawSheet", "A contact sheet of its images", {200: picture})},
+        "/healthz": {"get": _answers("health", "Whether the service lives", {200: _json(health)})},
+        "/metrics": {"get": _answers("metrics", "For Prometheus", {200: text})},
     }
+    ours = {"name": _in("path", "name", _NAME, "of the dataset"), "path": _in("path", "path", path, about)}
     for target, operation in operations.items():
-        operation["parameters"] = [one for one in (name, path) if f"{{{one['name']}}}" in target]
+        operation["parameters"] = [one for name, one in ours.items() if f"{{{name}}}" in target]
     return {
         "openapi": "3.1.0",
         "info": {
@@ -209,8 +190,5 @@ def describe() -> Json:
         },
         "security": [{}, {"token": []}],
         "paths": operations,
-        "components": {
-            "schemas": {"Problem": _object({"error": _text()})},
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }

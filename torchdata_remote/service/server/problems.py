@@ -25,25 +25,6 @@ from ...errors import (
 )
 
 T = TypeVar("T")
-MEANINGS = {  # for the OpenAPI document
-    400: "the request is invalid",
-    401: "the token is missing or wrong",
-    403: "the path contains a symbolic link, or the request is from another site's page",
-    404: "not found",
-    408: "the body stalled",
-    409: "conflict with what exists",
-    411: "the request says nothing about a body",
-    412: "a precondition does not hold",
-    413: "too large",
-    414: "path and query are too long",
-    415: "the body is of an unsupported type",
-    416: "the file has no such bytes",
-    421: "a service without a token responds to localhost only",
-    431: "a header is too long",
-    502: "the store behind the service refused the request",
-    503: "the store behind the service cannot be reached",
-    507: "the disk is full",
-}
 CLOSE = {"Connection": "close"}  # the rest of the body is not read
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _log = logging.getLogger("torchdata_remote")

@@ -9,7 +9,6 @@ import os
 import socket
 import ssl
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -39,8 +38,6 @@ _SocketHolder: Any = SocketHolder  # its stub does not show how it is made
 _MIN_HEAD_BYTES = 8192  # hyper takes no less
 _SHUTDOWN_S = 10.0  # for running requests
 _STEPS_OF_START = 5  # of the event loop, in which `serve` starts a task, and that one the server
-_THREADS = "/proc/self/task"
-_THREADS_END_S, _POLL_S = 1.0, 0.01
 _log = logging.getLogger("torchdata_remote")
 
 
@@ -56,9 +53,7 @@ def serve(
     pass_through: bool = False,
     on_listening: Callable[[str], object] = lambda address: None,
 ) -> None:
-    """Serve datasets until SIGTERM or Ctrl-C. Running requests then get ten seconds to finish.
-
-    If some do not, or threads of the HTTP server may still run, the process ends here, with the status of the signal.
+    """Serve datasets until SIGTERM or Ctrl-C. Running requests then get ten seconds to finish, and the process ends.
 
     Args:
         root: URL of the folder of datasets.
@@ -75,7 +70,7 @@ def serve(
         UrlError: for a root that cannot be written to.
         ServiceError: for an address that others can reach, without a token; an address in use; a token or a certificate
             that cannot be read; a root that another process serves.
-        KeyboardInterrupt: after Ctrl-C, when the running requests have ended.
+        KeyboardInterrupt: after Ctrl-C while it starts.
     """
     token = None if token_file is None else read_token(token_file)
     if token is None and not is_loopback(host):
@@ -85,7 +80,7 @@ def serve(
         )
     if certificate is not None:
         require_certificate(certificate)
-    signals, all_ended = StopSignals(), True
+    signals = StopSignals()
     with signals.handled():
         app = make_app(root, token=token, limits=limits, storage_options=storage_options, pass_through=pass_through)
         limits = within_descriptors(limits)
@@ -93,46 +88,37 @@ def serve(
             port = listening.getsockname()[1]
             shown = f"{f'[{host}]' if ':' in host else host}:{port}"
             with contextlib.suppress(asyncio.CancelledError):  # by a signal before all had started
-                all_ended = asyncio.run(
-                    _serve(app, listening, limits, certificate, signals, on_listening=lambda: on_listening(shown))
+                asyncio.run(
+                    _serve(app, HttpServer(app, listening, limits, certificate), signals, lambda: on_listening(shown))
                 )
-        if not all_ended:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(SIGINT_STATUS if signals.interrupted else 0)  # threads would disturb the interpreter's end
         if signals.interrupted:
             raise KeyboardInterrupt
 
 
 async def _serve(
-    app: AccessMiddleware,
-    listening: socket.socket,
-    limits: ServiceLimits,
-    certificate: Certificate | None,
-    signals: StopSignals,
-    *,
-    on_listening: Callable[[], object],
-) -> bool:
-    """Serve until a signal comes. Returns whether all requests and threads of the server have ended then."""
-    serving = asyncio.current_task()
+    app: AccessMiddleware, server: HttpServer, signals: StopSignals, on_listening: Callable[[], object]
+) -> None:
+    """Serve until a signal comes, and end the process."""
+    serving, is_started = asyncio.current_task(), False
     assert serving is not None
-    server: HttpServer | None = None
 
     def end() -> None:
-        if server is None:
-            serving.cancel()
-        else:
-            app.context.stopping.is_set = True  # long work ends now, so that its requests do
+        app.context.stopping.is_set = True  # long work ends now, so that its requests do
+        if is_started:
             server.end()
+        else:
+            serving.cancel()
 
     signals.calling(end)
     async with app.lifespan(app):
-        server = HttpServer(app, listening, limits, certificate)
+        is_started = True
         on_listening()
-        all_ended = await server.run()
-    if not all_ended:  # they are cancelled now, which the server's own future does not expect
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-    return all_ended
+        await server.run()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(
+            SIGINT_STATUS if signals.interrupted else 0
+        )  # threads may still run, and disturb the interpreter's end
 
 
 def require_certificate(certificate: Certificate) -> None:
@@ -262,14 +248,8 @@ class HttpServer(Server):
         if self._is_started:  # before, the library would not notice
             self.signal_handler_interrupt()  # type: ignore[no-untyped-call]  # of the library
 
-    async def run(self) -> bool:
-        """Answer requests until :meth:`end` is called; then give the running ones ten seconds.
-
-        Returns:
-            Whether all of them have ended, and the threads of the server. If not, end the process by ``os._exit``:
-            it is aborted if a thread enters the interpreter while that ends.
-        """
-        threads = _native_threads()
+    async def run(self) -> None:
+        """Answer requests until :meth:`end` is called; then give the running ones ten seconds."""
         serving = asyncio.ensure_future(self.serve())
         for _ in range(_STEPS_OF_START):
             await asyncio.sleep(0)
@@ -280,27 +260,5 @@ class HttpServer(Server):
         stopping = asyncio.ensure_future(is_stopped.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait((serving,), timeout=_SHUTDOWN_S)
-        stopping.cancel()
-        if not serving.done():
-            return False
-        serving.result()
-        return threads is not None and await _threads_have_ended(threads)
-
-
-async def _threads_have_ended(before: set[str]) -> bool:
-    """Wait until the server's threads have ended. Returns whether they have, as far as the system shows them."""
-    for _ in range(int(_THREADS_END_S / _POLL_S)):
-        threads = _native_threads()
-        if threads is None:
-            return False
-        if not threads - before - {str(thread.native_id) for thread in threading.enumerate()}:
-            return True
-        await asyncio.sleep(_POLL_S)
-    return False
-
-
-def _native_threads() -> set[str] | None:
-    try:
-        return set(os.listdir(_THREADS))
-    except OSError:  # without /proc, and on other systems than Linux
-        return None
+        if serving.done():
+            serving.result()
