@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
-from ...errors import ObjectChangedError, RemoteDataError, ShardReadError
+from ...errors import RemoteDataError, ShardReadError
 from ...formats.compression.decompress import CompressionLimits, decompressed
 from ...formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, TarParser, pack_header, padding
 from ...formats.zip import read_directory, read_pieces
@@ -19,7 +19,7 @@ from ...storage.dataset_service.protocol import MAX_BATCH_FILE_BYTES, MAX_BATCH_
 from .limits import ServiceLimits
 from .names import require_path
 from .problems import CLOSE, Problem, Stopping, problem_of, without_root
-from .root import CHUNK_BYTES, STREAM_BYTES, Dataset, File, OpenFile, Root, all_files
+from .root import CHUNK_BYTES, STREAM_BYTES, Dataset, File, OpenFile, Root, all_files, each
 
 _ZIP = (b"PK\3\4", b"PK\5\6")
 _NUM_WRITERS = 8  # each waits for the disk once per file
@@ -39,8 +39,8 @@ def tar_stream(dataset: Dataset, files: Iterable[File] | None = None) -> Iterato
         ObjectChangedError: if a file is replaced or removed meanwhile.
     """
     waiting, num_bytes = list[Data](), 0  # small files are sent together
-    for file in all_files(dataset) if files is None else files:
-        for piece in _member(dataset, file):
+    for file, data in each(dataset, partial(_ahead, dataset), all_files(dataset) if files is None else files):
+        for piece in _member(dataset, file, data):
             waiting.append(piece)
             num_bytes += len(piece)
             if num_bytes >= STREAM_BYTES:
@@ -49,23 +49,27 @@ def tar_stream(dataset: Dataset, files: Iterable[File] | None = None) -> Iterato
     yield b"".join([*waiting, END_OF_ARCHIVE])
 
 
-def _member(dataset: Dataset, file: File) -> Iterator[Data]:
+def _ahead(dataset: Dataset, file: File) -> tuple[File, bytes | None]:
+    """Return a file with its data if it is small and takes a request, which is then sent ahead."""
+    if dataset.num_readers == 1 or file.size > STREAM_BYTES:
+        return file, None
+    return file, b"".join(dataset.reopen(file).chunks(0, file.size, STREAM_BYTES))
+
+
+def _member(dataset: Dataset, file: File, data: bytes | None) -> Iterator[Data]:
     yield pack_header(file.path, file.size)
-    changed = ObjectChangedError(f"{file.path} was replaced or removed.", url=dataset.url, etag=file.etag)
-    try:
-        opened = dataset.open(file.path)
-    except (Problem, RemoteDataError):
-        raise changed from None
-    with contextlib.closing(opened):
-        if opened.file.etag != file.etag:
-            raise changed
-        yield from opened.chunks(0, file.size, STREAM_BYTES)
+    if data is not None:
+        yield data
+    else:
+        with contextlib.closing(dataset.reopen(file)) as opened:
+            yield from opened.chunks(0, file.size, STREAM_BYTES)
     yield bytes(padding(file.size))
 
 
 def batch_of(dataset: Dataset, paths: list[str]) -> tuple[int, Iterator[bytes]]:
     """Return the size of a tar of these files, and the tar. Paths without a file are left out."""
-    files = [file for file in map(dataset.find, map(require_path, paths)) if file is not None]
+    paths = [require_path(path) for path in paths]
+    files = [file for file in each(dataset, dataset.find, paths) if file is not None]
     sizes = (len(pack_header(file.path, file.size)) + file.size + padding(file.size) for file in files)
     return len(END_OF_ARCHIVE) + sum(sizes), tar_stream(dataset, files)
 

@@ -135,6 +135,8 @@ class BucketRoot:
 class BucketDataset:
     """A dataset in a bucket. One that others put there has no life until something is written to it."""
 
+    num_readers = 16
+
     def __init__(self, root: BucketRoot, name: str, life: bytes | None) -> None:
         self.root, self.name, self.life, self._seen_s = root, name, life, time.monotonic()
         self.folder = f"{root.prefix}{name}/"
@@ -170,6 +172,9 @@ class BucketDataset:
         if found is None:
             raise no_file(path)
         return OpenObject(self, found)
+
+    def reopen(self, file: File) -> OpenObject:
+        return OpenObject(self, file)
 
     def page(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Files:
         skip = len(self.folder)

@@ -153,6 +153,8 @@ class FolderRoot:
 class FolderDataset:
     """A dataset in a folder."""
 
+    num_readers = 1
+
     def __init__(self, root: FolderRoot, name: str, folder: str) -> None:
         self.root, self.name, self.folder, self._life = root, name, folder, root.lives.get(name)
         self.url = join_url("file", "", folder)
@@ -177,6 +179,14 @@ class FolderDataset:
         if opened is None:
             raise no_file(path)
         return opened
+
+    def reopen(self, file: File) -> OpenLocalFile:
+        with contextlib.suppress(Problem):
+            opened = self.open(file.path)
+            if opened.file.etag == file.etag:
+                return opened
+            opened.close()
+        raise ObjectChangedError(f"{file.path} was replaced or removed.", url=self.url, etag=file.etag)
 
     def opened(self, descriptor: int, path: str) -> OpenLocalFile | None:
         """Return an open file; ``None``, and close it, if it is none."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ...core.options import StorageOptions
+from ...core.threads.ordered_map import ordered_map
 from ...core.urls import RemoteUrl
-from ...errors import ObjectChangedError
 from .names import percent_encoded
 from .problems import Problem, Stopping
 
+A = TypeVar("A")
+T = TypeVar("T")
 CHUNK_BYTES = 1 << 20
 STREAM_BYTES = 256 << 10  # of a piece of a response, of which a client that stalls keeps three or four in memory
 WORK_FOLDER = ".torchdata_remote/"  # beside the datasets, for what is none of their files
@@ -101,12 +103,16 @@ class Dataset(Protocol):
 
     name: str
     url: str
+    num_readers: int  # calls that are worth to be made at once: 1 where none of them waits for a network
 
     def find(self, path: str) -> File | None:
         """Return a file, or ``None``."""
 
     def open(self, path: str) -> OpenFile:
         """Open a file. Raises ``Problem`` 404."""
+
+    def reopen(self, file: File) -> OpenFile:
+        """Open the version of a file that was found before. Raises ``ObjectChangedError`` if it is replaced."""
 
     def page(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Files:
         """List files whose paths begin with ``prefix``, sorted, after the path ``after``."""
@@ -230,14 +236,19 @@ def sha256_of_file(dataset: Dataset, file: File, stopping: Stopping) -> str:
     known = dataset.about(file).sha256
     if known is not None:
         return known
-    opened, digest = dataset.open(file.path), hashlib.sha256()
-    with contextlib.closing(opened):
-        if opened.file.etag != file.etag:
-            raise ObjectChangedError(f"{file.path} was replaced.", url=dataset.url, etag=file.etag)
+    digest = hashlib.sha256()
+    with contextlib.closing(dataset.reopen(file)) as opened:
         for chunk in stopping.during(opened.chunks(0, file.size, CHUNK_BYTES)):
             digest.update(chunk)
     dataset.keep_sha256(file, digest.hexdigest())
     return digest.hexdigest()
+
+
+def each(dataset: Dataset, call: Callable[[A], T], items: Iterable[A]) -> Iterator[T]:
+    """Call a function for each item, several at once where calls are requests; yields the results in order."""
+    if dataset.num_readers == 1:
+        return map(call, items)
+    return ordered_map((lambda _, item=item: call(item) for item in items), max_threads=dataset.num_readers)
 
 
 def file_urls(root: Root, dataset: Dataset) -> Iterator[RemoteUrl]:

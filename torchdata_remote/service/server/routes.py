@@ -7,7 +7,6 @@ import itertools
 import re
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -33,7 +32,7 @@ from .names import (
 )
 from .problems import JSONResponse, Problem
 from .responses import NO_SNIFF, OCTETS, FileResponse, replaced_is_503, started
-from .root import Dataset, File, FileWriter, all_files, file_urls, location, sha256_of_file
+from .root import Dataset, File, FileWriter, all_files, each, file_urls, location, sha256_of_file
 from .threads import run_blocking
 from .uploads import Body, Part, PartialUpload, Progress, Receiver, json_body, require_file_body, upload_json
 
@@ -44,7 +43,6 @@ _MAX_PATHS_BYTES = MAX_BATCH_FILES * (3 * MAX_PATH_BYTES + 16)  # JSON may write
 _OF_ONE_FILE = ("If-Match", "If-None-Match", "Content-Range", "Content-Digest", "Repr-Digest")
 _MAX_ATTEMPTS = 10  # at computing a digest, while the file is replaced
 _DIGESTED_BYTES = 256 << 20  # read in one page, of files whose digests are not stored
-_NUM_LOOKING = 32  # threads that ask a bucket for the digests of a page
 
 
 def _target(request: Request) -> tuple[Context, Callable[[], Dataset]]:
@@ -217,11 +215,9 @@ def _with_digests(
     context: Context, dataset: Dataset, listed: list[File], following: str | None
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Return files with digests, and where the next page begins: earlier, before the client would time out."""
-    with ThreadPoolExecutor(1 if context.root.is_local else _NUM_LOOKING, "digests") as pool:
-        known = list(map(dataset.about, listed) if context.root.is_local else pool.map(dataset.about, listed))
     files: list[dict[str, Any]] = []
     num_bytes, last = 0, ""
-    for file in known:
+    for file in each(dataset, dataset.about, listed):
         sha256 = file.sha256
         if sha256 is None:
             if num_bytes > _DIGESTED_BYTES:
