@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -83,6 +84,12 @@ def test_a_root_a_port_or_a_certificate_that_cannot_be_used_is_named(
         files = ("--certificate", str(tmp_path / "chain.pem"), "--key", str(tmp_path / key))
         message = failing("--root", root, *files)
         assert ("PEM" in message, str(tmp_path / key) in message) == (True, True)
+
+
+def test_a_property_that_datasets_would_be_written_without_is_refused(failing: Callable[..., str]) -> None:
+    options = {"key": "k", "secret": "s", "s3_additional_kwargs": {"ServerSideEncryption": "AES256"}}
+    message = failing("--root", "s3://a-bucket/d", "--storage-options", json.dumps(options))
+    assert "'ServerSideEncryption'" in message
 
 
 def test_a_root_is_served_by_one_process(served: str, served_root: Path, failing: Callable[..., str]) -> None:

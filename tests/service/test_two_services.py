@@ -219,3 +219,16 @@ def test_push_and_pull_by_different_services_copy_a_folder_and_show_no_token_to_
         assert TOKEN not in location
     finally:
         assert guarded.stop() == 0
+
+
+def test_objects_that_need_a_key_to_be_read_are_sent_by_the_service(both: Both) -> None:
+    if both.server.name != "moto":
+        pytest.skip("Ceph takes keys by https only")
+    options = {**both.server.storage_options, "s3_additional_kwargs": {"SSECustomerKey": "k" * 32}}
+    service = Service(f"s3://{both.bucket}/keyed", "--storage-options", json.dumps(options))
+    try:
+        dataset = Dataset(service.address)
+        assert dataset.put("a", b"secret").status == 200
+        assert dataset.contents() == {"a": b"secret"}
+    finally:
+        assert service.stop() == 0

@@ -9,17 +9,19 @@ from typing import Any, NamedTuple, TypeVar
 
 import obstore
 
-from ..core.options import RetryPolicy
+from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
-from ..errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError
+from ..errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, UrlError
 from .multipart import MAX_PARTS_IN_FLIGHT, UPLOAD_PART_BYTES, WRITER_ID
 from .obstore_store import ObstoreStore
+from .options import nested
 from .protocol import Page, Store, normalized_etag
 
 __all__ = ["CHANGED", "UPLOAD_PART_BYTES", "WRITER_ID", "BucketObjects", "Found", "bucket_objects", "etag_of"]
 
 T = TypeVar("T")
 Mode = Any  # "overwrite"; "create", where no object may exist; or the ``version`` of the object that is replaced
+_SENT = {"SSECustomerKey", "ExpectedBucketOwner", "RequestPayer"}  # arguments that obstore sends
 _DELETED = 1000  # objects in one request
 CHANGED = (ObjectExistsError, ObjectChangedError, ObjectNotFoundError)  # by a condition that does not hold
 
@@ -39,9 +41,26 @@ def etag_of(received: str | None, size: int | None) -> str:
     return normalized_etag(received) or f'"{size}"'
 
 
-def bucket_objects(store: Store, retry: RetryPolicy) -> BucketObjects | None:
-    """Return the objects of a store if it is a bucket that obstore writes to."""
-    return BucketObjects(store, retry) if isinstance(store, ObstoreStore) else None
+def bucket_objects(store: Store, options: StorageOptions, retry: RetryPolicy) -> BucketObjects | None:
+    """Return the objects of a store if it is a bucket that obstore writes to.
+
+    Args:
+        store: of the bucket.
+        options: that it was opened with.
+        retry: of each request.
+
+    Raises:
+        UrlError: for a property of objects that obstore cannot write, rather than to write without it.
+    """
+    if not isinstance(store, ObstoreStore):
+        return None
+    properties = nested(options, "s3_additional_kwargs")
+    for name in sorted(properties.keys() - _SENT):
+        what = f"storage_options['s3_additional_kwargs'][{name!r}] is not written with datasets"
+        raise UrlError(
+            f"{store.url('')}: {what}. Make it the bucket's default, such as its encryption.", url=store.url("")
+        )
+    return BucketObjects(store, retry, can_sign=not properties and not options.get("requester_pays"))
 
 
 def _found(meta: Any, attributes: Mapping[str, Any]) -> Found:
@@ -57,10 +76,11 @@ class BucketObjects:
     Args:
         store: of the bucket.
         retry: of each request.
+        can_sign: whether a signed URL is all that a reader needs, and not headers, such as a key.
     """
 
-    def __init__(self, store: ObstoreStore, retry: RetryPolicy) -> None:
-        self.store, self._retry = store, retry
+    def __init__(self, store: ObstoreStore, retry: RetryPolicy, *, can_sign: bool) -> None:
+        self.store, self._retry, self.can_sign = store, retry, can_sign
 
     def _send(self, path: str, request: Callable[[Any], T], *, writing: bool = False) -> T:
         return self._repeat(lambda: self.store.call(path, request, writing=writing))

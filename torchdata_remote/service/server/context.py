@@ -97,8 +97,8 @@ def open_root(url: str, storage_options: Mapping[str, Any] | None, *, pass_throu
     store, path = open_store(url, options)
     if isinstance(store, LocalStore):
         return FolderRoot(url, options, path)
-    objects = bucket_objects(store, RETRY)
+    objects = bucket_objects(store, options, RETRY)
     if objects is not None:
-        return BucketRoot(url, options, objects, path, signs=not pass_through)
+        return BucketRoot(url, options, objects, path, signs=objects.can_sign and not pass_through)
     what = "Serve a local folder, or a folder in a bucket of S3, Google or Azure."
     raise UrlError(f"{url.rstrip('/')} cannot keep datasets. {what}", url=url)

@@ -248,7 +248,11 @@ def each(dataset: Dataset, call: Callable[[A], T], items: Iterable[A]) -> Iterat
     """Call a function for each item, several at once where calls are requests; yields the results in order."""
     if dataset.num_readers == 1:
         return map(call, items)
-    return ordered_map((lambda _, item=item: call(item) for item in items), max_threads=dataset.num_readers)
+
+    def task(item: A) -> Callable[[object], T]:
+        return lambda _: call(item)
+
+    return ordered_map(map(task, items), max_threads=dataset.num_readers)
 
 
 def file_urls(root: Root, dataset: Dataset) -> Iterator[RemoteUrl]:
