@@ -6,11 +6,13 @@ import contextlib
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 import obstore
 
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
+from ..core.urls import AZURE, split_url
 from ..errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, UrlError
 from .multipart import MAX_PARTS_IN_FLIGHT, UPLOAD_PART_BYTES, WRITER_ID
 from .obstore_store import ObstoreStore
@@ -158,8 +160,17 @@ class BucketObjects:
             self.delete([one.path for one in page.entries])
         self._repeat(lambda: self.store.remove_folder(folder))  # what listings hide
 
-    def signed_url(self, path: str, seconds: float) -> str:
-        """Return a URL by which anyone can read an object for some time. Raises ``StorageError`` without a key."""
+    def signed_url(self, path: str, seconds: float) -> str | None:
+        """Return a URL by which anyone can read an object for some time.
+
+        Returns:
+            ``None`` for a name that obstore signs in percent-encoding, which Azure does not accept.
+
+        Raises:
+            StorageError: without a key.
+        """
+        if split_url(self.store.url(path))[0] in AZURE and quote(path) != path:
+            return None
         end = dt.timedelta(seconds=seconds)
         return self.store.call(path, lambda store: str(obstore.sign(store, "GET", path, end)))  # type: ignore[call-overload]
 
