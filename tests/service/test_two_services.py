@@ -19,6 +19,7 @@ import torchdata_remote as tdr
 from tests.servers.s3 import S3Server
 from tests.servers.service import Service
 from tests.servers.store_server import S3Place, StoreServer
+from tests.servers.watched import running_proxy
 from tests.service.conftest import TOKEN
 from tests.support.service_clients import JSON, Answer, Dataset, ask, begin, digest_field, in_tar, sha256, tar_bytes
 from tests.support.waiting import wait_for
@@ -208,14 +209,15 @@ def test_a_service_that_is_killed_leaves_complete_files_and_the_other_one_goes_o
 def test_push_and_pull_by_different_services_copy_a_folder_and_show_no_token_to_the_bucket(
     both: Both, tmp_path: Path
 ) -> None:
-    (tmp_path / "token").write_text(TOKEN)
-    guarded = Service(*both.arguments, "--token-file", str(tmp_path / "token"))
     files = {"large": LARGE, **{f"{number % 3}/{number} ü.txt": b"%d" % number for number in range(300)}}
     for path, data in files.items():
         (tmp_path / "source" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "source" / path).write_bytes(data)
+    tdr.push(tmp_path / "source", f"datasets://{both.services[0].address}/copied")
+    # Not before: its clean-up takes all uploads for old, since moto says that each began in 2010
+    (tmp_path / "token").write_text(TOKEN)
+    guarded = Service(*both.arguments, "--token-file", str(tmp_path / "token"))
     try:
-        tdr.push(tmp_path / "source", f"datasets://{both.services[0].address}/copied")
         url = f"datasets://{guarded.address}/copied"
         pulled = tdr.pull(url, tmp_path / "pulled", storage_options={"token": TOKEN})
         assert pulled.num_files == len(files)
@@ -225,6 +227,18 @@ def test_push_and_pull_by_different_services_copy_a_folder_and_show_no_token_to_
         assert TOKEN not in str(answer.headers["Location"])
     finally:
         assert guarded.stop() == 0
+
+
+@pytest.mark.parametrize("header", ["If-None-Match", "If-Match"])
+def test_a_bucket_that_ignores_conditions_is_not_served(
+    moto: S3Server, header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.servers.watched._DROPPED", {"connection", "transfer-encoding", "expect", header.lower()})
+    with running_proxy(moto.endpoint_url.partition("://")[2]) as proxy, open(tmp_path / "log", "w") as log:
+        options = json.dumps({**moto.storage_options, "endpoint_url": f"http://{proxy.address}"})
+        with pytest.raises(RuntimeError, match="did not start"):
+            Service(f"s3://{moto.new_bucket()}", "--storage-options", options, stderr=log)
+    assert f"ignores {header}" in (tmp_path / "log").read_text()
 
 
 def test_objects_that_need_a_key_to_be_read_are_sent_by_the_service(both: Both) -> None:

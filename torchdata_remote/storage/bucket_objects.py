@@ -13,7 +13,7 @@ import obstore
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import AZURE, split_url
-from ..errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, UrlError
+from ..errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, StorageError, UrlError
 from .multipart import MAX_PARTS_IN_FLIGHT, UPLOAD_PART_BYTES, WRITER_ID
 from .obstore_store import ObstoreStore
 from .options import nested
@@ -176,14 +176,21 @@ class BucketObjects:
 
     def writer(self, path: str, metadata: Mapping[str, str]) -> PartsWriter:
         """Start to write a large object in parts, whatever is there."""
-        return PartsWriter(self.store, path, metadata)
+        return PartsWriter(self, path, metadata)
 
 
 class PartsWriter:
-    """Writes an object in parts. It becomes visible as a whole by ``commit``."""
+    """Writes an object in parts. It becomes visible as a whole by ``commit``.
 
-    def __init__(self, store: ObstoreStore, path: str, metadata: Mapping[str, str]) -> None:
-        self._store, self._path, self._is_open = store, path, True
+    Args:
+        objects: of the bucket.
+        path: of the object.
+        metadata: of the object, with the id of its writer as ``WRITER_ID``.
+    """
+
+    def __init__(self, objects: BucketObjects, path: str, metadata: Mapping[str, str]) -> None:
+        self._objects, self._path, self._writer, self._is_open = objects, path, metadata[WRITER_ID], True
+        store = objects.store
         sizes: Any = {"buffer_size": UPLOAD_PART_BYTES, "max_concurrency": MAX_PARTS_IN_FLIGHT}
 
         def start() -> Any:
@@ -192,7 +199,7 @@ class PartsWriter:
         self._file = self._call(start)
 
     def _call(self, request: Callable[[], Any]) -> Any:
-        return self._store.call(self._path, lambda _: request(), writing=True, may_repeat=False)
+        return self._objects.store.call(self._path, lambda _: request(), writing=True, may_repeat=False)
 
     def write(self, data: bytes) -> None:
         """Append bytes."""
@@ -201,7 +208,12 @@ class PartsWriter:
     def commit(self) -> None:
         """Make the object visible."""
         self._is_open = False
-        self._call(self._file.close)
+        try:
+            self._call(self._file.close)
+        except StorageError:  # obstore repeats the request: what is refused then may be done already
+            found = self._objects.head(self._path)
+            if found is None or found.metadata.get(WRITER_ID) != self._writer:
+                raise
 
     def abort(self) -> None:
         """Discard it, unless it is visible."""

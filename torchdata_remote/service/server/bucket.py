@@ -20,7 +20,7 @@ from ...core.concurrency_limit import ConcurrencyLimit
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.threads.named_locks import NamedLocks
 from ...core.urls import RemoteUrl, join_url, split_url
-from ...errors import ObjectChangedError, ObjectNotFoundError, RemoteDataError, StorageError
+from ...errors import ObjectChangedError, ObjectNotFoundError, RemoteDataError, ServiceError, StorageError
 from ...fetch.ranges import ObjectReader
 from ...storage.bucket_objects import CHANGED, UPLOAD_PART_BYTES, WRITER_ID, BucketObjects, Found, etag_of
 from .headers import require_match
@@ -116,8 +116,25 @@ class BucketRoot:
     def free_bytes(self) -> int | None:
         return None
 
-    def served(self) -> contextlib.AbstractContextManager[object]:
-        return contextlib.nullcontext()
+    @contextlib.contextmanager
+    def served(self) -> Iterator[None]:
+        """Require that the bucket holds conditions, by which several services are one: some servers ignore them."""
+        probe = f"{self.work}probe-{uuid.uuid4().hex}"
+        try:
+            self.objects.put(probe, b"1", "create")
+            found = self.objects.head(probe)
+            assert found is not None
+            self.objects.put(probe, b"2", found.version)
+            for mode, header in [("create", "If-None-Match"), (found.version, "If-Match")]:
+                with contextlib.suppress(*CHANGED):
+                    self.objects.put(probe, b"3", mode)
+                    what = f"{self.url} ignores {header}, by which services would overwrite each other's files"
+                    raise ServiceError(
+                        f"{what}. Serve a local folder, or a bucket with conditional writes.", url=self.url
+                    )
+        finally:
+            self.objects.delete([probe])
+        yield
 
     def clean(self, unfinished_s: float, stopping: Stopping) -> None:
         now_s = time.time()
