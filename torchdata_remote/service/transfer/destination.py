@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 import logging
 import os
 import re
 import stat
+import threading
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -74,6 +76,7 @@ class Destination:
 
     def __init__(self, folder: str) -> None:
         self.folder = os.path.abspath(os.path.expanduser(folder))
+        self._tickets, self._synced, self._syncing = itertools.count(1), 0, threading.RLock()
         if os.name != "posix":
             what = "pull needs POSIX, which Windows lacks. Read the dataset from the service instead (datasets://...)"
             raise StorageError(f"{folder}: {what}.", url=folder)
@@ -191,9 +194,18 @@ class Destination:
             batch.close()
 
     def sync(self) -> bool:
-        """Wait until all that was written to this file system is on disk; return whether the system can do that."""
-        sync = _system_sync()
-        return sync is not None and int(sync(self._root)) == 0
+        """Wait until all that was written to this file system is on disk; return whether the system can do that.
+
+        Threads that wait for the same moment share one call.
+        """
+        sync, ticket = _system_sync(), next(self._tickets)
+        with self._syncing:
+            if sync is not None and self._synced < ticket:
+                covered = next(self._tickets)  # all tickets before it are of what has been written by now
+                if int(sync(self._root)) != 0:
+                    return False
+                self._synced = covered
+        return sync is not None
 
     def remove(self, path: str) -> list[str]:
         """Remove a file if it exists, and the folders that become empty; return these folders."""
