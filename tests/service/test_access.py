@@ -160,7 +160,7 @@ def test_bytes_of_bodies_are_counted(dataset: Dataset) -> None:
     for _ in range(2):
         dataset.get("a")
     assert metric(dataset.address, names[0]) - received == 3_000_000
-    assert 6_000_000 <= metric(dataset.address, names[1]) - sent < 6_100_000
+    assert 6_000_000 <= metric(dataset.address, names[1]) - sent < 7_000_000  # with the metrics themselves
     assert metric(dataset.address, "requests_in_flight") == 1  # this one
     assert metric(dataset.address, "free_bytes") > 0
 

@@ -91,11 +91,6 @@ def require_match(headers: Mapping[str, str], etag: str | None) -> None:
         raise Problem(412, f"If-None-Match is {unwanted:.200}; the file exists, as {etag}.")
 
 
-def allows_overwrite(headers: Mapping[str, str]) -> bool:
-    """Whether a writing request may replace an existing file."""
-    return headers.get("if-none-match", "").strip() != "*"
-
-
 def is_not_modified(headers: Mapping[str, str], etag: str) -> bool:
     """Whether a reading request names this version as the one that the client has.
 
