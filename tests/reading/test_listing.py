@@ -314,6 +314,22 @@ def test_a_store_that_does_not_sort_is_sorted_here(paths: list[str], cut: int) -
     assert pages.listed() == sorted(f"s3://bkt/{path}" for path in [*paths, "0" * cut])
 
 
+def test_an_abandoned_listing_ends_where_all_further_pages_are_empty() -> None:
+    further: dict[str, list[Any]] = {str(number): [([], str(number + 1))] for number in range(100)}
+    pages, before = Pages({"": [(["a"], "0")], **further, "100": [([],)]}), set(threading.enumerate())
+    pages.gate.clear()
+    with scripted(pages.respond) as server:
+        options = {**options_of(server.url), "default_fill_cache": False}  # for s3fs, which asks for one page at a time
+        found = iter(tdr.IterableWrapper(["s3://bkt/"]).list_remote(storage_options=options))
+        assert next(found) == "s3://bkt/a"
+        wait_for(lambda: "0" in pages.asked)
+        del found
+        gc.collect()
+        pages.gate.set()
+        wait_for(lambda: not {thread for thread in new_threads(before) if thread.name == "torchdata_remote"})
+        assert "100" not in pages.asked
+
+
 def test_objects_are_handed_out_while_the_next_page_is_requested_and_an_abandoned_listing_ends() -> None:
     first = [f"a{number:03d}" for number in range(1000)]  # a page
     pages, before = (

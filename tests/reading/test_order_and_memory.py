@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
+from tests.reading.wire import wire
 from tests.support.scripted_store import ScriptedStore, held_by, numbered, store_of
 from tests.support.waiting import wait_for
 from torchdata_remote.errors import AccessDeniedError, ObjectNotFoundError, StorageError
@@ -113,6 +114,17 @@ def test_large_objects_of_unknown_size_hold_no_memory_before_their_turn() -> Non
         assert {read.name for read in store.reads} <= {"0", "1", "2"}
         assert [first.read(), *(stream.read() for _, stream in streams)] == list(store.objects.values())
         assert len(store.reads) == 4 * 20, "the first part of an object reports its size"
+
+
+def test_objects_of_unknown_size_are_asked_for_twice_the_largest_that_came_whole() -> None:
+    """Each first request reserves memory of the bound, which would keep others waiting."""
+    sizes = [100_000, 90_000] * 20 + [250_000]
+    with wire() as server:
+        made = [server.put(bytes(size)) for size in sizes]
+        read = server.open(*(one.url for one in made), part_bytes=8 << 20)
+        assert [len(stream.read()) for _, stream in read] == sizes
+    assert [made[at].requests[0].end for at in (0, 39, 40)] == [1 << 20, 200_000, 200_000]
+    assert [len(one.requests) for one in made] == [1] * 40 + [2], "a larger one takes a second request"
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 2, 7])

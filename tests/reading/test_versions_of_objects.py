@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from tests.reading.wire import Fault, Wire, wire
+from tests.servers.raw import answer, raw
 from tests.servers.scripted import Response, scripted
 from tests.support.scripted_store import AT_ONCE, held_by, store_of
 from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError, ShardCorruptError
@@ -130,6 +131,25 @@ def test_a_server_that_ignores_ranges_does_not_send_an_object_for_each_part(
         pipe = tdr.IterableWrapper([url]).async_prefetch(part_bytes=part_bytes, retry=AT_ONCE)
         assert [stream.read() for _, stream in pipe] == [data]
         assert len(running.requests) <= 2 + (not data), "one more where a library does not take such a response"
+
+
+@pytest.mark.parametrize("query", ["", "?x=1"])
+def test_a_server_that_ignores_ranges_is_read_to_its_end_if_it_pauses_where_the_request_ended(query: str) -> None:
+    data, asked, gate = os.urandom((1 << 20) + 5), 1 << 20, threading.Event()
+    headers = f"Content-Length: {len(data)}", "Last-Modified: Sat, 21 Nov 2026 00:00:00 GMT"
+
+    def respond(head: str) -> Iterator[bytes]:
+        yield answer("200 OK", data[:asked], *headers)
+        assert gate.wait(60)
+        yield data[asked:]
+
+    with raw(respond) as running:
+        [(_, stream)] = tdr.IterableWrapper([f"{running.url}/a{query}"]).async_prefetch(retry=AT_ONCE)
+        if query:  # obstore, which reads the others, has no such small pieces
+            start = stream.read(asked)
+            assert start == data[:asked]
+        gate.set()
+        assert stream.read() == data[asked if query else 0 :]
 
 
 # --- local files

@@ -29,7 +29,7 @@ class Raw:
 
 
 @contextmanager
-def raw(respond: Callable[[str], bytes], tls: ssl.SSLContext | None = None) -> Iterator[Raw]:
+def raw(respond: Callable[[str], bytes | Iterator[bytes]], tls: ssl.SSLContext | None = None) -> Iterator[Raw]:
     """Send ``respond(head of the request)`` to each connection, then close it."""
     running = Raw("")
 
@@ -46,7 +46,9 @@ def raw(respond: Callable[[str], bytes], tls: ssl.SSLContext | None = None) -> I
                 if head:
                     text = head.decode("latin-1")
                     running.heads.append(text)
-                    self.request.sendall(respond(text))
+                    sent = respond(text)
+                    for piece in [sent] if isinstance(sent, bytes) else sent:
+                        self.request.sendall(piece)
 
     class Server(socketserver.ThreadingTCPServer):
         allow_reuse_address = daemon_threads = True

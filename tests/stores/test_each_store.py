@@ -172,7 +172,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_no_mixture(folder: Folde
     [(_, stream)] = pipe
     assert stream.read(60_000) == DATA[:60_000]
     folder.put("a", DATA[::-1])
-    if folder.row.name == "local":  # an open file stays that of before
+    if folder.row.name == "local":  # a small file is read at once
         assert stream.read() == DATA[60_000:]
         return
     with pytest.raises(errors.ObjectChangedError):

@@ -125,12 +125,11 @@ class _Reading:
         if size is None:
             return gets + 1, num_bytes
         store, path = open_store(whole, self._options, Connection(self._fetch.backend))
-        is_mapped = store.maps_files and self._fetch.cache_dir is None
-        part_bytes = self._fetch.actual_part_bytes(mapped=is_mapped, num_lanes=self._num_lanes)
+        part_bytes = self._fetch.actual_part_bytes(mapped=store.maps_files, num_lanes=self._num_lanes)
         block_bytes = 1 if known.checksums is None else known.checksums.block_bytes  # a part is whole blocks
         part_bytes = max(1, part_bytes // block_bytes) * block_bytes
         is_asked = known.size is None or store.may_ignore_ranges
-        first_bytes = min(part_bytes, first_bytes_of(path)) if is_asked and not is_mapped else part_bytes
+        first_bytes = min(part_bytes, first_bytes_of(path)) if is_asked else part_bytes
         start -= start % block_bytes
         left = min(size, size if stop is None else stop + -stop % block_bytes) - start
         # An empty object has no ranges: if that is not known, it is requested again as a whole

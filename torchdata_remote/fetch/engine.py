@@ -12,7 +12,7 @@ from __future__ import annotations
 import queue
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -55,9 +55,10 @@ class Download:
 
     Attributes:
         url: of it.
-        mapped: whether its bytes are mapped files.
+        lane: downloads it.
+        mapped: whether it is a local file.
         part_bytes: most bytes of a part.
-        first_bytes: most bytes of the first part of an object of unknown size, which may be small.
+        may_be_small: whether few bytes are asked for first, if the size is not known.
         block_bytes: length of the blocks that are verified as a whole: parts begin and end at their borders.
         parts: those that are planned; the first one is being consumed.
         error: raised in the consumer; final.
@@ -66,6 +67,7 @@ class Download:
         closed: whether the rest is not wanted.
 
     Args:
+        lane: as above.
         start: the first byte to read.
         stop: the byte after the last one to read; ``sys.maxsize`` for the object's end.
         size: of the object; ``None`` until the first response reports it.
@@ -73,11 +75,11 @@ class Download:
     """
 
     url = ""
-    mapped = False
-    part_bytes = first_bytes = sys.maxsize
+    mapped = may_be_small = False
+    part_bytes = sys.maxsize
 
-    def __init__(self, start: int, stop: int, size: int | None, block_bytes: int = 1) -> None:
-        self.size, self.block_bytes = size, block_bytes
+    def __init__(self, lane: Lane, start: int, stop: int, size: int | None, block_bytes: int = 1) -> None:
+        self.lane, self.size, self.block_bytes = lane, size, block_bytes
         self.planned_bytes = self.first_byte = start - start % block_bytes
         self._stop = min(stop + -stop % block_bytes, sys.maxsize if size is None else size)
         self.can_plan = start == 0 or size is None or start < size  # an empty object is asked for once
@@ -88,7 +90,9 @@ class Download:
     @property
     def next_bytes(self) -> int:
         """Largest length of the next part."""
-        most = self.part_bytes if self.size is not None else min(self.part_bytes, self.first_bytes)
+        most = self.part_bytes
+        if self.size is None and self.may_be_small:
+            most = min(most, self.lane.running.first_bytes)
         return min(max(1, most // self.block_bytes) * self.block_bytes, self._stop - self.planned_bytes)
 
     def plan(self, num_bytes: int) -> Part:
@@ -110,28 +114,27 @@ class Download:
         """Return what :meth:`fetch` is called with, once for each request."""
         return _ONE_REQUEST
 
-    def fetch(self, request: Any, part: Part, lane: Lane) -> None:
+    def fetch(self, request: Any, part: Part) -> None:
         """Bring bytes of a part, in a thread of the pool."""
         raise NotImplementedError
 
-    def submit(self, part: Part, lane: Lane) -> None:
-        """Queue the requests for a part that was planned.
-
-        Raises:
-            PoolClosedError: if the pool is closed.
-        """
+    def submit(self, part: Part) -> None:
+        """Queue the requests for a part that was planned."""
         requests = self.requests(part)
         part.left = list(range(len(requests)))
         for request in requests:
-            lane.running.pool.submit(self._run, request, part, lane, on_dropped=None)
+            try:
+                self.lane.running.pool.submit(self.run, request, part, on_dropped=None)
+            except PoolClosedError as error:  # noqa: PERF203  # a request costs a thousand times more
+                self.run(request, part, error)
 
-    def _run(self, request: Any, part: Part, lane: Lane, dropped: PoolClosedError | None = None) -> None:
-        """Send a request in a thread of the pool; the last one of a part shows the consumer its end, or the error."""
+    def run(self, request: Any, part: Part, dropped: PoolClosedError | None = None) -> None:
+        """Send a request; the last one of a part shows the consumer its end, or the error."""
         try:
             if dropped is not None:
                 raise dropped
             if not self.closed:
-                self.fetch(request, part, lane)
+                self.fetch(request, part)
         except BaseException as error:  # noqa: BLE001  # raised in the consumer, whatever it is
             dropped = None  # or it and this frame would keep each other
             part.error = error
@@ -139,7 +142,9 @@ class Download:
             if part.buffer is not None and part.error is None:
                 part.pieces.put(part.buffer.toreadonly())
             part.buffer = None
-            lane.end_part(self, part)
+            part.pieces.put(None)
+            if not self.lane.options.in_order and part.start == self.first_byte:
+                self.lane.begun.put(self)
 
     def close(self) -> None:
         """Download no more. Safe in a finalizer."""
@@ -168,7 +173,7 @@ class Lane:
         self._stores: dict[tuple[str, str], Store] = {}
         # In order: those that are not completely planned, and those of them of which nothing is planned
         self._open, self._waiting = OrderedDict[Download, None](), OrderedDict[Download, None]()
-        self._begun: queue.SimpleQueue[Download] = queue.SimpleQueue()  # whose first part is here, unless in order
+        self.begun: queue.SimpleQueue[Download] = queue.SimpleQueue()  # whose first part is here, unless in order
         self._users = 1  # the owner, and every open object
         self._num_forks = forks.num_forks
 
@@ -210,21 +215,19 @@ class Lane:
         if not self.options.in_order:
             self.require_own_process("this pass")
             while any(download.parts for download in opened):
-                if (download := _wait(self._begun)) in opened:
+                if (download := _wait(self.begun)) in opened:
                     return download
         return next(iter(opened))
 
     def next_piece(self, download: Download, consumed_bytes: int) -> memoryview | None:
         """Release the bytes of the last piece, then wait for the next one; ``None`` at the object's end."""
         self.require_own_process(download.url)
-        consumed, has_ended = consumed_bytes, False
+        has_ended = False
         while True:
-            if consumed or has_ended or not download.parts:
+            if consumed_bytes or has_ended or not download.parts:
                 with self._lock:
-                    if has_ended:  # an empty part, or one that failed; what it has reserved may change up to here
-                        consumed = download.parts[0].reserved_bytes
-                    if consumed or has_ended:
-                        self._consume(download, consumed)
+                    if consumed_bytes or has_ended:
+                        self._consume(download, consumed_bytes, has_ended=has_ended)
                     # Even beyond the budget: the consumer waits for this part
                     if not download.parts and download.can_plan and download.error is None:
                         self._plan(download, download.next_bytes)
@@ -236,24 +239,33 @@ class Lane:
             piece = _wait(part.pieces)
             if piece is not None:
                 return piece
-            has_ended, download.error = True, part.error
+            consumed_bytes, has_ended, download.error = 0, True, part.error
+
+    def pieces(self, download: Download) -> Iterator[memoryview]:
+        """Yield all bytes of a download; those of a piece are released when the next one is asked for."""
+        num_bytes = 0
+        while (piece := self.next_piece(download, num_bytes)) is not None:
+            num_bytes = len(piece)
+            yield piece
 
     def require_own_process(self, what: str) -> None:
         """Raise in a child that was forked."""
         if forks.num_forks != self._num_forks:
             raise RuntimeError(f"{redact(what)} was opened in another process, this one's parent. Open it here.")
 
-    def _consume(self, download: Download, num_bytes: int) -> None:  # with the lock held
+    def _consume(self, download: Download, num_bytes: int, *, has_ended: bool) -> None:  # with the lock held
         part = download.parts[0]
-        self._release_bytes(part, num_bytes)
-        if part.reserved_bytes == 0:
+        # A response may be longer or shorter than what was reserved for it, until its size is settled
+        self._release_bytes(part, part.reserved_bytes if has_ended else num_bytes)
+        if has_ended:
             del download.parts[0]
         self._plan_ahead()
 
     def close(self, download: Download) -> None:
         """Drop the planned parts; requests that have not started are not sent. Safe in a finalizer."""
-        download.close()
-        self._lock.settle(partial(self._leave, download))
+        if not download.closed:
+            download.close()
+            self._lock.settle(partial(self._leave, download))
 
     def release(self) -> None:
         """Open no more objects; the threads stop with the last open one. Safe in a finalizer."""
@@ -303,7 +315,7 @@ class Lane:
         # First parts of large objects that are read later would hold the budget
         num_begun = len(self._open) - len(self._waiting)
         few = num_begun < self.options.interleave or num_begun * waiting.next_bytes < max_bytes // _FRACTION_AHEAD
-        return waiting if few or self.running.are_small else None
+        return waiting if few or self.running.whole_bytes else None
 
     def _plan(self, download: Download, num_bytes: int) -> None:  # with the lock held
         """Add the next part and queue its request."""
@@ -312,17 +324,7 @@ class Lane:
         self._waiting.pop(download, None)
         if download.size is not None and not download.can_plan:
             self._open.pop(download, None)
-        try:
-            download.submit(part, self)
-        except PoolClosedError as error:
-            part.error = error
-            self.end_part(download, part)
-
-    def end_part(self, download: Download, part: Part) -> None:
-        """Let the consumer see the end of a part."""
-        part.pieces.put(None)
-        if not self.options.in_order and part.start == download.first_byte:
-            self._begun.put(download)
+        download.submit(part)
 
     def learn(self, download: Download, part: Part, size: int, end: int) -> None:
         """Record size and end of a part from the first response, in its thread, and plan with it."""
@@ -330,8 +332,8 @@ class Lane:
         self._lock.settle(partial(self._learned, download, part, size, end))  # which waits for no other thread
 
     def _learned(self, download: Download, part: Part, size: int, end: int) -> None:  # with the lock held
-        self._release_bytes(part, min(part.reserved_bytes, max(0, (part.end or end) - end)))
-        self.running.are_small = end == size
+        self._release_bytes(part, min(part.reserved_bytes, (part.end or end) - end))  # a server may send all
+        self.running.learn(size, end)
         if not download.can_plan:
             self._open.pop(download, None)
         self._plan_ahead()

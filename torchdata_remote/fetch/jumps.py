@@ -157,16 +157,13 @@ class JumpingStream(ObjectStream):
     def windows(self) -> ReadAhead:
         """The bytes, which may be skipped without a request. Waits for the beginning."""
         self._check_open()
-        lane, download = self._lane, self.download
-        pieces: list[memoryview] = []
-        while (piece := lane.next_piece(download, len(pieces[-1]) if pieces else 0)) is not None:
-            pieces.append(piece)
+        download = self.download
         return ReadAhead(
             download.place_of(self.first_byte)[0],
             start=self.first_byte,
             stop=self.last_byte,
             place_of=None if isinstance(download, ObjectDownload) else download.place_of,
-            head=b"".join(pieces),
+            head=b"".join(self._lane.pieces(download)),
             first_bytes=self.most_ahead,
         )
 

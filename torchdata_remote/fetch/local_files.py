@@ -15,7 +15,7 @@ from ..core.stats.counters import FETCH
 from ..core.urls import LOCAL, RemoteUrl, split_sample_range, split_url
 from ..storage import version_of
 from .engine import Lane
-from .object_stream import ObjectStream, PieceStream
+from .object_stream import ObjectStream
 from .session import FetchSession
 
 # Longer than reading from the page cache takes, and no longer than a thread costs
@@ -90,19 +90,20 @@ class FileStream(ObjectStream):
         number: of the file among those of its pipe; ``None`` if their order cannot be repeated.
     """
 
-    __slots__ = ("_data", "_files", "_listed", "_path")
+    __slots__ = ("_data", "_files", "_is_unread", "_listed", "_path")
 
     def __init__(self, files: LocalFiles, url: str, path: str, number: int | None) -> None:
         self._files, self._listed, self._path = files, url, path
         self._data: bytes | None = None
-        self._released = True
-        PieceStream.__init__(self, str(url), number, 0, None)
+        self._is_unread = True
+        self._describe(str(url), number, 0, None)
 
     def _load(self) -> bytes | None:
         """Read the file, if it was not; ``None`` if threads fetch it."""
-        if self._data is None and self._released:
+        if self._is_unread:
             self._data = self._files.read(self._listed, self._path)
             if self._data is not None:
+                self._is_unread = False
                 self._view = memoryview(self._data)
                 return self._data
             lane = Lane(self._files.session)
@@ -110,33 +111,39 @@ class FileStream(ObjectStream):
                 super().__init__(lane, self._listed, self.number)
             finally:
                 lane.release()
+            self._is_unread = False
             FETCH.add(items=1)
         return self._data
 
     @property
     def num_bytes(self) -> int | None:
-        if hasattr(self, "download"):
+        if self._data is not None:
+            return len(self._data)
+        if not self._is_unread:
             return super().num_bytes
-        listed = self._listed.size if isinstance(self._listed, RemoteUrl) else None
-        return listed if self._data is None else len(self._data)
+        return self._listed.size if isinstance(self._listed, RemoteUrl) else None
 
     def whole(self) -> bytes:
         self._check_open()
-        data = self._load() if self._position == 0 else None
+        data = self._load()
         if data is None:
             return super().whole()
-        self._position, self._view = len(data), memoryview(b"")
-        return data
+        start, self._position, self._view = self._position, len(data), memoryview(b"")
+        return data[start:]  # of all, the same object
 
     def _advance(self) -> bool:
-        is_first = self._data is None and self._released
-        if is_first and self._load() is not None:
+        if self._is_unread and self._load() is not None:
             return bool(self._view)
-        return super()._advance()
+        return self._data is None and super()._advance()
 
     def place_of(self, byte: int) -> tuple[RemoteUrl, int]:
         listed = self._listed
         return listed if isinstance(listed, RemoteUrl) else RemoteUrl(listed, self.num_bytes), byte
+
+    def close(self) -> None:
+        if self._data is None and not self._is_unread:
+            super().close()
+        self._is_closed, self._view = True, memoryview(b"")
 
     def read_range(self, start: int, end: int) -> bytes:
         """Read bytes ``start`` to ``end`` (exclusive); the sequential position stays."""

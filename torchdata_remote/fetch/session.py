@@ -15,6 +15,8 @@ from ..errors import StorageError
 from ..storage import Connection
 from .cache.disk_cache import DiskCache, open_cache
 
+FIRST_BYTES, _LEAST_FIRST_BYTES = 1 << 20, 64 << 10
+
 
 def call(function: Callable[[], None]) -> None:
     """Settle what a finalizer left with a lock."""
@@ -41,6 +43,11 @@ class ActiveSession:
 
     A lane is one iterator with its open objects.
 
+    Attributes:
+        whole_bytes: size of the largest object of unknown size that came whole by its first request; 0 after one that
+            did not.
+        first_bytes: that are asked for first of an object of unknown size, and reserved in the memory budget.
+
     Args:
         options: limits.
     """
@@ -53,7 +60,7 @@ class ActiveSession:
         self.in_flight = ConcurrencyLimit(options.max_in_flight, check=self.pool.check)
         self._lock: FinalizerLock[Callable[[], None]] = FinalizerLock(call)
         self._num_lanes = 0  # lanes with open objects
-        self.are_small = False  # whether the last object of unknown size came whole by its first request
+        self.whole_bytes, self.first_bytes = 0, FIRST_BYTES
         self.num_kept = 0  # of the lanes, those that only keep the threads
         self._pid = os.getpid()
 
@@ -78,6 +85,11 @@ class ActiveSession:
         self._num_lanes -= 1
         if self._num_lanes == 0:
             self.pool.close()
+
+    def learn(self, size: int, end: int) -> None:
+        """Record where the first response of an object of unknown size ended."""
+        self.whole_bytes = max(self.whole_bytes, size) if end == size else 0
+        self.first_bytes = min(FIRST_BYTES, max(_LEAST_FIRST_BYTES, 2 * self.whole_bytes or FIRST_BYTES))
 
     def lane_bytes(self, num_expected: int) -> int:
         """Return a lane's share of the memory budget, among open lanes and those expected at the same time."""

@@ -160,12 +160,12 @@ class _TableDownload(ViewDownload):
     def requests(self, part: Part) -> Sequence[Any]:
         return (None,) if self.size is None else super().requests(part)
 
-    def fetch(self, request: GatherRequest | None, part: Part, lane: Lane) -> None:
+    def fetch(self, request: GatherRequest | None, part: Part) -> None:
         if request is not None:
-            super().fetch(request, part, lane)
+            super().fetch(request, part)
             return
-        self.readers = [lane.reader(self.url)]
-        self.file = file = TableFile(self.readers[0], lane.session.storage_options)
+        self.readers = [self.lane.reader(self.url)]
+        self.file = file = TableFile(self.readers[0], self.lane.session.storage_options)
         self.columns = self._columns.resolve(file.index.schema, file.shown)
         first, last = self._rows or (0, file.num_rows)
         if last > file.num_rows:
@@ -176,8 +176,8 @@ class _TableDownload(ViewDownload):
             )
         self.groups = file.groups(self._columns.row_filter, self._first_row, last)
         ranges = (file.index.ranges(group.number, self.columns) for group in self.groups)
-        num_bytes = self._set_view(lane, _ranges_of(file.version, chain.from_iterable(ranges)))
-        lane.learn(self, part, num_bytes, 0)
+        num_bytes = self._set_view(_ranges_of(file.version, chain.from_iterable(ranges)), self.lane)
+        self.lane.learn(self, part, num_bytes, 0)
 
 
 def _ranges_of(url: RemoteUrl, ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -198,7 +198,7 @@ class TableStream:
 
     def __init__(self, columns: Columns, lane: Lane, url: str, number: int | None, first_row: int) -> None:
         whole, rows = split_sample_range(url)
-        self.url, self.number, self.closed = whole, number, False
+        self.url, self.number = whole, number
         self.first_byte = max(first_row, 0 if rows is None else rows[0])  # rows are the positions of tables
         self._lane = lane
         self.download = lane.add(_TableDownload(lane, whole, columns, self.first_byte, rows))
@@ -210,7 +210,7 @@ class TableStream:
             StorageError: for faults that retries did not solve.
             ShardReadError: if the footer or a row group is damaged.
         """
-        download, windows = self.download, self._windows()
+        download, windows = self.download, self._lane.pieces(self.download)
         reader = ByteReader(chain([next(windows, b"")], windows))  # once the footer is here
         for group in download.groups:
             ranges = download.file.index.ranges(group.number, download.columns)
@@ -218,13 +218,5 @@ class TableStream:
             for first, batch in download.file.batches(group, download.columns, pieces):
                 yield download.columns, first, batch
 
-    def _windows(self) -> Iterator[memoryview]:
-        num_bytes = 0
-        while (window := self._lane.next_piece(self.download, num_bytes)) is not None:
-            num_bytes = len(window)
-            yield window
-
     def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            self._lane.close(self.download)
+        self._lane.close(self.download)

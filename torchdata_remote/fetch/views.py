@@ -14,7 +14,6 @@ import numpy.typing as npt
 from ..core.options import MIB
 from ..core.shard_view import ShardView, split_view_url
 from ..core.stats.counters import FETCH
-from ..core.threads.pool import next_item
 from ..core.urls import redact
 from ..errors import ObjectChangedError, UrlError
 from .cache.blocks import BLOCK_BYTES, CachedBlocks
@@ -71,10 +70,9 @@ class ViewPlan:
     Args:
         view: to read.
         max_gap_bytes: unwanted bytes between two ranges that are read, to save a request.
-        is_local: whether gaps cost no more than memory to copy.
     """
 
-    def __init__(self, view: ShardView | Ranges, *, max_gap_bytes: int = MAX_GAP_BYTES, is_local: bool = False) -> None:
+    def __init__(self, view: ShardView | Ranges, *, max_gap_bytes: int = MAX_GAP_BYTES) -> None:
         some = np.flatnonzero(view.starts < view.stops)
         starts, stops, objects = view.starts[some], view.stops[some], view.objects[some]
         # Ranges that continue each other are one
@@ -86,7 +84,7 @@ class ViewPlan:
         self._max_gap_bytes = max_gap_bytes
         self.num_bytes = int(self._samples[-1])
         slack = len(np.unique(objects)) * PART_BYTES / max(1, self.num_bytes)
-        self._most_unwanted = np.inf if is_local else MOST_UNWANTED + slack  # for each wanted byte
+        self._most_unwanted = MOST_UNWANTED + slack  # for each wanted byte
 
     def place_of(self, byte: int) -> tuple[int, int, int]:
         """Return the object of a byte of the view, its place there, and the end of the view's bytes that follow it."""
@@ -197,15 +195,14 @@ class ViewDownload(Download):
     ) -> None:
         self._buffer, self._max_gap_bytes = buffer, max_gap_bytes
         self.readers: list[ObjectReader] = []
-        super().__init__(start, stop, None if view is None else self._set_view(lane, view))
+        super().__init__(lane, start, stop, None if view is None else self._set_view(view, lane))
         self.can_plan = start < self._stop
 
-    def _set_view(self, lane: Lane, view: ShardView | Ranges) -> int:
+    def _set_view(self, view: ShardView | Ranges, lane: Lane) -> int:
         """Plan the windows of a view; return its number of bytes."""
         self.url, self.readers = str(view.urls[0]) if view.urls else "", [lane.reader(url) for url in view.urls]
         # Checksums are of blocks, which samples do not fill; windows are copies, also of local files
-        self.is_local = all(reader.store.maps_files for reader in self.readers)
-        self._plan = ViewPlan(view, max_gap_bytes=self._max_gap_bytes, is_local=self.is_local)
+        self._plan = ViewPlan(view, max_gap_bytes=self._max_gap_bytes)
         return self._plan.num_bytes
 
     @property
@@ -218,18 +215,17 @@ class ViewDownload(Download):
         part = super().plan(num_bytes)
         if self.size is None:
             part.end = None
-        elif self._buffer is None:
-            part.buffer = new_buffer(num_bytes)
         else:
-            part.buffer = self._buffer[part.start : part.end]
+            part.buffer = new_buffer(num_bytes) if self._buffer is None else self._buffer[part.start : part.end]
         return part
 
     def requests(self, part: Part) -> Sequence[GatherRequest]:
         assert part.end is not None  # of a window
         return self._plan.requests(part.start, part.end)
 
-    def fetch(self, request: GatherRequest, part: Part, lane: Lane) -> None:
-        reader, cache = self.readers[request.object], lane.running.cache
+    def fetch(self, request: GatherRequest, part: Part) -> None:
+        lane, reader = self.lane, self.readers[request.object]
+        cache = lane.running.cache
         fetch: Callable[[int, int], Generator[memoryview, None, None]] = reader.pieces
         if cache is not None and not reader.store.maps_files:
             url = reader.version
@@ -269,11 +265,12 @@ class CoalescedRead:
 
     Args:
         views: of their data, in memory or not yet.
+        lane: downloads it.
         download: of what is not in memory.
     """
 
-    def __init__(self, views: list[memoryview], download: ViewDownload) -> None:
-        self._views, self._download = views, download
+    def __init__(self, views: list[memoryview], lane: Lane, download: ViewDownload | None) -> None:
+        self._views, self._lane, self._download = views, lane, download
         self.num_bytes = sum(map(len, views))
 
     def wait(self) -> list[memoryview]:
@@ -283,18 +280,17 @@ class CoalescedRead:
             StorageError: for faults that retries did not solve.
         """
         FETCH.add(items=len(self._views))
-        for part in self._download.parts:
-            with FETCH.waiting():
-                piece = next_item(part.pieces)
-            if piece is None:
-                self.cancel()
-                assert part.error is not None  # a window ends with its bytes or an error
-                raise part.error
+        try:
+            for _ in () if self._download is None else self._lane.pieces(self._download):
+                pass  # it is in the buffer
+        finally:
+            self.cancel()
         return self._views
 
     def cancel(self) -> None:
         """Request no more."""
-        self._download.close()
+        if self._download is not None:
+            self._lane.close(self._download)
 
 
 class RangeCoalescer(Lane, AbstractContextManager["RangeCoalescer"]):
@@ -306,7 +302,7 @@ class RangeCoalescer(Lane, AbstractContextManager["RangeCoalescer"]):
 
     def __init__(self, session: FetchSession) -> None:
         super().__init__(session)
-        self._mapped: dict[str, memoryview] = {}
+        self._part_bytes, self._mapped = [_WINDOW_BYTES] * 2, dict[str, memoryview]()
 
     def __exit__(self, *error: object) -> None:
         self._mapped.clear()
@@ -317,22 +313,20 @@ class RangeCoalescer(Lane, AbstractContextManager["RangeCoalescer"]):
 
         Memory for all of them is allocated at once.
         """
-        ranges = zip(members.objects.tolist(), members.starts.tolist(), members.sizes.tolist(), strict=True)
+        readers = [self.reader(url) for url in members.urls]
+        if all(reader.store.maps_files for reader in readers):
+            ranges = zip(members.objects.tolist(), members.starts.tolist(), members.sizes.tolist(), strict=True)
+            return CoalescedRead([self._mapped_view(readers[at], *one) for at, *one in ranges], self, None)
         order = np.lexsort((members.starts, members.objects))
         starts, sizes, objects = members.starts[order], members.sizes[order], members.objects[order]
         view = Ranges(members.urls, np.ones(len(order), np.int64), objects, starts, starts + sizes)
         buffer = new_buffer(int(sizes.sum()))
         # Two requests for the same block would store it twice
         gap_bytes = _BATCH_GAP_BYTES if self.running.cache is None else BLOCK_BYTES
-        download = ViewDownload(self, view, buffer=buffer, max_gap_bytes=gap_bytes)
-        if download.is_local:
-            return CoalescedRead([self._mapped_view(download.readers[at], *one) for at, *one in ranges], download)
-        download.part_bytes = _WINDOW_BYTES
-        while download.can_plan:
-            download.submit(download.plan(download.next_bytes), self)
+        download = self.add(ViewDownload(self, view, buffer=buffer, max_gap_bytes=gap_bytes))
         data, ends = buffer.toreadonly(), np.cumsum(sizes)[np.argsort(order)]
         views = [data[end - size : end] for end, size in zip(ends.tolist(), members.sizes.tolist(), strict=True)]
-        return CoalescedRead(views, download)
+        return CoalescedRead(views, self, download)
 
     def _mapped_view(self, reader: ObjectReader, start: int, size: int) -> memoryview:
         data = self._mapped.get(reader.url)

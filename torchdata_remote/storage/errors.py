@@ -162,7 +162,7 @@ def from_status(
     elif status in (301, 307) and store == "s3":
         kind = WrongRegionError
     if kind is ObjectNotFoundError:
-        return ObjectNotFoundError(f"{url}: no such {_MISSING.get(code, 'object')}", url=url)
+        return ObjectNotFoundError(f"{url}: no such {_MISSING.get(code, 'object.')}", url=url)
     if kind is ObjectChangedError:
         return ObjectChangedError(f"{url} was replaced while it was being read. List it again.", url=url)
     denied = _DENIED.get(store, _DENIED[""]) if kind is AccessDeniedError else ""

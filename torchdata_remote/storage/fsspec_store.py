@@ -90,9 +90,9 @@ class FsspecStore(ByFolders):
         # Others copy a file to move it, or write it in one request
         self._renames = scheme in _WEBDAV or not (self._is_shared or kind.mv is fsspec.AbstractFileSystem.mv)
         self._filesystem: Any = None  # until the first call, and after an error that may leave replies out of step
-        self._lock: Any = threading.RLock()
-        if issubclass(kind, AsyncFileSystem | MemoryFileSystem):
-            self._lock = contextlib.nullcontext()
+        # Of what is in memory, only the look for an object and its creation are one step
+        self._publishing: Any = contextlib.nullcontext() if self._is_shared else threading.RLock()
+        self._lock = contextlib.nullcontext() if issubclass(kind, MemoryFileSystem) else self._publishing
         # Local paths are absolute; their protocol alone would mean the current working directory
         self._root = "" if scheme in LOCAL else self._full("").rstrip("/") + "/"
 
@@ -230,7 +230,7 @@ class FsspecStore(ByFolders):
         """Write an object in one call, and rename it where that call may leave a part of it."""
         then = f"It is ended by the library that fsspec uses for {self._scheme}, and not repeated."
         watch = Wait(self._url(path), then, QUIET_S + len(data) / SLOW_BYTES_PER_S)
-        with watch, self._lock:
+        with watch, self._publishing:
             if not overwrite and self.find(path) is not None:
                 raise from_status(412, "", self._url(path), writing=True)
             full = self._full(path)

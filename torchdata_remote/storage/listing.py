@@ -100,12 +100,16 @@ class _Lane:
         self.until: str | None = None  # the last path that may belong to it, if there is a lane behind it
         self.recent: deque[list[str]] = deque(maxlen=_PAGES_BEFORE)  # paths of the pages that were received last
         self.mailbox: Mailbox[_Received] = Mailbox(PAGES_AHEAD - 1)
-        self.pages: Iterator[_Received] = self.mailbox.receive(_wait)
+        self.pages: Iterator[_Received] = filter(_has_objects, self.mailbox.receive(_wait))
 
     @property
     def last(self) -> str:
         """The last path that was listed, or where the lane begins."""
         return self.recent[-1][-1] if self.recent else self.after
+
+
+def _has_objects(received: _Received) -> bool:
+    return isinstance(received, BaseException) or bool(received[0])
 
 
 def _wait(items: queue.SimpleQueue[Any]) -> Any:
@@ -164,8 +168,7 @@ class _Listing:
                 if dropped is not None:
                     raise dropped
                 while lane.is_open:
-                    if table := self._page(lane):
-                        lane.mailbox.put((table, lane.token))
+                    lane.mailbox.put((self._page(lane), lane.token))  # or notice that nobody waits for it
                 lane.mailbox.end()
             except ReceiverGoneError:
                 raise

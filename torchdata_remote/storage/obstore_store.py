@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import lt
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import obstore
 
@@ -16,7 +17,6 @@ from .errors import from_status
 from .folder_walk import page_after
 from .local.names import PARTIAL_SUFFIX
 from .obstore_reader import ObstoreReader, Wanted
-from .obstore_writer import HiddenWriter, own_name
 from .protocol import (
     Answer,
     CredentialSourceError,
@@ -32,14 +32,62 @@ from .protocol import (
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-    from .clouds.bucket import CloudBucket
-
 T = TypeVar("T")
+_IsLeft = Callable[[str, float | None], bool]
 PAGE_KEYS = 1000
 MAX_HEADS = 64  # in one page, for empty objects; more of them are listed by fsspec, which shows the ends of keys
 _FOLDER = f".folder{PARTIAL_SUFFIX}"  # an empty folder has an object of this name; its listing omits it
 _MAX_CHARACTER = "\U0010ffff"
+_MAX_NAME_BYTES = 1024
+_PARTIAL = re.compile(rf"\.(.*)-[0-9a-f]{{32}}{re.escape(PARTIAL_SUFFIX)}", re.DOTALL)
 _log = logging.getLogger("torchdata_remote")
+
+
+class Bucket(Protocol):
+    """What one cloud adds: an address, credentials, and the meaning of its errors.
+
+    Args:
+        root: URL of the bucket, with a slash at its end.
+        odd: matches the paths that obstore cannot request exactly, or that name a version.
+        lists_in_order: whether listings have the order of keys, and can begin at any key.
+        lists_by_fsspec: whether an option has no word in obstore's listings.
+        hides_uploads: whether large objects are first written under a hidden name.
+    """
+
+    root: str
+    odd: re.Pattern[str]
+    lists_in_order: bool
+    hides_uploads: bool
+    lists_by_fsspec: bool
+
+    @property
+    def provider_fault(self) -> Exception | None:
+        """Why obstore got no credentials; it keeps only the text."""
+
+    def connect(self, *, retry: bool = False, small: bool = False) -> ObjectStore:
+        """Make an obstore store, maybe one for small bodies, or one that repeats requests."""
+
+    def renew(self, error: StorageError) -> bool:
+        """Find other credentials, or another region, after an error; whether the request is worth another attempt."""
+
+    def explain(self, error: StorageError) -> StorageError:
+        """Add what the credentials have to do with an error."""
+
+    def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
+        """Return the key and the version of a path.
+
+        Raises:
+            UrlError: for a name that is another one on its way, and for a version that would be written.
+        """
+
+    def paths(self, keys: list[str]) -> list[str]:
+        """Return the paths of keys."""
+
+    def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
+        """Start to write an object."""
+
+    def remove_unfinished(self, store: ObstoreStore, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
+        """Abort unfinished uploads of keys below a prefix, by the key and its time, where they can be listed."""
 
 
 class _Token(str):
@@ -65,7 +113,7 @@ class ObstoreStore(ObstoreReader):
     maps_files = False
     may_ignore_ranges = False
 
-    def __init__(self, bucket: CloudBucket, make_slower: Callable[[], Store], *, has_slower: bool) -> None:
+    def __init__(self, bucket: Bucket, make_slower: Callable[[], Store], *, has_slower: bool) -> None:
         super().__init__(
             bucket.root,
             lambda small: bucket.connect(small=small),
@@ -78,6 +126,7 @@ class ObstoreStore(ObstoreReader):
         self._make_slower, self._has_slower = make_slower, has_slower
         self._slower: Store | None = None
         self._is_listed_slowly = bucket.lists_by_fsspec
+        self._warned: set[str] = set()
 
     def url(self, path: str) -> str:
         """URL of an object, for errors."""
@@ -95,6 +144,12 @@ class ObstoreStore(ObstoreReader):
         """The store by fsspec, if its package is installed."""
         return self.slower if self._has_slower else self
 
+    def warn_once(self, what: str, error: StorageError) -> None:
+        """Warn of a feature that this store does not support, and of the consequences."""
+        if what not in self._warned:
+            self._warned.add(what)
+            _log.warning("%s %s (%s)", self._root.rstrip("/"), what, error)
+
     # Requests
 
     def call(
@@ -110,6 +165,10 @@ class ObstoreStore(ObstoreReader):
         if store is not None and may_repeat and self._renewed(store, failure):
             return self.call(path, request, writing=writing, may_repeat=False)
         raise failure from failure.__cause__
+
+    def connect_with_retries(self) -> ObjectStore:
+        """Make an obstore store that repeats requests by itself."""
+        return self.bucket.connect(retry=True)
 
     def _converted(self, error: BaseException, path: str, **options: bool) -> BaseException:
         if isinstance(error, obstore.exceptions.InvalidPathError):
@@ -142,7 +201,7 @@ class ObstoreStore(ObstoreReader):
         """Return the store by fsspec for a path that obstore would change; ``None`` for others."""
         if self.bucket.odd.search(path) is None:
             return None
-        self.bucket.require_unchanged(path)
+        self.bucket.key(path)  # raises for a name that the cloud changes, too
         return self.slower
 
     def read_if_changed(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
@@ -154,25 +213,25 @@ class ObstoreStore(ObstoreReader):
         return read(path, start, end, etag)
 
     def stat(self, path: str) -> Entry:
-        if slower := self._slower_for(path):
-            return slower.stat(path)
-        found = self._head(path)
-        if found.attributes.get("hdi_isfolder") == "true":
-            raise from_status(404, "", self.url(path))
-        meta = found.meta
-        return Entry(path, meta["size"], normalized_etag(meta["e_tag"]), meta["last_modified"].timestamp())
+        return self._stat(path)[0]
 
     def attributes(self, path: str) -> dict[str, Any]:
         """Return the attributes that an object is stored with: properties and metadata."""
-        return dict(self._head(path).attributes)
+        return self._stat(path)[1]
 
-    def _head(self, path: str) -> Any:
-        return self.call(path, lambda store: obstore.get(store, path, options={"head": True}))
+    def _stat(self, path: str) -> tuple[Entry, dict[str, Any]]:
+        if slower := self._slower_for(path):
+            return slower.stat(path), {}
+        found = self.call(path, lambda store: obstore.get(store, path, options={"head": True}))
+        about, meta = dict(found.attributes), found.meta
+        if about.get("hdi_isfolder") == "true":
+            raise ObjectNotFoundError(f"{self.url(path)} is a folder, not an object.", url=self.url(path))
+        return Entry(path, meta["size"], normalized_etag(meta["e_tag"]), meta["last_modified"].timestamp()), about
 
     def create(self, path: str, *, overwrite: bool) -> ObjectWriter:
-        slower = self.slower if self.bucket.writes_by_fsspec else self._slower_for(path)
+        slower = self._slower_for(path)
         if slower is None:
-            return HiddenWriter(self, path, overwrite=overwrite)
+            return self.bucket.writer(self, path, overwrite=overwrite)
         return slower.create(path, overwrite=overwrite)
 
     def delete(self, path: str) -> None:
@@ -291,23 +350,23 @@ class ObstoreStore(ObstoreReader):
     # Unfinished objects, and folders
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        if self.bucket.writes_by_fsspec:
-            self.slower.remove_leftovers(prefix, is_ours)
-            return
-        start = prefix.rfind("/") + 1
-        for entry in self._all(f"{prefix[:start]}.{prefix[start:]}"):
-            name = own_name(entry.path)
-            if name is not None and "/" not in entry.path[start:] and is_ours(name):
-                self.delete(entry.path)
+        folder = prefix[: prefix.rfind("/") + 1]
+
+        def is_left(path: str, _: float | None) -> bool:
+            name = path[len(folder) :]
+            return "/" not in name and is_ours(own_name(name) or name)
+
+        self._remove_unfinished(prefix, f"{folder}.{prefix[len(folder) :]}", is_left)
 
     def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        if self.bucket.writes_by_fsspec:
-            slower: Any = self.slower
-            slower.remove_old_leftovers(path, before_s)
-            return
-        for entry in self._all(path):
-            if own_name(entry.path) is not None and (entry.modified_s or before_s) < before_s:
-                self.delete(entry.path)
+        self._remove_unfinished(path, path, lambda _, began_s: began_s is not None and began_s < before_s)
+
+    def _remove_unfinished(self, prefix: str, hidden: str, is_left: _IsLeft) -> None:
+        if self.bucket.hides_uploads:
+            for entry in self._all(hidden):
+                if own_name(entry.path) is not None and is_left(entry.path, entry.modified_s):
+                    self.delete(entry.path)
+        self.bucket.remove_unfinished(self, prefix, is_left)
 
     def _all(self, prefix: str) -> Iterator[Entry]:
         """Yield all objects that begin with a prefix, hidden ones too."""
@@ -358,3 +417,27 @@ def _before(prefix: str) -> str:
     if last.isprintable() and last != "/":
         return f"{start}{last}{_MAX_CHARACTER}"
     return "" if start.endswith("/") else start
+
+
+def partial_path(path: str, upload: str) -> str:
+    """Return the hidden name under which an object is uploaded, in the folder of its own name.
+
+    The end of a name is left out if it would be longer than a name may be (https://cloud.google.com/storage/docs/objects#naming).
+
+    >>> partial_path("train/0.tar", "0" * 32)
+    'train/.0.tar-00000000000000000000000000000000.torchdata_remote-partial'
+    """
+    folder, slash, name = path.rpartition("/")
+    around = f"{folder}{slash}.-{upload}{PARTIAL_SUFFIX}"
+    shortened = name.encode()[: max(0, _MAX_NAME_BYTES - len(around.encode()))].decode(errors="ignore")
+    return f"{folder}{slash}.{shortened}-{upload}{PARTIAL_SUFFIX}"
+
+
+def own_name(path: str) -> str | None:
+    """Return the base name of the object that was uploaded under this path; ``None`` if it is a path of another kind.
+
+    >>> own_name(partial_path("train/0.tar", "0" * 32)), own_name("train/0.tar")
+    ('0.tar', None)
+    """
+    found = _PARTIAL.fullmatch(path.rpartition("/")[2])
+    return None if found is None else found[1]

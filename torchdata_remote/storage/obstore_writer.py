@@ -5,26 +5,19 @@ A condition and parts exclude each other in obstore, but a copy may have one.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import obstore
 
-from ..core.notices.slow_notice import host_of, say
 from ..core.retry import call_with_retries
 from ..errors import AccessDeniedError, ExpiredCredentialsError, StorageError
-from .errors import unusable_response
-from .local.names import PARTIAL_SUFFIX
 from .multipart import MAX_PARTS_IN_FLIGHT, UPLOAD_PART_BYTES, WRITER_ID, ConditionalWriter
+from .obstore_store import ObstoreStore, partial_path
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-_MAX_NAME_BYTES = 1024
-_PARTIAL = re.compile(rf"\.(.*)-[0-9a-f]{{32}}{re.escape(PARTIAL_SUFFIX)}", re.DOTALL)
-_MD5 = re.compile("[0-9a-f]{32}")
 _CANNOT_DELETE = (
     "does not let these credentials delete objects (storage.objects.delete): a second copy of each large object that "
     "was written without overwrite=True stays stored, omitted by listings of this package, and billed"
@@ -35,7 +28,7 @@ class HiddenWriter(ConditionalWriter[Any]):
     """An object that is being written: a small one by one request, a large one under a hidden name, and then copied.
 
     Args:
-        store: an ``ObstoreStore``, which sends the requests.
+        store: sends the requests.
         path: of the object.
         overwrite: whether an existing object is replaced; a large one is then written under its own name.
     """
@@ -44,21 +37,23 @@ class HiddenWriter(ConditionalWriter[Any]):
     _hidden = ""
     _may_be_hidden = False  # whether the store may have an object of that name
 
-    def __init__(self, store: Any, path: str, *, overwrite: bool) -> None:
+    def __init__(self, store: ObstoreStore, path: str, *, overwrite: bool) -> None:
         super().__init__(store, path, overwrite=overwrite)
         self._store = store
 
     def _put(self, data: bytearray) -> None:
         def put(store: ObjectStore, mode: Literal["create", "overwrite"]) -> None:
             about = {WRITER_ID: self._id}
-            made = obstore.put(store, self._path, bytes(data), attributes=about, mode=mode, use_multipart=False)
-            etag = (made["e_tag"] or "").strip('"')  # of Google the MD5, and obstore sends no digest
-            if _MD5.fullmatch(etag) and etag != hashlib.md5(data, usedforsecurity=False).hexdigest():
-                raise unusable_response(self._url, "the store has other bytes than were sent")
+            self._check(
+                obstore.put(store, self._path, bytes(data), attributes=about, mode=mode, use_multipart=False), data
+            )
 
         self._publish(
             lambda is_new: self._send(lambda store: put(store, "create" if is_new else "overwrite")), len(data)
         )
+
+    def _check(self, made: Any, data: bytearray) -> None:
+        """Compare what the store answers with what was sent."""
 
     def _send(self, request: Callable[[ObjectStore], Any], *, may_repeat: bool = True) -> Any:
         return self._store.call(self._path, request, writing=True, may_repeat=may_repeat)
@@ -68,7 +63,7 @@ class HiddenWriter(ConditionalWriter[Any]):
 
         def start(_: ObjectStore) -> Any:
             sizes: Any = {"buffer_size": UPLOAD_PART_BYTES, "max_concurrency": MAX_PARTS_IN_FLIGHT}
-            store = self._store.bucket.connect(retry=True)
+            store = self._store.connect_with_retries()
             return obstore.open_writer(store, self._hidden, attributes={WRITER_ID: self._id}, **sizes)
 
         self._file = self._send(start)
@@ -111,29 +106,5 @@ class HiddenWriter(ConditionalWriter[Any]):
             except ExpiredCredentialsError:
                 raise
             except AccessDeniedError as error:
-                say("keeps hidden objects", self._url, f"{host_of(self._url)} {_CANNOT_DELETE} ({error})")
+                self._store.warn_once(_CANNOT_DELETE, error)
             self._may_be_hidden = False
-
-
-def partial_path(path: str, upload: str) -> str:
-    """Return the hidden name under which an object is uploaded, in the folder of its own name.
-
-    The end of a name is left out if it would be longer than a name may be (https://cloud.google.com/storage/docs/objects#naming).
-
-    >>> partial_path("train/0.tar", "0" * 32)
-    'train/.0.tar-00000000000000000000000000000000.torchdata_remote-partial'
-    """
-    folder, slash, name = path.rpartition("/")
-    around = f"{folder}{slash}.-{upload}{PARTIAL_SUFFIX}"
-    shortened = name.encode()[: max(0, _MAX_NAME_BYTES - len(around.encode()))].decode(errors="ignore")
-    return f"{folder}{slash}.{shortened}-{upload}{PARTIAL_SUFFIX}"
-
-
-def own_name(path: str) -> str | None:
-    """Return the base name of the object that was uploaded under this path; ``None`` if it is a path of another kind.
-
-    >>> own_name(partial_path("train/0.tar", "0" * 32)), own_name("train/0.tar")
-    ('0.tar', None)
-    """
-    found = _PARTIAL.fullmatch(path.rpartition("/")[2])
-    return None if found is None else found[1]

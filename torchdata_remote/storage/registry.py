@@ -4,8 +4,8 @@
 URL                       by
 ========================= ==================================================================================
 ``s3://``                 obstore; s3fs for keys that obstore cannot express, versions, options without a
-                          translation, access points, what is written, and in a child that was forked after
-                          obstore was used
+                          translation, access points, large objects that are written, and in a child that
+                          was forked after obstore was used
 ``gs://``, ``gcs://``     obstore; gcsfs where s3 uses s3fs, but obstore writes
 ``az://``, ``abfs://``,   obstore; adlfs where gs uses gcsfs
 ``abfss://``

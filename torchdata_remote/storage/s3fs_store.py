@@ -246,15 +246,9 @@ class S3fsStore(ByFolders):
         return key
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        self._remove_unfinished(
-            prefix, lambda key, _: "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2])
-        )
+        self.remove_unfinished(prefix, lambda key, _: "/" not in key[len(prefix) :] and is_ours(key.rpartition("/")[2]))
 
-    def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        """Abort the uploads below a folder that started before a time (seconds since 1970)."""
-        self._remove_unfinished(path, lambda _, began_s: began_s is not None and began_s < before_s)
-
-    def _remove_unfinished(self, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
+    def remove_unfinished(self, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
         """Abort the unfinished uploads below a prefix that ``is_left`` selects by key and time (seconds since 1970)."""
         more: dict[str, Any] = {}
         with self._if_supported():

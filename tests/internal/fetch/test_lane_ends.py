@@ -28,15 +28,15 @@ class Empty(Download):
 
     added = threading.Event()  # before, the thread that adds it has the lock
 
-    def fetch(self, request: None, part: Part, lane: Lane) -> None:
+    def fetch(self, request: None, part: Part) -> None:
         self.added.wait()
-        lane.learn(self, part, 0, 0)
+        self.lane.learn(self, part, 0, 0)
 
 
 def test_an_empty_object_ends_when_its_size_is_settled_after_its_end_was_seen() -> None:
     lane = Lane(FetchSession(FetchOptions(), StorageOptions()))
     lane._lock = Late(call)
-    empty = lane.add(Empty(0, sys.maxsize, None))
+    empty = lane.add(Empty(lane, 0, sys.maxsize, None))
     empty.added.set()
     assert lane.next_piece(empty, 0) is None
     assert lane._reserved_bytes == 0

@@ -28,10 +28,8 @@ def views(draw: st.DrawFn) -> ShardView:
     return view_of(list(map(len, samples)), rows[:, 0], rows[:, 1] * BLOCK, (rows[:, 1] + rows[:, 2]) * BLOCK)
 
 
-@given(view=views(), part_blocks=st.integers(1, 20), data=st.data(), is_local=st.booleans())
-def test_the_requests_bring_every_byte_to_its_place(
-    view: ShardView, part_blocks: int, data: st.DataObject, is_local: bool
-) -> None:
+@given(view=views(), part_blocks=st.integers(1, 20), data=st.data())
+def test_the_requests_bring_every_byte_to_its_place(view: ShardView, part_blocks: int, data: st.DataObject) -> None:
     contents = [np.random.default_rng(at).bytes(50 * BLOCK) for at in range(3)]
     whole = b"".join(
         contents[at][start:stop] for at, start, stop in zip(view.objects, view.starts, view.stops, strict=True)
@@ -39,7 +37,7 @@ def test_the_requests_bring_every_byte_to_its_place(
     starts = sample_starts(view)
     first = data.draw(st.integers(0, len(view.counts) - 1))
     start, stop = int(starts[first]), int(starts[data.draw(st.integers(first + 1, len(view.counts)))])
-    plan, found = ViewPlan(view, is_local=is_local), b""
+    plan, found = ViewPlan(view), b""
     while start < stop:
         end = min(plan.border(start, part_blocks * BLOCK), stop)
         assert 0 < end - start <= part_blocks * BLOCK

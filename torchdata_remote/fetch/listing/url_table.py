@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -36,6 +36,12 @@ class StringColumn(Sequence[str]):
     def __getitem__(self, index: Any) -> Any:
         at, ends = range(len(self))[index], self._ends
         return str(self._data[ends[at - 1] if at else 0 : ends[at]], "utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        data, start = self._data, 0
+        for end in self._ends:
+            yield str(data[start:end], "utf-8", "surrogateescape")
+            start = end
 
     def digest(self) -> str:
         """Return a digest of all strings in order."""

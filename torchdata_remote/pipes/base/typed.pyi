@@ -689,8 +689,8 @@ class IterDataPipe(TorchNames[T_co]):
                 which need pyarrow (``pip install 'torchdata_remote[tables]'``). A key that several shards have selects all
                 its samples. ``None`` selects all keys.
             where: a function that is called with the :class:`IndexedSample` of each sample (that ``keys`` selects), and
-                returns whether it is selected; one that workers receive must be importable. With the URL of a table, an
-                expression of ``pyarrow.compute`` that its rows must fulfil.
+                returns whether it is selected, as for Python's ``filter``; one that workers receive must be importable.
+                With the URL of a table, an expression of ``pyarrow.compute`` that its rows must fulfil.
             members: of each selected sample that are read: extensions, in any case; of ``"jpg;jpeg;png"`` the first
                 that the sample has. ``None`` reads all.
             key_column: of a file that is a table, the column with the keys.

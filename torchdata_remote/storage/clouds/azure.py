@@ -78,13 +78,14 @@ class AzureBucket(CloudBucket):
             Credentials(_issuer(url, options, given, parts, read_timeout_s), url, _EARLY_S),
         )
 
-    def require_unchanged(self, path: str) -> None:
+    def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
         if _CHANGED.search(path):
             raise UrlError(
                 f"{self.root}{path}: a name with '.' or '..' between slashes, or with a backslash, is another one on "
                 "its way to Azure.",
                 url=self.root + path,
             )
+        return path, None
 
 
 def _parse(text: str) -> dict[str, str]:

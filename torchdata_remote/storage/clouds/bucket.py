@@ -17,9 +17,13 @@ from ...core.urls import redact_text
 from ...errors import AccessDeniedError, ExpiredCredentialsError, StorageError, TransientStorageError, UrlError
 from ..network import for_small_bodies
 from ..obstore_reader import NO_RETRIES, ODD_KEY
+from ..obstore_writer import HiddenWriter
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
+
+    from ..obstore_store import ObstoreStore
+    from ..protocol import ObjectWriter
 
 _log = logging.getLogger("torchdata_remote")
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f]*")
@@ -154,18 +158,12 @@ class CloudBucket:
         config: arguments of obstore's class.
         client_options: of its HTTP client.
         credentials: of all requests.
-
-    Attributes:
-        odd: matches the paths that obstore cannot request exactly, or that name a version.
-        lists_in_order: whether listings have the order of keys, and can begin at any key.
-        lists_by_fsspec: whether an option has no word in obstore's listings.
-        writes_by_fsspec: whether obstore lacks what large objects need.
     """
 
     store_class: ClassVar[Any]
     odd = ODD_KEY
-    lists_in_order = True
-    lists_by_fsspec = writes_by_fsspec = False
+    lists_in_order = hides_uploads = True
+    lists_by_fsspec = False
 
     def __init__(
         self,
@@ -225,9 +223,17 @@ class CloudBucket:
             error.args = (f"{error} {issued.source}",)
         return error
 
-    def require_unchanged(self, path: str) -> None:
-        """Raise ``UrlError`` for a path that is another one on its way to the cloud."""
+    def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
+        """Return the key and the version of a path."""
+        return path, None
 
     def paths(self, keys: list[str]) -> list[str]:
         """Return the paths of keys."""
         return keys
+
+    def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
+        """Start to write an object."""
+        return HiddenWriter(store, key, overwrite=overwrite)
+
+    def remove_unfinished(self, store: ObstoreStore, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
+        """Do nothing: obstore cannot list unfinished uploads. A lifecycle rule of the store removes them."""

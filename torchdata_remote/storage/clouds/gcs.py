@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from obstore.store import GCSStore
 
 from ...core.options import StorageOptions
 from ...core.urls import redact_text
 from ...errors import AccessDeniedError, RemoteDataError, UrlError
+from ..errors import unusable_response
 from ..network import ServerPools, obstore_client_options, server_address
+from ..obstore_writer import HiddenWriter
 from .bucket import CloudBucket, Credentials, Issued, no_token
+
+if TYPE_CHECKING:
+    from ..obstore_store import ObstoreStore
+    from ..protocol import ObjectWriter
 
 _GOOGLE = "https://storage.googleapis.com"
 _SCOPE = "https://www.googleapis.com/auth/devstorage."
 _EARLY_S = 225.0  # metadata servers have a new token four minutes before the end
+_MD5 = re.compile("[0-9a-f]{32}")
 
 
 class GcsBucket(CloudBucket):
@@ -58,6 +67,17 @@ class GcsBucket(CloudBucket):
             {**obstore_client_options(address, read_timeout_s), "default_headers": headers},
             Credentials(issue, url, _EARLY_S),
         )
+
+    def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
+        return _GcsWriter(store, key, overwrite=overwrite)
+
+
+class _GcsWriter(HiddenWriter):
+    def _check(self, made: Any, data: bytearray) -> None:
+        """Compare the MD5 that the store answers with: obstore sends no digest of what it writes."""
+        etag = (made["e_tag"] or "").strip('"')
+        if _MD5.fullmatch(etag) and etag != hashlib.md5(data, usedforsecurity=False).hexdigest():
+            raise unusable_response(self._url, "the store has other bytes than were sent")
 
 
 def _issuer(given: Any, scope: str, url: str, read_timeout_s: float) -> Callable[[], Issued]:

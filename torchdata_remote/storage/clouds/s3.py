@@ -6,7 +6,7 @@ import base64
 import functools
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from botocore import UNSIGNED, exceptions
 from botocore.awsrequest import AWSResponse
@@ -19,10 +19,11 @@ from obstore.store import S3Store
 from ...core.arguments import check
 from ...core.arguments.suggestions import did_you_mean
 from ...core.bucket_names import is_name_of_s3
-from ...core.object_version import keys_as_paths
+from ...core.object_version import key_as_path, keys_as_paths, split_version
 from ...core.options import FALLBACK_NAMES, StorageOptions
 from ...core.urls import redact_text
 from ...errors import AccessDeniedError, StorageError, TransientStorageError, UrlError
+from ..multipart import UPLOAD_PART_BYTES
 from ..network import (
     authorities,
     milliseconds,
@@ -32,9 +33,14 @@ from ..network import (
     server_address,
 )
 from ..obstore_reader import ODD_KEY
+from ..obstore_writer import HiddenWriter
 from ..options import CLIENT_OF_S3, NESTED_OF_S3, nested
 from ..protocol import CONNECT_TIMEOUT_S, CredentialSourceError, WrongRegionError
 from .bucket import CloudBucket, Credentials, Issued, require_plain
+
+if TYPE_CHECKING:
+    from ..obstore_store import ObstoreStore
+    from ..protocol import ObjectWriter
 
 _OF_OPTIONS = "The credentials are from 'key' and 'secret' of storage_options."
 _OF_FALLBACK = "The credentials are the fallback credentials of storage_options, as the AWS environment has none."
@@ -178,6 +184,12 @@ def _address(client: Any, bucket: str, url: str) -> str:
         client.meta.events.unregister("before-call.s3.HeadBucket", answer)
 
 
+def properties_of(options: StorageOptions) -> dict[str, Any]:
+    """Return the properties of written objects, in botocore's words."""
+    arguments = nested(options, "s3_additional_kwargs")
+    return {name: value for name, value in arguments.items() if name not in (_PAYER, _OWNER)}
+
+
 # Credentials
 
 
@@ -262,7 +274,7 @@ class S3Bucket(CloudBucket):
 
     store_class = S3Store
     odd = re.compile(rf"{ODD_KEY.pattern}|\?versionId=")
-    writes_by_fsspec = True  # obstore has no condition for the end of an upload, and no words for most properties
+    hides_uploads = False
 
     def __init__(self, url: str, name: str, options: StorageOptions, read_timeout_s: float) -> None:
         if not is_name_of_s3(name):
@@ -327,8 +339,55 @@ class S3Bucket(CloudBucket):
         self._configure(self.root.rstrip("/"), self._name, region)
         return True
 
+    def key(self, path: str, *, writing: bool = False) -> tuple[str, str | None]:
+        key, version = split_version(path)
+        if version is not None and writing:
+            url = self.root + path
+            raise UrlError(
+                f"{url}: a version of an object is neither written nor deleted: leave out ?versionId={version}. If it "
+                "is a part of the key, add ?versionId= after it.",
+                url=url,
+            )
+        return key, version
+
     def paths(self, keys: list[str]) -> list[str]:
         return keys_as_paths(keys)
+
+    def writer(self, store: ObstoreStore, key: str, *, overwrite: bool) -> ObjectWriter:
+        if properties_of(self._options):  # for which obstore has no words
+            return store.slower.create(key_as_path(key), overwrite=overwrite)
+        return _S3Writer(store, key, overwrite=overwrite)
+
+    def remove_unfinished(self, store: ObstoreStore, prefix: str, is_left: Callable[[str, float | None], bool]) -> None:
+        slower: Any = store.slower
+        slower.remove_unfinished(prefix, is_left)
+
+
+class _S3Writer(HiddenWriter):
+    """Writes a small object by obstore, and a large one by s3fs: obstore has no condition for the end of an upload."""
+
+    _large: ObjectWriter | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._large is None and len(self._buffer) + len(data) > UPLOAD_PART_BYTES:
+            store: Any = self._store
+            self._large = store.slower.create(key_as_path(self._path), overwrite=self._overwrite)
+            self._large.write(bytes(self._take_buffer()))
+        if self._large is None:
+            super().write(data)
+        else:
+            self._large.write(data)
+
+    def commit(self) -> None:
+        if self._large is None:
+            super().commit()
+        else:
+            self._large.commit()
+
+    def abort(self) -> None:
+        super().abort()
+        if self._large is not None:
+            self._large.abort()
 
 
 # For s3fs

@@ -222,7 +222,7 @@ def _in_folder(folder: str, create: Callable[[], T]) -> T:
     for _ in range(_MAX_REMOVED):
         with contextlib.suppress(FileNotFoundError):
             return create()
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
             os.makedirs(folder, exist_ok=True)
     return create()
 
