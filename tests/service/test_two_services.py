@@ -103,6 +103,7 @@ def test_a_read_is_redirected_for_some_minutes_and_answers_without_a_body_are_no
     assert other.get("a", {"If-Match": '"other"'}).status == 412
     assert other.get("a", {"Range": "bytes=10-"}).status == 416
     assert [other.head("a").status, other.head("none").status, other.get("none").status] == [200, 404, 404]
+    assert [other.get("a?versionId=1").status, other.put("a?versionId=1", b"1").status] == [400, 400]
     page = other.get("a", {"Sec-Fetch-Site": "same-origin"})  # which may read from its own host only
     assert (page.status, page.body) == (200, b"0123456789")
 

@@ -176,6 +176,8 @@ class BucketDataset:
 
     def full(self, path: str) -> str:
         """Return the path in the bucket of a file, or of a part."""
+        if "?versionId=" in path:
+            raise Problem(400, f"{path!r:.200}: '?versionId=' names a version in a bucket. Choose another name.")
         return path if path.startswith(self.root.work) else self.folder + path
 
     # Files
