@@ -182,7 +182,7 @@ class FolderDataset:
 
     def reopen(self, file: File) -> OpenLocalFile:
         with contextlib.suppress(Problem):
-            opened = self.open(file.path)
+            opened = self.root.open_cached(self.name, file.path) or self.open(file.path)
             if opened.file.etag == file.etag:
                 return opened
             opened.close()
